@@ -70,8 +70,8 @@ class MessageBudget:
             )
 
 
-def check_budget(size: int, budget: int, what: str) -> None:
-    """Raise CorruptError if there are more bytes than their budget.
+def check_budget(size: int, budget: int, what: str, unit: str = "bytes") -> None:
+    """Raise CorruptError if there are more bytes, or other units, than their budget.
 
     Args:
         what: the content, which begins the error: "a line of `f`".
@@ -82,7 +82,7 @@ def check_budget(size: int, budget: int, what: str) -> None:
         penstock.errors.CorruptError: a line of `f` has 3 bytes or more; at most 2 are read
     """
     if size > budget:
-        raise CorruptError(f"{what} has {size:,} bytes or more; at most {budget:,} are read")
+        raise CorruptError(f"{what} has {size:,} {unit} or more; at most {budget:,} are read")
 
 
 @contextmanager

@@ -130,13 +130,16 @@ class FailedMessage:
     what: str = ""
     store: str = ""
     """The store that the message was to fill, as one of its side inputs; empty if an operator failed."""
+    name: str = ""
+    """The input message's name, as people know it, such as its file, row and line; empty if it has none."""
 
     @property
     def place(self) -> str:
+        named = f" ({self.name})" if self.name else ""
         if self.store:
             return (
                 f"the side inputs of store `{self.store}`, at stream `{self.stream}` partition {self.partition} offset "
-                f"{self.offset} key {self.key}"
+                f"{self.offset}{named} key {self.key}"
             )
         if self.offset == FIRED_OFFSET:
             what = self.what or "the end of a batch"
@@ -144,8 +147,8 @@ class FailedMessage:
         if self.offset < 0:
             return f"the constructor or `init` of operator `{self.operator}`, task {self.partition}, before any message"
         return (
-            f"operator `{self.operator}`, at stream `{self.stream}` partition {self.partition} offset {self.offset} "
-            f"key {self.key}"
+            f"operator `{self.operator}`, at stream `{self.stream}` partition {self.partition} offset {self.offset}"
+            f"{named} key {self.key}"
         )
 
     def __str__(self) -> str:

@@ -50,8 +50,9 @@ class InputOrder:
         until: Mapping[SystemStreamPartition, int] | None,
         targets: Mapping[SystemStreamPartition, int],
     ) -> dict[TaskSsp, Portion]:
-        """Plan the portions of a batch. Bootstrap inputs are read alone, until they have reached their targets. Then
-        each priority gets the pace that the higher ones leave, if they leave no message unread.
+        """Plan the portions of a batch, in the order in which a task reads them. Bootstrap inputs are read alone, until
+        they have reached their targets. Then each priority gets the pace that the higher ones leave, if they leave no
+        message unread.
 
         Raises:
             NotFoundError: as `plan_ranges`.

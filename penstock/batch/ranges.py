@@ -44,7 +44,7 @@ def plan_ranges(
 def _new_messages(
     positions: Positions, ends: Ends, until: Mapping[SystemStreamPartition, int] | None
 ) -> Iterator[tuple[TaskSsp, int, int]]:
-    for at, start in positions.items():
+    for at, start in sorted(positions.items()):
         ssp, end = at.ssp, ends[at.ssp]
         if start > end.upcoming:
             raise NotFoundError(
@@ -136,10 +136,11 @@ class BatchRanges:
 
     @classmethod
     def group(cls, portions: Mapping[TaskSsp, Portion], inputs: tuple[SystemStream, ...]) -> BatchRanges:
-        """`inputs` are the input streams in the order of their numbers."""
+        """`inputs` are the input streams in the order of their numbers. A task reads its portions in the order in which
+        they are given."""
         by_task: dict[int, list[tuple[int, Portion]]] = {}
-        for at in sorted(portions):
-            by_task.setdefault(at.task, []).append((inputs.index(at.ssp.system_stream), portions[at]))
+        for at, portion in portions.items():
+            by_task.setdefault(at.task, []).append((inputs.index(at.ssp.system_stream), portion))
         return cls(dict(portions), {task: tuple(items) for task, items in by_task.items()})
 
 

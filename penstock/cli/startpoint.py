@@ -70,8 +70,13 @@ TaskOption = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what it would do.")]
 
 
-def _chosen(partitions: Sequence[int] | None, *, all_partitions: bool) -> Sequence[int] | None:
-    """The partitions that the options name; None: all. Raises ConfigError if they name none, or in two ways."""
+def _chosen(
+    partitions: Sequence[int] | None, *, all_partitions: bool, offset: str | None = None
+) -> Sequence[int] | None:
+    """The partitions that the options name; None: all, or that of the message with the name `offset`. Raises
+    ConfigError if they name none, or in two ways."""
+    if offset is not None and not offset.lstrip("-").isdigit() and not partitions and not all_partitions:
+        return None
     if bool(partitions) == all_partitions:
         raise ConfigError("name the partitions: --partition N, which may be repeated, or --all-partitions")
     return partitions or None
@@ -89,7 +94,8 @@ def set_startpoint(
         typer.Option(
             "--offset",
             metavar="OFFSET",
-            help="Begin with the message at this offset: an integer or, for a folder, a file or FILE:ROW.",
+            help="Begin with the message at this offset: an integer or, for a folder, a file or FILE:ROW, which need "
+            "no --partition.",
         ),
     ] = None,
     timestamp: Annotated[
@@ -145,7 +151,7 @@ def set_startpoint(
     startpoint = _startpoint(offset, timestamp, oldest=oldest, upcoming=upcoming)
     if clamp and offset is None:
         raise ConfigError("--clamp is for --offset only: the other positions always exist")
-    chosen = _chosen(partition, all_partitions=all_partitions)
+    chosen = _chosen(partition, all_partitions=all_partitions, offset=offset)
     with call.target(job, application) as found:
         facts = write_startpoint(
             found,

@@ -304,7 +304,7 @@ class StreamSettings(Settings):
         "reads inputs without this setting.", "Samza")
     priority = key("streams.<id>.samza.priority", Topic.INPUTS, Number(0), "0",
         "The rank of this input (`<id>` is `system.stream`) among those with new messages: the highest ones fill a "
-        "batch first, and the others get what they leave of it.", "Samza")
+        "batch first, and the others get what they leave of it. A task reads them in this order.", "Samza")
     retention_ms = key("streams.<id>.retention.ms", Topic.OUTPUTS,
         Millis(1), Absent("forever; any for a stream that exists"),
         "The time that this stream (`<id>` is `system.stream`) keeps a message after it was appended, if the job "

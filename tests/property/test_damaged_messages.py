@@ -84,6 +84,7 @@ from penstock.system.files.formats import Format, read_rows
 from penstock.system.files.listing import Listing
 from penstock.system.files.manifests import PartitionLog, noted_partitions, number_of
 from penstock.system.files.schema import parse_schema
+from penstock.system.files.text import SourceFile
 from penstock.system.kafka.own_topics.job_topic import JobTopic, fence_record, producer_record, progress_record
 from penstock.system.kafka.own_topics.owners import OwnersTopic
 from penstock.tables.versions.encode import Problem
@@ -384,7 +385,7 @@ def rows_of_file(kind: Format, ending: str) -> Callable[[bytes], None]:
             place = Folder(folder)
             for found in place.files():  # none if it is empty
                 with place.reading(found) as (system, path):
-                    list(read_rows(system, path, kind, 0, {"p": "1"}))
+                    list(read_rows(SourceFile(system, path, path, found.path, {"p": "1"}), kind))
 
     return read
 

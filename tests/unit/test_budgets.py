@@ -18,8 +18,9 @@ from penstock.errors import CorruptError
 from penstock.spark.state_import.files.changelog import read_changelog
 from penstock.spark.state_import.files.snapshot import fetch_snapshot
 from penstock.state.backends.changelog_files.snapshot import Snapshot
-from penstock.system.files import formats
+from penstock.system.files import text
 from penstock.system.files.formats import read_rows
+from penstock.system.files.text import SourceFile
 from tests.support.tools.places import ROOT
 
 READS = """
@@ -98,17 +99,17 @@ def _checked(data: bytes) -> bytes:
 
 @pytest.mark.parametrize("lines", [(b"x" * 3_000_000,), (b"1", b"x" * 3_000_000), (b"x" * 3_000_000, b"1")])
 def test_a_line_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: tuple[bytes, ...]) -> None:
-    monkeypatch.setattr(formats, "LINE_BYTES", 2_000_000)
+    monkeypatch.setattr(text, "LINE_BYTES", 2_000_000)
     file = tmp_path / "f.jsonl"
     file.write_bytes(b"\n".join(lines))
-    with pytest.raises(CorruptError, match=r"a line of `.*f.jsonl` has .* bytes or more; at most 2,000,000 are read"):
-        list(read_rows(fs.LocalFileSystem(), str(file), "json", 0, {}))
-    monkeypatch.setattr(formats, "LINE_BYTES", 4_000_000)
-    assert tuple(read_rows(fs.LocalFileSystem(), str(file), "json", 0, {})) == lines
+    with pytest.raises(CorruptError, match=r"line \d of `.*f.jsonl` has .* bytes or more; at most 2,000,000 are read"):
+        list(read_rows(SourceFile(fs.LocalFileSystem(), str(file), str(file), file.name, {}), "json"))
+    monkeypatch.setattr(text, "LINE_BYTES", 4_000_000)
+    assert tuple(read_rows(SourceFile(fs.LocalFileSystem(), str(file), str(file), file.name, {}), "json")) == lines
 
 
 def test_a_header_without_an_end(tmp_path: Path) -> None:
     file = tmp_path / "f.csv"
     file.write_bytes(b"x" * 3_000_000)
     with pytest.raises(CorruptError, match="the header of"):
-        list(read_rows(fs.LocalFileSystem(), str(file), "csv", 0, {}))
+        list(read_rows(SourceFile(fs.LocalFileSystem(), str(file), str(file), file.name, {}), "csv"))

@@ -14,7 +14,7 @@ from penstock.admin.startpoint.facts import RequestFacts, request_facts
 from penstock.admin.startpoint.fit import check_nearest
 from penstock.admin.startpoint.inputs import StartpointJob, open_inputs
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.api.startpoint import Startpoint
+from penstock.api.startpoint import Startpoint, StartpointSpecific
 from penstock.checkpoint.edit import OffsetChange
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.job.requests import new_uuid
@@ -191,7 +191,8 @@ def set_startpoint(
         job: the job. Open it with its application if it has no checkpoint yet, or the input is new.
         stream: the input, `system.stream`.
         startpoint: the position. Its `creation_timestamp` is replaced by the present time.
-        partitions: the numbers of the partitions; all, if None.
+        partitions: the numbers of the partitions. None: all, or that of the message that the startpoint names, as a
+            file and a row do.
         task: the number or name (`Partition 3`) of one task; every task that reads the partitions, if None.
         clamp: accept the nearest offset if the offset of a StartpointSpecific does not exist at the start.
         with_state: `nearest` begins all inputs and stores at the newest retained checkpoint at or before the position,
@@ -216,7 +217,8 @@ def set_startpoint(
         [(0, 3, 0)]
     """
     with open_inputs(job) as found:
-        keys = list(_request_keys(found, stream, partitions, task))
+        chosen = _of_message(found, stream, startpoint) if partitions is None else partitions
+        keys = list(_request_keys(found, stream, chosen, task))
         requests = [
             StartpointRequest(key, new_uuid().hex, startpoint, with_state, clamp, with_output, accept_state)
             for key in keys
@@ -259,6 +261,15 @@ def import_startpoints(job: FoundJob, lines: Iterable[str], *, dry_run: bool = F
         if not live:
             raise ConfigError("; ".join(["there is no startpoint to apply in the file", *notes]))
         return ask_for(found, live, "startpoint import", dry_run=dry_run, notes=notes)
+
+
+def _of_message(found: StartpointJob, stream: str, startpoint: Startpoint) -> Sequence[int] | None:
+    """The partition of the message that a startpoint names; None if it names none."""
+    if not isinstance(startpoint, StartpointSpecific):
+        return None
+    parsed = SystemStream.parse(stream)
+    partition = found.admins[parsed.system].named_partition(parsed.stream, startpoint.specific_offset)
+    return None if partition is None else [partition]
 
 
 def _request_keys(

@@ -6,13 +6,13 @@ import heapq
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from penstock.admin.stream.names import FoundStream, no_stream
 from penstock.api.messages.headers import Headers
 from penstock.api.ssp import SystemStreamPartition
-from penstock.errors import NotFoundError
+from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.system.base import OffsetRange, PartitionOffsets, RawMessage, SystemReader
 from penstock.wording import counted, owned_stream
 
@@ -31,6 +31,8 @@ class Message:
     key: bytes | None
     value: bytes | None
     headers: Headers = ()
+    name: str | None = None
+    """Its name, as people know it, such as a file and a row; only of a message that was asked for by its offset."""
 
 
 class StreamTail:
@@ -87,6 +89,33 @@ class StreamTail:
         yield from deque(self._merged(starts, ends), maxlen=wanted)
         if follow:
             yield from self._from({number: end.upcoming for number, end in ends.items()}, ends, follow=True)
+
+    def at(self, offset: str, count: int = 1) -> Iterator[Message]:
+        """The messages of a partition from an offset on, with their names.
+
+        Args:
+            offset: an offset, or the name of a message, as in a startpoint: of a folder, `FILE` or `FILE:ROW`.
+            count: how many messages.
+
+        Raises:
+            NotFoundError: the stream or the partition does not exist.
+            IncompatibleError: the text names no message of the partition.
+            ConfigError: no partition was given, and the text does not say it.
+        """
+        ends, partition = self._ends(), self._partition
+        if partition is None:
+            partition = self._admin.named_partition(self._stream.stream, offset)
+        if partition is None:
+            raise ConfigError(
+                f"`{offset}` is the name of no message of `{self._stream}`, and any partition may have an offset: name "
+                "the partition as well"
+            )
+        ssp = SystemStreamPartition(self._stream.system, self._stream.stream, partition)
+        start = self._admin.named_offset(ssp, offset)
+        if not ends[partition].oldest <= start < ends[partition].upcoming:
+            raise IncompatibleError(f"`{ssp}` has no message at offset {start}: it has {ends[partition]}")
+        for message in islice(self._read(partition, start, ends[partition].upcoming), count):
+            yield replace(message, name=self._admin.message_name(ssp, message.offset))
 
     def is_intermediate(self) -> bool:
         """True for a job's intermediate stream, where a byte before each value tells the kind of message.

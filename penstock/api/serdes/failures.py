@@ -96,7 +96,12 @@ class SerdePlace:
         if isinstance(error, SystemAwayError):
             raise error
         advice = ""
-        if self.declaration:
+        if self.declaration and isinstance(serde, ColumnSerde) and data.startswith(b"{"):
+            advice = (
+                f". If this is the only such {part}, correct what wrote it; otherwise declare the columns with the "
+                "types that these rows have"
+            )
+        elif self.declaration and not data.startswith(b"`"):  # with it begins a row that its system could not read
             better = "ps.String()" if _is_text(data) and not isinstance(serde, String) else "ps.Bytes()"
             advice = (
                 f". If this is the only such {part}, correct what wrote it; otherwise declare the serde they were "

@@ -18,7 +18,7 @@ from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import Call, JsonCall, StreamName
 from penstock.cli.shared.output import print_json, stderr_console
 from penstock.documents import text_or_hex
-from penstock.errors import IncompatibleError, NotFoundError
+from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.wording import counted, printable, size_text, utc_text
 
 if TYPE_CHECKING:
@@ -152,6 +152,15 @@ def tail(
         ),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new messages, until Ctrl-C.")] = False,
+    offset: Annotated[
+        str | None,
+        typer.Option(
+            "--offset",
+            metavar="OFFSET",
+            help="Show the message at this offset, or -n from there on: an integer with --partition or, of a folder, a "
+            "file or FILE:ROW. Its name follows the offset.",
+        ),
+    ] = None,
     *,
     call: JsonCall,
 ) -> None:
@@ -162,11 +171,17 @@ def tail(
     intermediate stream, values are shown without their first byte, and control messages with their kind: WATERMARK,
     END_OF_STREAM or DRAIN. Headers follow the value.
     """
+    if offset is not None and (from_beginning or follow):
+        raise ConfigError("--offset shows messages that exist: leave out --from-beginning and --follow")
     found = StreamTail(call.stream(name), partition, sys.stdout.flush)
     try:
         show = _json_line if call.as_json else _text_line
         typed = _is_intermediate(found, wait=follow)
-        for message in found.messages(from_beginning=from_beginning, count=count, follow=follow):
+        if offset is None:
+            messages = found.messages(from_beginning=from_beginning, count=count, follow=follow)
+        else:
+            messages = found.at(offset, 1 if count is None else count)
+        for message in messages:
             sys.stdout.write(show(*_typed(message)) if typed else show(message))
     except KeyboardInterrupt:
         if not follow:
@@ -201,7 +216,7 @@ def _typed(message: Message) -> tuple[Message, MessageType | None]:
 
 
 def _text_line(message: Message, kind: MessageType | None = None) -> str:
-    where = f"{message.partition}:{message.offset}"
+    where = f"{message.partition}:{message.offset}" + (f" {message.name}" if message.name else "")
     control = f"{kind.name} " if kind else ""  # a user's message is 0
     headers = "".join(f"\t{name}={_shown(value)}" for name, value in message.headers)
     return f"{where}\t{utc_text(message.timestamp)}\t{_shown(message.key)}\t{control}{_shown(message.value)}{headers}\n"
@@ -222,6 +237,7 @@ def _json_line(message: Message, kind: MessageType | None = None) -> str:
     fields: dict[str, Any] = {
         "partition": message.partition,
         "offset": message.offset,
+        **({} if message.name is None else {"name": message.name}),
         "timestamp": message.timestamp,
         **text_or_hex("key", message.key),
         **text_or_hex("value", message.value),

@@ -49,6 +49,7 @@ class BatchRuns:
     def __init__(self, run: RunContext, commits: Commits, failures: Failures) -> None:
         self._topology = run.job.topology
         self._tasks = run.job.settings.tasks
+        self._named = run.job.streams.named
         self._fleet = run.fleet
         self._runner = run.runner
         self._commits = commits
@@ -91,7 +92,7 @@ class BatchRuns:
                 self._failures.count(RetryableError(reason))
                 return None
             case UserCodeFailed(failed):
-                raise UserCodeError(failed)
+                raise UserCodeError(self._named(failed))
             case JobFailed(kind, text):
                 raise KINDS.get(kind, PenstockError)(text)
 

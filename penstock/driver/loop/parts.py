@@ -61,7 +61,7 @@ class RunParts:
         self.gate = LeaseGate(run.keeper, job.config.job.lease_ms, clock)
         debts = debts or Debts(job.log, job.uid, job.paths)
         publishing, follows = Publishing(run, debts), partial(follow, run)
-        self.side_troubles = SideTroubles()
+        self.side_troubles = SideTroubles(job.streams.named)
         self.tables = Tables(run, published)
         report = DrainReport(
             job.claim.run_id, DrainTally(job.topology), drain_board(job.objects, job.paths), board, clock

@@ -54,7 +54,7 @@ class ProgressReporter:
         self._outputs = ", ".join(str(output.stream) for output in graph.outputs)
         self._began: float | None = None
         """The start of the batch before, on the run's monotonic clock."""
-        self._dead_letters = DeadLetterLog(job.config.task.dead_letter_stream)
+        self._dead_letters = DeadLetterLog(job.config.task.dead_letter_stream, job.streams.named)
 
     def ended(self, planned: PlannedBatch, good: GoodRun, before: Boundary, after: Boundary, watch: BatchTimer) -> None:
         """Show a batch that has ended, and a commit that has begun if one was due."""

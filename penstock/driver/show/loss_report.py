@@ -50,8 +50,10 @@ class LossReport:
 class DeadLetterLog:
     """Logs the first dead letter of a run with its place and cause, then at most once a minute how many followed."""
 
-    def __init__(self, stream: SystemStream | None) -> None:
+    def __init__(self, stream: SystemStream | None, named: Callable[[FailedMessage], FailedMessage]) -> None:
+        """`named` adds the name of a failure's message. It may take time, and is called for what is logged alone."""
         self._stream = stream
+        self._named = named
         self.total = 0
         self._unsaid = 0
         self._last: FailedMessage | None = None
@@ -79,6 +81,6 @@ class DeadLetterLog:
                 self._stream,
                 others,
                 self._last.reason,
-                self._last.place,
+                self._named(self._last).place,
             )
         self._unsaid = 0

@@ -98,6 +98,11 @@ class Router:
             for c in topology.channels_from(stage)
         }
         self._sent: dict[Place, Count] = {}
+        self._inputs = 0
+        """The number of inputs that have ended."""
+        self._oldest: dict[int, int] = {}
+        """By channel that has messages of inputs that have ended, the number of the first such input. They are sent
+        before those of later inputs: a task reads inputs by their priority."""
 
     def _outlet(self, channel: Channel, position: Position, limits: RecordLimits | None) -> Outlet:
         place, serde = place_of_channel(channel, self._topology.graph), channel.value_serde
@@ -108,12 +113,20 @@ class Router:
     def begin(self, token: str) -> None:
         self._token = token
         self._sent = {}
+        self._inputs, self._oldest = 0, {}
         for outlet in self.outlets.values():
             outlet.clear()
 
     def end_page(self, page: Page) -> None:
         for outlet in self.outlets.values():
             outlet.end_page(page)
+
+    def end_input(self) -> None:
+        """All messages of an input have come; those of another one follow."""
+        for number, outlet in self.outlets.items():
+            if len(outlet):
+                self._oldest.setdefault(number, self._inputs)
+        self._inputs += 1
 
     def mark(self) -> dict[int, int]:
         return {number: len(outlet) for number, outlet in self.outlets.items()}
@@ -128,11 +141,12 @@ class Router:
 
     def take_ready(self, page: Page) -> Iterator[Packet]:
         """Packets of the channels that had collected enough at the last `count_bytes`; `page` is the current one."""
-        ready = [outlet for outlet in self.outlets.values() if outlet.is_ready]
+        ready = [number for number, outlet in self.outlets.items() if outlet.is_ready]
         if ready:
             self.end_page(page)  # of all channels, because a page is not kept
-        for outlet in ready:
-            yield from self._packets(outlet)
+            ready += [number for number in self._oldest if number not in ready]
+        for number in sorted(ready, key=self._place):
+            yield from self._packets(number)
 
     @property
     def may_leave_messages(self) -> bool:
@@ -146,15 +160,21 @@ class Router:
         output leave theirs or none does, so that their order does not change."""
         by_output = [each for each in self.outlets.values() if each.channel.routing is Routing.OUTPUT]
         kept = {str(each.channel.output) for each in by_output if each.has_keyless}
-        for number, outlet in self.outlets.items():
+        for number in sorted(self.outlets, key=self._place):
+            outlet = self.outlets[number]
             if outlet.channel.routing is not Routing.TASK and str(outlet.channel.output) not in kept:
+                self._oldest.pop(number, None)
                 yield number, list(outlet.take())
 
     def take_all(self, before: Mapping[int, Sequence[pa.RecordBatch]]) -> Iterator[Packet]:
         """The packets that have not been sent yet. `before`: by channel, messages of others that are sent as well,
         before its own."""
-        for number, outlet in self.outlets.items():
-            yield from self._packets(outlet, before.get(number, ()))
+        for number in sorted(self.outlets, key=self._place):
+            yield from self._packets(number, before.get(number, ()))
+
+    def _place(self, number: int) -> int:
+        """The place of a channel among those that are sent together."""
+        return self._oldest.get(number, self._inputs)
 
     def ended(self, *, failed: bool) -> Ended:
         return Ended(self._task, self._token, failed, self._sent)
@@ -163,7 +183,9 @@ class Router:
         """The trailers of attempts of this stage."""
         return trailers(self._topology, self._stage, self._tasks, ended)
 
-    def _packets(self, outlet: Outlet, before: Sequence[pa.RecordBatch] = ()) -> Iterator[Packet]:
+    def _packets(self, number: int, before: Sequence[pa.RecordBatch] = ()) -> Iterator[Packet]:
+        self._oldest.pop(number, None)
+        outlet = self.outlets[number]
         channel = outlet.channel
         is_bytes = channel.columns is None
         for batch in _joined(chain(before, outlet.take())):

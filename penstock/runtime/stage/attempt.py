@@ -173,6 +173,7 @@ class Attempt:
     def end_input(self, input_index: int, portion: Portion) -> None:
         """Called once the whole portion has come. If it had fewer messages than allowed, nothing more is in its
         range."""
+        self.instance.router.end_input()
         origin = origin_code(input_index, portion.offsets.ssp.partition)
         read = self._inputs.get(origin, PortionRead(portion.offsets.start))
         if read.messages < portion.messages:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from penstock.api.state.side_inputs import SideInputs
 from penstock.driver.context import RunContext
 from penstock.driver.show.progress import BootstrapProgress
-from penstock.errors import ContainerLostError
+from penstock.errors import ContainerLostError, FailedMessage
 from penstock.wire.calls import BOOTSTRAP
 from penstock.wire.protocol import Beat, Bootstrap, BootstrapState
 
@@ -39,7 +39,7 @@ def catch_up_side_inputs(run: RunContext, epoch: int) -> None:
         run.board.update(phase=phase, bootstrap=None)
     for answer in answers:
         if answer.failure is not None:
-            raise answer.failure.error()
+            raise answer.failure.error(run.job.streams.named)
 
 
 class _Watch:
@@ -84,7 +84,9 @@ def bootstrap_progress(answers: Mapping[str, BootstrapState], seconds: float) ->
 class SideTroubles:
     """Logs each problem when it begins, again each minute while it lasts, and its end. Used by one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, named: Callable[[FailedMessage], FailedMessage]) -> None:
+        """`named` adds the name of a failure's message."""
+        self._named = named
         self._logged: dict[str, float] = {}
         """Text of each current problem → when it was last logged."""
 
@@ -93,7 +95,7 @@ class SideTroubles:
         seconds."""
         for failed in (beat.side_failure for beat in beats):
             if failed is not None and failed.epoch == epoch:
-                raise failed.failure.error()
+                raise failed.failure.error(self._named)
         texts = {text for beat in beats for text in beat.side_troubles}
         if not texts and not self._logged:
             return

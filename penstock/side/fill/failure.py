@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from penstock.errors import (
@@ -25,10 +26,10 @@ class SideFailure:
     failed: FailedMessage | None = None
     """The message at which the application's code failed; None if it did not fail."""
 
-    def error(self) -> PenstockError:
-        """The error that the run ends with."""
+    def error(self, named: Callable[[FailedMessage], FailedMessage]) -> PenstockError:
+        """The error that the run ends with. `named` adds the name of the message."""
         if self.failed is not None:
-            return UserCodeError(self.failed)
+            return UserCodeError(named(self.failed))
         kind = KINDS.get(self.kind, PenstockError)
         if issubclass(kind, RetryableError) and kind is not ContainerLostError:
             kind = PenstockError  # it was tried again for long enough

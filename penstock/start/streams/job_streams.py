@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from penstock.api.retention import StreamRetention
@@ -13,7 +14,14 @@ from penstock.checkpoint.versions.changelog_marker import BACKEND
 from penstock.config.model import JobConfig
 from penstock.config.settings import StreamSettings, TaskSettings
 from penstock.config.values.broadcast import PartitionRange
-from penstock.errors import ConfigError, IncompatibleError, NotFoundError, SystemAwayError
+from penstock.errors import (
+    ConfigError,
+    FailedMessage,
+    IncompatibleError,
+    NotFoundError,
+    PenstockError,
+    SystemAwayError,
+)
 from penstock.graph.specs import ApplicationGraph
 from penstock.refusals import Refusals
 from penstock.side.plan import side_input_of, side_streams
@@ -120,6 +128,17 @@ class JobStreams:
             if (error := _forgetful(stream, self.systems[stream.system])) is not None:
                 raise error
         return replace(self, owed=others)
+
+    def named(self, failed: FailedMessage) -> FailedMessage:
+        """The failure with the name of its message, if the system has names."""
+        stream = SystemStream.parse(failed.stream)
+        if failed.offset < 0 or stream.system not in self.admins:
+            return failed
+        ssp = SystemStreamPartition(stream.system, stream.stream, failed.partition)
+        with suppress(PenstockError, OSError):  # the failure is more important
+            name = self.admins[stream.system].message_name(ssp, failed.offset, with_line=True)
+            return replace(failed, name=name or "")
+        return failed
 
     def new_matches(self) -> set[SystemStream]:
         """The streams that match patterns now and are no inputs."""

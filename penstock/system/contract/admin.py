@@ -226,6 +226,27 @@ class SystemAdmin(ABC):
             raise IncompatibleError(f"`{name}` is not an offset of `{ssp}`: offsets are integers")
         return int(name)
 
+    def named_partition(self, stream: str, name: str) -> int | None:
+        """The partition with the message that a text names, if the text says that by itself, as a file and a row do;
+        None if it names none, or an offset that any partition may have.
+
+        Args:
+            stream: the stream.
+            name: the text, as in `named_offset`.
+        """
+        return None
+
+    def message_name(self, ssp: SystemStreamPartition, offset: int, *, with_line: bool = False) -> str | None:
+        """The name of the message at an offset, as people know it: the inverse of `named_offset`. None if messages have
+        no names, or there is none at this offset. Errors show it.
+
+        Args:
+            ssp: the partition.
+            offset: the message's.
+            with_line: add the number of its line, if it has one. That takes reading the file up to there.
+        """
+        return None
+
     def resolve_startpoint_to_offset(
         self, ssp: SystemStreamPartition, startpoint: Startpoint, *, clamp: bool = False
     ) -> int:

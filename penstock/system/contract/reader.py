@@ -60,10 +60,11 @@ class SystemReader(ABC):
 
     def read_columns(
         self, offsets: OffsetRange, schema: pa.Schema, chunk_messages: int
-    ) -> Iterator[ColumnChunk] | None:
+    ) -> Iterator[ColumnChunk | list[RawMessage]] | None:
         """As `read`, of messages that the system has in columns: their values as rows of a schema.
 
-        Columns that the schema does not have are not read, and one that is missing is null.
+        Columns that the schema does not have are not read, and one that is missing is null. Messages that are not in
+        columns, or do not fit the schema, may come among them in lists, as from `read`; the serde reads these.
 
         Args:
             offsets: the range to read.

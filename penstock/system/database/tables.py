@@ -57,7 +57,7 @@ class Target:
         where = f"{system.name}.{stream}"
         try:
             self._table = sa.Table(
-                name,
+                _stored_name(connection, schema, name),
                 sa.MetaData(),
                 schema=schema or None,
                 autoload_with=connection,
@@ -110,6 +110,11 @@ class Target:
         table, setting = self._table, f"systems.{system.name}.key.{stream}"
         primary = tuple(column.name for column in table.primary_key.columns)
         key = system.keys.get(stream, primary)
+        if not primary and _is_view(inspector, table):
+            raise ConfigError(
+                f"`{system.name}.{stream}` is a view in {place_of(system)}, and an upsert needs a table with a key: "
+                "name the output after the table that the view shows"
+            )
         if not key:
             raise ConfigError(
                 f"the table `{system.name}.{stream}` has no primary key, so it is not known which row an upsert "
@@ -132,6 +137,23 @@ class Target:
                 "upsert of MySQL would change the row that is equal there. Drop the index, or write to another table"
             )
         return key
+
+
+def _stored_name(connection: sa.Connection, schema: str, name: str) -> str:
+    """The table's name as the database has it. SQLite finds tables in any case, and SQLAlchemy their keys by the exact
+    name alone."""
+    if connection.dialect.name != "sqlite":
+        return name
+    names = sa.inspect(connection).get_table_names(schema or None)
+    alike = [each for each in names if each.encode().lower() == name.encode().lower()]  # of ASCII alone, as there
+    return name if name in alike or not alike else alike[0]
+
+
+def _is_view(inspector: sa.Inspector, table: sa.Table) -> bool:
+    views = inspector.get_view_names(table.schema)
+    with contextlib.suppress(NotImplementedError):
+        views += inspector.get_materialized_view_names(table.schema)
+    return table.name.encode().lower() in (view.encode().lower() for view in views)
 
 
 def _unique(inspector: sa.Inspector, table: sa.Table) -> Iterator[frozenset[str]]:

@@ -13,11 +13,11 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.system.base import ColumnChunk, RawMessage
 from penstock.system.ranges import take_chunk
 
-C = TypeVar("C", list[RawMessage], ColumnChunk)
+C = TypeVar("C", list[RawMessage], ColumnChunk, ColumnChunk | list[RawMessage])
 
 
 class RowCursor:
-    """The rows of one file, from an offset on: with a schema by column, without one as JSON."""
+    """The rows of one file, from an offset on: by column, or as JSON."""
 
     def __init__(
         self,
@@ -26,15 +26,15 @@ class RowCursor:
         schema: pa.Schema | None,
         time_ms: int,
         rows: Generator[bytes, None, None],
-        columns: Generator[pa.StructArray, None, None],
+        columns: Generator[pa.StructArray, None, None] | None,
     ) -> None:
         """
         Args:
             position: the offset of the first row. It grows with each row that is taken.
-            schema: the columns that are wanted; only `columns` is used then.
+            schema: the columns that are wanted, if any are.
             time_ms: the timestamp of each row.
             rows: the rows as JSON. The file is opened when the first one is taken.
-            columns: the same rows by column.
+            columns: the same rows by column; None if they are not read so.
         """
         self.ssp = ssp
         self.position = position
@@ -43,6 +43,11 @@ class RowCursor:
         self._rows = rows
         self._columns = columns
         self._left: pa.StructArray | None = None
+
+    @property
+    def by_column(self) -> bool:
+        """True if the rows are to be taken by column."""
+        return self._columns is not None
 
     def take(self, messages: int, size_bytes: int, end: int) -> list[RawMessage]:
         """The next rows before the offset `end`; none at the end of the file."""
@@ -56,7 +61,7 @@ class RowCursor:
 
     def take_columns(self, messages: int, end: int) -> ColumnChunk:
         """As `take`, by column."""
-        rows = next(self._columns, None) if self._left is None else self._left
+        rows = next(self._columns, None) if self._left is None and self._columns is not None else self._left
         count = 0 if rows is None else min(messages, end - self.position, len(rows))
         if rows is None:
             rows = pa.array([], pa.struct([]))
@@ -69,4 +74,5 @@ class RowCursor:
     def close(self) -> None:
         """Close the file."""
         self._rows.close()
-        self._columns.close()
+        if self._columns is not None:
+            self._columns.close()

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal, TypeAlias
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -13,16 +14,24 @@ from pyarrow import fs
 
 from penstock.errors import ConfigError, CorruptError, NotFoundError, RetryableError, SystemRefusedError
 from penstock.os_errors import explain
+from penstock.system.files.confined import leads_out, opened_inside, refused
 from penstock.system.files.listing import FoundFile
 
+Links: TypeAlias = Literal["inside", "follow"]
+"""The links of a folder that are followed: those to other places below it, or all."""
+_ADVICE = (
+    ": whoever writes the folder could show any file of this machine. If that is wanted, set `systems.<name>.links` to "
+    "`follow`; otherwise remove the link"
+)
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 class Folder:
     """A folder, by its URL or path. Nothing is opened or looked for when it is made."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, links: Links = "inside") -> None:
         self.url = url
+        self._confined = links == "inside"
         self._place: tuple[fs.FileSystem, str] | None = None
 
     def exists(self) -> bool:
@@ -59,6 +68,7 @@ class Folder:
         for info in self._below():
             path = info.path[len(base) :].lstrip("/")
             if info.type == fs.FileType.File and info.size and _is_data(path):
+                self._check_inside(info.path)
                 found.append(FoundFile(path, info.size, info.mtime_ns // 1_000_000))
         return found
 
@@ -81,14 +91,14 @@ class Folder:
             CorruptError: it has changed since, or its format is broken.
         """
         name = f"{self.url.rstrip('/')}/{file.path}"
-        with _explained(f"`{name}` cannot be read"):
-            system, base = self._open()
-            path = f"{base.rstrip('/')}/{file.path}"
+        with _explained(f"`{name}` cannot be read"), self._opened(file) as (system, path):
             info = system.get_file_info(path)
             if info.type == fs.FileType.NotFound:
                 raise NotFoundError(
                     f"`{name}` is gone. It is listed, and was not read to its end: put it back as it was"
                 )
+            if info.type != fs.FileType.File:
+                raise CorruptError(f"`{name}` was a file when it was listed, and is none now: put it back as it was")
             if (info.size, info.mtime_ns // 1_000_000) != (file.size_bytes, file.modified_ms):
                 raise CorruptError(
                     f"`{name}` was changed after it was listed: it had {file.size_bytes:,} bytes, and has "
@@ -106,8 +116,9 @@ class Folder:
                 raise
 
     def _below(self) -> list[fs.FileInfo]:
-        """All files and folders below it. Links to folders are followed, except for one that leads back to a folder
-        which contains it: Arrow itself follows such a link again and again, until the system refuses the path."""
+        """All files and folders below it. Links to folders are followed, if they lead to others below it, but for one
+        that leads back to a folder which contains it: Arrow itself follows such a link again and again, until the
+        system refuses the path."""
         system, path = self._open()
         if not isinstance(system, fs.LocalFileSystem):
             return self._infos(path, recursive=True)
@@ -120,8 +131,30 @@ class Folder:
                 continue
             inside = self._infos(folder, recursive=False)
             found += inside
-            ahead += [(each.path, above | {own}) for each in inside if each.type == fs.FileType.Directory]
+            folders = [each.path for each in inside if _is_folder(each) or _is_partition(each)]
+            for each in folders:
+                self._check_inside(each)
+            ahead += [(each, above | {own}) for each in folders]
         return found
+
+    def _check_inside(self, path: str) -> None:
+        """Raises SystemRefusedError if a link of this machine leads out of the folder."""
+        system, base = self._open()
+        if self._confined and isinstance(system, fs.LocalFileSystem) and os.path.islink(path):
+            outside = leads_out(base, path)
+            if outside is not None:
+                raise refused(path, outside, _ADVICE)
+
+    @contextmanager
+    def _opened(self, file: FoundFile) -> Iterator[tuple[fs.FileSystem, str]]:
+        """The file system, and a path by which it opens the file; the file need not exist."""
+        system, base = self._open()
+        path = f"{base.rstrip('/')}/{file.path}"
+        if not (self._confined and isinstance(system, fs.LocalFileSystem) and os.path.lexists(path)):
+            yield system, path
+            return
+        with opened_inside(base, path, _ADVICE) as own:
+            yield system, own
 
     def _identity(self, folder: str) -> tuple[int, int] | None:
         """An identity of a folder of this machine, the same by every path; None if it is gone."""
@@ -175,6 +208,10 @@ def _is_data(path: str) -> bool:
 
 def _is_folder(info: fs.FileInfo) -> bool:
     return bool(info.type == fs.FileType.Directory) and not info.base_name.startswith(("_", "."))
+
+
+def _is_partition(info: fs.FileInfo) -> bool:
+    return bool(info.type == fs.FileType.Directory) and info.base_name.startswith("_") and "=" in info.base_name
 
 
 @contextmanager

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from codecs import BOM_UTF8
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Literal, TypeAlias
 
 import orjson
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet
-from pyarrow import fs
 
-from penstock.budgets import LINE_BYTES, check_budget
 from penstock.columns.given import converted
 from penstock.columns.json_rows import json_value
 from penstock.columns.plain import has_map, is_finite
-from penstock.errors import ConfigError, CorruptError, IncompatibleError
+from penstock.errors import ConfigError, IncompatibleError
+from penstock.system.files.cells import path_scalar, typed_values
+from penstock.system.files.csv_rows import csv_rows, header_of
+from penstock.system.files.parquet import opened_parquet, row_batches
+from penstock.system.files.text import PACKED, Columns, Numbered, SourceFile, failed_row, json_lines
 
 Format: TypeAlias = Literal["parquet", "json", "csv"]
 FORMATS: tuple[Format, ...] = ("parquet", "json", "csv")
-Columns: TypeAlias = Mapping[str, str | None]
 
 _ENDINGS: Mapping[str, Format] = {
     ".parquet": "parquet",
@@ -31,20 +29,19 @@ _ENDINGS: Mapping[str, Format] = {
     ".ndjson": "json",
     ".csv": "csv",
 }
-_PACKED = (".gz", ".bz2", ".zst", ".lz4")
 ROWS = 4096
 """Rows that are read together into JSON."""
 COLUMN_ROWS = 1 << 15
 """Rows that are read together into columns."""
-_BLOCK = 1 << 20
-_HEADER_CHARACTERS = 1 << 20
 _OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
+_UNREADABLE = (OverflowError, ValueError)
+"""Errors for a value that Python does not have."""
 
 
 def format_of(path: str) -> Format:
     """The format by the end of a file's name. Raises ConfigError if there is none."""
     name = path.rpartition("/")[2].lower()
-    for packed in _PACKED:
+    for packed in PACKED:
         name = name.removesuffix(packed)
     for ending, found in _ENDINGS.items():
         if name.endswith(ending):
@@ -55,62 +52,54 @@ def format_of(path: str) -> Format:
     )
 
 
-def read_rows(system: fs.FileSystem, path: str, kind: Format, first: int, columns: Columns) -> Iterator[bytes]:
+def read_rows(file: SourceFile, kind: Format, first: int = 0, schema: pa.Schema | None = None) -> Iterator[bytes]:
     """The rows of a file from a number on, in order, each as JSON.
 
     Args:
         first: the number of the first row to read, from 0.
-        columns: added to each row.
+        schema: of a text file, the types that its cells and the columns in its path have. Without it, they are text.
     """
-    read = {"parquet": _parquet, "json": _json, "csv": _csv}[kind]
-    return read(system, path, first, columns)
+    return (row for _, row in numbered_rows(file, kind, schema, first))
 
 
-def _parquet(system: fs.FileSystem, path: str, first: int, columns: Columns) -> Iterator[bytes]:
-    with _opened(system, path) as file:
-        for batch in row_batches(file, first, ROWS):
-            check_finite(batch, path)
-            yield from as_json(batch, columns)
+def numbered_rows(
+    file: SourceFile, kind: Format, schema: pa.Schema | None = None, first: int = 0
+) -> Generator[Numbered, None, None]:
+    """As `read_rows`, each with the number of its line from 1; in Parquet, with its own number from 0."""
+    if kind == "parquet":
+        return _parquet(file, first)
+    return csv_rows(file, schema, first) if kind == "csv" else _json(file, schema, first)
 
 
-def _opened(system: fs.FileSystem, path: str) -> pa.parquet.ParquetFile:
-    return pa.parquet.ParquetFile(system.open_input_file(path), coerce_int96_timestamp_unit="us")
+def _parquet(file: SourceFile, first: int) -> Generator[Numbered, None, None]:
+    row = first
+    with _opened(file) as opened:
+        for batch in row_batches(opened, first, ROWS):
+            yield from enumerate(readable_rows(file.name, batch, row, file.added), row)
+            row += batch.num_rows
 
 
-def row_batches(
-    file: pa.parquet.ParquetFile, first: int, rows: int, columns: list[str] | None = None
-) -> Iterator[pa.RecordBatch]:
-    """The rows from the number `first` on."""
-    groups: list[int] = []
-    skip = first
-    for number in range(file.metadata.num_row_groups):
-        count = file.metadata.row_group(number).num_rows
-        if not groups and skip >= count:
-            skip -= count
-        else:
-            groups.append(number)
-    if not groups:
-        return
-    for batch in file.iter_batches(rows, row_groups=groups, columns=columns, use_threads=False):
-        if skip >= batch.num_rows:
-            skip -= batch.num_rows
-            continue
-        yield batch.slice(skip)
-        skip = 0
+def _json(file: SourceFile, schema: pa.Schema | None, first: int) -> Generator[Numbered, None, None]:
+    added = orjson.dumps(typed_values(file.added, schema))[1:]
+    with file.opened() as stream:
+        for number, line in islice(json_lines(stream, file.title), first, None):
+            yield number, _with(line, added) if len(added) > 1 else line
 
 
-def read_columns(
-    system: fs.FileSystem, path: str, first: int, columns: Columns, schema: pa.Schema, rows: int
-) -> Iterator[pa.StructArray]:
+def _opened(file: SourceFile) -> pa.parquet.ParquetFile:
+    return opened_parquet(file.system.open_input_file(file.path), file.title)
+
+
+def read_columns(file: SourceFile, first: int, schema: pa.Schema, rows: int) -> Iterator[pa.StructArray]:
     """The rows of a Parquet file from a number on, as rows of a schema. Columns that the file lacks are null.
 
     Raises:
         IncompatibleError: a column has a type that does not fit.
     """
-    with _opened(system, path) as file:
-        present = [name for name in schema.names if name in file.schema_arrow.names]
-        for batch in row_batches(file, first, rows, present):
-            yield fitted_rows(batch, schema, columns, path)
+    with _opened(file) as opened:
+        present = [name for name in schema.names if name in opened.schema_arrow.names]
+        for batch in row_batches(opened, first, rows, present):
+            yield fitted_rows(batch, schema, file.added, file.title)
 
 
 def fitted_rows(batch: pa.RecordBatch, schema: pa.Schema, columns: Columns, path: str) -> pa.StructArray:
@@ -119,19 +108,29 @@ def fitted_rows(batch: pa.RecordBatch, schema: pa.Schema, columns: Columns, path
     return pa.StructArray.from_arrays(arrays, fields=list(schema))
 
 
-def column_names(system: fs.FileSystem, path: str) -> list[str]:
-    """The columns of a Parquet file."""
-    with _opened(system, path) as file:
-        return list(file.schema_arrow.names)
+def column_names(file: SourceFile, kind: Format) -> Sequence[str] | None:
+    """The columns of a file; None if its rows have fields of their own."""
+    if kind == "json":
+        return None
+    if kind == "csv":
+        return header_of(file)
+    with _opened(file) as opened:
+        return list(opened.schema_arrow.names)
 
 
 def _fitted(batch: pa.RecordBatch, field: pa.Field, columns: Columns, path: str) -> pa.Array:
     if field.name in columns:
-        column = pa.array([columns[field.name]] * batch.num_rows, pa.string())
-    elif field.name in batch.schema.names:
-        column = batch.column(field.name)
-    else:
+        text = columns[field.name]
+        try:
+            return pa.repeat(path_scalar(text, field), batch.num_rows)
+        except ValueError as error:
+            raise IncompatibleError(
+                f"`{path}` has `{text}` for the column `{field.name}`, by a folder of its path, which is no "
+                f"{field.type}: {error}. Declare the column as text"
+            ) from error
+    if field.name not in batch.schema.names:
         return pa.nulls(batch.num_rows, field.type)
+    column = batch.column(field.name)
     try:
         return converted(column, field.type)
     except ValueError as error:
@@ -139,67 +138,6 @@ def _fitted(batch: pa.RecordBatch, field: pa.Field, columns: Columns, path: str)
             f"column `{field.name}` of `{path}` has the type {column.type}, which does not fit {field.type}: {error}. "
             "Declare the column with the type that the files have"
         ) from error
-
-
-def _csv(system: fs.FileSystem, path: str, first: int, columns: Columns) -> Iterator[bytes]:
-    """All columns are text: the application interprets them."""
-    with system.open_input_stream(path, compression="detect") as stream:
-        header = io.TextIOWrapper(stream, "utf-8-sig", newline="").readline(_HEADER_CHARACTERS + 1)
-    check_budget(len(header), _HEADER_CHARACTERS, f"the header of `{path}`")
-    try:
-        names = next(csv.reader([header]), [])
-    except csv.Error as error:
-        raise CorruptError(f"`{path}` cannot be read: its header is not CSV: {error}") from error
-    if not names:
-        return
-    convert = pa.csv.ConvertOptions(
-        column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True, null_values=[""]
-    )
-    parse = pa.csv.ParseOptions(newlines_in_values=True)
-    with (
-        system.open_input_stream(path, compression="detect") as stream,
-        pa.csv.open_csv(stream, parse_options=parse, convert_options=convert) as reader,
-    ):
-        skip = first
-        for batch in reader:
-            if skip >= batch.num_rows:
-                skip -= batch.num_rows
-                continue
-            yield from as_json(batch.slice(skip), columns)
-            skip = 0
-
-
-def _json(system: fs.FileSystem, path: str, first: int, columns: Columns) -> Iterator[bytes]:
-    """Each line is a message, unchanged. Blank lines are skipped."""
-    added = orjson.dumps(dict(columns))[1:]
-    skip = first
-    with system.open_input_stream(path, compression="detect", buffer_size=_BLOCK) as stream:
-        for line in _lines(stream, path):
-            if skip:
-                skip -= 1
-            else:
-                yield _with(line, added) if columns else line
-
-
-def _lines(stream: Any, path: str) -> Iterator[bytes]:
-    """Raises CorruptError if a line is too long."""
-    begin = stream.read(len(BOM_UTF8)).removeprefix(BOM_UTF8)
-    parts: list[bytes] = []
-    size = 0
-    while block := begin + stream.read(_BLOCK):
-        begin = b""
-        end, *others = block.split(b"\n")
-        parts.append(end)
-        size += len(end)
-        check_budget(size, LINE_BYTES, f"a line of `{path}`")
-        if others:
-            *lines, rest = others
-            for line in (b"".join(parts), *lines):
-                if line := line.strip():
-                    yield line
-            parts, size = [rest], len(rest)
-    if rest := b"".join(parts).strip():
-        yield rest
 
 
 def _with(line: bytes, added: bytes) -> bytes:
@@ -210,17 +148,41 @@ def _with(line: bytes, added: bytes) -> bytes:
     return own + (b"" if own == b"{" else b",") + added
 
 
-def check_finite(batch: pa.RecordBatch, path: str) -> None:
-    """Raise IncompatibleError if rows of a file cannot be JSON, because they have a NaN or an infinity."""
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        if not is_finite(column):
-            raise IncompatibleError(
-                f"column `{name}` of `{path}` has a NaN or an infinity, which JSON does not have. Declare the input "
-                "with value=ps.Columns(schema): it reads the columns of the file as they are"
-            )
+def readable_rows(name: str, batch: pa.RecordBatch, first: int, columns: Columns) -> Iterator[bytes]:
+    """The rows of a batch as JSON. A row with a time beyond the years 1 to 9999, a NaN, an infinity, or text that is
+    not UTF-8, is a message that no serde takes (`failed_row`).
+
+    Args:
+        name: that of the file.
+        first: the number of the batch's first row in the file, from 0.
+        columns: added to each row.
+    """
+    try:
+        yield from as_json(batch, columns)
+    except _UNREADABLE:
+        for row in range(batch.num_rows):
+            yield _readable_row(name, batch.slice(row, 1), first + row, columns)
+
+
+def _readable_row(name: str, row: pa.RecordBatch, number: int, columns: Columns) -> bytes:
+    problem = ""
+    for one in (row, _in_utc(row)):
+        try:
+            return next(as_json(one, columns))
+        except _UNREADABLE as error:
+            problem = _unreadable(one) or str(error)
+    return failed_row(name, f"row {number}, counted from 0", problem)
 
 
 def as_json(batch: pa.RecordBatch, columns: Columns) -> Iterator[bytes]:
+    """The rows of a batch as JSON. Raises OverflowError or ValueError, before the first row, if Python or JSON does not
+    have a value."""
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if not is_finite(column):
+            raise ValueError(
+                f"the column `{name}` has a NaN or an infinity, which JSON does not have. Declare the input with "
+                "value=ps.Columns(schema): it reads the columns of the file as they are"
+            )
     arrays = [_without_ns(column) for column in batch.columns]
     maps = "lossy" if any(map(has_map, batch.schema)) else None
     rows = pa.RecordBatch.from_arrays(arrays, names=batch.schema.names).to_pylist(maps_as_pydicts=maps)
@@ -233,6 +195,42 @@ def as_json(batch: pa.RecordBatch, columns: Columns) -> Iterator[bytes]:
 
 def _without_ns(column: pa.Array) -> pa.Array:
     """Python's times have microseconds."""
-    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
-        return column.cast(pa.timestamp("us", column.type.tz), safe=False)
-    return column
+    return _cast(column, lambda kind: pa.timestamp("us", kind.tz) if kind.unit == "ns" else kind)
+
+
+def _in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same times in UTC: some are beyond Python's years in their own zone alone."""
+    columns = [_cast(each, lambda kind: pa.timestamp(kind.unit, kind.tz and "UTC")) for each in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _cast(column: pa.Array, change: Callable[[pa.TimestampType], pa.DataType]) -> pa.Array:
+    kind = _changed(column.type, change)
+    return column if kind == column.type else column.cast(kind, safe=False)
+
+
+def _changed(kind: pa.DataType, change: Callable[[pa.TimestampType], pa.DataType]) -> pa.DataType:
+    """The type with other timestamps, however deep they are."""
+    if pa.types.is_timestamp(kind):
+        return change(kind)
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_changed(field.type, change)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_changed(kind.value_type, change)))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(_changed(kind.value_type, change)))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, kind.item_field.with_type(_changed(kind.item_type, change)))
+    return kind
+
+
+def _unreadable(row: pa.RecordBatch) -> str | None:
+    """The column that Python cannot hold, in words."""
+    for name, column in zip(row.schema.names, row.columns, strict=True):
+        try:
+            column.to_pylist()
+        except UnicodeDecodeError:
+            return f"the column `{name}` has text that is not UTF-8"
+        except _UNREADABLE:
+            return f"the column `{name}` has a time beyond the years 1 to 9999"
+    return None

@@ -11,10 +11,11 @@ files under the same offsets.
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -25,10 +26,33 @@ from penstock.objects.store import ObjectStore
 from penstock.system.files.manifests import MOST_PARTITIONS, Partitions
 
 FORMAT = 1
+ORDERED_FORMAT = 2
+"""The format of a listing with an order: a version of Penstock that does not know orders would spread new files."""
+Order: TypeAlias = Literal["name"]
+"""An order of a stream's files, which are then all in its first partition."""
 WHOLE_EVERY = 256
 """After so many objects, one has all files."""
 ROW_BITS = 32
 """A row's offset is its file's number in the partition, and in the lower bits its own number in the file."""
+ROW_MASK = (1 << ROW_BITS) - 1
+
+
+Name: TypeAlias = tuple[tuple[tuple[tuple[int, int, str], ...], ...], str]
+
+
+def name_order(path: str) -> Name:
+    """Sorts paths by their folders, then by the file. Numbers in names count as numbers: `day-7` is before `day-10`.
+
+    Example:
+        >>> sorted(["day=10/a.csv", "day=2/a.csv", "day=2/a-11.csv", "day=2/a-9.csv"], key=name_order)
+        ['day=2/a-9.csv', 'day=2/a-11.csv', 'day=2/a.csv', 'day=10/a.csv']
+    """
+    return tuple(map(_parts, path.split("/"))), path
+
+
+def _parts(name: str) -> tuple[tuple[int, int, str], ...]:
+    found = enumerate(re.split("([0-9]+)", name))
+    return tuple((0, int(each), "") if at % 2 else (1, 0, each) for at, each in found if each)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +69,7 @@ class _Stream(Struct, rename="kebab"):
     identity: str
     folder: str
     partitions: Partitions
+    order: Order | None = None
 
 
 class _File(Struct, array_like=True):
@@ -79,6 +104,8 @@ class Listing:
         self._all: list[_File] = []
         self._seen: dict[str, tuple[int, int]] = {}
         self._bytes: list[int] = []
+        self._last: Name = ((), "")
+        """The last name of all that are listed, if they have an order."""
         self.files: list[list[FoundFile]] = []
         """By partition, in the order of their offsets."""
 
@@ -96,12 +123,16 @@ class Listing:
     def partitions(self) -> int:
         return self._known.partitions
 
-    def begin(self, partitions: int) -> bool:
+    @property
+    def order(self) -> Order | None:
+        return self._known.order
+
+    def begin(self, partitions: int, order: Order | None = None) -> bool:
         """Begin the log, if it was not; True if this call did. Reads it in any case. Raises ConfigError if there are
         too many partitions."""
         if partitions > MOST_PARTITIONS:
             raise ConfigError(f"a stream of files has at most {MOST_PARTITIONS:,} partitions, not {partitions:,}")
-        made = _Stream(FORMAT, uuid.uuid4().hex, self._folder, partitions)
+        made = _Stream(FORMAT if order is None else ORDERED_FORMAT, uuid.uuid4().hex, self._folder, partitions, order)
         begun = self._objects.put_if_absent(self._key(0), msgspec.json.encode(made))
         self.read()
         return begun and self.identity == made.identity
@@ -124,7 +155,16 @@ class Listing:
             self._next += 1
 
     def new(self, found: Iterable[FoundFile]) -> list[FoundFile]:
-        return sorted(self.unseen(found), key=lambda file: (file.modified_ms, file.path))
+        """The files that are not listed, in the order in which they are to be."""
+        if self.order is None:
+            return sorted(self.unseen(found), key=lambda file: (file.modified_ms, file.path))
+        return sorted(self.unseen(found), key=lambda file: name_order(file.path))
+
+    def behind_their_place(self, new: Iterable[FoundFile]) -> list[FoundFile]:
+        """The files that the order would have before one that is listed already."""
+        if self.order is None:
+            return []
+        return [file for file in new if name_order(file.path) < self._last]
 
     def unseen(self, found: Iterable[FoundFile]) -> list[FoundFile]:
         return [file for file in found if file.path not in self._seen]
@@ -139,7 +179,7 @@ class Listing:
         sizes = list(self._bytes)
         placed = []
         for file in files:
-            place = sizes.index(min(sizes)) if partition is None else partition
+            place = 0 if self.order else sizes.index(min(sizes)) if partition is None else partition
             sizes[place] += max(file.size_bytes, 1)
             placed.append(_File(file.path, file.size_bytes, file.modified_ms, place))
         number = self._next
@@ -172,10 +212,10 @@ class Listing:
         except NotFoundError:
             return
         stream = decode(_Stream, data, f"`{self._key(0)}` of the listing is damaged")
-        if stream.format != FORMAT:
+        if stream.format not in (FORMAT, ORDERED_FORMAT):
             raise IncompatibleError(
                 f"the listing of `{self._folder}` has format {stream.format}, and this version of Penstock reads "
-                f"{FORMAT}: use the version that wrote it, or a newer one"
+                f"{FORMAT} and {ORDERED_FORMAT}: use the version that wrote it, or a newer one"
             )
         self._stream = stream
         self._bytes = [0] * stream.partitions
@@ -201,6 +241,8 @@ class Listing:
             self.files[each.partition].append(FoundFile(each.path, each.size_bytes, each.modified_ms))
             self._bytes[each.partition] += max(each.size_bytes, 1)
             self._seen[each.path] = (each.size_bytes, each.modified_ms)
+            if self.order is not None:
+                self._last = max(self._last, name_order(each.path))
         self._all += files
 
     def _write_whole(self, number: int) -> None:

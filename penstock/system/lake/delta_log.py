@@ -285,11 +285,13 @@ class DeltaLog(TableLog):
         return 0 if stamp is None else stamp[1]
 
     def _path(self, path: str) -> str:
-        if "://" in path or path.startswith("/"):
+        """The path of a data file below the table. A commit is written by others, and may name any file."""
+        plain = unquote(path)
+        if "://" in plain or plain.startswith("/") or ".." in plain.split("/"):
             raise IncompatibleError(
                 f"{self.title} has files of another table (`{path}`), as a shallow clone has: read that table"
             )
-        return unquote(path)
+        return plain
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -315,8 +317,8 @@ def _key(field: pa.Field) -> str:
 
 
 def _typed(value: Any, kind: pa.DataType) -> pa.Scalar:
-    """The value of a partition column. Commits have it as text."""
-    if value is None or (value == "" and not pa.types.is_string(kind)):
+    """The value of a partition column. Commits have it as text, which for every type is null if it is empty."""
+    if value is None or value == "":
         return pa.scalar(None, kind)
     if not isinstance(value, str):
         return pa.scalar(value, kind)

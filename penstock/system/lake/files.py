@@ -19,7 +19,8 @@ from obstore.store import LocalStore, from_url
 from pyarrow import fs
 
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError, SystemAwayError, SystemRefusedError
-from penstock.system.files.formats import row_batches
+from penstock.system.files.confined import opened_inside
+from penstock.system.files.parquet import opened_parquet, row_batches
 
 Key = Callable[[pa.Field], str | None]
 """Gives the key of a field; None if it has none."""
@@ -69,7 +70,7 @@ class Shape:
             CorruptError: the file is damaged.
             IncompatibleError: a column has a type that does not become that of the table.
         """
-        with source, pa.parquet.ParquetFile(source, coerce_int96_timestamp_unit="us") as file:
+        with source, opened_parquet(source, path) as file:
             if count is not None and file.metadata.num_rows != count:
                 raise CorruptError(
                     f"`{path}` is damaged: it has {file.metadata.num_rows:,} rows, and the table says {count:,}"
@@ -132,7 +133,8 @@ class TableFiles:
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
         self.is_local = "://" not in url
         self._store: Any = LocalStore(url) if self.is_local else _store(url, dict(options))
-        self._local = fs.SubTreeFileSystem(url, fs.LocalFileSystem()) if self.is_local else None
+        self._folder = url if self.is_local else None
+        self._local = fs.LocalFileSystem()
 
     def stamp(self, path: str) -> tuple[int, int] | None:
         """The size of a file, and the time of its last change in milliseconds; None if it is not there."""
@@ -151,8 +153,9 @@ class TableFiles:
 
     def open(self, path: str) -> pa.NativeFile:
         """A file for reading. Raises FileNotFoundError."""
-        if self._local is not None:
-            return self._local.open_input_file(path)
+        if self._folder is not None:
+            with opened_inside(self._folder, f"{self._folder.rstrip('/')}/{path}") as own:
+                return self._local.open_input_file(own)
         with _as_os_errors():
             return pa.PythonFile(_Readable(obstore.open_reader(self._store, path)), mode="r")
 

@@ -30,7 +30,7 @@ from pyiceberg.table import Table as IcebergTable
 
 from penstock.errors import ConfigError, CorruptError, NotFoundError, SystemAwayError
 from penstock.system.base import Progress
-from penstock.system.lake.iceberg_log import IcebergLog
+from penstock.system.lake.iceberg_log import IcebergLog, Outside
 from penstock.system.lake.tables import ConflictError, Lake, Mark, Table
 
 try:
@@ -52,18 +52,20 @@ class IcebergLake(Lake):
         name: of the catalog.
         namespace: the namespace, with dots between its parts.
         settings: PyIceberg's, of the catalog.
+        outside: the treatment of data files that are not below a table's location.
     """
 
     name: str
     namespace: str
     settings: Mapping[str, str] = field(repr=False)
+    outside: Outside = "refuse"
 
     def open(self, stream: str) -> IcebergLakeTable:
         return IcebergLakeTable(self.namespace, stream, self._load(stream))
 
     def log(self, stream: str) -> IcebergLog:
         title = f"the Iceberg table `{self.namespace}.{stream}`"
-        return IcebergLog(title, partial(self._load, stream), partial(_errors, self.namespace, stream))
+        return IcebergLog(title, partial(self._load, stream), partial(_errors, self.namespace, stream), self.outside)
 
     def create(self, stream: str, schema: pa.Schema, partitions: int) -> bool:
         with _errors(self.namespace, stream):

@@ -6,11 +6,13 @@ does not. Files that rows were deleted from are read by PyIceberg itself.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypeAlias
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue
@@ -23,12 +25,15 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.transforms import IdentityTransform
 
 from penstock.errors import IncompatibleError
+from penstock.system.files.confined import leads_out
 from penstock.system.lake.files import Shape, count_rows, reading
 from penstock.system.lake.log import Commit, DataFile, TableLog, gone
 
 _PARTITIONS = "penstock.partitions"
 _ID = b"PARQUET:field_id"
 _KEPT_COMMITS = 64
+Outside: TypeAlias = Literal["refuse", "read"]
+"""The treatment of data files that are not below the table's location."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +49,19 @@ class IcebergLog(TableLog):
     noun = "snapshot"
 
     def __init__(
-        self, title: str, load: Callable[[], IcebergTable], errors: Callable[[], AbstractContextManager[None]]
+        self,
+        title: str,
+        load: Callable[[], IcebergTable],
+        errors: Callable[[], AbstractContextManager[None]],
+        outside: Outside,
     ) -> None:
         """
         Args:
             load: loads the table as it is now.
-            errors: the context that explains errors of catalog and storage."""
+            errors: the context that explains errors of catalog and storage.
+            outside: the treatment of data files that are not below the table's location."""
         self.title = title
+        self._outside = outside
         self._load = load
         self._errors = errors
         self._chain: list[Snapshot] = []
@@ -157,6 +168,7 @@ class IcebergLog(TableLog):
                 yield self._commit(snapshot)
 
     def count(self, file: DataFile) -> int:
+        self._check_inside(file.path)
         with self._errors(), self._reading(file.path):
             return count_rows(self._table.io.new_input(file.path).open())
 
@@ -169,6 +181,9 @@ class IcebergLog(TableLog):
                 f"{self.title}: `{file.path}` is a file of {own.file_format}, and Penstock reads Parquet. Let Spark "
                 "write its rows to a folder, and read that with a system `files`"
             )
+        deletes = () if file.known.task is None else file.known.task.delete_files
+        for path in (file.path, *(each.file_path for each in deletes)):
+            self._check_inside(path)
         shape = Shape(self.schema, columns, _key, self._file_key)
         with self._errors(), self._reading(file.path):
             if file.known.task is not None:
@@ -176,6 +191,16 @@ class IcebergLog(TableLog):
                 return
             source: Any = self._table.io.new_input(file.path).open()
             yield from shape.read(source, file.path, file.rows, first, rows, self._constants(own, shape))
+
+    def _check_inside(self, path: str) -> None:
+        """Manifests are written by others, and may name any file. Raises IncompatibleError if one is not of the
+        table."""
+        if self._outside == "refuse" and not _is_inside(self._table.metadata.location, path):
+            raise IncompatibleError(
+                f"{self.title} has the file `{path}`, which is not below the table's location "
+                f"`{self._table.metadata.location}`: whoever writes the table could show any file that this job may "
+                "read. If such files belong to it, as after `add_files`, set `systems.<name>.outside` to `read`"
+            )
 
     def _commit(self, snapshot: Snapshot) -> Commit:
         known = self._commits.get(snapshot.snapshot_id)
@@ -270,6 +295,21 @@ class IcebergLog(TableLog):
 
     def _reading(self, path: str) -> AbstractContextManager[None]:
         return reading(self.title, path, is_local=path.startswith(("/", "file:")))
+
+
+def _is_inside(location: str, path: str) -> bool:
+    """True if a file is below the table's location. Links of this machine are followed to their end."""
+    base, own = (_plain_url(each) for each in (location, path))
+    if own.startswith("/"):
+        return base.startswith("/") and leads_out(base, own) is None
+    return own.startswith(f"{base.rstrip('/')}/") and ".." not in unquote(own).split("/")
+
+
+def _plain_url(url: str) -> str:
+    """The path on this machine, or the URL with one name for all clients of S3."""
+    if url.startswith("file:"):
+        return "/" + unquote(urlsplit(url).path).lstrip("/")
+    return re.sub("^s3[an]://", "s3://", url)
 
 
 def _number(snapshot: Snapshot) -> int:

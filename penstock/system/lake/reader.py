@@ -11,7 +11,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import NotFoundError
 from penstock.system.base import CHUNK_BYTES, ColumnChunk, OffsetRange, PartitionOffsets, RawMessage, SystemReader
 from penstock.system.files.cursor import C, RowCursor
-from penstock.system.files.formats import COLUMN_ROWS, ROWS, as_json, check_finite, fitted_rows
+from penstock.system.files.formats import COLUMN_ROWS, ROWS, fitted_rows, readable_rows
 from penstock.system.lake.log import FileRows, Logs, PartitionFiles, TableLog, upcoming
 from penstock.system.ranges import check_call, check_inside
 from penstock.wording import counted
@@ -95,14 +95,14 @@ def _cursor(
     file, first = found.file, position - found.start
 
     def rows() -> Generator[bytes, None, None]:
+        row = first
         for batch in log.batches(file, first, ROWS, None):
-            check_finite(batch, file.path)
-            yield from as_json(batch, {})
+            yield from readable_rows(file.path, batch, row, {})
+            row += batch.num_rows
 
-    def columns() -> Generator[pa.StructArray, None, None]:
-        wanted = schema or pa.schema([])
+    def columns(wanted: pa.Schema) -> Generator[pa.StructArray, None, None]:
         for batch in log.batches(file, first, COLUMN_ROWS, wanted.names):
             if batch.num_rows:
                 yield fitted_rows(batch, wanted, {}, file.path)
 
-    return RowCursor(ssp, position, schema, file.time_ms, rows(), columns())
+    return RowCursor(ssp, position, schema, file.time_ms, rows(), None if schema is None else columns(schema))

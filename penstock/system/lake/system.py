@@ -142,13 +142,17 @@ class IcebergSystem(LakeSystem):
             raise ConfigError(f"the system `{name}` needs pyiceberg: pip install penstock-streams[iceberg]") from error
         catalog = {key.partition(".")[2]: text for key, text in options.items() if key.startswith("catalog.")}
         rest = {key: text for key, text in options.items() if not key.startswith(("catalog.", "schema"))}
-        check_options(name, rest, ("namespace", *_OPTIONS))
+        check_options(name, rest, ("namespace", "outside", *_OPTIONS))
+        outside = options.get("outside", "refuse")
+        if outside not in ("refuse", "read"):
+            raise ConfigError(f"`systems.{name}.outside` = `{outside}`: it is refuse or read")
+        namespace = options.get("namespace", "default")
         if not catalog:
             raise ConfigError(
                 f"`systems.{name}.catalog.*` is missing: PyIceberg's settings of the catalog, such as "
                 f"`systems.{name}.catalog.type: rest` and `systems.{name}.catalog.uri`"
             )
-        return cls.made(name, IcebergLake(name, options.get("namespace", "default"), catalog), options)
+        return cls.made(name, IcebergLake(name, namespace, catalog, "read" if outside == "read" else "refuse"), options)
 
 
 def _absolute(folder: str) -> str:

@@ -144,7 +144,7 @@ def test_the_examples_of_folders_of_files(spark: SparkSession, tmp_path: Path) -
     assert printed.endswith(shown)
 
     found: dict[str, Any] = {"__name__": "files_page", "spark": spark, "lake": str(tmp_path / "lake")}
-    (job,), (adds,) = blocks(example), blocks(rest)
+    (job,), (adds, _) = blocks(example), blocks(rest)
     exec(compile(job, "docs/files.md", "exec"), found)
     (options,) = blocks(example, "yaml")
     config = {key: value for key, value in yaml.safe_load(options).items() if key != "spark.master"}

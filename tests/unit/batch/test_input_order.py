@@ -9,7 +9,7 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.batch.input_order import InputOrder
 from penstock.batch.pace import Pace
 from penstock.batch.positions import TaskSsp
-from penstock.batch.ranges import plan_ranges
+from penstock.batch.ranges import BatchRanges, plan_ranges
 from penstock.system.base import PartitionOffsets
 
 STREAMS = [SystemStream("m", name) for name in "abc"]
@@ -49,6 +49,9 @@ def test_every_message_is_read_once_and_in_order(
             for at in AT:  # nothing is left of a higher priority than the lowest that is read
                 if reached[at] < upcoming[at] and order.priorities.get(at.ssp.system_stream, 0) > min(ranks):
                     assert portions[at].messages == upcoming[at] - reached[at]
+            for own in BatchRanges.group(portions, tuple(STREAMS)).by_task.values():
+                of_task = [-order.priorities.get(STREAMS[index], 0) for index, _ in own]
+                assert of_task == sorted(of_task), "a task reads a higher priority first"
         for at, portion in portions.items():
             assert portion.offsets.start == reached[at]
             reached[at] += min(portion.messages, len(portion.offsets))

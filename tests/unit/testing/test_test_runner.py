@@ -368,6 +368,34 @@ def test_an_input_of_a_higher_priority_fills_a_batch_first() -> None:
     runner.close()
 
 
+class Noted(ps.StreamTask):
+    """Sends on all messages, in the order in which they come."""
+
+    def process(
+        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
+    ) -> None:
+        collector.send("local.noted", value=envelope.value)
+
+
+@pytest.mark.parametrize(("rules", "alarms", "count"), [(5, 0, 2), (5, 2, 2), (2, 5, 2), (0, 1, 2), (5, 2, 9000)])
+def test_a_task_reads_an_input_of_a_higher_priority_first(rules: int, alarms: int, count: int) -> None:
+    """Whatever the names of the inputs, and the order in which they are declared."""
+    priorities = {"events": 0, "alarms": alarms, "rules": rules}
+    app = ps.TaskApplication("noted", Noted)
+    for name in priorities:
+        app.input(f"local.{name}", value=ps.String())
+    app.output("local.noted", value=ps.String())
+    config = {f"streams.local.{name}.samza.priority": rank for name, rank in priorities.items()}
+    runner = TestRunner(app, partitions=1, config=config)
+    for name in priorities:
+        runner.input(f"local.{name}", [f"{name} {n}" for n in range(count)])
+    runner.run()
+    found = [message.value for message in runner.output("local.noted")]
+    ranked = sorted(priorities, key=lambda name: (-priorities[name], name))
+    assert found == [f"{name} {n}" for name in ranked for n in range(count)]
+    runner.close()
+
+
 def test_a_runner_that_nobody_closes_leaves_no_threads() -> None:
     before = set(threading.enumerate())
     for _ in range(3):

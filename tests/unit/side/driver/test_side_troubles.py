@@ -12,7 +12,7 @@ from penstock.wire.protocol import Beat
 
 def test_a_trouble_is_logged_when_it_begins_each_minute_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    troubles = SideTroubles()
+    troubles = SideTroubles(lambda failed: failed)
     logged = []
     for texts, now in [((), 0), (("a",), 1), (("a",), 2), (("a", "b"), 3), (("a", "b"), 1 + REPEAT_SECONDS), ((), 100)]:
         caplog.clear()

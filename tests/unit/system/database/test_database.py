@@ -199,6 +199,27 @@ def test_a_table_needs_a_key_that_is_unique(tmp_path: Path) -> None:
         admin.create_stream("totals", 4)
 
 
+@pytest.mark.parametrize("key", ["shop, hour", ""])
+@pytest.mark.parametrize("name", ["Sums", "SUMS", "sums", "sUMS"])
+def test_a_table_is_found_in_any_case(tmp_path: Path, name: str, key: str) -> None:
+    shop = Shop(f"sqlite:///{tmp_path}/shop.db", **({"key.sums": key} if key else {}))
+    constraint = "UNIQUE (hour, shop)" if key else "PRIMARY KEY (shop, hour)"
+    shop.execute(f'CREATE TABLE "{name}" (shop TEXT, hour INTEGER, amount INTEGER, {constraint})')
+    assert shop.system.admin().partition_count("sums") == 3
+    writer = shop.system.writer(None)
+    writer.append(ssp(0, "sums"), [(0, None, b'{"shop": "a", "hour": 1, "amount": %d}' % n) for n in range(3)])
+    writer.close()
+    assert shop.execute("SELECT * FROM sums") == [("a", 1, 2)]
+
+
+@pytest.mark.parametrize("key", ["shop, hour", ""])
+def test_a_view_is_no_table(tmp_path: Path, key: str) -> None:
+    shop = Shop(f"sqlite:///{tmp_path}/shop.db", **({"key.shown": key} if key else {}))
+    shop.execute("CREATE VIEW Shown AS SELECT * FROM totals")
+    with pytest.raises(ConfigError, match=r"`db.shown` is a view in .*, and an upsert needs a table with a key"):
+        shop.system.admin().partition_count("shown")
+
+
 def test_rows_of_key_columns_alone(shop: Shop) -> None:
     shop.execute("CREATE TABLE members (name TEXT PRIMARY KEY)")
     writer = shop.system.writer(None)

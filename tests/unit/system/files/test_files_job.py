@@ -25,8 +25,8 @@ from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
 from penstock.state.reading.reader import read_store
 from penstock.system.base import OffsetRange
+from penstock.system.files.admin import FilesAdmin
 from penstock.system.files.manifests import PartitionLog
-from penstock.system.files.system import FilesAdmin
 from penstock.system.registry import open_systems
 from penstock.testing.in_process import InProcessDriver
 from tests.support.tools.cli import call

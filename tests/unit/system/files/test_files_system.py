@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import os
 import random
 from collections.abc import Callable
 from contextlib import closing
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet
 import pytest
 from pyarrow import fs
@@ -24,81 +22,15 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.api.startpoint import StartpointSpecific
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError, RetryableError
 from penstock.objects.open import open_store
-from penstock.system.base import OffsetRange, RawMessage
+from penstock.system.base import RawMessage
 from penstock.system.files import listing
 from penstock.system.files.formats import read_columns
 from penstock.system.files.listing import Listing
 from penstock.system.files.system import FilesSystem
+from penstock.system.files.text import SourceFile
 from penstock.system.registry import open_system
+from tests.support.streams.folder import STREAM, Room, csv, jsonl, numbered, of, parquet
 from tests.support.tools.configs import load
-
-STREAM = "rides"
-
-
-class Room:
-    """A folder, and systems that read it."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.folder = home / "data" / STREAM
-        self.folder.mkdir(parents=True)
-
-    def system(self, **options: object) -> FilesSystem:
-        given = {"folder": str(self.home / "data"), "listing": str(self.home / "jobs" / "_files"), **options}
-        return FilesSystem.configured("files", {key.replace("_", "."): str(value) for key, value in given.items()})
-
-    def put(self, name: str, data: bytes, modified_s: int = 1_700_000_000) -> Path:
-        """A file as it should come: complete, in one step."""
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        hidden = path.with_name(f".{path.name}")
-        hidden.write_bytes(data)
-        os.utime(hidden, (modified_s, modified_s))
-        return hidden.rename(path)
-
-    def ends(self, **options: object) -> dict[int, int]:
-        with closing(self.system(**options).admin()) as admin:
-            return {partition: ends.upcoming for partition, ends in admin.offsets(STREAM).items()}
-
-    def rows(self, ends: dict[int, int]) -> dict[int, list[RawMessage]]:
-        """All messages of each partition."""
-        with closing(self.system().reader()) as reader:
-            return {
-                partition: [each for chunk in reader.read(of(partition, 0, end), 100) for each in chunk]
-                for partition, end in ends.items()
-            }
-
-    def all(self) -> list[Any]:
-        return [json.loads(m[3] or b"") for own in self.rows(self.ends()).values() for m in own]
-
-
-@pytest.fixture
-def room(tmp_path: Path) -> Room:
-    return Room(tmp_path)
-
-
-def of(partition: int, start: int, end: int) -> OffsetRange:
-    return OffsetRange(SystemStreamPartition("files", STREAM, partition), start, end)
-
-
-def parquet(rows: list[dict[str, Any]], group: int = 50) -> bytes:
-    sink = pa.BufferOutputStream()
-    pa.parquet.write_table(pa.Table.from_pylist(rows), sink, row_group_size=group)
-    return bytes(sink.getvalue())
-
-
-def jsonl(rows: list[dict[str, Any]]) -> bytes:
-    return b"\n".join(json.dumps(row).encode() for row in rows) + b"\n\n"
-
-
-def csv(rows: list[dict[str, Any]]) -> bytes:
-    sink = pa.BufferOutputStream()
-    pa.csv.write_csv(pa.Table.from_pylist(rows), sink)
-    return bytes(sink.getvalue())
-
-
-def numbered(first: int, count: int) -> list[dict[str, Any]]:
-    return [{"n": n, "text": f"line\n{n}", "none": None} for n in range(first, first + count)]
 
 
 @pytest.mark.parametrize(
@@ -209,14 +141,65 @@ def test_values_as_json(room: Room) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), [1.0, float("-inf")], {"a": [None, float("nan")]}])
-def test_numbers_that_json_does_not_have_are_refused_by_row_and_kept_by_column(room: Room, value: Any) -> None:
-    data = parquet([{"x": None}, {"x": value}])
+def test_numbers_that_json_does_not_have_are_failed_messages_by_row_and_kept_by_column(room: Room, value: Any) -> None:
+    data = parquet([{"x": None}, {"x": value}, {"x": None}])
     room.put("a.parquet", data)
-    with pytest.raises(IncompatibleError, match=r"column `x` of `.*a\.parquet` has a NaN or an infinity.*ps\.Columns"):
-        room.all()
+    rows = [message[3] or b"" for own in room.rows(room.ends()).values() for message in own]
+    assert rows[::2] == [b'{"x":null}'] * 2
+    assert rows[1].startswith(b"`a.parquet`, row 1, counted from 0: the column `x` has a NaN or an infinity")
     schema = pyarrow.parquet.read_schema(io.BytesIO(data))
-    (found,) = read_columns(fs.LocalFileSystem(), str(room.folder / "a.parquet"), 0, {}, schema, 10)
-    assert repr(found.to_pylist()) == repr([{"x": None}, {"x": value}])
+    file = SourceFile(fs.LocalFileSystem(), str(room.folder / "a.parquet"), "a.parquet", "a.parquet", {})
+    (found,) = read_columns(file, 0, schema, 10)
+    assert repr(found.to_pylist()) == repr([{"x": None}, {"x": value}, {"x": None}])
+
+
+FAR_US = 253402300800_000_000
+"""The first microsecond of the year 10000."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "near", "shown", "far"),
+    [
+        (pa.timestamp("us", "Asia/Tokyo"), FAR_US - 1000, "9999-12-31T23:59:59.999000Z", [FAR_US, 1 << 62, -(1 << 62)]),
+        (pa.timestamp("us", "America/Lima"), -62135596800_000_000, "0001-01-01T00:00:00Z", [-62135596800_000_001]),
+        (pa.timestamp("us"), FAR_US - 1000, "9999-12-31T23:59:59.999000", [FAR_US]),
+        (pa.timestamp("ms", "UTC"), 0, "1970-01-01T00:00:00Z", [1 << 60]),
+        (pa.date32(), 2932896, "9999-12-31", [2932897, 1 << 30, -(1 << 30)]),
+        (pa.list_(pa.timestamp("us", "Asia/Tokyo")), [FAR_US - 1000], ["9999-12-31T23:59:59.999000Z"], [[0, FAR_US]]),
+        (pa.struct({"a": pa.timestamp("us")}), {"a": 0}, {"a": "1970-01-01T00:00:00"}, [{"a": FAR_US}]),
+    ],
+)
+def test_a_time_that_python_does_not_have_is_one_failed_message(
+    room: Room, kind: pa.DataType, near: Any, shown: Any, far: list[Any]
+) -> None:
+    def cells(values: list[Any]) -> pa.Array:
+        plain = pa.array(values, pa.int32() if pa.types.is_date(kind) else pa.int64()) if not_nested else None
+        return pa.array(values, nested).cast(kind) if plain is None else plain.cast(kind)
+
+    not_nested = not pa.types.is_nested(kind)
+    nested = pa.list_(pa.int64()) if pa.types.is_list(kind) else pa.struct({"a": pa.int64()})
+    sink = pa.BufferOutputStream()
+    table = pa.table({"n": range(len(far) + 2), "t": cells([near, *far, near])})
+    pa.parquet.write_table(table, sink)
+    room.put("day=1/a.parquet", bytes(sink.getvalue()))
+    rows = [message[3] or b"" for own in room.rows(room.ends()).values() for message in own]
+    good = [{"n": n, "t": shown, "day": "1"} for n in (0, len(far) + 1)]
+    assert [json.loads(rows[0]), json.loads(rows[-1])] == good
+    for number, row in enumerate(rows[1:-1], 1):
+        begin = f"`day=1/a.parquet`, row {number}, counted from 0: the column `t` has a time beyond"
+        assert row.decode().startswith(begin)
+        with pytest.raises(json.JSONDecodeError):
+            json.loads(row)
+
+
+def test_text_of_parquet_that_is_not_utf_8_is_one_failed_message(room: Room) -> None:
+    text = pa.array([b"a", b"\xff", b"b"]).view(pa.string())
+    sink = pa.BufferOutputStream()
+    pa.parquet.write_table(pa.table({"t": text}), sink)
+    room.put("a.parquet", bytes(sink.getvalue()))
+    rows = [message[3] for own in room.rows(room.ends()).values() for message in own]
+    failed = b"`a.parquet`, row 1, counted from 0: the column `t` has text that is not UTF-8"
+    assert rows == [b'{"t":"a"}', failed, b'{"t":"b"}']
 
 
 def test_partition_columns(room: Room) -> None:
@@ -273,11 +256,12 @@ def test_files_that_cannot_be_read(room: Room) -> None:
 @pytest.mark.parametrize(
     ("name", "data"),
     [
-        ("a.json.gz", gzip.compress(jsonl(numbered(0, 5000)))[:2000]),
+        ("a.json.gz", gzip.compress(jsonl(numbered(0, 5000)), mtime=0)[:2000]),
         ("a.parquet", parquet(numbered(0, 500))[:2000]),
-        ("a.csv", b"a\n\xff\xfe\n"),
-        ("a.csv", b"a,b\n1,2\n3\n"),
-        ("a.csv", b"a" * 200_000 + b"\n1\n"),
+        ("a.csv", b"a\xff\xfe\n1\n"),
+        ("a.csv", b"a,b,a\n1,2,3\n"),
+        ("a.csv", b'a,b\n1,2\n3,"4\n5,6\n'),
+        ("a.csv.gz", gzip.compress(b"a\n" * 5000, mtime=0)[:30]),
     ],
 )
 def test_damaged_files_are_not_tried_again(room: Room, name: str, data: bytes) -> None:
@@ -328,7 +312,7 @@ def test_links_to_folders_are_followed_but_not_in_a_circle(room: Room, tmp_path:
         (room.folder / "day=1" / "place=2", other),
     ):
         link.symlink_to(target)
-    assert sorted(map(json.dumps, room.all())) == [
+    assert sorted(map(json.dumps, room.all(links="follow"))) == [
         '{"n": 1}',
         '{"n": 2, "day": "1"}',
         '{"n": 3}',
@@ -414,7 +398,7 @@ def test_a_file_and_a_row_name_an_offset(room: Room) -> None:
             partition, offset = at[value]
             here, other = (SystemStreamPartition("files", STREAM, n) for n in (partition, 1 - partition))
             assert admin.resolve_startpoint_to_offset(here, StartpointSpecific(name)) == offset
-            with pytest.raises(IncompatibleError, match=f"is a file of partition {partition}, not of"):
+            with pytest.raises(IncompatibleError, match=f"is in a file of partition {partition}, not of"):
                 admin.resolve_startpoint_to_offset(other, StartpointSpecific(name))
         ssp = SystemStreamPartition("files", STREAM, 0)
         assert admin.resolve_startpoint_to_offset(ssp, StartpointSpecific("1")) == 1

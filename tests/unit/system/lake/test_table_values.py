@@ -24,7 +24,7 @@ from pyiceberg.types import DateType, LongType, NestedField, StringType, Timesta
 from penstock.errors import IncompatibleError
 from penstock.system.base import OffsetRange
 from penstock.system.files.formats import as_json
-from penstock.system.lake.system import LakeSystem
+from penstock.system.lake.system import DeltaSystem, LakeSystem
 from tests.support.world.lake_tables import SCHEMA, Row, WrittenDelta, WrittenIceberg, all_rows, of, written
 from tests.support.world.lake_world import Kind
 
@@ -63,6 +63,29 @@ ROWS: list[Row] = [
     dict.fromkeys(TYPES.names) | {"n": 2},
     dict.fromkeys(TYPES.names) | {"n": 3, "lines": [], "by": [], "place": {"city": None, "at": None}},
 ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.string(), ["", "a", None, " ", "x=y/z", "__HIVE_DEFAULT_PARTITION__"]),
+        (pa.binary(), [b"", b"a", None]),
+        (pa.int64(), [-5, None]),
+        (pa.date32(), [date(1, 1, 1), None]),
+        (pa.timestamp("us", "UTC"), [datetime(1960, 1, 1, 0, 0, 0, 5, tzinfo=UTC), None]),
+    ],
+)
+def test_a_partition_has_one_value_whether_by_commits_or_by_a_snapshot(
+    tmp_path: Path, kind: pa.DataType, values: list[Any]
+) -> None:
+    """An empty text is null, as in Delta's protocol."""
+    rows = pa.table({"n": range(len(values)), "p": pa.array(values, kind)})
+    write_deltalake(tmp_path / "orders", rows, partition_by=["p"])
+    system = DeltaSystem.configured("lake", {"folder": str(tmp_path)})
+    expected = DeltaTable(tmp_path / "orders").to_pyarrow_table().select(["n", "p"]).sort_by("n").to_batches()
+    wanted = [orjson.loads(row) for batch in expected for row in as_json(batch, {})]
+    for begin in ("", "snapshot:0"):
+        assert sorted(all_rows(system, begin), key=lambda row: int(row["n"])) == wanted
 
 
 @pytest.fixture(params=["delta", "iceberg"])
@@ -260,7 +283,8 @@ def test_a_column_whose_type_does_not_become_that_of_the_table(tmp_path: Path) -
 
 def test_files_of_iceberg_without_ids(tmp_path: Path) -> None:
     table = WrittenIceberg(tmp_path)
-    file = tmp_path / "other.parquet"
+    file = Path(table.table.location().removeprefix("file://")) / "other.parquet"
+    file.parent.mkdir(parents=True, exist_ok=True)
     pa.parquet.write_table(pa.table({"n": pa.array([4], pa.int64()), "text": ["four"]}), file)
     table.table.add_files([f"file://{file}"])
     assert all_rows(table.system()) == [{"n": 4, "text": "four"}]
