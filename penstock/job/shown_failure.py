@@ -140,8 +140,8 @@ class LastWords:
                     raise
                 self._on_host(self._board.encode(words))
                 logger.warning(
-                    "only on this host `penstock status` says why this run failed, because that was not written to the job "
-                    "root: %s",
+                    "only on this host does `penstock status` say why this run failed, because the job root took no more "
+                    "words: %s",
                     failed,
                 )
         except Exception as failed:  # no error here may hide the failure of the run
