@@ -140,7 +140,7 @@ class LastWords:
                     raise
                 self._on_host(self._board.encode(words))
                 logger.warning(
-                    "only on this host does `penstock status` say why this run failed, because the job root took no more "
+                    "`penstock status` says why this run failed on this host alone, because the job root took no more "
                     "words: %s",
                     failed,
                 )
