@@ -71,7 +71,8 @@ class Run:
             on_host.reserve()
         undo.callback(on_host.release)
         board, lease = failure_board(self.objects, self.paths), tenure.keeper.lease
-        undo.push(LastWords(board, lease, self._claimed, stops=stops, on_host=on_host.write))
+        self.words = LastWords(board, lease, self._claimed, stops=stops, on_host=on_host.write)
+        undo.push(self.words)
 
     def _claimed(self) -> int:
         """The epoch of the log's last claim; 0 in an empty log."""
