@@ -99,9 +99,10 @@ class RunParts:
         self.runs = BatchRuns(run, self.commits, self.failures)
         self.reporter = ProgressReporter(run, self.feed, self.commits)
         self.losses = LossReport(board.metrics, lambda stream: job.streams.systems[stream.system].dense_offsets)
+        board.beats = fleet.beats
         board.metrics.containers = fleet.metrics
         board.metrics.state = lambda: run_state(
-            board.facts(fleet.beats()), lags_of(board.positions, board.ends, job.streams.systems)
+            board.facts(), lags_of(board.positions, board.ends, job.streams.systems)
         )
         board.processed = fleet.processed_messages
         board.standbys = lambda: standby_facts(fleet.standby_states())

@@ -107,7 +107,8 @@ def _board_exports(
     def put_metrics() -> None:
         if owns_job():
             now_at, reached = board.replay.now_at, board.replay.reached
-            run = ShownRun(run_id, now_ms(), board.metrics.snapshot(), _plain(reached), driver, _plain(now_at))
+            metrics_now, work = board.metrics.snapshot(), board.work_now()
+            run = ShownRun(run_id, now_ms(), metrics_now, _plain(reached), driver, _plain(now_at), work)
             metrics.put(run)
 
     def drain() -> DrainProgress | None:

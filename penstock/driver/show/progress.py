@@ -17,7 +17,9 @@ from penstock.driver.show.metrics import JobMetrics
 from penstock.driver.show.replay import Replay
 from penstock.driver.show.run_state import RunFacts, Uncommitted
 from penstock.driver.show.state_progress import StateOperatorProgress
+from penstock.driver.show.work import work_of
 from penstock.job.shown_outage import Outage
+from penstock.job.shown_work import RunWork
 from penstock.notebook import facts_html, table_html
 from penstock.standby.shown import StandbyFacts
 from penstock.system.contract.definition import System
@@ -273,6 +275,8 @@ class ProgressBoard:
     tables: tuple[TableStatus, ...] = ()
     standbys: Callable[[], tuple[StandbyFacts, ...]] = lambda: ()
     """As of the containers' last beats."""
+    beats: Callable[[], Sequence[Beat]] = lambda: ()
+    """The last beats of all containers."""
     metrics: JobMetrics = field(default_factory=JobMetrics)
     replay: Replay = field(default_factory=Replay)
     changed: threading.Condition = field(default_factory=threading.Condition)
@@ -291,9 +295,9 @@ class ProgressBoard:
         with self.changed:
             self.ends |= {ssp: max(end, self.ends.get(ssp, end)) for ssp, end in ends.items()}
 
-    def facts(self, beats: Sequence[Beat]) -> RunFacts:
-        """The state of the run now; `beats` are the containers' last ones."""
-        outage = self.outage
+    def facts(self) -> RunFacts:
+        """The state of the run now."""
+        outage, beats = self.outage, self.beats()
         return RunFacts(
             self.phase,
             self.phase_since_ms,
@@ -306,6 +310,10 @@ class ProgressBoard:
             len(beats),
             max((beat.stalled_ms for beat in beats), default=0),
         )
+
+    def work_now(self) -> RunWork:
+        """The running batch by stage and task, and the keys with the most messages, as of the last beats."""
+        return work_of(self.beats(), self.running, self.batch_since_ms)
 
     def drain_now(self) -> DrainProgress | None:
         """The drain of the run, with the reason why it waits at this moment; None if it does not drain."""

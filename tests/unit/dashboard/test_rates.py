@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.dashboard.rates import MOMENTS, PARTS, History, Interval, Totals, between
+from penstock.dashboard.rates import MOMENTS, PARTS, History, Interval, TaskShare, Totals, between
 from penstock.metrics.snapshot import CounterValue, GaugeValue, MetricId, Snapshot, TimerValue
 
 MS = 1_000_000
@@ -36,6 +36,7 @@ def test_what_happened_between_two_moments() -> None:
         sent={"local.out": 200.0},
         processed={1: 200.0},
         lag={"local.in": 305.0},
+        tasks={(1, f"Partition {task}"): TaskShare(200, 0) for task in range(2)},
     )
     assert set(found.batch_ms) == {*PARTS.values(), "other"}
 
