@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from penstock.metrics.snapshot import CounterValue, GaugeValue, Snapshot, TimerValue
 
@@ -13,6 +14,7 @@ STALE_MS = 30_000
 """Metrics come every ten seconds. Older rates are not those of now."""
 LOOKS = 600
 """Looks that the chart of the lag shows: 20 minutes of one every two seconds."""
+K = TypeVar("K")
 MOMENTS = 240
 """Intervals that are kept: 40 minutes of a job that is looked at every ten seconds."""
 PARTS = {
@@ -107,6 +109,15 @@ class Interval:
     """By operator, the milliseconds per second that it took, of all tasks together."""
     tasks: Mapping[tuple[int, str], TaskShare] = field(default_factory=dict)
     """(Stage, task) → its work in the interval, of tasks that had any."""
+    in_batch: bool = False
+    """True if a batch ran at its end."""
+
+    def over(self, seconds: float) -> Interval:
+        """The same work in a longer time."""
+        share = self.seconds / seconds
+        read, sent = _slower(self.read, share), _slower(self.sent, share)
+        processed, busy = _slower(self.processed, share), _slower(self.busy, share)
+        return replace(self, seconds=seconds, read=read, sent=sent, processed=processed, busy=busy)
 
 
 def _tasks(metrics: Snapshot) -> dict[tuple[int, str], TaskShare]:
@@ -120,6 +131,10 @@ def _tasks(metrics: Snapshot) -> dict[tuple[int, str], TaskShare]:
             elif key.name == _PROCESS and isinstance(value, TimerValue):
                 spent[int(stage), key.source] = value.total_ns / 1e6
     return {at: TaskShare(messages.get(at, 0), spent.get(at, 0)) for at in {**messages, **spent}}
+
+
+def _slower(rates: Mapping[K, float], share: float) -> dict[K, float]:
+    return {name: rate * share for name, rate in rates.items()}
 
 
 def between(before: Totals, after: Totals) -> Interval | None:
@@ -146,6 +161,7 @@ def between(before: Totals, after: Totals) -> Interval | None:
         {group.removeprefix(_STREAM): value for (group, name), value in after.sums.items() if name == _LAG},
         dict(rates("operator.", "busy-ns")),
         _shares(before, after),
+        after.get("job", "batch-since-ms") > 0,
     )
 
 
@@ -156,6 +172,20 @@ def _shares(before: Totals, after: Totals) -> dict[tuple[int, str], TaskShare]:
         if now.messages > then.messages or now.process_ms > then.process_ms:
             found[at] = TaskShare(now.messages - then.messages, now.process_ms - then.process_ms)
     return found
+
+
+def whole(intervals: Iterable[Interval]) -> Iterator[Interval]:
+    """The intervals in which batches ended, and idle ones. Messages count once their batch has ended, so the time that
+    it took before counts with it: otherwise a job with long batches would read nothing, and then too much at once."""
+    waited, of = 0.0, ""
+    for each in intervals:
+        waited = waited if each.start == of else 0.0
+        of = each.start
+        if not each.batches and each.in_batch:
+            waited += each.seconds
+            continue
+        yield each if not waited else each.over(each.seconds + waited)
+        waited = 0.0
 
 
 def _parts(before: Totals, after: Totals, batches: int) -> dict[str, float]:
@@ -204,12 +234,10 @@ class History:
             self.unread.append((now_ms, unread))
 
     def live(self, now_ms: int) -> Interval | None:
-        """The newest interval, if its rates are those of now: it is not old, and it does not say 0 only because a batch
-        has run for all of it."""
-        recent = self.of_this_start
-        if not recent or now_ms - recent[-1].end_ms > STALE_MS:
-            return None
-        return recent[-1] if recent[-1].batches or self.waits_since_ms is None else None
+        """The newest whole interval, if its rates are those of now."""
+        found = list(whole(self.of_this_start))
+        last = found[-1] if found else None
+        return last if last is not None and now_ms - last.end_ms <= STALE_MS else None
 
     def forget(self) -> None:
         """From now on, nothing is known of the job's start. The charts keep what was."""

@@ -95,7 +95,7 @@ def unread(status: JobStatus) -> Counter[str] | None:
 
 
 def unread_by_input(status: JobStatus) -> dict[str, float]:
-    """What waits of each input whose ends are known, with its unit if it is not messages."""
+    """The unread part of each input whose ends are known, with its unit if it is not messages."""
     found = {}
     for each in status.inputs:
         left = [part.left for part in each.partitions if part.left is not None]

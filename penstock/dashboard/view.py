@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from penstock.admin.checkpoint.facts import ListedCheckpoint
 from penstock.admin.job.status import JobStatus, UnreadableJob
 from penstock.api.time.watermarks import END_OF_TIME
-from penstock.dashboard.rates import History, Interval, Totals
+from penstock.dashboard.rates import History, Interval, Totals, whole
 from penstock.dashboard.tables import Document, table
 from penstock.dashboard.verdict import Verdict, next_start, verdict
 from penstock.dashboard.work import shown_id, work_tables
@@ -34,7 +34,7 @@ class Seen:
     history: History
     now_ms: int = 0
     work: RunWork = field(default_factory=RunWork)
-    """What the run works at now."""
+    """The present work of the run."""
 
 
 def job_document(seen: Seen) -> Document:
@@ -163,7 +163,7 @@ def _lag_of(stream: str, status: JobStatus) -> str | None:
 
 def _series(history: History) -> Document:
     """The points of the charts, by name."""
-    found = list(_with_gaps(history.intervals))
+    found = list(_with_gaps(whole(history.intervals)))
     inputs = dict.fromkeys(name for _, unread in history.unread for name in unread)
 
     def by(name: str, otherwise: float | None = None) -> dict[str, list[float | None]]:

@@ -1,4 +1,4 @@
-"""What a run works at: its batch by stage, its operators and tasks by time, and its keys by messages. Pure."""
+"""Tables of the work of a run: its batch by stage, its operators and tasks by time, and its keys by messages. Pure."""
 
 from __future__ import annotations
 

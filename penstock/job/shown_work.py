@@ -35,7 +35,7 @@ class KeyWork:
     messages: Count
     """About how many."""
     share: float
-    """Of all messages with a key that came into the stage."""
+    """Its part of all messages with a key that came into the stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,13 @@ class RunWork:
     processed: tuple[tuple[Count, Count], ...] = ()
     """(Stage, messages that it has processed), of the stages in containers."""
     tasks: tuple[TaskWork, ...] = ()
-    """Those with the most messages, and those that took the most time."""
+    """The tasks with the most messages, and those that took the most time."""
     keys: tuple[KeyWork, ...] = ()
-    """Those with the most messages, of all stages behind an exchange."""
+    """The keys with the most messages, of all stages behind an exchange."""
 
 
 def most_work(work: Collection[TaskWork]) -> list[TaskWork]:
-    """Those with the most messages, and those that took the most time, ordered by stage and messages.
+    """The work with the most messages, and that which took the most time, ordered by stage and messages.
 
     Example:
         >>> [each.task for each in most_work([TaskWork(1, task, 10 * task, 0) for task in range(50)])][:3]

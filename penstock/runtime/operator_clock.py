@@ -26,8 +26,8 @@ class _Spent:
 
 
 class OperatorClock:
-    """Times calls that take many messages at once. What an operator emits row by row counts with it, as far as it does
-    not leave the stage: a clock around each message would cost more than some operators do.
+    """Times calls that take many messages at once. If an operator emits row by row, the operators behind it in the
+    stage count with it: a clock around each message would cost more than some operators do.
 
     Used by one thread at a time; any thread may read `current`.
     """

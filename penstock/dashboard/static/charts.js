@@ -22,7 +22,7 @@ function layout(title, more = {}) {
     margin: { l: 45, r: 10, t: 34, b: 30 },
     paper_bgcolor: "transparent", plot_bgcolor: "transparent",
     font: { color: color("--text"), family: "system-ui, sans-serif", size: 12 },
-    xaxis: { ...axis, type: "date", nticks: 5 }, yaxis: { ...axis, rangemode: "tozero" },
+    xaxis: { ...axis, type: "date", nticks: window.innerWidth < 640 ? 3 : 5, tickangle: 0 }, yaxis: { ...axis, rangemode: "tozero" },
     legend: { orientation: "h", y: -0.35 }, showlegend: true, ...more,
   };
 }

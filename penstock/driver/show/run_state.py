@@ -49,7 +49,7 @@ class Uncommitted:
         self._behind_ms = 0
 
     def commit_completed(self) -> None:
-        """What is left came behind the commit."""
+        """Only batches behind the commit are left."""
         self.since_ms = self._behind_ms
 
 

@@ -187,7 +187,7 @@ class WriteBehindEngine(Engine):
         self._engine.copy_to(directory)
 
     def statistics(self) -> dict[str, int]:
-        """Those of the engine below. `keys` is at least the number of keys that are gathered and not written yet: how
+        """As of the engine below, but `keys` is at least the number of keys that are gathered and not written yet: how
         many of these are below as well, nobody knows without reading them."""
         found = self._engine.statistics()
         if "keys" not in found:

@@ -50,7 +50,7 @@ CASES: dict[str, dict[str, str]] = {
     },
     "PenstockDeadLetters": {"penstock_stage_dead_letters_total": "0x40 0+1x50"},
 }
-"""What differs from an idle job for an alert to fire after an hour."""
+"""The difference from an idle job for an alert to fire after an hour."""
 QUIET: dict[str, dict[str, str]] = {
     "an idle job": {},
     "a busy job that keeps up": {

@@ -1,4 +1,4 @@
-"""What a start says for which Spark has no executor, or none that answers."""
+"""The error of a start for which Spark has no executor, or none that answers."""
 
 from __future__ import annotations
 
