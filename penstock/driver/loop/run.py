@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 
 from penstock.checkpoint.log import CheckpointLog
 from penstock.config.model import JobConfig
@@ -111,6 +111,16 @@ class Run:
         """From now on, call `stop` once somebody asks for the end of the run."""
         requests = StopRequests(self.objects, self.paths)
         self._undo.callback(StopRequestWatch(requests, self.token, stop).close)
+
+
+def show_refusal(config: JobConfig, refusal: PenstockError) -> None:
+    """Show why a start was refused before it took the lease, unless the job runs, or was never started. No error of
+    this hides the refusal."""
+    with suppress(PenstockError), ExitStack() as undo:
+        objects = undo.enter_context(closing(open_job_root(config.job)))
+        objects.get(JobPaths(config.job.name, config.job.id).lease)
+        Run(config, StopRequest(), undo)
+        raise refusal
 
 
 def _leave(tenure: Tenure) -> None:

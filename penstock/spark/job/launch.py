@@ -22,9 +22,9 @@ from penstock.container.shared.store_folders import stores_directory
 from penstock.drain.utils import write_drain_notification
 from penstock.driver.feed.feed import Feed
 from penstock.driver.feed.stop import StopRequest
-from penstock.driver.loop.run import Run
+from penstock.driver.loop.run import Run, show_refusal
 from penstock.driver.loop.run_loop import RunLoop
-from penstock.errors import ConfigError, NotFoundError, RetryableError
+from penstock.errors import ConfigError, NotFoundError, PenstockError, RetryableError
 from penstock.host.logs import log_directory
 from penstock.job.paths import JobPaths
 from penstock.job.stop_request import StopRequests
@@ -168,11 +168,16 @@ class _SparkJob:
         """Take the lease, decide where the run begins, and open its containers. Only the first time resets inputs."""
         settings = self._settings.without_resets() if again else self._settings
         with ExitStack() as undo:
+            # Before the lease: a job whose first start names a missing stream leaves nothing behind.
+            try:
+                graph = with_matches(with_side_inputs(self._app.graph(), settings), settings)
+                streams = JobStreams.open(graph, settings)
+                undo.callback(streams.close)
+                streams.group(streams.input_partitions())
+            except PenstockError as error:
+                show_refusal(settings, error)
+                raise
             run = Run(settings, self.stop, undo)
-            graph = with_matches(with_side_inputs(self._app.graph(), settings), settings)
-            streams = JobStreams.open(graph, settings)
-            undo.callback(streams.close)
-            streams.group(streams.input_partitions())
             job = run.prepare(graph, streams, replace(request, run_id=run.run_id))
             quiet_py4j()
             check_next = partial(check_start, self._app.graph(), self._settings.without_resets(), run.objects)

@@ -13,7 +13,7 @@ from penstock.admin.job.status import JobStatus
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.driver.feed.stop import StopRequest
-from penstock.driver.loop.run import Run
+from penstock.driver.loop.run import Run, show_refusal
 from penstock.errors import ConfigError, RetryableError
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
@@ -65,6 +65,19 @@ def test_each_refused_start_replaces_the_failure_before(config: JobConfig) -> No
     assert error_of(config) is None
     start(config, ConfigError("after a rewind"), claims=True)
     assert error_of(config) == "after a rewind"
+
+
+def test_a_refusal_before_the_lease_is_shown_of_a_job_that_was_started_before(config: JobConfig) -> None:
+    show_refusal(config, ConfigError("a stream is missing"))
+    assert not list(Path(config.job.root.removeprefix("file://")).rglob("*driver*")), "the job was never there"
+    start(config, ConfigError("a failed run"), claims=True)
+    show_refusal(config, ConfigError("a stream is missing"))
+    assert error_of(config) == "a stream is missing"
+    with ExitStack() as undo:
+        Run(config, StopRequest(), undo)
+        show_refusal(config, ConfigError("beside a run"))
+        assert status(config).failure is None
+    assert error_of(config) == "a stream is missing"
 
 
 def full(*_: object, **__: object) -> bool:
