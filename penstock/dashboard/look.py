@@ -13,14 +13,17 @@ from penstock.admin.job.metrics import run_of
 from penstock.admin.job.status import JobStatus, status
 from penstock.admin.jobs import FoundJob
 from penstock.admin.shown_graph import graph
-from penstock.dashboard.rates import History, Totals
-from penstock.dashboard.verdict import unread
-from penstock.dashboard.view import Document, Seen, job_document
+from penstock.dashboard.rates import STALE_MS, History, Totals
+from penstock.dashboard.tables import Document
+from penstock.dashboard.verdict import unread, unread_by_input
+from penstock.dashboard.view import Seen, job_document
 from penstock.errors import CorruptError, IncompatibleError
+from penstock.job.shown_work import RunWork
 from penstock.metrics.snapshot import Snapshot
 
-Live: TypeAlias = Callable[[], tuple[str, Snapshot] | None]
-"""A text that distinguishes the start of the run in this process, and its metrics now; None before it is there."""
+Live: TypeAlias = Callable[[], tuple[str, Snapshot, RunWork] | None]
+"""A text that distinguishes the start of the run in this process, its metrics and its work now; None before it is
+there."""
 
 
 def look_at(job: FoundJob, history: History, live: Live | None = None) -> Document:
@@ -38,26 +41,36 @@ def look_at(job: FoundJob, history: History, live: Live | None = None) -> Docume
     found = status(job, wait=live is None)
     if live is not None and found.status == "held, not verified":
         found = replace(found, status="running", reason="its driver serves this page")
-    _add(job, found, history, live)
+    work = _add(job, found, history, live)
     shown = None
     with suppress(CorruptError, IncompatibleError):  # nothing depends on it
         shown = graph(job)
-    return job_document(Seen(found, shown, checkpoints(job), history))
+    return job_document(Seen(found, shown, checkpoints(job), history, _now_ms(), work))
 
 
-def _add(job: FoundJob, found: JobStatus, history: History, live: Live | None) -> None:
-    now_ms = time.time_ns() // 1_000_000
+def _add(job: FoundJob, found: JobStatus, history: History, live: Live | None) -> RunWork:
+    """Adds a look to the history. Returns the work of the run, if it is that of now."""
+    now_ms, work = _now_ms(), RunWork()
     if found.phase is None:
         history.forget()  # it does not run, or another start has just begun
     now = None if live is None else live()
     if now is not None:
         history.add(Totals.of(now[0], now_ms, now[1]))
+        work = now[2]
     elif live is None:
         with suppress(CorruptError, IncompatibleError):
             run = run_of(job)
             is_of_phase = run is not None and (found.phase is None or run.driver == found.phase.driver)
             if run is not None and is_of_phase and (history.last is None or run.time_ms != history.last.time_ms):
                 history.add(Totals.of(run.driver, run.time_ms, run.metrics))
+            if run is not None and found.phase is not None and is_of_phase and now_ms - run.time_ms < STALE_MS:
+                work = run.work
+    history.saw_inputs(now_ms, unread_by_input(found))
     left = unread(found)
     if left is not None and found.phase is not None and found.phase.phase == "running":
         history.saw(now_ms, float(sum(left.values())))
+    return work
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

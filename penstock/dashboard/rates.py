@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
-from penstock.metrics.snapshot import GaugeValue, Snapshot, TimerValue
+from penstock.metrics.snapshot import CounterValue, GaugeValue, Snapshot, TimerValue
 
+STALE_MS = 30_000
+"""Metrics come every ten seconds. Older rates are not those of now."""
+LOOKS = 600
+"""Looks that the chart of the lag shows: 20 minutes of one every two seconds."""
+K = TypeVar("K")
 MOMENTS = 240
 """Intervals that are kept: 40 minutes of a job that is looked at every ten seconds."""
 PARTS = {
@@ -20,6 +26,7 @@ PARTS = {
 """The parts of a batch, by their timers. The rest of `batch-ns` is `other`."""
 _STAGE, _STREAM = "stage.", "stream."
 _LAG = "messages-behind-high-watermark"
+_MESSAGES, _PROCESS = "messages-actually-processed", "process-ns"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +40,8 @@ class Totals:
     calls: Mapping[tuple[str, str], int]
     """The counts of timers."""
     longest_ms: Mapping[tuple[str, str], float]
+    tasks: Mapping[tuple[int, str], TaskShare] = field(default_factory=dict)
+    """(Stage, task) → its work since the start."""
 
     @classmethod
     def of(cls, start: str, time_ms: int, metrics: Snapshot) -> Totals:
@@ -50,7 +59,7 @@ class Totals:
                 number = value.value if isinstance(value, GaugeValue) else value.count
                 if math.isfinite(number):  # an application's gauge may be anything
                     sums[at] = sums.get(at, 0.0) + number
-        return cls(start, time_ms, sums, calls, longest)
+        return cls(start, time_ms, sums, calls, longest, _tasks(metrics))
 
     def get(self, group: str, name: str) -> float:
         """The sum, or 0."""
@@ -71,6 +80,14 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskShare:
+    """The work of a task in a stage: messages, and the milliseconds that they took."""
+
+    messages: float
+    process_ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class Interval:
     """The work of a run between two moments. Rates are per second."""
 
@@ -88,6 +105,36 @@ class Interval:
     """By stage."""
     lag: Mapping[str, float]
     """By input, at the end, in offsets."""
+    busy: Mapping[str, float] = field(default_factory=dict)
+    """By operator, the milliseconds per second that it took, of all tasks together."""
+    tasks: Mapping[tuple[int, str], TaskShare] = field(default_factory=dict)
+    """(Stage, task) → its work in the interval, of tasks that had any."""
+    in_batch: bool = False
+    """True if a batch ran at its end."""
+
+    def over(self, seconds: float) -> Interval:
+        """The same work in a longer time."""
+        share = self.seconds / seconds
+        read, sent = _slower(self.read, share), _slower(self.sent, share)
+        processed, busy = _slower(self.processed, share), _slower(self.busy, share)
+        return replace(self, seconds=seconds, read=read, sent=sent, processed=processed, busy=busy)
+
+
+def _tasks(metrics: Snapshot) -> dict[tuple[int, str], TaskShare]:
+    messages: dict[tuple[int, str], float] = {}
+    spent: dict[tuple[int, str], float] = {}
+    for key, value in metrics.items():
+        kind, _, stage = key.group.partition(".")
+        if kind == "stage" and stage.isdecimal():
+            if key.name == _MESSAGES and isinstance(value, CounterValue):
+                messages[int(stage), key.source] = value.count
+            elif key.name == _PROCESS and isinstance(value, TimerValue):
+                spent[int(stage), key.source] = value.total_ns / 1e6
+    return {at: TaskShare(messages.get(at, 0), spent.get(at, 0)) for at in {**messages, **spent}}
+
+
+def _slower(rates: Mapping[K, float], share: float) -> dict[K, float]:
+    return {name: rate * share for name, rate in rates.items()}
 
 
 def between(before: Totals, after: Totals) -> Interval | None:
@@ -112,7 +159,33 @@ def between(before: Totals, after: Totals) -> Interval | None:
         dict(rates(_STREAM, "messages-sent")),
         {int(stage): rate for stage, rate in rates(_STAGE, "messages-actually-processed") if stage.isdecimal()},
         {group.removeprefix(_STREAM): value for (group, name), value in after.sums.items() if name == _LAG},
+        dict(rates("operator.", "busy-ns")),
+        _shares(before, after),
+        after.get("job", "batch-since-ms") > 0,
     )
+
+
+def _shares(before: Totals, after: Totals) -> dict[tuple[int, str], TaskShare]:
+    found = {}
+    for at, now in after.tasks.items():
+        then = before.tasks.get(at, TaskShare(0, 0))
+        if now.messages > then.messages or now.process_ms > then.process_ms:
+            found[at] = TaskShare(now.messages - then.messages, now.process_ms - then.process_ms)
+    return found
+
+
+def whole(intervals: Iterable[Interval]) -> Iterator[Interval]:
+    """The intervals in which batches ended, and idle ones. Messages count once their batch has ended, so the time that
+    it took before counts with it: otherwise a job with long batches would read nothing, and then too much at once."""
+    waited, of = 0.0, ""
+    for each in intervals:
+        waited = waited if each.start == of else 0.0
+        of = each.start
+        if not each.batches and each.in_batch:
+            waited += each.seconds
+            continue
+        yield each if not waited else each.over(each.seconds + waited)
+        waited = 0.0
 
 
 def _parts(before: Totals, after: Totals, batches: int) -> dict[str, float]:
@@ -134,6 +207,9 @@ class History:
     _batches: float = 0.0
     lags: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=MOMENTS))
     """(epoch milliseconds, everything that was unread then) of each look at a job that runs."""
+    unread: deque[tuple[int, Mapping[str, float]]] = field(default_factory=lambda: deque(maxlen=LOOKS))
+    """(epoch milliseconds, what was unread then of each input, in its unit) of each look at a job, for the chart: a
+    driver that hangs says nothing of it."""
 
     def add(self, now: Totals) -> None:
         """Take the next moment. One that is known is left out."""
@@ -151,6 +227,17 @@ class History:
         elif self.waits_since_ms is None or batches != self._batches:
             self.waits_since_ms = now_ms
         self._batches = batches
+
+    def saw_inputs(self, now_ms: int, unread: Mapping[str, float]) -> None:
+        """Note how much of each input waits now."""
+        if unread:
+            self.unread.append((now_ms, unread))
+
+    def live(self, now_ms: int) -> Interval | None:
+        """The newest whole interval, if its rates are those of now."""
+        found = list(whole(self.of_this_start))
+        last = found[-1] if found else None
+        return last if last is not None and now_ms - last.end_ms <= STALE_MS else None
 
     def forget(self) -> None:
         """From now on, nothing is known of the job's start. The charts keep what was."""

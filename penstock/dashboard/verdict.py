@@ -12,6 +12,7 @@ from penstock.admin.job.inputs import InputStatus
 from penstock.admin.job.status import JobStatus
 from penstock.batch.watermarks import holds_back_text
 from penstock.dashboard.rates import History, Interval
+from penstock.job.shown_work import RunWork
 from penstock.wording import counted, duration_text, lag_text, listed, utc_text
 
 _ENDED = {
@@ -33,6 +34,8 @@ _CHANGE = 0.1
 """A lag that changes by less than this share does not change."""
 _LATE_MS = 60_000
 """A watermark that is further behind is explained."""
+_HOT, _MANY = 0.2, 500
+"""A key with this share of so many messages is named."""
 _PART = 0.3
 """A part of a batch as large as this share of it is named."""
 
@@ -46,12 +49,13 @@ class Verdict:
     why: tuple[str, ...] = ()
 
 
-def verdict(status: JobStatus, history: History | None = None) -> Verdict:
+def verdict(status: JobStatus, history: History | None = None, work: RunWork | None = None) -> Verdict:
     """The state of a job in a sentence.
 
     Args:
         status: the job's.
         history: the looks at its run; None if nobody has looked before.
+        work: what the run works at now.
     """
     if status.failure is not None:
         at = "" if status.failure.since_ms is None else utc_text(status.failure.since_ms)
@@ -76,7 +80,7 @@ def verdict(status: JobStatus, history: History | None = None) -> Verdict:
     if history is None:
         behind = behind_text(status)
         return Verdict("plain", f"Running{f', {behind} not read yet' if behind else ''}")
-    return _running(status, history)
+    return _running(status, history, RunWork() if work is None else work)
 
 
 def unread(status: JobStatus) -> Counter[str] | None:
@@ -90,15 +94,27 @@ def unread(status: JobStatus) -> Counter[str] | None:
     return found
 
 
+def unread_by_input(status: JobStatus) -> dict[str, float]:
+    """The unread part of each input whose ends are known, with its unit if it is not messages."""
+    found = {}
+    for each in status.inputs:
+        left = [part.left for part in each.partitions if part.left is not None]
+        if len(left) == len(each.partitions):
+            name = each.stream if each.lag_unit == "message" else f"{each.stream} ({each.lag_unit}s)"
+            found[name] = float(sum(left))
+    return found
+
+
 def behind_text(status: JobStatus) -> str:
     """The same in words; empty if there is none, or if it is not known."""
     found = unread(status)
     return "" if found is None else lag_text((number, unit) for unit, number in found.items())
 
 
-def _running(status: JobStatus, history: History) -> Verdict:
+def _running(status: JobStatus, history: History, work: RunWork) -> Verdict:
     lately = _window(history.of_this_start)
-    why = (*_unknown(status.inputs), *_large_parts(lately), *_held_back(status), *_others(status))
+    slow = (*_large_parts(lately), *_busiest(lately), *_hot_keys(work))
+    why = (*_unknown(status.inputs), *slow, *_held_back(status), *_others(status))
     left, behind = unread(status), behind_text(status)
     seconds = sum(each.seconds for each in lately)
     if not seconds:
@@ -151,6 +167,23 @@ def _large_parts(lately: Sequence[Interval]) -> Iterator[str]:
     large = [f"{ms:,.0f} ms {part}" for part, ms in parts.items() if total and ms >= _PART * total]
     if large:
         yield f"A batch takes {total:,.0f} ms, of which {listed(large)}"
+
+
+def _busiest(lately: Sequence[Interval]) -> Iterator[str]:
+    spent: Counter[str] = Counter()
+    for each in lately:
+        spent.update({operator: round(rate * each.seconds) for operator, rate in each.busy.items()})
+    total = spent.total()
+    for operator, ms in spent.most_common(1):
+        if total and ms >= _PART * total and len(spent) > 1:
+            yield f"Operator `{operator}` takes {ms / total:.0%} of the operators' time"
+
+
+def _hot_keys(work: RunWork) -> Iterator[str]:
+    for each in work.keys[:1]:
+        if each.share >= _HOT and each.messages >= _MANY:
+            share = f"{each.share:.0%} of the messages of stage {each.stage}"
+            yield f"Key {each.key} has {share}: one task gets all of them"
 
 
 def _held_back(status: JobStatus) -> Iterator[str]:

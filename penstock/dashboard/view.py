@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, field
 
 from penstock.admin.checkpoint.facts import ListedCheckpoint
 from penstock.admin.job.status import JobStatus, UnreadableJob
 from penstock.api.time.watermarks import END_OF_TIME
-from penstock.dashboard.rates import History, Interval, Totals
+from penstock.dashboard.rates import History, Interval, Totals, whole
+from penstock.dashboard.tables import Document, table
 from penstock.dashboard.verdict import Verdict, next_start, verdict
+from penstock.dashboard.work import shown_id, work_tables
 from penstock.job.shown_graph import GraphEdge, JobGraph
+from penstock.job.shown_work import RunWork
 from penstock.wording import counted, duration_text, lag_text, size_text, utc_text
 
 ROWS = 50
@@ -20,8 +22,6 @@ ROWS = 50
 _CHECKPOINTS = 20
 _STORE, _BACKEND = "store.", "backend."
 _FILES, _MEMORY = "rocksdb.live-sst-files-size", "rocksdb.cur-size-all-mem-tables"
-
-Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,16 @@ class Seen:
     graph: JobGraph | None
     checkpoints: Sequence[ListedCheckpoint]
     history: History
+    now_ms: int = 0
+    work: RunWork = field(default_factory=RunWork)
+    """The present work of the run."""
 
 
 def job_document(seen: Seen) -> Document:
     """The page of a job."""
-    status, found = seen.status, verdict(seen.status, seen.history)
+    status, found = seen.status, verdict(seen.status, seen.history, seen.work)
     # Rates of a run that has ended, or of another start, would be read as those of now.
-    recent = () if status.has_ended else seen.history.of_this_start
+    live = None if status.has_ended else seen.history.live(seen.now_ms)
     return {
         "job": status.job,
         "status": status.status,
@@ -47,10 +50,8 @@ def job_document(seen: Seen) -> Document:
         "facts": list(_facts(status)),
         "traceback": None if status.failure is None else status.failure.traceback,
         "actions": list(_actions(status)),
-        "graph": None
-        if seen.graph is None
-        else _graph(seen.graph, status, recent[-1] if recent else None, seen.history.last),
-        "series": _series(seen.history.intervals),
+        "graph": None if seen.graph is None else _graph(seen.graph, status, live, seen.history.last),
+        "series": _series(seen.history),
         "stores": [] if status.last_checkpoint is None else sorted(status.last_checkpoint.stores),
         "inputs": [each.stream for each in status.inputs],
         "tables": [each for each in _tables(seen) if each["rows"]],
@@ -133,7 +134,7 @@ def _graph(graph: JobGraph, status: JobStatus, live: Interval | None, totals: To
         "stages": [
             {
                 "number": stage.number,
-                "operators": [asdict(op) for op in stage.operators],
+                "operators": [{"id": op.stream or op.id, "stores": op.stores} for op in stage.operators],
                 "rate": None if live is None else live.processed.get(stage.number),
             }
             for stage in graph.stages
@@ -160,9 +161,10 @@ def _lag_of(stream: str, status: JobStatus) -> str | None:
     return None
 
 
-def _series(intervals: Iterable[Interval]) -> Document:
+def _series(history: History) -> Document:
     """The points of the charts, by name."""
-    found = list(_with_gaps(intervals))
+    found = list(_with_gaps(whole(history.intervals)))
+    inputs = dict.fromkeys(name for _, unread in history.unread for name in unread)
 
     def by(name: str, otherwise: float | None = None) -> dict[str, list[float | None]]:
         keys = dict.fromkeys(key for each in found for key in getattr(each, name))
@@ -174,7 +176,8 @@ def _series(intervals: Iterable[Interval]) -> Document:
         "times": [each.end_ms for each in found],
         "read": by("read", 0.0),
         "sent": by("sent", 0.0),
-        "lag": by("lag"),
+        "lag": {name: [unread.get(name) for _, unread in history.unread] for name in inputs},
+        "lag_times": [time_ms for time_ms, _ in history.unread],
         "parts": by("batch_ms"),
     }
 
@@ -189,21 +192,19 @@ def _with_gaps(intervals: Iterable[Interval]) -> Iterator[Interval]:
         before = each
 
 
-def _table(title: str, columns: str, rows: Iterable[Sequence[object]], right: str = "", note: str = "") -> Document:
-    """A table. `columns` and `right` are separated by commas."""
-    names = columns.split(", ")
-    made = [["" if cell is None else f"{cell:,}" if type(cell) is int else str(cell) for cell in row] for row in rows]
-    return {"title": title, "columns": names, "right": right.split(", "), "rows": made, "note": note}
-
-
 def _tables(seen: Seen) -> Iterator[Document]:
     status, totals = seen.status, seen.history.last
+    yield from work_tables(seen.graph, seen.work, seen.history, seen.now_ms)
     yield _inputs(status)
-    yield _table(
+    yield table(
         "Watermarks",
         "operator, watermark, behind",
         (
-            (each.operator, _time(each.watermark_ms), None if each.delay_ms is None else duration_text(each.delay_ms))
+            (
+                shown_id(seen.graph, each.operator),
+                _time(each.watermark_ms),
+                None if each.delay_ms is None else duration_text(each.delay_ms),
+            )
             for each in status.watermarks
         ),
         "behind",
@@ -211,13 +212,13 @@ def _tables(seen: Seen) -> Iterator[Document]:
     if totals is not None:
         yield _stores(totals)
         yield _commits(totals)
-    yield _table(
+    yield table(
         "Backends, as of the last checkpoint",
         "store, backend, can restore",
         ((each.store, each.backend, f"{each.tasks_with_marker} of {each.tasks} tasks") for each in status.backends),
     )
     yield _checkpoints(seen.checkpoints)
-    yield _table(
+    yield table(
         "Startpoints that wait for the next start",
         "stream, partition, task, startpoint, state, status",
         (
@@ -227,7 +228,7 @@ def _tables(seen: Seen) -> Iterator[Document]:
         "partition",
     )
     yield _drain(status)
-    yield _table(
+    yield table(
         "Standbys",
         "task, container, checkpoint, behind, does",
         (
@@ -236,7 +237,7 @@ def _tables(seen: Seen) -> Iterator[Document]:
         ),
         "task, behind",
     )
-    yield _table(
+    yield table(
         "Side inputs",
         "store, partition, lag, state",
         (
@@ -245,7 +246,7 @@ def _tables(seen: Seen) -> Iterator[Document]:
         ),
         "lag",
     )
-    yield _table(
+    yield table(
         "Pushed tables",
         "table, version, loading",
         (
@@ -254,7 +255,7 @@ def _tables(seen: Seen) -> Iterator[Document]:
         ),
         "version",
     )
-    yield _table(
+    yield table(
         "Containers on the dashboard's host",
         "container, pid",
         ((each.container, str(each.pid)) for each in status.containers),
@@ -273,7 +274,7 @@ def _inputs(status: JobStatus) -> Document:
     more = f"{ROWS} of {len(rows):,} partitions, those with the most unread" if len(rows) > ROWS else ""
     columns = "stream, partition, committed, read, upcoming, unread, event time, lost"
     right = "partition, committed, read, upcoming, unread, lost"
-    return _table("Input partitions by lag", columns, (cells for _, cells in rows[:ROWS]), right, more)
+    return table("Input partitions by lag", columns, (cells for _, cells in rows[:ROWS]), right, more)
 
 
 def _stores(totals: Totals) -> Document:
@@ -294,7 +295,7 @@ def _stores(totals: Totals) -> Document:
             )
         )
     columns = "store, keys (estimate), size in RocksDB, gets, from memory, keys written, keys deleted, expired"
-    return _table("Stores, all tasks, since the last start", columns, rows, columns.partition(", ")[2])
+    return table("Stores, all tasks, since the last start", columns, rows, columns.partition(", ")[2])
 
 
 def _whole(number: float | None) -> int | None:
@@ -313,7 +314,7 @@ def _commits(totals: Totals) -> Document:
         rows.append((*uploads[:-1], size_text(round(totals.get(group, "bytes-uploaded")))))
     columns = "part, times, mean, longest, uploaded"
     kept = [row for row in rows if row[1]]
-    return _table("Commits, since the last start", columns, kept, columns.partition(", ")[2])
+    return table("Commits, since the last start", columns, kept, columns.partition(", ")[2])
 
 
 def _timer(totals: Totals, group: str, name: str, what: str) -> tuple[object, ...]:
@@ -334,13 +335,13 @@ def _checkpoints(found: Sequence[ListedCheckpoint]) -> Document:
         what = "kept: can be restored" if each.retained else "its state may be gone"
         rows.append((own.id, own.kind if own.ended is None else own.ended, own.batch, at, what))
     more = f"the newest {_CHECKPOINTS} of {len(found)}" if len(found) > _CHECKPOINTS else ""
-    return _table("Checkpoints, newest first", "checkpoint, kind, batch, at, state", rows, "batch", more)
+    return table("Checkpoints, newest first", "checkpoint, kind, batch, at, state", rows, "batch", more)
 
 
 def _drain(status: JobStatus) -> Document:
     progress = status.drain.progress
     stages = () if progress is None else progress.stages
-    return _table(
+    return table(
         "Drain",
         "stage, operators, processed, left, ended",
         ((e.stage, ", ".join(e.names), e.counts, e.left or None, "yes" if e.ended else "") for e in stages),

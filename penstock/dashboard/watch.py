@@ -12,7 +12,8 @@ from penstock.admin.job.status import statuses
 from penstock.admin.jobs import FoundJob
 from penstock.dashboard.look import Live, look_at
 from penstock.dashboard.rates import History
-from penstock.dashboard.view import Document, list_document
+from penstock.dashboard.tables import Document
+from penstock.dashboard.view import list_document
 from penstock.errors import PenstockError
 
 logger = logging.getLogger(__name__)

@@ -34,8 +34,14 @@ _LAST_LINES = 4
 _LINE_CHARACTERS = 300
 
 
-def log_directory(config: JobConfig, paths: JobPaths) -> Path:
-    return Path(config.job.logged_store_base_dir) / "logs" / paths.root
+def log_directory(config: JobConfig, paths: JobPaths, uid: str) -> Path:
+    """The folder of a job's logs on each host. Jobs of two roots may have the same name, but never the same uid."""
+    return logs_folder(config) / (f"{paths.root}-{uid}" if uid else paths.root)
+
+
+def logs_folder(config: JobConfig) -> Path:
+    """The folder on each host with the logs of all jobs."""
+    return Path(config.job.logged_store_base_dir) / "logs"
 
 
 def log_path(directory: str, name: str, incarnation: str) -> Path:

@@ -18,7 +18,7 @@ import orjson
 from msgspec import Struct
 
 from penstock.documents import decode_format, decoding
-from penstock.errors import IncompatibleError, NotFoundError, RetryableError
+from penstock.errors import CorruptError, IncompatibleError, NotFoundError, RetryableError
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
 
@@ -118,6 +118,17 @@ def known_uid(objects: ObjectStore, paths: JobPaths) -> str:
     """The job's uid, whatever folder it is bound to; empty if none was minted yet."""
     found = _read(objects, paths)
     return "" if found is None else found[0].uid
+
+
+def uid_here(objects: ObjectStore, paths: JobPaths, url: str) -> str:
+    """The uid of the job in the root `url`, by which its folders on hosts are named. It is empty if none was minted
+    yet, if it cannot be read, and if the folder is a copy of another job's, which was not adopted."""
+    try:
+        found = _read(objects, paths)
+    except (CorruptError, IncompatibleError):
+        return ""
+    is_own = found is not None and found[0].folder in {None, canonical_folder(url, paths)}
+    return found[0].uid if found is not None and is_own else ""
 
 
 def adopt(objects: ObjectStore, paths: JobPaths, url: str, *, moved: bool) -> tuple[JobIdentity, JobIdentity]:

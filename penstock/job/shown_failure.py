@@ -51,10 +51,13 @@ def _storable(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunFailure:
-    """The failure of the run whose last claim has this epoch."""
+    """The failure of a start, and the epoch of the log's last claim then: its own, or the one before if it failed
+    before it claimed the log; 0 in an empty log."""
 
     epoch: Count
     failure: Failure
+    driver: str = ""
+    """The token of the driver's lease; empty if an earlier Penstock wrote the words."""
 
 
 def failure_board(objects: ObjectStore, paths: JobPaths) -> Board[RunFailure]:
@@ -63,42 +66,60 @@ def failure_board(objects: ObjectStore, paths: JobPaths) -> Board[RunFailure]:
     return Board(objects, last_run(paths, "failure"), RunFailure, damage)
 
 
-def put_failure(board: Board[RunFailure], epoch: int, failure: Failure) -> None:
-    """Show the failure of a run, unless a later epoch has failed as well: the words of a replaced driver must not
+def put_failure(board: Board[RunFailure], words: RunFailure) -> None:
+    """Show the failure of a start, unless a later epoch has failed as well: the words of a replaced driver must not
     hide those of the newer run. Raises RetryableError."""
     for _ in range(_TRIES):
-        if board.put(RunFailure(epoch, failure), unless=lambda found: found.epoch > epoch):
+        if board.put(words, unless=lambda found: found.epoch > words.epoch):
             return
 
 
-def failure_of(board: Board[RunFailure], epoch: int) -> Failure | None:
-    """The failure of the run with this epoch, if it wrote one. The next claim of the job makes it a thing of the past.
-    Raises as `Board.get`."""
+def failure_of(board: Board[RunFailure], epoch: int, gone: str | None = None) -> Failure | None:
+    """The failure of the last start, if it wrote one. The next claim of the job makes it a thing of the past.
+
+    Args:
+        board: the board that holds the words.
+        epoch: the epoch of the log's last claim; 0 in an empty log.
+        gone: the token of a lease whose driver has not given it back. The words of another driver are older.
+
+    Raises:
+        As `Board.get`.
+    """
     found = board.get()
-    return found.failure if found is not None and found.epoch == epoch else None
+    if found is None or found.epoch != epoch or (gone is not None and found.driver not in ("", gone)):
+        return None
+    return found.failure
 
 
 class LastWords:
     """Writes the failure of a run while its driver still holds the lease. An exit callback for an `ExitStack`.
 
-    Nothing depends on the words. If the process dies before they are written, the lease shows that it is gone.
+    Nothing depends on the words. If the process dies before they are written, the lease shows that it is gone. If the
+    job root takes nothing any more, they are left on the host, where the lease's token tells whose they are.
     """
 
     def __init__(
-        self, board: Board[RunFailure], lease: Lease, epoch: int, *, stops: type[Exception] | tuple[()] = ()
+        self,
+        board: Board[RunFailure],
+        lease: Lease,
+        epoch: Callable[[], int],
+        *,
+        stops: type[Exception] | tuple[()] = (),
+        on_host: Callable[[bytes], None] | None = None,
     ) -> None:
         """
         Args:
             board: the board that holds the words.
             lease: the lease of the run.
-            epoch: the epoch of the log's claim for the run.
+            epoch: the epoch of the log's last claim, at the end of the run.
             stops: the error of a run that somebody stopped: it is no failure.
+            on_host: keeps words that the job root does not take.
         """
         self._board = board
         self._lease = lease
         self._stops = stops
-        self.epoch: Callable[[], int] = lambda: epoch
-        """The epoch at the end of the run, which opens new ones."""
+        self._on_host = on_host
+        self._epoch = epoch
 
     def __call__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if error is not None:
@@ -109,8 +130,20 @@ class LastWords:
         the job is another driver's, or its folder was deleted."""
         if not isinstance(error, Exception) or isinstance(error, self._stops) or self._lease.lost is not None:
             return
+        failure = Failure.of(error, time.time_ns() // 1_000_000)
         try:
-            put_failure(self._board, self.epoch(), Failure.of(error, time.time_ns() // 1_000_000))
+            words = RunFailure(self._epoch(), failure, self._lease.state.token)
+            try:
+                put_failure(self._board, words)
+            except PenstockError as failed:
+                if self._on_host is None:
+                    raise
+                self._on_host(self._board.encode(words))
+                logger.warning(
+                    "`penstock status` says why this run failed on this host alone, because the job root took no more "
+                    "words: %s",
+                    failed,
+                )
         except Exception as failed:  # no error here may hide the failure of the run
             logger.warning(
                 "`penstock status` will not say why this run failed, because that was not written: %s", failed

@@ -18,6 +18,8 @@ class GraphOperator:
     kind: str
     """In words, such as `partition by`."""
     stores: tuple[str, ...] = ()
+    stream: str = ""
+    """The stream that an input reads; empty for other operators, and in what an earlier Penstock wrote."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.documents import Count, decoding
 from penstock.job.board import FORMAT, Board, last_run
 from penstock.job.paths import JobPaths
+from penstock.job.shown_work import RunWork
 from penstock.metrics.snapshot import Row, Snapshot
 from penstock.objects.store import ObjectStore
 
@@ -33,6 +34,8 @@ class ShownRun:
     """The token of the driver's lease: a start after a crash keeps the id of the run, and counts from 0."""
     now_at: Mapping[tuple[int, SystemStreamPartition], int] = field(default_factory=dict)
     """The present positions, where they differ from `reached`: the run reads again what it had read."""
+    work: RunWork = field(default_factory=RunWork)
+    """The running batch, and the keys with the most messages."""
 
     @property
     def positions(self) -> Mapping[SystemStreamPartition, int]:
@@ -53,6 +56,7 @@ class _RunFields(msgspec.Struct):
     reached: list[_Row]
     driver: str = ""
     now_at: list[_Row] = []
+    work: RunWork = msgspec.field(default_factory=RunWork)
 
 
 class MetricsBoard(Board[ShownRun]):
@@ -73,6 +77,7 @@ class MetricsBoard(Board[ShownRun]):
                 "reached": _rows(document.reached),
                 **({"driver": document.driver} if document.driver else {}),
                 **({"now_at": _rows(document.now_at)} if document.now_at else {}),
+                **({"work": msgspec.to_builtins(document.work)} if document.work != RunWork() else {}),
             }
         )
 
@@ -81,7 +86,7 @@ class MetricsBoard(Board[ShownRun]):
             fields = self._convert(_RunFields, data)
             metrics = Snapshot.of_rows(fields.metrics)
             reached, now_at = _positions(fields.reached), _positions(fields.now_at)
-            return ShownRun(fields.run_id, fields.time_ms, metrics, reached, fields.driver, now_at)
+            return ShownRun(fields.run_id, fields.time_ms, metrics, reached, fields.driver, now_at, fields.work)
 
 
 def _rows(positions: Mapping[tuple[int, SystemStreamPartition], int]) -> list[_Row]:

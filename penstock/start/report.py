@@ -9,7 +9,7 @@ from penstock.start.plan import StartPlan
 from penstock.start.startpoints.decide import passing_over
 from penstock.start.startpoints.request import StartpointRequest
 from penstock.start.times import StartTimes
-from penstock.wording import counted, listed, utc_text
+from penstock.wording import argument, counted, listed, utc_text
 
 logger = logging.getLogger(__name__)
 
@@ -18,8 +18,8 @@ def report(plan: StartPlan, facts: StartFacts) -> None:
     record, latest = plan.restore_from, facts.view.latest
     if facts.from_checkpoint is not None and record is not None and latest is not None and record.id != latest.id:
         logger.warning(
-            "this start goes back to checkpoint %s (batch %d), as requested. The last one was %s (batch %d): all that "
-            "came behind the older one is read again",
+            "this start begins with checkpoint %s (batch %d), and not with the last one, %s (batch %d): all that came "
+            "behind the older one is read again",
             record.id,
             record.batch,
             latest.id,
@@ -36,9 +36,10 @@ def report(plan: StartPlan, facts: StartFacts) -> None:
     _report_stores(plan)
     if plan.reset.operators:
         logger.warning(
-            "this start drops what waits in operator %s, and totals of an aggregate, as requested, and keeps all other "
-            "state. Each start with this request does so again",
+            "this start drops what waits in operator %s, and the totals of an aggregate among them. It keeps all other "
+            "state. Each start with %s does so again",
             listed([f"`{operator}`" for operator in plan.reset.operators]),
+            argument("reset_operators", list(plan.reset.operators)),
         )
 
 

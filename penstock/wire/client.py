@@ -25,7 +25,7 @@ from penstock.wire.auth import call_options
 from penstock.wire.calls import BEAT, CLOSE_SECONDS, RENEW_PORT, Call
 from penstock.wire.endings import UnknownEnd, ending_of
 from penstock.wire.protocol import Beat, Identity, NoArguments, RenewPort, Request
-from penstock.wire.tls import TlsIdentity, connect
+from penstock.wire.tls import TlsIdentity, call_problem, connect
 
 logger = logging.getLogger(__name__)
 tasks_logger = logging.getLogger("penstock.tasks")
@@ -126,7 +126,7 @@ class ContainerClient:
         except flight.FlightServerError as error:
             raise self._error(call.name, str(error)) from error
         except (flight.FlightError, pa.ArrowException) as error:
-            raise ContainerLostError(f"{self._name()} did not answer `{call.name}`: {error}") from error
+            raise ContainerLostError(f"{self._name()} did not answer `{call.name}`: {call_problem(error)}") from error
 
     def disconnect(self) -> None:
         """End the connection. Closing it does not end the beats: they end with the next beat, or with the container."""
@@ -142,7 +142,7 @@ class ContainerClient:
                     pass  # over another connection
                 reason = "its heartbeats ended"
             except (PenstockError, OSError, ValueError) as error:
-                reason = f"its heartbeats broke off: {str(error.__cause__ or error).splitlines()[0]}"
+                reason = f"its heartbeats broke off: {call_problem(error.__cause__ or error).splitlines()[0]}"
             if self.lost is None:
                 self.lost = reason
                 on_lost(self)

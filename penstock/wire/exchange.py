@@ -16,7 +16,7 @@ from penstock.runtime.messages.streams import run_together
 from penstock.wire.address import ContainerAddress
 from penstock.wire.auth import call_options
 from penstock.wire.protocol import END_OF_INPUT, AttemptCall, dump
-from penstock.wire.tls import TlsIdentity, connect
+from penstock.wire.tls import TlsIdentity, call_problem, connect
 
 _clients: dict[tuple[int, str], tuple[ContainerAddress, TlsIdentity | None, flight.FlightClient]] = {}
 """(process id, incarnation) → a connection, and the address and identity that it was made for."""
@@ -87,7 +87,7 @@ class AttemptStream:
             _clients.pop((os.getpid(), address.incarnation), None)
             raise ContainerLostError(
                 f"container {address.container} (process {address.pid}) did not finish stage {call.stage} of "
-                f"batch {call.batch.number} for tasks {call.tasks}: {error}. Its log: {address.log_path}"
+                f"batch {call.batch.number} for tasks {call.tasks}: {call_problem(error)}. Its log: {address.log_path}"
             ) from error
 
 

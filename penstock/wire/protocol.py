@@ -15,6 +15,7 @@ from penstock.batch.batch import Batch, Due
 from penstock.checkpoint.id import CheckpointId
 from penstock.documents import Count, decoder, decoding
 from penstock.host.log_lines import PassedLine
+from penstock.job.shown_work import TaskWork
 from penstock.metrics.snapshot import Row
 from penstock.outbox.unpublished import OutboxObject
 from penstock.side.fill.failure import SideFailure
@@ -335,6 +336,12 @@ class Beat:
     """Further lines, which are in the container's log only."""
     wants_commit: bool = False
     """True if backends have time-based work for which they need a commit."""
+    work: list[TaskWork] = field(default_factory=list)
+    """The work of tasks in `batch`: those with the most messages, and those that took the most time."""
+    keys: list[tuple[int, bytes, int]] = field(default_factory=list)
+    """(Stage, key, about how many messages) of the keys with the most messages."""
+    keyed: dict[int, int] = field(default_factory=dict)
+    """By stage, about how many messages the keys were counted in."""
 
 
 def dump(value: Any) -> bytes:

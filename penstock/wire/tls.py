@@ -81,6 +81,26 @@ def new_identity(side: Literal["server", "client"]) -> TlsIdentity:
     return TlsIdentity(certificate.public_bytes(serialization.Encoding.PEM).decode(), private.decode())
 
 
+_NO_THREADS = "Server Threadpool Exhausted"
+"""gRPC's word for a server that may start no more threads."""
+
+
+def call_problem(error: BaseException) -> str:
+    """The reason why a call to a container broke off, in words that say what to do where gRPC's do not.
+
+    Example:
+        >>> call_problem(OSError("RESOURCE_EXHAUSTED: Server Threadpool Exhausted"))[:45]
+        'its host lets it start no more threads, so it'
+    """
+    text = str(error)
+    if _NO_THREADS.lower() in text.lower():
+        return (
+            "its host lets it start no more threads, so it takes no more calls: raise the limit of processes there "
+            f"(`ulimit -u`, or the `pids` of its control group). gRPC's words: {_NO_THREADS}"
+        )
+    return text
+
+
 def connect(
     uri: str, certificate: str | None, tls: TlsIdentity | None, options: Sequence[tuple[str, int]] = ()
 ) -> flight.FlightClient:

@@ -14,6 +14,7 @@ from penstock.admin.jobs import FoundJob
 from penstock.admin.stream.use import changelogs_of
 from penstock.checkpoint.log import CheckpointLog
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError, PenstockError
+from penstock.host.logs import log_directory
 from penstock.job.identity import check_root, known_uid
 from penstock.objects.store import ObjectStore
 from penstock.state.backends.roots import BackendRoots
@@ -172,4 +173,4 @@ def _folders(found: FoundJob) -> list[Path]:
     except PenstockError as error:
         logger.info("the job's folders on this host were not deleted: %s", error)
         return []
-    return [base / f"{found.paths.root}-{uid}", base / "logs" / found.paths.root]
+    return [base / f"{found.paths.root}-{uid}", log_directory(found.config, found.paths, uid)]

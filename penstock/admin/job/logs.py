@@ -14,6 +14,7 @@ from typing import BinaryIO
 from penstock.admin.jobs import FoundJob
 from penstock.errors import NotFoundError
 from penstock.host.logs import log_directory, logs_in
+from penstock.job.identity import uid_here
 
 _TIME = re.compile(r'(?:\{"time":")?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)')
 _TAIL_BYTES = 1 << 20
@@ -49,7 +50,7 @@ def container_logs(job: FoundJob, lines: int = 200, *, follow: bool = False) -> 
         ...     [line.text for line in admin.container_logs(job, 1)]
         ['N14228 is new here']
     """
-    folder = log_directory(job.config, job.paths)
+    folder = log_directory(job.config, job.paths, uid_here(job.objects, job.paths, job.config.job.root))
     logs = _Logs(folder)
     found = logs.last()
     if not logs.known and not follow:

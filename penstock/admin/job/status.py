@@ -30,7 +30,9 @@ from penstock.config.model import JobConfig
 from penstock.config.settings import StoreSettings
 from penstock.errors import CorruptError, IncompatibleError, PenstockError
 from penstock.host.found import ContainerProcess, containers_here
-from penstock.host.logs import log_directory
+from penstock.host.logs import log_directory, logs_folder
+from penstock.host.words import WordsOnHost
+from penstock.job.identity import uid_here
 from penstock.job.lease import LeaseHolder
 from penstock.job.shown_failure import Failure, failure_board, failure_of
 from penstock.job.shown_metrics import MetricsBoard, ShownRun
@@ -255,7 +257,7 @@ def look_at(job: FoundJob, questions: Questions, *, wait: bool = True) -> JobLoo
     failure, drain = _failure(job, lease, view), drain_status(job, view)
     owner, last = view.owner, view.checkpoints[-1] if view.checkpoints else None
     run_id = None if owner is None or lease.running == "not running" else owner.run_id
-    logs = str(log_directory(job.config, job.paths))
+    logs = str(log_directory(job.config, job.paths, uid_here(job.objects, job.paths, job.config.job.root)))
     standbys = None if run_id is None else standby_board(job.objects, job.paths).get_of(run_id)
     outage = None if run_id is None else outage_board(job.objects, job.paths).get_of(run_id)
     # A start after a crash keeps the run's id. What the one before has shown says nothing about now.
@@ -330,20 +332,37 @@ def _dead_letters_in(metrics: Snapshot) -> int:
 
 
 def _failure(job: FoundJob, lease: LeaseFacts, view: LogView) -> Failure | None:
-    """The last words of the last run; without any, the disappearance of its driver."""
-    if view.owner is None or lease.running != "not running":
+    """The last words of the last start; without any, the silence of its driver."""
+    if (words := _words_on_host(job, lease)) is not None:
+        return words  # it has ended, although it could not give the lease back
+    if lease.running != "not running":
         return None
+    epoch, gone = 0 if view.owner is None else view.owner.epoch, lease.token if lease.gone else None
     with suppress(CorruptError, IncompatibleError):  # nothing depends on the words
-        words = failure_of(failure_board(job.objects, job.paths), view.owner.epoch)
+        words = failure_of(failure_board(job.objects, job.paths), epoch, gone)
         if words is not None:
             return words
+    if view.owner is None:
+        return None
     last = view.latest
     has_ended = last is not None and last.epoch == view.owner.epoch and last.ended is not None
     if not lease.gone or lease.holder is None or lease.holder.run_id != view.owner.run_id or has_ended:
         return None
     since_ms = lease.last_sign_ms
     sign = "" if since_ms is None else f", its last sign of life was at {utc_text(since_ms)}"
-    return Failure(since_ms, f"its driver is gone{sign}: {lease.holder}; {lease.reason}")
+    if lease.holder.known_dead():
+        how = "it was killed, or could not write to the job root"
+        return Failure(since_ms, f"its driver is gone{sign}: {lease.holder}; {how}")
+    how = "it is gone, is stopped, or does not reach the job root, and a start takes the job over"
+    return Failure(since_ms, f"its driver is silent{sign}: {lease.holder}; {lease.reason}: {how}")
+
+
+def _words_on_host(job: FoundJob, lease: LeaseFacts) -> Failure | None:
+    """The last words of a driver of this host, if the job root took nothing any more."""
+    found = WordsOnHost(logs_folder(job.config), lease.token).read() if lease.token else None
+    with suppress(CorruptError, IncompatibleError):
+        return None if found is None else failure_board(job.objects, job.paths).decode(found).failure
+    return None
 
 
 def _shown_run(job: FoundJob) -> ShownRun | None:

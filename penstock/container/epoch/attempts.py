@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -13,12 +13,18 @@ from penstock.batch.batch import NO_BATCH, Batch
 from penstock.container.shared.services import Service
 from penstock.errors import ContainerLostError
 from penstock.host.log_lines import Work, at_work
+from penstock.job.shown_work import MOST_KEYS, TaskWork, most_work
+from penstock.runtime.hot_keys import HotKeys
 from penstock.runtime.messages.packet import Packet
 from penstock.runtime.messages.router import Together
 from penstock.runtime.messages.sources import DiscardedAttemptError
 from penstock.runtime.stage.attempt import Attempt
 from penstock.runtime.stage.task_instance import TaskAttempt, TaskInstance
 from penstock.wire.protocol import AttemptCall
+
+_WINDOW_S = 30.0
+"""Keys are counted over one to two of these."""
+_LOOK_S = 2.0
 
 
 class RunningAttempt:
@@ -87,6 +93,38 @@ class Activity:
     processing: str = ""
     overdue: str = ""
     """A step of an attempt that exceeds its time limit, in words."""
+    work: Sequence[TaskWork] = ()
+    """See `Beat.work`."""
+
+
+class KeyCounts:
+    """The keys with the most messages of each stage in a container. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._stages: dict[int, HotKeys] = {}
+        self._rotated = self._looked = time.monotonic()
+        self._top: list[tuple[int, bytes, int]] = []
+        self._all: dict[int, int] = {}
+
+    def of_stage(self, stage: int) -> HotKeys:
+        with self._lock:
+            return self._stages.setdefault(stage, HotKeys())
+
+    def top(self) -> tuple[list[tuple[int, bytes, int]], dict[int, int]]:
+        """See `Beat.keys` and `Beat.keyed`, as of a few seconds ago."""
+        now = time.monotonic()
+        with self._lock:
+            if now - self._rotated >= _WINDOW_S:
+                self._rotated = now
+                for each in self._stages.values():
+                    each.rotate()
+            if now - self._looked >= _LOOK_S:
+                self._looked = now
+                found = {stage: each.top(MOST_KEYS) for stage, each in self._stages.items()}
+                self._top = [(stage, key, count) for stage, (keys, _) in found.items() for key, count in keys]
+                self._all = {stage: total for stage, (_, total) in found.items()}
+            return self._top, self._all
 
 
 class Attempts(Service):
@@ -103,6 +141,9 @@ class Attempts(Service):
         self._batch = NO_BATCH
         self._processed = Counter[int]()
         """Stage → messages processed by attempts that have finished."""
+        self._ended: dict[tuple[int, int], TaskWork] = {}
+        """(Stage, task) → the work of its attempt that has finished."""
+        self.keys = KeyCounts()
         self._stopped = False
 
     def start_run(self, batch: Batch) -> None:
@@ -110,6 +151,7 @@ class Attempts(Service):
             self._check()
             self._batch = batch
             self._processed.clear()
+            self._ended.clear()
             running = list(self._running.values())
         for attempt in running:
             self._discard(attempt)  # it stays listed until then, so that a beat tells how long this takes
@@ -128,6 +170,8 @@ class Attempts(Service):
         if older is not None:
             self._discard(older)  # it stays listed until then, so that a beat tells how long this takes
         running = RunningAttempt(task.begin_attempt(call.stage, token, call.batch), call.batch.number)
+        if isinstance(running.attempt, Attempt):
+            running.attempt.hot_keys = self.keys.of_stage(call.stage)
         with self._lock:
             try:
                 self._check_attempt(call, number)
@@ -152,6 +196,7 @@ class Attempts(Service):
                 if not self._unlist(running):
                     raise DiscardedAttemptError("the attempt was cancelled")
                 self._processed[attempt.stage] += attempt.processed
+                self._ended[attempt.stage, attempt.task] = _work_of(attempt, ended=True)
             running.cancelled = True  # it belongs to the task from here on
             self._tasks[attempt.task].finish_attempt(attempt)
         return rest
@@ -169,16 +214,18 @@ class Attempts(Service):
         now = time.monotonic()
         with self._lock:
             running = list(self._running.values())
-            batch, processed = self._batch.number, self._processed.copy()
+            batch, processed, work = self._batch.number, self._processed.copy(), dict(self._ended)
         for each in running:
             processed[each.attempt.stage] += each.attempt.processed
+            work[each.attempt.stage, each.attempt.task] = _work_of(each.attempt, ended=False)
+        busiest = most_work(work.values())
         if not running:
-            return Activity(batch, processed)
+            return Activity(batch, processed, work=busiest)
         stalled, slowest = max(
             ((each.stalled_seconds(now), each) for each in running), key=lambda found: (found[0], found[1].is_busy)
         )
         overdue = next(filter(None, (each.overdue() for each in running)), "")
-        return Activity(batch, processed, int(stalled * 1000), slowest.processing(), overdue)
+        return Activity(batch, processed, int(stalled * 1000), slowest.processing(), overdue, busiest)
 
     def stop(self) -> None:
         """Cancel and join every attempt, and admit no more: the epoch ends."""
@@ -219,3 +266,10 @@ class Attempts(Service):
             expected = call.batch.last_ended
             raise ContainerLostError(f"an attempt expects task {number} at batch {expected}; it is {known}")
         return task
+
+
+def _work_of(attempt: TaskAttempt, *, ended: bool) -> TaskWork:
+    if not isinstance(attempt, Attempt):
+        return TaskWork(attempt.stage, attempt.task, attempt.processed, 0)
+    operator = "" if ended else attempt.operator
+    return TaskWork(attempt.stage, attempt.task, attempt.processed, attempt.process_ns // 1_000_000, operator)

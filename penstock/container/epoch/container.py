@@ -154,6 +154,7 @@ class Container:
         with self._lock:
             epoch = self._epoch
         activity = Activity(NO_BATCH.number, {}) if epoch is None else epoch.attempts.activity()
+        keys, keyed = ([], {}) if epoch is None else epoch.attempts.keys.top()
         return Beat(
             self.container,
             self.incarnation,
@@ -168,6 +169,9 @@ class Container:
             side_failure=None if epoch is None else epoch.side_failure,
             side_troubles=() if epoch is None else epoch.side_inputs.troubles,
             wants_commit=epoch is not None and epoch.wants_commit,
+            work=list(activity.work),
+            keys=keys,
+            keyed=keyed,
         )
 
     def metrics(self) -> Snapshot:

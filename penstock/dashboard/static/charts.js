@@ -22,7 +22,7 @@ function layout(title, more = {}) {
     margin: { l: 45, r: 10, t: 34, b: 30 },
     paper_bgcolor: "transparent", plot_bgcolor: "transparent",
     font: { color: color("--text"), family: "system-ui, sans-serif", size: 12 },
-    xaxis: { ...axis, type: "date", nticks: 5 }, yaxis: { ...axis, rangemode: "tozero" },
+    xaxis: { ...axis, type: "date", nticks: window.innerWidth < 640 ? 3 : 5, tickangle: 0 }, yaxis: { ...axis, rangemode: "tozero" },
     legend: { orientation: "h", y: -0.35 }, showlegend: true, ...more,
   };
 }
@@ -40,7 +40,7 @@ export async function draw(charts, series) {
   const bars = Object.entries(series.parts).map(([name, y]) => ({ name, x: times, y, type: "bar" }));
   const shown = [
     [charts.rate, [...lines(times, series.read, " read"), ...lines(times, series.sent, " sent")], layout("Messages a second")],
-    [charts.lag, lines(times, series.lag, ""), layout("Lag of the inputs, in messages")],
+    [charts.lag, lines(series.lag_times.map((ms) => new Date(ms)), series.lag, ""), layout("Messages that wait in the inputs")],
     [charts.parts, bars, layout("The mean batch by part, in milliseconds", { barmode: "stack" })],
   ];
   const drawn = shown.filter(([, data]) => data.length);

@@ -9,6 +9,8 @@ const connection = document.getElementById("connection");
 let watching = new AbortController();
 let looked = null;
 const OLD_MS = 30000;
+// A table of more columns has the whole width of the page.
+const WIDE = 6;
 
 // A section is made again only if what it shows has changed, so that a selection or a scrolled table stays.
 class Sections {
@@ -92,7 +94,7 @@ function showJob(job, found, sections) {
   }
   showCharts(found.series, sections);
   sections.show("facts", found.facts, (pairs) => [element("h2", {}, "Job"), facts(pairs)]);
-  for (const each of found.tables) sections.show(`table-${each.title}`, each, table);
+  for (const each of found.tables) sections.show(`table-${each.title}`, each, table, each.columns.length > WIDE ? "wide" : "");
   if (found.stores.length) sections.show("stores", found.stores, (stores) => browser(job, stores));
   sections.show("more", job, () => more(job));
 }

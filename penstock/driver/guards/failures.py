@@ -31,6 +31,7 @@ class Failures:
         """Begin again: a checkpoint is complete."""
         self._has_checkpoint = True
         self._count = 0
+        self._board.update(failures=0)
 
     def none(self) -> None:
         """Note that all systems have answered."""
@@ -47,6 +48,7 @@ class Failures:
             self._outages.wait(error)
             return
         self._count += 1
+        self._board.update(failures=self._count)
         self._board.metrics.retries.inc()
         if self._count <= self._limit:
             text = "failure %d since the %s, at most %d are retried%s: %s"

@@ -11,7 +11,7 @@ from penstock.driver.feed.boundary import Boundary
 from penstock.driver.guards.failures import Failures
 from penstock.driver.guards.lease_gate import LeaseGate
 from penstock.driver.show.metrics import NS_PER_MS
-from penstock.driver.show.progress import BatchTimer
+from penstock.driver.show.progress import BatchTimer, now_ms
 
 
 class Commits:
@@ -106,6 +106,7 @@ class Commits:
         self._requested = False
         self._began_at, self._last_batch = self._clock.monotonic(), request.boundary.batch
         self._board.metrics.commit_calls.inc()
+        self._board.uncommitted.commit_began()
         self._coordinator.begin(self._claim, request)
 
     def _note(self, done: CompletedCommit | None) -> None:
@@ -114,4 +115,5 @@ class Commits:
             self.last_ms = {"snapshot": done.snapshot_ms, "total": done.total_ms}
             self._board.metrics.snapshot_ns.update(done.snapshot_ms * NS_PER_MS)
             self._board.metrics.commit_ns.update(done.total_ms * NS_PER_MS)
-            self._board.update(last_checkpoint=str(done.record.id))
+            self._board.uncommitted.commit_completed()
+            self._board.update(last_checkpoint=str(done.record.id), checkpoint_ms=now_ms())

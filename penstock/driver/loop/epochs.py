@@ -100,6 +100,7 @@ class Epochs:
                     own = self._own_checkpoint()
                 boundary = self._start_boundary() if own is None else Boundary.of(own)
                 origin = self._job.start.origin if own is None else Origin(own)
+                self._board.update(epoch=self.claim.epoch)
                 self._commits.enter(self.claim, origin.record)
                 if own is not None:
                     self._board.update(last_checkpoint=str(own.id))

@@ -31,6 +31,7 @@ from penstock.driver.loop.epochs import Epochs
 from penstock.driver.loop.reporter import ProgressReporter
 from penstock.driver.show.loss_report import LossReport
 from penstock.driver.show.positions import shown_positions
+from penstock.driver.show.run_state import lags_of, run_state
 from penstock.outbox.driver.garbage import OutboxGarbage
 from penstock.outbox.driver.publishing import Publishing
 from penstock.side.driver.bootstrap import SideTroubles, catch_up_side_inputs
@@ -98,7 +99,11 @@ class RunParts:
         self.runs = BatchRuns(run, self.commits, self.failures)
         self.reporter = ProgressReporter(run, self.feed, self.commits)
         self.losses = LossReport(board.metrics, lambda stream: job.streams.systems[stream.system].dense_offsets)
+        board.beats = fleet.beats
         board.metrics.containers = fleet.metrics
+        board.metrics.state = lambda: run_state(
+            board.facts(), lags_of(board.positions, board.ends, job.streams.systems)
+        )
         board.processed = fleet.processed_messages
         board.standbys = lambda: standby_facts(fleet.standby_states())
         board.waits_for = lambda: run.runner.waits_for() or fleet.waits_for()

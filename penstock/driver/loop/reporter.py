@@ -118,10 +118,8 @@ class ProgressReporter:
         self._board.metrics.replayed(again)
         marks = {source.description: source.watermark for source in progress.sources if source.watermark is not None}
         self._board.metrics.event_time(marks, after.batch_time_ms)
-        self._board.metrics.lag(
-            {source.description: source.lag for source in progress.sources if source.lag_unit == "message"}
-            | {str(stream): between.left() for stream, between in after.intermediate.items()}
-        )
+        self._board.metrics.lag({str(stream): between.left() for stream, between in after.intermediate.items()})
+        self._board.note_ends(planned.latest)
         counted = all(source.lag_unit == "message" for source in progress.sources)
         self._board.update(last=progress, remaining=self._feed.remaining(after) if counted else None)
 

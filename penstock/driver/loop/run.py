@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, suppress
 
 from penstock.checkpoint.log import CheckpointLog
 from penstock.config.model import JobConfig
@@ -18,6 +18,8 @@ from penstock.driver.show.metrics_exports import MetricsExports
 from penstock.driver.show.progress import ProgressBoard
 from penstock.errors import PenstockError
 from penstock.graph.specs import ApplicationGraph
+from penstock.host.logs import logs_folder
+from penstock.host.words import WordsOnHost
 from penstock.job.identity import check_root
 from penstock.job.paths import JobPaths
 from penstock.job.shown_failure import LastWords, failure_board
@@ -41,8 +43,13 @@ class Run:
     error that ends the stack is shown as the failure of the run, before the lease is given back.
     """
 
-    def __init__(self, config: JobConfig, stop: StopRequest, undo: ExitStack) -> None:
-        """Open the job root, and take the lease. Raises as `Tenure.begin`."""
+    def __init__(
+        self, config: JobConfig, stop: StopRequest, undo: ExitStack, stops: type[Exception] | tuple[()] = ()
+    ) -> None:
+        """Open the job root, and take the lease. Raises as `Tenure.begin`.
+
+        `stops`: the error of a run that somebody stopped: it is no failure.
+        """
         self.config = config
         self.stop = stop
         self.board = ProgressBoard()
@@ -58,19 +65,23 @@ class Run:
         self._keeper = tenure.keeper
         self.token = tenure.keeper.lease.state.token
         """The lease's, by which somebody asks this run to stop."""
+        # From here on: a start that is refused later says so as well, and takes the place of an older failure.
+        on_host = WordsOnHost(logs_folder(config), self.token)
+        with suppress(OSError):  # nothing depends on it
+            on_host.reserve()
+        undo.callback(on_host.release)
+        board, lease = failure_board(self.objects, self.paths), tenure.keeper.lease
+        self.words = LastWords(board, lease, self._claimed, stops=stops, on_host=on_host.write)
+        undo.push(self.words)
 
-    def prepare(
-        self,
-        graph: ApplicationGraph,
-        streams: JobStreams,
-        request: StartRequest,
-        stops: type[Exception] | tuple[()] = (),
-    ) -> PreparedJob:
-        """See `prepare`. `stops`: the error of a run that somebody stopped: it is no failure."""
+    def _claimed(self) -> int:
+        """The epoch of the log's last claim; 0 in an empty log."""
+        owner = self.log.known().owner
+        return 0 if owner is None else owner.epoch
+
+    def prepare(self, graph: ApplicationGraph, streams: JobStreams, request: StartRequest) -> PreparedJob:
+        """See `prepare`."""
         job = prepare(graph, self.config, self.objects, streams, self.log, request)
-        board = failure_board(self.objects, self.paths)
-        self.words = LastWords(board, self._keeper.lease, job.claim.epoch, stops=stops)
-        self._undo.push(self.words)
         self._undo.callback(job.admins.close)
         self.job = job
         return job
@@ -89,7 +100,6 @@ class Run:
         tables = TableBuilds(self.job, builder)
         loop = RunLoop(RunParts(context, tables, feed, debts))
         tables.needed = loop.parts.tables.needed
-        self.words.epoch = lambda: loop.epoch
         exports = MetricsExports(self.job, self.run_id, self.board, self._keeper.lease.may_start_batch, self.token)
         self.prometheus_port = exports.prometheus_port
         self._undo.callback(exports.close)  # after the last metrics have come
@@ -101,6 +111,16 @@ class Run:
         """From now on, call `stop` once somebody asks for the end of the run."""
         requests = StopRequests(self.objects, self.paths)
         self._undo.callback(StopRequestWatch(requests, self.token, stop).close)
+
+
+def show_refusal(config: JobConfig, refusal: PenstockError) -> None:
+    """Show why a start was refused before it took the lease, unless the job runs, or was never started. No error of
+    this hides the refusal."""
+    with suppress(PenstockError), ExitStack() as undo:
+        objects = undo.enter_context(closing(open_job_root(config.job)))
+        objects.get(JobPaths(config.job.name, config.job.id).lease)
+        Run(config, StopRequest(), undo)
+        raise refusal
 
 
 def _leave(tenure: Tenure) -> None:

@@ -14,7 +14,7 @@ from penstock.driver.commit.record import CommitRequest
 from penstock.driver.feed.boundary import Boundary, written_in
 from penstock.driver.feed.planned import End, Idle, PlannedBatch, Skip
 from penstock.driver.loop.parts import RunParts
-from penstock.driver.show.progress import BatchTimer
+from penstock.driver.show.progress import BatchTimer, now_ms
 from penstock.errors import ContainerLostError, FencedError, NotFoundError, RetryableError, UserCodeError
 from penstock.retry import interruptible
 from penstock.wire.calls import END
@@ -240,6 +240,7 @@ class RunLoop:
         parts.drain.count(good.reports, after, parts.commits.last_batch)
         parts.feed.ended((run.clock.monotonic() - good.began) * 1000, good.outcome.inputs)
         self._reach(after)
+        run.board.uncommitted.batch_ended(now_ms())
         if good.outcome.commit:
             parts.commits.request()
         if not after.ends:  # otherwise the last commit follows
@@ -259,4 +260,5 @@ class RunLoop:
         if self.boundary.quiet_until and not boundary.quiet_until:
             logger.info("all inputs are where they were before the startpoints: output is sent again from here on")
         self.boundary = boundary
+        self._run.board.positions = boundary.positions
         self.parts.runs.begun = 0

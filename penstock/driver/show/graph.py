@@ -41,4 +41,5 @@ def _stage_of(topology: Topology, operator: str) -> int:
 
 def _operator(op: OperatorSpec) -> GraphOperator:
     words = re.findall("[A-Z][a-z]*", type(op).__name__.removesuffix("Spec"))
-    return GraphOperator(op.id, " ".join(words).lower(), op.stores)
+    stream = str(op.stream) if isinstance(op, InputSpec) else ""
+    return GraphOperator(op.id, " ".join(words).lower(), op.stores, stream)

@@ -45,6 +45,8 @@ class JobMetrics:
         }
         self.containers: Callable[[], Snapshot] = Snapshot
         """The metrics of the containers, as of their last beats."""
+        self.state: Callable[[], Snapshot] = Snapshot
+        """The state of the run now; see `run_state`."""
         self._tasks: dict[int, MetricsRegistry] = {}
         self._reported = Snapshot()
         self._lock = threading.Lock()
@@ -52,7 +54,7 @@ class JobMetrics:
     def snapshot(self) -> Snapshot:
         with self._lock:
             own = [registry.snapshot() for registry in (self._registry, *self._tasks.values())]
-            return self._reported.merged(*own, self.containers())
+            return self._reported.merged(*own, self.containers(), self.state())
 
     def ended(self, reports: Sequence[Report], topology: Topology) -> None:
         self.batches.inc()
@@ -75,7 +77,7 @@ class JobMetrics:
                 self._parts[part].update(duration_ms * NS_PER_MS)
 
     def lag(self, messages: Mapping[str, int]) -> None:
-        """Note the unread messages of each input or intermediate stream at the end of a batch."""
+        """Note the unread messages of each intermediate stream at the end of a batch; for inputs, see `state`."""
         for stream, count in messages.items():
             self._registry.new_gauge(f"stream.{stream}", "messages-behind-high-watermark").set(count)
 

@@ -17,8 +17,9 @@ from penstock.batch.positions import Positions, TaskSsp
 from penstock.config.settings import JobSettings
 from penstock.drain.progress import DrainProgress
 from penstock.drain.shown import drain_board
+from penstock.driver.show.end_watch import EndWatch
 from penstock.driver.show.graph import graph_of
-from penstock.driver.show.progress import ProgressBoard
+from penstock.driver.show.progress import ProgressBoard, now_ms
 from penstock.errors import PenstockError
 from penstock.job.board import Board
 from penstock.job.shown_graph import graph_board
@@ -75,6 +76,10 @@ class MetricsExports:
             metrics = MetricsBoard(job.objects, job.paths)
             board.replay.continues(_reached(metrics))
             undo.callback(ExportThread(*_board_exports(job, run_id, board, metrics, owns_job, driver)).close)
+            ends = EndWatch(job.inputs, job.streams.systems, board.note_ends)
+            undo.callback(ends.close)
+            undo.callback(ExportThread(Export("about what is unread", SHOW_SECONDS, ends.look)).close)
+            undo.callback(ends.stop)
             if settings.reporter_stream is not None:
                 stream = settings.reporter_stream
                 system = job.streams.systems.get(stream.system) or open_system(job.config.system(stream.system))
@@ -102,7 +107,8 @@ def _board_exports(
     def put_metrics() -> None:
         if owns_job():
             now_at, reached = board.replay.now_at, board.replay.reached
-            run = ShownRun(run_id, _now_ms(), board.metrics.snapshot(), _plain(reached), driver, _plain(now_at))
+            metrics_now, work = board.metrics.snapshot(), board.work_now()
+            run = ShownRun(run_id, now_ms(), metrics_now, _plain(reached), driver, _plain(now_at), work)
             metrics.put(run)
 
     def drain() -> DrainProgress | None:
@@ -115,10 +121,12 @@ def _board_exports(
     def standbys() -> RunStandbys:
         return RunStandbys(run_id, board.standbys())
 
-    phase = _PhaseWatch(run_id, board, driver)
+    def phase() -> RunPhase:
+        return RunPhase(run_id, board.phase, board.phase_since_ms, driver, _progress(board))
+
     graph = graph_of(job.topology, run_id)
     put_graph = put_changes(graph_board(objects, paths), lambda: graph, owns_job)
-    put_phase = put_changes(phase_board(objects, paths), phase.now, owns_job)
+    put_phase = put_changes(phase_board(objects, paths), phase, owns_job)
     exports = [
         Export("about the graph", SHOW_CHANGES_SECONDS, put_graph),
         Export("about the phase", SHOW_CHANGES_SECONDS, put_phase),
@@ -140,26 +148,11 @@ def _plain(positions: Positions) -> dict[tuple[int, SystemStreamPartition], int]
     return {(at.task, at.ssp): offset for at, offset in positions.items()}
 
 
-class _PhaseWatch:
-    """Sees the phases of a run begin."""
-
-    def __init__(self, run_id: str, board: ProgressBoard, driver: str) -> None:
-        self._run_id = run_id
-        self._board = board
-        self._driver = driver
-        self._last = ("", 0)
-
-    def now(self) -> RunPhase:
-        phase = self._board.phase
-        if phase != self._last[0]:
-            self._last = phase, _now_ms()
-        return RunPhase(self._run_id, *self._last, self._driver, self._progress(phase))
-
-    def _progress(self, phase: str) -> str:
-        if phase == "restoring":
-            return size_text(self._board.restored_bytes)
-        shown = {"bootstrapping": self._board.bootstrap, "publishing": self._board.publishing}.get(phase)
-        return "" if shown is None else str(shown)
+def _progress(board: ProgressBoard) -> str:
+    if board.phase == "restoring":
+        return size_text(board.restored_bytes)
+    shown = {"bootstrapping": board.bootstrap, "publishing": board.publishing}.get(board.phase)
+    return "" if shown is None else str(shown)
 
 
 def put_changes(
@@ -256,7 +249,7 @@ class SnapshotReporter:
         self, job: JobSettings, run_id: str, system: System, stream: SystemStream, snapshot: Callable[[], Snapshot]
     ) -> None:
         """Raises NotFoundError if there is no such stream."""
-        self._origin = Origin(job.name, job.id, run_id, version("penstock-streams"), socket.gethostname(), _now_ms())
+        self._origin = Origin(job.name, job.id, run_id, version("penstock-streams"), socket.gethostname(), now_ms())
         self._system = system
         self._stream = stream
         self._snapshot = snapshot
@@ -265,14 +258,10 @@ class SnapshotReporter:
 
     def report(self) -> None:
         """Append the present metrics. Raises PenstockError if the system does not take them."""
-        now_ms = _now_ms()
+        time_ms = now_ms()
         with closing(self._system.writer(None)) as writer:
-            for source, message in samza_messages(self._snapshot(), self._origin, now_ms):
+            for source, message in samza_messages(self._snapshot(), self._origin, time_ms):
                 key = source.encode()
                 partition = partition_of(key, self._partitions)
                 ssp = SystemStreamPartition(self._stream.system, self._stream.stream, partition)
-                writer.append(ssp, [(now_ms, key, message)])
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+                writer.append(ssp, [(time_ms, key, message)])

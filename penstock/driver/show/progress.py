@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -15,11 +15,15 @@ from penstock.batch.positions import Positions
 from penstock.drain.progress import DrainProgress
 from penstock.driver.show.metrics import JobMetrics
 from penstock.driver.show.replay import Replay
+from penstock.driver.show.run_state import RunFacts, Uncommitted
 from penstock.driver.show.state_progress import StateOperatorProgress
+from penstock.driver.show.work import work_of
 from penstock.job.shown_outage import Outage
+from penstock.job.shown_work import RunWork
 from penstock.notebook import facts_html, table_html
 from penstock.standby.shown import StandbyFacts
 from penstock.system.contract.definition import System
+from penstock.wire.protocol import Beat
 from penstock.wording import counted, duration_text, lag_text
 
 
@@ -223,6 +227,11 @@ class PublishingProgress:
         return f"{self.done:,} of {counted(self.messages, 'message')} to {', '.join(self.outputs)}{waits}"
 
 
+def now_ms() -> int:
+    """The wall clock, in epoch milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
 @dataclass(slots=True)
 class ProgressBoard:
     """The progress of a run: the run loop writes it, everybody else reads it."""
@@ -231,6 +240,20 @@ class ProgressBoard:
     restored_bytes: int = 0
     last_checkpoint: str | None = None
     phase: str = "starting"
+    phase_since_ms: int = field(default_factory=now_ms)
+    """The begin of the phase, in epoch milliseconds, as in the next two."""
+    checkpoint_ms: int = 0
+    """The time at which the last checkpoint was complete; 0 before the first one of the run."""
+    batch_since_ms: int = 0
+    """The begin of the running batch; 0 if none runs."""
+    epoch: int = 0
+    failures: int = 0
+    """Since the last checkpoint; waits for a system that is away are none."""
+    uncommitted: Uncommitted = field(default_factory=Uncommitted)
+    positions: Positions = field(default_factory=dict)
+    """The next offsets of all tasks."""
+    ends: dict[SystemStreamPartition, int] = field(default_factory=dict)
+    """The next offset that each input partition assigns, as far as it is known."""
     drained: bool = False
     drain: DrainProgress | None = None
     """The drain of the run as of the last batch that ended; None if it does not drain."""
@@ -252,6 +275,8 @@ class ProgressBoard:
     tables: tuple[TableStatus, ...] = ()
     standbys: Callable[[], tuple[StandbyFacts, ...]] = lambda: ()
     """As of the containers' last beats."""
+    beats: Callable[[], Sequence[Beat]] = lambda: ()
+    """The last beats of all containers."""
     metrics: JobMetrics = field(default_factory=JobMetrics)
     replay: Replay = field(default_factory=Replay)
     changed: threading.Condition = field(default_factory=threading.Condition)
@@ -259,9 +284,36 @@ class ProgressBoard:
     def update(self, **values: Any) -> None:
         """Set fields and wake the threads that wait."""
         with self.changed:
+            if values.get("phase", self.phase) != self.phase:
+                self.phase_since_ms = now_ms()
             for name, value in values.items():
                 setattr(self, name, value)
             self.changed.notify_all()
+
+    def note_ends(self, ends: Mapping[SystemStreamPartition, int]) -> None:
+        """Note the ends of inputs. One that is known is never replaced by an earlier one, from whoever looked first."""
+        with self.changed:
+            self.ends |= {ssp: max(end, self.ends.get(ssp, end)) for ssp, end in ends.items()}
+
+    def facts(self) -> RunFacts:
+        """The state of the run now."""
+        outage, beats = self.outage, self.beats()
+        return RunFacts(
+            self.phase,
+            self.phase_since_ms,
+            self.epoch,
+            self.failures,
+            self.checkpoint_ms,
+            0 if outage is None else outage.since_ms,
+            self.batch_since_ms,
+            self.uncommitted.since_ms,
+            len(beats),
+            max((beat.stalled_ms for beat in beats), default=0),
+        )
+
+    def work_now(self) -> RunWork:
+        """The running batch by stage and task, and the keys with the most messages, as of the last beats."""
+        return work_of(self.beats(), self.running, self.batch_since_ms)
 
     def drain_now(self) -> DrainProgress | None:
         """The drain of the run, with the reason why it waits at this moment; None if it does not drain."""
@@ -270,11 +322,11 @@ class ProgressBoard:
 
     @contextmanager
     def batch(self, number: int, messages: int) -> Iterator[None]:
-        self.update(running=(number, messages))
+        self.update(running=(number, messages), batch_since_ms=now_ms())
         try:
             yield
         finally:
-            self.update(running=None)
+            self.update(running=None, batch_since_ms=0)
 
 
 class BatchTimer:

@@ -16,6 +16,7 @@ from penstock.graph.specs import OperatorSpec
 from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.context import Origin, Position
 from penstock.runtime.messages.columns import Accept, Push, Target, as_columns
+from penstock.runtime.operator_clock import OperatorClock
 from penstock.runtime.operators.tasks.application_code import Requests
 
 S = TypeVar("S", bound=OperatorSpec)
@@ -46,6 +47,8 @@ class StageContext:
     store_users: Mapping[str, Sequence[str]] = field(default_factory=dict)
     next_list_place: Callable[[], tuple[int, int]] = lambda: (0, 0)
     """The place of the next element of a list state; see `ListPlaces`."""
+    clock: OperatorClock = field(default_factory=OperatorClock)
+    """Times the operators. An operator that runs within another one's call times itself."""
     followed: bool = False
     """A later operator in the stage uses one of its stores. The results of a message must then be passed on before the
     next message is looked at."""

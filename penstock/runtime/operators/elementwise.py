@@ -66,7 +66,9 @@ class Elementwise(Operator[F]):
 
     def build(self, stage: StageContext, downstream: Target) -> Node:
         position = stage.position
-        return Chain(self._step(position), downstream, self._push(downstream.push, position))
+        return Chain(
+            stage.clock.timed(self.spec.id, self._step(position)), downstream, self._push(downstream.push, position)
+        )
 
     def _step(self, position: Position) -> Step:
         by_row, function = self._step_by_row(position), self.spec.function

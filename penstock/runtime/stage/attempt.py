@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -20,6 +21,7 @@ from penstock.batch.portions import Portion, PortionRead
 from penstock.columns.sequences import ArrowSequence
 from penstock.errors import FIRED_OFFSET, FailedMessage, PenstockTimeoutError, SystemAwayError
 from penstock.runtime.context import FiredPage, OperatorFailedError, Page, ReceivedPage, blaming
+from penstock.runtime.hot_keys import HotKeys
 from penstock.runtime.intermediate import read_user_messages
 from penstock.runtime.messages.columns import Entry, Raw
 from penstock.runtime.messages.dead_letters import encode_dead_letter
@@ -67,6 +69,8 @@ class Attempt:
         self._process_ns = 0
         self._dead_letter_mode = instance.settings.dead_letter
         self._started = False
+        self.hot_keys: HotKeys | None = None
+        """Sees the keys of the messages that come from other tasks."""
         instance.begin(token, batch)
 
     @property
@@ -112,6 +116,8 @@ class Attempt:
                 entry = self.instance.channel_entries[ready.channel]
                 received = decode_columns(ready, entry.value_serde)
                 keys, values = entry.received(received.keys, received.values)
+                if self.hot_keys is not None:
+                    self.hot_keys.look(keys)
                 times, origins, offsets = received.places
                 page = ReceivedPage(self.instance.ssps, times, origins, offsets, received.packed_headers)
                 yield from self._run(entry, keys, values, page)
@@ -201,8 +207,19 @@ class Attempt:
         yield from finish_output(self.instance.router, together, failed=self.failed)
         yield self.report().packet()
 
+    @property
+    def process_ns(self) -> int:
+        """The time that messages took so far. May be read by any thread."""
+        return self._process_ns
+
+    @property
+    def operator(self) -> str:
+        """The operator that is busy now, by its id; empty if none is. May be read by any thread."""
+        return self.instance.clock.current
+
     def report(self) -> Report:
         instance = self.instance
+        instance.clock.take(instance.operator_metrics)
         return Report(
             stage=instance.stage,
             task=instance.task,
@@ -345,10 +362,13 @@ class Attempt:
                 else:
                     first = page.add(fired.timestamp_ms, origin, FIRED_OFFSET, end - done)
                 instance.position.page, instance.position.row = page, first
+                began = time.perf_counter_ns()
                 if isinstance(fired, Firings):
-                    self._fire_at_once(operator, fired, slice(done, end), first)
+                    fire = partial(self._fire_at_once, operator, fired, slice(done, end))
+                    instance.clock.timed(operator, fire)(first)
                 else:
-                    self._fire(operator, fired)
+                    instance.clock.timed(operator, partial(self._fire, operator))(fired)
+                self._process_ns += time.perf_counter_ns() - began
                 done = end
                 if len(page.offsets) >= self._at_once and not self.failed:
                     self._at_once = _next_piece(self._at_once, router.count_bytes())

@@ -19,6 +19,7 @@ from penstock.runtime.context import Page, Position, SspTable, blaming
 from penstock.runtime.messages.columns import Push
 from penstock.runtime.messages.outlet import Outlet
 from penstock.runtime.messages.router import Router
+from penstock.runtime.operator_clock import OperatorClock
 from penstock.runtime.operators.base import Firing, Firings, Node, Operator, StageContext
 from penstock.runtime.operators.table import operator_of
 from penstock.runtime.operators.tasks.application_code import Requests
@@ -87,6 +88,7 @@ class StageInstance:
         self.position = Position(Page(self.ssps, (), (), ()))
         self.requests = Requests()
         self.operator_metrics = MetricsRegistry(f"Partition {task}", "operator.")
+        self.clock = OperatorClock()
         self.metrics = MetricsRegistry(f"Partition {task}", "user.")
         """The application's own metrics. Like everything here, they go with an attempt that is discarded."""
         self.router = Router(
@@ -109,7 +111,7 @@ class StageInstance:
         self.step: Step | None = None
         self._nodes: dict[str, Node] = {}
         """By operator, the last one first."""
-        wiring = Wiring(topology, stage, self.router, self.position, self._nodes)
+        wiring = Wiring(topology, stage, self.router, self.position, self._nodes, self.clock)
         try:
             wiring.build(self._context_of)
         except BaseException as error:
@@ -263,6 +265,7 @@ class StageInstance:
             undoable=self.settings.dead_letter,
             store_users=self._store_users,
             next_list_place=self._list_places.next,
+            clock=self.clock,
         )
 
 

@@ -103,10 +103,9 @@ class ContainerLauncher:
                         self.count_failure(executor.id)
                 break
             if now - begun > start_s:
-                raise PenstockTimeoutError(
-                    f"no executor came up within job.container.start.timeout.ms={self._settings.start_timeout_ms}"
-                    + "".join(f"; {reason}" for reason in reasons.values())
-                )
+                limit_ms, application = self._settings.start_timeout_ms, str(self._context.applicationId)
+                master, url = str(self._context.master), self._context.uiWebUrl
+                raise PenstockTimeoutError(no_executor_text(limit_ms, application, master, url, reasons.values()))
             if now > report_at:
                 logger.warning("%s: waiting for the others", self._state(found, reasons))
                 report_at = now + _REPORT_SECONDS
@@ -202,7 +201,7 @@ class ContainerLauncher:
         if not missing:
             return
         for executor, future in self._launch(missing, condemned).items():
-            error = _error(future)
+            error = _error(future, self._settings.start_timeout_ms)
             if (fault := _fault(future)) is not None:
                 reasons[executor.id] = self._refuse(executor, fault, others=len(executors) > 1)
                 continue
@@ -292,7 +291,7 @@ def _close_started(
     launch: Future[list[ContainerAddress | LaunchFailure]],
 ) -> None:
     timer.cancel()
-    if _error(launch) is None:
+    if launch.done() and launch.exception() is None:
         for answer in launch.result():
             if isinstance(answer, ContainerAddress):
                 close(answer)
@@ -308,9 +307,36 @@ def _fault(answer: Future[list[ContainerAddress | LaunchFailure]]) -> PythonFaul
     return fault_of(answer.result()) or next(filter(None, map(fault_in, failures)), None)
 
 
-def _error(answer: Future[list[ContainerAddress | LaunchFailure]]) -> str | None:
+def no_executor_text(
+    limit_ms: int, application: str, master: str, url: str | None, reasons: Collection[str] = ()
+) -> str:
+    """The error of a start for which Spark had no executor, or none that works.
+
+    Args:
+        limit_ms: how long the start waited.
+        application: the id of the Spark application, by which the cluster's manager knows it.
+        master: the cluster's address, as `spark.master`.
+        url: the address of Spark's page, if there is one.
+        reasons: what failed on executors that came.
+    """
+    page = "" if url is None else f" Spark's page is {url}."
+    if reasons:
+        return (
+            f"no container started on any executor of Spark application {application} within "
+            f"job.container.start.timeout.ms={limit_ms}: {'; '.join(reasons)}"
+        )
+    return (
+        f"no executor came up within job.container.start.timeout.ms={limit_ms}: the cluster at {master} has given "
+        f"Spark application {application} none. Look there whether cores and memory are free for it.{page}"
+    )
+
+
+def _error(answer: Future[list[ContainerAddress | LaunchFailure]], limit_ms: int) -> str | None:
     """The reason why an executor has not answered; None if it has."""
     if not answer.done():
-        return "it did not answer"
+        return (
+            f"Spark has started no containers there within job.container.start.timeout.ms={limit_ms}: its slots may be "
+            "busy with other work, or its host does not answer"
+        )
     error = answer.exception()
     return None if error is None else cause_of(error)

@@ -20,6 +20,7 @@ from penstock.driver.show.progress import (
 )
 from penstock.errors import NotFoundError
 from penstock.job.shown_outage import Outage
+from penstock.job.shown_work import RunWork
 from penstock.metrics.snapshot import Snapshot
 from penstock.notebook import facts_html
 from penstock.spark.job.program_end import RunningWork, stop_with_program
@@ -329,11 +330,11 @@ class Job:
         """
         return self._board.outage
 
-    def live_metrics(self) -> tuple[str, Snapshot]:
-        """The metrics now, with what distinguishes this start of the run from others: they begin at 0. Called by the
-        dashboard."""
+    def live_metrics(self) -> tuple[str, Snapshot, RunWork]:
+        """The metrics and the work now, with what distinguishes this start of the run from others: metrics begin at 0.
+        Called by the dashboard."""
         board = self._board
-        return f"{self.run_id} {id(board)}", board.metrics.snapshot()
+        return f"{self.run_id} {id(board)}", board.metrics.snapshot(), board.work_now()
 
     def metrics(self) -> Snapshot:
         """All metrics of this run, by source, group and name; docs/metrics.md lists them.

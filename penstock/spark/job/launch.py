@@ -22,9 +22,9 @@ from penstock.container.shared.store_folders import stores_directory
 from penstock.drain.utils import write_drain_notification
 from penstock.driver.feed.feed import Feed
 from penstock.driver.feed.stop import StopRequest
-from penstock.driver.loop.run import Run
+from penstock.driver.loop.run import Run, show_refusal
 from penstock.driver.loop.run_loop import RunLoop
-from penstock.errors import ConfigError, NotFoundError, RetryableError
+from penstock.errors import ConfigError, NotFoundError, PenstockError, RetryableError
 from penstock.host.logs import log_directory
 from penstock.job.paths import JobPaths
 from penstock.job.stop_request import StopRequests
@@ -88,7 +88,9 @@ def run_application(
         if drain:
             first.loop.parts.drain.ask_at_start()
         root, run = first.run.job.paths.root, first.run
-        handle = Job(root, run.run_id, run.board, job.stop, str(log_directory(settings, first.run.job.paths)))
+        handle = Job(
+            root, run.run_id, run.board, job.stop, str(log_directory(settings, first.run.paths, first.run.job.uid))
+        )
         handle.follow(run.run_id, run.board, first.runner.cancel, run.prometheus_port)
         handle.dashboard = served
         undo.pop_all()
@@ -165,11 +167,16 @@ class _SparkJob:
     def start(self, request: StartRequest, *, again: bool = False) -> _StartedRun:
         """Take the lease, decide where the run begins, and open its containers. Only the first time resets inputs."""
         settings = self._settings.without_resets() if again else self._settings
-        graph = with_matches(with_side_inputs(self._app.graph(), settings), settings)
         with ExitStack() as undo:
-            streams = JobStreams.open(graph, settings)
-            undo.callback(streams.close)
-            streams.group(streams.input_partitions())
+            # Before the lease: a job whose first start names a missing stream leaves nothing behind.
+            try:
+                graph = with_matches(with_side_inputs(self._app.graph(), settings), settings)
+                streams = JobStreams.open(graph, settings)
+                undo.callback(streams.close)
+                streams.group(streams.input_partitions())
+            except PenstockError as error:
+                show_refusal(settings, error)
+                raise
             run = Run(settings, self.stop, undo)
             job = run.prepare(graph, streams, replace(request, run_id=run.run_id))
             quiet_py4j()
@@ -289,7 +296,7 @@ def container_spec(context: SparkContext, job: PreparedJob, shipment: Shipment) 
         run_id=f"{job.claim.run_id}-{secrets.token_hex(4)}",
         secret=shipment.secret,
         host=host,
-        log_directory=str(log_directory(config, job.paths)),
+        log_directory=str(log_directory(config, job.paths, job.uid)),
         copies_directory=str(stores_directory(config, job.uid)) if keeps_stores else None,
         job=job.paths.root,
         log_format=config.job.log_format,

@@ -50,7 +50,7 @@ class LiveView:
                 return
 
     def _drawn(self) -> str:
-        start, metrics = self._job.live_metrics()
+        start, metrics, _ = self._job.live_metrics()
         self._history.add(Totals.of(start, time.time_ns() // 1_000_000, metrics))
         lately = self._history.of_this_start[-POINTS:]
         reads = {stream: None for each in lately for stream in each.read}

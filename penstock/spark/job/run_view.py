@@ -87,7 +87,8 @@ class RecentRate:
         self._points: deque[tuple[float, int]] = deque()
 
     def look(self, now: float, read: int, *, busy: bool) -> float | None:
-        """The rate now; None while nothing has been read, and in the first second, which says little.
+        """The rate now; None while nothing has been read, in the first second, which says little, and while the first
+        batch runs after a time without messages: nobody knows yet.
 
         Args:
             now: on a monotonic clock, in seconds.
@@ -102,7 +103,9 @@ class RecentRate:
         while len(points) > 2 and now - points[1][0] >= _RATE_OVER_S:
             points.popleft()
         (began, before), (ended, after) = points[0], points[-1]
-        return (after - before) / (ended - began) if after and ended - began >= _RATE_FROM_S else None
+        if not after or ended - began < _RATE_FROM_S or (busy and after == before):
+            return None
+        return (after - before) / (ended - began)
 
 
 class RunObserver:
@@ -123,7 +126,10 @@ class RunObserver:
             self._total = min(read + remaining, read + remaining if self._total is None else self._total)
         done = read if self._total is None or remaining is None else self._total - remaining
         running_now = self._job.running_batch
-        recent = self._rate.look(self._clock(), read, busy=running_now is not None and running_now.messages > 0)
+        busy = running_now is not None and running_now.messages > 0
+        recent = self._rate.look(self._clock(), read, busy=busy)
+        if recent is None and progress is not None and not busy:
+            recent = progress.processed_rows_per_second or None
         running = self._long_running(running_now)
         drain = None if running is None or phase != "draining" else self._job.drain_progress
         outage = self._job.outage
@@ -132,7 +138,7 @@ class RunObserver:
             phase=phase,
             done=max(done, 0),
             total=self._total,
-            rate=None if progress is None else progress.processed_rows_per_second if recent is None else recent,
+            rate=recent,
             batch=None if progress is None else progress.batch_id,
             checkpoint=self._job.last_checkpoint,
             restored_bytes=self._job.restored_bytes,

@@ -113,7 +113,7 @@ class QueryJob:
         with ExitStack() as undo:
             undo.callback(self._watch.close)
             with self._watch.over(first.number, first.is_active):
-                self._run = Run(config, stop, undo)
+                self._run = Run(config, stop, undo, stops=QueryStoppedError)
                 self._offsets = OffsetLog.of(first.spark, first.query)
                 bound = self._bind(first, partitions, from_checkpoint)
                 tasks = bound.tasks or partitions or max(first.spark.sparkContext.defaultParallelism, len(inputs))
@@ -121,7 +121,7 @@ class QueryJob:
                 streams = JobStreams.open(graph, config, {QUERY_SYSTEM: QuerySystem(first.query, tasks, first.number)})
                 undo.callback(streams.close)
                 request = StartRequest(self._run.run_id, None if bound.record is None else str(bound.record.id))
-                self._job = self._run.prepare(graph, streams, request, stops=QueryStoppedError)
+                self._job = self._run.prepare(graph, streams, request)
                 self._open(first)
             self._undo = undo.pop_all()
 

@@ -34,10 +34,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def settled(shown: dict[str, dict[str, dict[str, object]]]) -> dict[str, dict[str, dict[str, object]]]:
-    """Without what changes with each beat until containers end: their memory."""
-    memory = "physical-memory-bytes"
+    """Without what changes until the run has ended: the containers and their memory, and the phase."""
+    changing = {"physical-memory-bytes", "containers", "stalled-ms", "phase-since-ms", "active"}
     return {
-        source: {group: {name: own[name] for name in own if name != memory} for group, own in groups.items()}
+        source: {group: {name: own[name] for name in own if name not in changing} for group, own in groups.items()}
         for source, groups in shown.items()
     }
 

@@ -50,4 +50,6 @@ def refused(home: Home, spark: SparkSession, app: Application, **config: Any) ->
 
 
 def without_lease(files: dict[str, bytes]) -> dict[str, bytes]:
-    return {name: data for name, data in files.items() if "/metadata/lease/" not in name and "/." not in name}
+    """Without the lease, and what a refused start says of itself: nothing depends on either."""
+    shown = ("/metadata/lease/", "/metadata/failure/", "/.")
+    return {name: data for name, data in files.items() if not any(part in name for part in shown)}

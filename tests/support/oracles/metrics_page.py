@@ -27,8 +27,9 @@ OF_OPERATORS: set[Documented] = {
     ("operator", "without-partner", "counter"),
     ("operator", "joined-later", "counter"),
     ("operator", "timers-dropped", "counter"),
+    ("operator", "busy-ns", "timer"),
 }
-"""Only of jobs with operators that wait for time."""
+"""Only of jobs with operators that wait for time, and of operators that took a while."""
 OF_TIME_TO_LIVE: set[Documented] = {("store", "expired", "counter")}
 """Only of stores with a time to live."""
 OF_PUSHED_TABLES: set[Documented] = {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.dashboard.rates import MOMENTS, PARTS, History, Interval, Totals, between
+import pytest
+
+from penstock.dashboard.rates import MOMENTS, PARTS, STALE_MS, History, Interval, TaskShare, Totals, between, whole
 from penstock.metrics.snapshot import CounterValue, GaugeValue, MetricId, Snapshot, TimerValue
 
 MS = 1_000_000
@@ -36,8 +38,36 @@ def test_what_happened_between_two_moments() -> None:
         sent={"local.out": 200.0},
         processed={1: 200.0},
         lag={"local.in": 305.0},
+        tasks={(1, f"Partition {task}"): TaskShare(200, 0) for task in range(2)},
     )
     assert set(found.batch_ms) == {*PARTS.values(), "other"}
+
+
+def test_a_long_batch_counts_over_all_of_its_time_and_is_no_rate_of_0() -> None:
+    """Looks every two seconds at a job whose batches take ten: 1,000 messages each."""
+    history = History()
+    for second in range(0, 61, 2):
+        ended = second // 10
+        values: dict[MetricId, CounterValue | GaugeValue | TimerValue] = {
+            MetricId("Partition 0", "stream.local.in", "messages-read"): CounterValue(1_000 * ended),
+            MetricId("job", "job", "batches"): CounterValue(ended),
+            MetricId("job", "job", "batch-since-ms"): GaugeValue(1 + second),
+        }
+        history.add(Totals.of("a", 1_000 * second, Snapshot(values)))
+        live = history.live(1_000 * second)
+        assert live is None or live.read == {"local.in": pytest.approx(100.0)}
+    assert [each.read for each in whole(history.intervals)] == [{"local.in": pytest.approx(100.0)}] * 6
+    assert history.live(60_000) is not None
+    assert history.live(60_000 + STALE_MS + 1) is None, "rates of a driver that says nothing any more are not shown"
+
+
+def test_an_idle_job_has_rates_of_0() -> None:
+    history = History()
+    for second in range(3):
+        history.add(totals(1_000 * second, 5))
+    live = history.live(2_000)
+    assert live is not None
+    assert live.read == {"local.in": 0.0}
 
 
 def test_moments_that_give_no_rate() -> None:

@@ -8,11 +8,12 @@ import orjson
 
 from penstock.admin.job.inputs import InputStatus, PartitionStatus
 from penstock.admin.job.metrics import SideInputStatus
-from penstock.admin.job.status import BackendStatus
+from penstock.admin.job.status import BackendStatus, WatermarkStatus
 from penstock.dashboard.rates import History, Totals
 from penstock.dashboard.view import ROWS, Seen, job_document
 from penstock.job.shown_graph import GraphEdge, GraphOperator, GraphStage, JobGraph
-from penstock.metrics.snapshot import CounterValue, MetricId, Snapshot
+from penstock.job.shown_work import KeyWork, RunWork, TaskWork
+from penstock.metrics.snapshot import CounterValue, MetricId, Snapshot, TimerValue
 from tests.unit.dashboard.test_verdict import LAST, RUNNING
 
 TASKS, STORES = 200, 50
@@ -122,3 +123,53 @@ def test_what_is_not_known_of_a_store_is_empty() -> None:
     history.add(Totals.of("s", 1_000, Snapshot(metrics)))
     tables = {table["title"]: table for table in job_document(Seen(RUNNING, None, (), history))["tables"]}
     assert tables["Stores, all tasks, since the last start"]["rows"] == [["planes", *[""] * 7]]
+
+
+def test_the_page_finds_the_hot_key_the_busy_task_and_the_slow_operator() -> None:
+    stages = (
+        GraphStage(0, (GraphOperator("input-1", "input", (), "kafka.orders"), GraphOperator("parse", "map"))),
+        GraphStage(1, (GraphOperator("score", "process", ("s1",)),)),
+    )
+    graph = JobGraph("r", stages, (GraphEdge("kafka.orders", 0), GraphEdge(0, 1, "by-key")))
+
+    def totals(time_ms: int, count: int) -> Totals:
+        own: dict[MetricId, CounterValue | TimerValue] = {
+            MetricId("Partition 3", "stage.1", "messages-actually-processed"): CounterValue(9 * count),
+            MetricId("Partition 1", "stage.1", "messages-actually-processed"): CounterValue(count),
+            MetricId("Partition 3", "stage.1", "process-ns"): TimerValue(1, 900_000_000, 0),
+            MetricId("Partition 3", "operator.score", "busy-ns"): TimerValue(1, count * 9_000_000, 0),
+            MetricId("Partition 0", "operator.input-1", "busy-ns"): TimerValue(1, count * 1_000_000, 0),
+        }
+        return Totals.of("s", time_ms, Snapshot({**own}))
+
+    history = History()
+    history.add(totals(1_000, 0))
+    history.add(totals(11_000, 1_000))
+    history.lags.append((11_000, 0.0))
+    status = replace(RUNNING, watermarks=(WatermarkStatus("input-1", 5, 7),))
+    tasks = (TaskWork(1, 3, 4_000, 9_000, "score"), TaskWork(1, 1, 1_000, 300))
+    work = RunWork(7, 9_999, 2_000, ((1, 5_000),), tasks, (KeyWork(1, "customer-42", 4_000, 0.8),))
+    page = job_document(Seen(status, graph, (), history, 11_000, work))
+    tables = {table["title"]: table for table in page["tables"]}
+    assert tables["The running batch, by stage"]["rows"] == [
+        ["0", "kafka.orders, parse", "", ""],
+        ["1", "score", "5,000", "score (1 task)"],
+    ]
+    assert tables["The running batch, its busiest tasks"]["rows"][0] == ["3", "1", "4,000", "80%", "9.0 s", "score"]
+    assert tables["Operators by time, in the last minute"]["rows"][0][:4] == ["score", "1", "9.0 s", "90%"]
+    assert tables["Operators by time, in the last minute"]["rows"][1][0] == "kafka.orders"
+    assert tables["Busiest tasks, in the last minute"]["rows"][0][:4] == ["3", "1", "9,000", "90%"]
+    keys = tables["Keys with the most messages, in the last minute"]
+    assert keys["rows"] == [["customer-42", "1", "about 4,000", "80%"]]
+    assert tables["Watermarks"]["rows"][0][0] == "kafka.orders"
+    assert [each["id"] for each in page["graph"]["stages"][0]["operators"]] == ["kafka.orders", "parse"]
+    assert "Key customer-42 has 80% of the messages of stage 1: one task gets all of them" in page["verdict"]["why"]
+    assert "Operator `score` takes 90% of the operators' time" in page["verdict"]["why"]
+
+
+def test_the_lag_chart_shows_what_waits_now_although_no_metrics_come() -> None:
+    history = History()
+    for number in range(3):
+        history.saw_inputs(1_000 * number, {"kafka.orders": 23_499.0})
+    series = job_document(Seen(RUNNING, None, (), history))["series"]
+    assert (series["lag"], series["lag_times"]) == ({"kafka.orders": [23_499.0] * 3}, [0, 1_000, 2_000])

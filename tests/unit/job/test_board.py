@@ -111,10 +111,12 @@ def test_stored_forms(objects: ObjectStore) -> None:
     same(outages, OUTAGE, b'{"format":1,"run_id":"run","outage":{"since_ms":5,"reason":"no broker"}}')
     same(
         failures,
-        RunFailure(7, Failure(5, "no disk", "operator `totals`")),
+        RunFailure(7, Failure(5, "no disk", "operator `totals`"), "t0k3n"),
         b'{"format":1,"epoch":7,"failure":{"since_ms":5,"error":"no disk","place":"operator `totals`",'
-        b'"traceback":null}}',
+        b'"traceback":null},"driver":"t0k3n"}',
     )
+    earlier = b'{"format":1,"epoch":7,"failure":{"since_ms":5,"error":"no disk","place":null,"traceback":null}}'
+    assert failures.decode(earlier) == RunFailure(7, Failure(5, "no disk"))
     same(
         standbys,
         RunStandbys("run", (StandbyFacts(1, "0-1", None, None, "copies"),)),

@@ -264,7 +264,9 @@ def test_the_streams_begin_where_the_oldest_retained_checkpoint_reads(
 
     caplog.clear()
     driver = world.started(from_checkpoint=str(first.id))
-    assert f"this start goes back to checkpoint {first.id} (batch {first.batch}), as requested" in caplog.text
+    assert (
+        f"this start begins with checkpoint {first.id} (batch {first.batch}), and not with the last one" in caplog.text
+    )
     assert driver.loop.boundary.intermediate == first.intermediate
     driver.close()
     everything(world)

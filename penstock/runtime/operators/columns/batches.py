@@ -42,7 +42,7 @@ class OfBatches(Operator[F]):
             with locating_row(self.spec.id, columns, position, self.result):
                 return self.apply(columns, self.result(pa.RecordBatch.from_struct_array(rows)))
 
-        return _of_columns(step, downstream, position)
+        return _of_columns(stage.clock.timed(self.spec.id, step), downstream, position)
 
 
 def _of_columns(step: Step, downstream: Target, position: Position) -> Chain:
@@ -70,7 +70,7 @@ class WithKey(Operator[WithKeySpec]):
             keyed = pa.StructArray.from_arrays([*parts, *rows.flatten()], fields=fields)
             return columns.with_values(ArrowSequence(keyed))
 
-        return _of_columns(step, downstream, position)
+        return _of_columns(stage.clock.timed(self.spec.id, step), downstream, position)
 
 
 class MapBatches(OfBatches[MapBatchesSpec]):

@@ -13,6 +13,7 @@ from penstock import NotFoundError, admin
 from penstock.admin.job import logs as logs_module
 from penstock.admin.jobs import FoundJob
 from penstock.host.logs import log_directory, log_path, open_log
+from penstock.job.identity import uid_here
 from tests.support.stores.stopped_job import StoppedJob, saved
 from tests.support.tools.cli import call
 
@@ -29,7 +30,7 @@ class Log:
     """A container's log, as its process writes it."""
 
     def __init__(self, job: FoundJob, container: str) -> None:
-        folder = log_directory(job.config, job.paths)
+        folder = log_directory(job.config, job.paths, uid_here(job.objects, job.paths, job.config.job.root))
         folder.mkdir(parents=True, exist_ok=True)
         self.path = log_path(str(folder), container, "0123456789abcdef")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -25,9 +26,10 @@ from penstock.checkpoint.versions.v2 import CheckpointV2
 from penstock.cli.main import app
 from penstock.errors import ConfigError, FailedMessage, UserCodeError
 from penstock.host.logs import log_path
+from penstock.job.identity import adopt, settle
 from penstock.job.lease import LeaseHolder, LeaseState, acquire
 from penstock.job.paths import JobPaths
-from penstock.job.shown_failure import Failure, LastWords, failure_board, failure_of, put_failure
+from penstock.job.shown_failure import Failure, LastWords, RunFailure, failure_board, failure_of, put_failure
 from penstock.objects.file import FileObjectStore
 from penstock.system.base import OpenTransaction
 from penstock.system.local.admin import LocalAdmin
@@ -350,6 +352,23 @@ def test_both_readings_of_a_job_name(objects: FileObjectStore) -> None:
     assert call_json("status", "a", "-c", "job.id=2")["runId"] == "third"
 
 
+def test_jobs_of_one_name_in_two_roots_have_logs_of_their_own(objects: FileObjectStore, tmp_path: Path) -> None:
+    CheckpointLog(objects, PATHS).claim("run-a")
+    settle(objects, PATHS, str(objects.root))
+    second = tmp_path / "another"
+    shutil.copytree(objects.root, second)
+    here = call_json("status", "flights", "--no-wait")["logs"]
+    copied = call_json("status", "flights", "--no-wait", "-c", f"job.root={second}")["logs"]
+    assert copied != here, "a copy is not the job whose containers run"
+    adopt(FileObjectStore(second), PATHS, str(second), moved=False)
+    found = {
+        here,
+        copied,
+        call_json("status", "flights", "--no-wait", "-c", f"job.root={second}")["logs"],
+    }
+    assert len(found) == 3
+
+
 def test_status_names_the_containers_of_this_host(log: CheckpointLog, home: Path) -> None:
     """They are those that log where the job's containers do, not those of other jobs."""
     assert call_json("status", "flights", "--no-wait")["containers"] == []
@@ -375,7 +394,7 @@ def last_words(objects: FileObjectStore, error: Exception, epoch: int, lost: str
     lease.lost = lost
     with suppress(type(error)), ExitStack() as undo:
         undo.callback(lease.release)
-        undo.push(LastWords(failure_board(objects, PATHS), lease, epoch))
+        undo.push(LastWords(failure_board(objects, PATHS), lease, lambda: epoch))
         raise error
 
 
@@ -412,8 +431,8 @@ def test_last_words_of_a_replaced_driver_do_not_hide_those_of_the_newer_run(obje
     log = CheckpointLog(objects, PATHS)
     old, new = log.claim("run-a").epoch, log.claim("run-a").epoch
     shown = failure_board(objects, PATHS)
-    put_failure(shown, new, Failure(5, "the newer run"))
-    put_failure(shown, old, Failure(6, "the replaced one"))
+    put_failure(shown, RunFailure(new, Failure(5, "the newer run")))
+    put_failure(shown, RunFailure(old, Failure(6, "the replaced one")))
     assert failure_of(shown, new) == Failure(5, "the newer run")
     assert failure_of(shown, old) is None
     newest = log.claim("run-a").epoch
@@ -425,7 +444,7 @@ def test_a_stop_is_no_failure(objects: FileObjectStore) -> None:
     epoch = CheckpointLog(objects, PATHS).claim("run-a").epoch
     lease = acquire(objects, PATHS, LeaseHolder.of_this_process("run-a"), LONG_MS, time.monotonic() + DEADLINE_S)
     shown = failure_board(objects, PATHS)
-    words = LastWords(shown, lease, epoch, stops=ConfigError)
+    words = LastWords(shown, lease, lambda: epoch, stops=ConfigError)
     words.say(KeyboardInterrupt())
     words.say(ConfigError("somebody stopped the run"))
     assert failure_of(shown, epoch) is None
@@ -456,7 +475,7 @@ def test_a_job_whose_driver_was_killed_has_failed_since_its_last_sign_of_life(ob
     facts = call_json("status", "flights")
     assert (facts["status"], facts["failure"]["sinceMs"]) == ("failed", 1_700_000_000_000)
     said = " ".join(call("status", "flights")[0].split())
-    assert "its driver is gone, its last sign of life was at 2023-11-14T22:13:20.000Z" in said
+    assert "its driver is silent, its last sign of life was at 2023-11-14T22:13:20.000Z" in said
     assert "pid 7 on host `elsewhere`" in said
 
 
@@ -468,6 +487,23 @@ def test_a_run_that_had_ended_before_it_was_killed_has_not_failed(objects: FileO
     log.append(record(claim, 3, first.id, ended="stopped"))
     put_lease(objects)
     assert call_json("status", "flights")["status"] == "not running"
+
+
+def test_a_silent_driver_of_another_host_is_not_said_to_be_gone(objects: FileObjectStore) -> None:
+    CheckpointLog(objects, PATHS).claim("other-run")
+    put_lease(objects, renewed_ms=1_700_000_000_000)
+    error = call_json("status", "flights")["failure"]["error"]
+    assert "gone, is stopped, or does not reach the job root" in error
+    assert "is gone," not in error.replace("it is gone, is stopped", "")
+
+
+def test_words_of_an_older_start_do_not_speak_for_a_driver_that_was_killed(objects: FileObjectStore) -> None:
+    log = CheckpointLog(objects, PATHS)
+    claim = log.claim("other-run")
+    put_failure(failure_board(objects, PATHS), RunFailure(claim.epoch, Failure(5, "of an older start"), "older"))
+    assert call_json("status", "flights")["failure"]["error"] == "of an older start"
+    put_lease(objects)
+    assert "its driver is silent" in call_json("status", "flights")["failure"]["error"]
 
 
 def test_damaged_last_words_hide_nothing_else(objects: FileObjectStore) -> None:

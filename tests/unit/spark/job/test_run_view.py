@@ -66,6 +66,22 @@ def test_the_rate_is_that_of_the_last_seconds_whatever_the_batches_were() -> Non
     assert slow == pytest.approx(20)
 
 
+def test_a_long_batch_after_an_idle_time_has_no_rate_yet() -> None:
+    clock, board = SettableClock(), ProgressBoard()
+    board.update(phase="running", last=progress(1, 100, 100))
+    observer = RunObserver(Job("shop-1", "r", board, StopRequest()), clock.monotonic)
+    for _ in range(20):
+        clock.advance(1)
+        idle = str(observer.look())
+    assert "0/s" in idle
+    with board.batch(2, 5_000):
+        for _ in range(40):
+            clock.advance(1)
+            assert "/s" not in str(observer.look())
+    board.update(last=progress(2, 5_100, 5_100))
+    assert observer.look().rate == pytest.approx(5_000 / 40, rel=0.3)
+
+
 def test_a_batch_that_takes_long_shows_how_far_it_is() -> None:
     clock = SettableClock()
     done = {1: 4000}

@@ -1,0 +1,166 @@
+"""The state of a run in its metrics: idle, waiting, hanging and unable to commit are told apart."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.api.ssp import SystemStreamPartition
+from penstock.driver.show.end_watch import EndWatch
+from penstock.driver.show.progress import now_ms
+from penstock.driver.show.run_state import PHASES, Uncommitted
+from penstock.errors import SystemAwayError
+from penstock.metrics.snapshot import GaugeValue, MetricId
+from penstock.spark.job.handle import Job
+from penstock.system.memory import MemorySystem
+from penstock.testing.in_process import InProcessDriver
+from tests.support.jobs.home import wait_until
+from tests.support.world.sums_job import SumsWorld, drain
+
+LAG = "messages-behind-high-watermark"
+
+
+def gauge(driver: InProcessDriver, name: str, group: str = "job") -> float | None:
+    found = driver.board.metrics.snapshot().get(MetricId("job", group, name))
+    assert found is None or isinstance(found, GaugeValue)
+    return None if found is None else found.value
+
+
+def phases(driver: InProcessDriver) -> set[str]:
+    return {phase for phase in PHASES if gauge(driver, "active", f"phase.{phase}")}
+
+
+def lag(driver: InProcessDriver) -> float | None:
+    return gauge(driver, LAG, "stream.m.events")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[SumsWorld]:
+    world = SumsWorld(tmp_path)
+    yield world
+    world.close()
+
+
+def test_an_idle_job_has_committed_everything_and_waits_for_nothing(world: SumsWorld) -> None:
+    began = now_ms()
+    driver = world.driver()
+    assert phases(driver) == {"starting"}
+    assert gauge(driver, "last-checkpoint-ms") is None
+    driver.loop.start()
+    world.put(*range(9))
+    drain(driver)
+    assert began <= (gauge(driver, "uncommitted-since-ms") or 0) <= now_ms()
+    driver.loop.commit()
+    assert phases(driver) == {"running"}
+    assert began <= (gauge(driver, "last-checkpoint-ms") or 0) <= now_ms()
+    zeros = ("uncommitted-since-ms", "outage-since-ms", "batch-since-ms", "failures-since-checkpoint", "stalled-ms")
+    assert {name: gauge(driver, name) for name in zeros} == dict.fromkeys(zeros, 0)
+    assert gauge(driver, "containers") == 2
+    assert gauge(driver, "epoch") == driver.loop.epoch
+    assert lag(driver) == 0
+
+
+def test_a_rewind_is_another_epoch_and_a_failure_until_the_next_checkpoint(world: SumsWorld) -> None:
+    driver = world.driver()
+    driver.loop.start()
+    before, began = driver.loop.epoch, gauge(driver, "phase-since-ms")
+    driver.fleet.lose(0)
+    world.put(1)
+    drain(driver)
+    assert (gauge(driver, "epoch") or 0) > before
+    assert gauge(driver, "failures-since-checkpoint") == 1
+    assert (gauge(driver, "phase-since-ms") or 0) >= (began or 0)
+    driver.loop.commit()
+    assert gauge(driver, "failures-since-checkpoint") == 0
+
+
+def test_what_a_commit_in_flight_has_not_is_still_uncommitted() -> None:
+    found = Uncommitted()
+    found.batch_ended(10)
+    found.batch_ended(20)
+    assert found.since_ms == 10
+    found.commit_began()
+    assert found.since_ms == 10, "the commit is not complete yet"
+    found.batch_ended(30)
+    found.batch_ended(40)
+    found.commit_completed()
+    assert found.since_ms == 30
+    found.commit_began()
+    found.commit_completed()
+    assert found.since_ms == 0
+
+
+def test_a_system_that_is_away_is_an_outage(world: SumsWorld) -> None:
+    driver = world.driver(job_retry_max=0)
+    driver.loop.start()
+    driver.loop.parts.failures.count(SystemAwayError("nobody answers"))
+    since = gauge(driver, "outage-since-ms") or 0
+    assert since > 0
+    assert gauge(driver, "failures-since-checkpoint") == 0, "a wait is no failure"
+    driver.loop.parts.failures.none()
+    assert gauge(driver, "outage-since-ms") == 0
+
+
+class Hangs(ps.StreamTask):
+    reached = threading.Event()
+    gate = threading.Event()
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        self.reached.set()
+        self.gate.wait(60)
+
+
+def test_while_a_batch_hangs_its_age_grows_and_the_lag_is_that_of_now(tmp_path: Path) -> None:
+    world = SumsWorld(tmp_path)
+    app = ps.StreamApplication("sums")
+    app.input("m.events", key=ps.String(), value=ps.Integer()).partition_by(lambda value: str(value)).process(Hangs)
+    driver = world.make(app.graph(), {"job.batch.max.messages": 4}, containers=1)
+    driver.loop.start()
+    world.put(1, 2, 3)
+    running = threading.Thread(target=driver.loop.step)
+    running.start()
+    try:
+        assert Hangs.reached.wait(60)
+        world.put(*range(23_499))
+        watch = EndWatch([driver.job.inputs[0]], driver.job.streams.systems, driver.board.note_ends)
+        watch.look()
+        assert lag(driver) == 3 + 23_499
+        assert 0 < (gauge(driver, "batch-since-ms") or 0) <= now_ms()
+        wait_until(lambda: gauge(driver, "stalled-ms"), "a message that takes long")
+        watch.close()
+    finally:
+        Hangs.gate.set()
+        running.join(60)
+    assert gauge(driver, "batch-since-ms") == 0
+    driver.close()
+    world.close()
+
+
+def test_a_look_at_ends_keeps_what_is_known_of_a_system_that_is_away() -> None:
+    class Away(MemorySystem):
+        is_away = False
+
+        def partitions(self, stream: str) -> Any:
+            if self.is_away:
+                raise SystemAwayError("nobody answers")
+            return super().partitions(stream)
+
+    system, noted = Away("m"), dict[SystemStreamPartition, int]()
+    system.admin().create_stream("events", 2)
+    watch = EndWatch([ps.SystemStream("m", "events")], {"m": system}, noted.update)
+    watch.look()
+    assert noted == {SystemStreamPartition("m", "events", partition): 0 for partition in range(2)}
+    noted.clear()
+    system.is_away = True
+    watch.look()
+    assert noted == {}
+
+
+def test_every_phase_of_a_job_is_a_metric() -> None:
+    assert set(re.findall("`([a-z]+)`", Job.phase.__doc__ or "")) == set(PHASES)
