@@ -270,3 +270,12 @@ def test_what_is_refused(declare: Callable[[Any, Any], object], what: str) -> No
         declare(app.input("m.in"), app.output("m.late"))
     with pytest.raises(ps.ConfigError, match='order is "event-time"'):
         ps.TaskApplication("a", Shows, order="time")  # type: ignore[arg-type]
+
+
+def test_a_failure_names_the_message_among_those_that_are_handed_on_together() -> None:
+    with closing(TestRunner(ordered(), partitions=1)) as runner:
+        runner.input("m.in", [("a", 1), ("b", -1), ("c", 2)]).run()
+        with pytest.raises(ps.UserCodeError) as error:
+            runner.end_inputs()
+    failed = error.value.failed
+    assert (failed.stream, failed.offset, failed.key, failed.operator) == ("m.in", 1, "b", "o")
