@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from penstock.direct.messages import Answer, Broken, Ready, Reports, RunOrder, Sign
 from penstock.direct.stages import DeclinedError, DirectStages
 from penstock.file_modes import go_private
+from penstock.host.lossy import print_lossily
 from penstock.host.machine import watch_process
 from penstock.host.process import ignore_signals, settle
 from penstock.runtime.pandas_later import keep_pandas_out
@@ -59,6 +60,7 @@ def main() -> None:
     watch_process(int(sys.argv[2]), lambda: os._exit(0))
     ignore_signals()
     faulthandler.enable()
+    print_lossily()
     os.set_inheritable(int(sys.argv[1]), False)  # what the application starts must not keep it open
     connection = Connection(int(sys.argv[1]))
     driver = _Driver(connection)

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ import msgspec
 import orjson
 
 from penstock.config.settings import LogFormat
+from penstock.host.lossy import Dropped
 
 LINES_AT_ONCE = 20
 """The most lines that a container passes on with one beat. The others stay in its log."""
@@ -25,7 +26,7 @@ LINE_CHARACTERS = 1_000
 TRACEBACK_CHARACTERS = 4_000
 """The most characters of a traceback that goes with such a line: its end."""
 PRINTED = "printed"
-"""The logger of what the application prints."""
+"""The name of the logger in the records of what the application prints."""
 _OWN = "penstock"
 
 
@@ -129,10 +130,12 @@ class PassedOn(logging.Handler):
     """Keeps the newest lines of the application for the driver: what it prints, and logs at INFO and above. Lines of
     Penstock stay in the container's log."""
 
-    def __init__(self) -> None:
+    def __init__(self, dropped: Callable[[], Dropped] = Dropped) -> None:
+        """`dropped` tells the lines that the container's log has not taken."""
         super().__init__(logging.INFO)
         self._lines: deque[PassedLine] = deque()
         self._left_out = 0
+        self.dropped = dropped
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.name == _OWN or record.name.startswith(f"{_OWN}."):
@@ -140,13 +143,20 @@ class PassedOn(logging.Handler):
         if len(self._lines) >= LINES_AT_ONCE:
             self._left_out += 1
             return
+        try:
+            line = self._line(record)
+        except Exception:
+            return  # arguments that do not fit the text: the handler of the log says so, and nothing is raised
+        self._lines.append(line)
+
+    def _line(self, record: logging.LogRecord) -> PassedLine:
         work = work_now()
         message = record.getMessage()[:LINE_CHARACTERS]
         if record.exc_info and record.exc_info[0] is not None:
             trace = logging.Formatter().formatException(record.exc_info)
             message = f"{message}\n{trace[-TRACEBACK_CHARACTERS:]}"
         text = message.encode(errors="backslashreplace").decode()
-        self._lines.append(PassedLine(record.levelno, text, work.epoch, work.batch, work.task))
+        return PassedLine(record.levelno, text, work.epoch, work.batch, work.task)
 
     def take(self) -> tuple[list[PassedLine], int]:
         """The lines since the last call, and how many were left out."""
@@ -161,13 +171,17 @@ class PassedOn(logging.Handler):
 
 
 class PrintedText(io.TextIOBase):
-    """A standard output whose lines become lines of the log. Thread-safe: each thread has its own begun line."""
+    """A standard output whose lines become lines of the log. Thread-safe: each thread has its own begun line.
 
-    def __init__(self, level: int, buffer: Any) -> None:
+    The lines go to the handlers and not through `logging`: a handler of the application may itself print, and its
+    levels are not meant for what it prints.
+    """
+
+    def __init__(self, level: int, buffer: Any, handlers: Sequence[logging.Handler]) -> None:
         """`buffer` takes bytes, which go into the log as they are."""
         self.buffer = buffer
         self._level = level
-        self._logger = logging.getLogger(PRINTED)
+        self._handlers = handlers
         self._begun = threading.local()
 
     @property
@@ -188,5 +202,7 @@ class PrintedText(io.TextIOBase):
             rest = ""
         self._begun.text = rest
         for line in lines:
-            self._logger.log(self._level, "%s", line)
+            record = logging.LogRecord(PRINTED, self._level, "", 0, "%s", (line,), None)
+            for handler in self._handlers:
+                handler.handle(record)
         return len(text)

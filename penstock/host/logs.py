@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, TextIO
 from penstock.config.model import JobConfig
 from penstock.config.settings import LogFormat
 from penstock.host.log_lines import LineFormatter, PassedOn, PrintedText
+from penstock.host.lossy import LossyStream
 from penstock.host.machine import ending
 from penstock.job.paths import JobPaths
 
@@ -110,7 +111,8 @@ def log_to(path: Path) -> TextIO:
     log = _Log(path)
     raw: Any = _Stream(log)
     stream = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
-    sys.stdout = sys.stderr = stream
+    for name in ("stdout", "stderr", "__stdout__", "__stderr__"):  # the last two are Python's for "the real ones"
+        setattr(sys, name, stream)
     threading.Thread(target=log.watch, name="log", daemon=True).start()
     return stream
 
@@ -135,8 +137,9 @@ class _Log:
             return
         with self._lock:
             if os.fstat(1).st_size >= FILE_BYTES:
-                with suppress(OSError):  # the folder is gone: the open file goes on
+                with suppress(OSError):  # an earlier try has moved it, and could not begin the new one
                     self._path.replace(self._path.with_suffix(".log.1"))
+                with suppress(OSError):  # the folder is gone, or has no room: the open file goes on
                     self._open()
 
     def watch(self) -> None:
@@ -146,25 +149,15 @@ class _Log:
             self.cut()
 
 
-class _Stream(io.RawIOBase):
+class _Stream(LossyStream):
     """Python's output stream, which checks the size after each piece."""
 
     def __init__(self, log: _Log) -> None:
+        super().__init__(2, FILE_BYTES)
         self._log = log
 
-    def writable(self) -> bool:
-        return True
-
-    def fileno(self) -> int:
-        return 2
-
-    def write(self, data: bytes) -> int:  # type: ignore[override]
-        view = memoryview(data).cast("B")
-        size = len(view)
-        while view:
-            view = view[os.write(2, view[:FILE_BYTES]) :]
-            self._log.cut()
-        return size
+    def written(self) -> None:
+        self._log.cut()
 
 
 # For callers that ask what became of a container.
@@ -210,11 +203,17 @@ def epitaph(pid: int, log: Path) -> Iterator[str]:
 def setup_logging(stream: TextIO, form: LogFormat, job: str) -> PassedOn:
     """Log to the stream, each line with the work that it belongs to, and what the application prints as well. Returns
     the lines for the driver."""
-    handler, passed_on = logging.StreamHandler(stream), PassedOn()
-    handler.setFormatter(LineFormatter(form, job))
+    raw: Any = stream.buffer
+    handler, passed_on = logging.StreamHandler(stream), PassedOn(lambda: raw.dropped)
+    formatter = LineFormatter(form, job)
+    handler.setFormatter(formatter)
+    raw.note = lambda text: formatter.format(
+        logging.makeLogRecord({"name": __name__, "levelname": "ERROR", "msg": text})
+    )
     root = logging.getLogger()
     root.setLevel(logging.INFO)
     for each in (handler, passed_on):
         root.addHandler(each)
-    sys.stdout, sys.stderr = (PrintedText(level, stream.buffer) for level in (logging.INFO, logging.WARNING))
+    levels = (logging.INFO, logging.WARNING)
+    sys.stdout, sys.stderr = (PrintedText(level, stream.buffer, (handler, passed_on)) for level in levels)
     return passed_on

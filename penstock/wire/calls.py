@@ -88,7 +88,7 @@ BOOTSTRAP = Call(
     lambda config, _: config.side_inputs.bootstrap_timeout_ms / 1000 + _MINUTE,
 )
 START_RUN = Call("start-run", StartRun, NoneType)
-END = Call("end", EndBatch, NoneType, again=Retry(pause_s=0.0))
+END = Call("end", EndBatch, NoneType, again=Retry(pause_s=0.02, growth=1.0))
 SNAPSHOT = Call("snapshot", TakeSnapshot, NoneType)
 UPLOAD = Call(
     "upload",

@@ -24,6 +24,7 @@ from penstock.wire.address import ContainerAddress
 from penstock.wire.auth import call_options
 from penstock.wire.calls import BEAT, CLOSE_SECONDS, RENEW_PORT, Call
 from penstock.wire.endings import UnknownEnd, ending_of
+from penstock.wire.failures import carried_error
 from penstock.wire.protocol import Beat, Identity, NoArguments, RenewPort, Request
 from penstock.wire.tls import TlsIdentity, call_problem, connect
 
@@ -63,6 +64,7 @@ class ContainerClient:
         self._death: str | None = None
         self._beats: threading.Thread | None = None
         self._disconnected = False
+        self._told_of_dropped = False
 
     def _connect(self, tls: TlsIdentity | None) -> flight.FlightClient:
         return connect(self.address.uri_from(machine_id()), self.address.certificate, tls, _KEEP_ALIVE)
@@ -122,9 +124,12 @@ class ContainerClient:
         try:
             options = call_options(self._secret, self.address.incarnation, timeout_s)
             for result in self._client.do_action(flight.Action(call.name, body), options):
-                yield call.decode(result.body.to_pybytes())
+                message = result.body.to_pybytes()
+                if (failure := carried_error(message)) is not None:
+                    raise self._error(call.name, failure)
+                yield call.decode(message)
         except flight.FlightServerError as error:
-            raise self._error(call.name, str(error)) from error
+            raise self._error(call.name, str(error).split(". Detail:")[0]) from error
         except (flight.FlightError, pa.ArrowException) as error:
             raise ContainerLostError(f"{self._name()} did not answer `{call.name}`: {call_problem(error)}") from error
 
@@ -156,7 +161,7 @@ class ContainerClient:
         with closing(self.stream(BEAT, ANY_EPOCH, NoArguments(), None)) as beats:
             for beat in beats:
                 self.note_metrics(beat.metrics)
-                self._log_lines(beat)
+                self.note_lines(beat)
                 self.last_beat = beat
                 self.last_beat_at = time.monotonic()
                 if self._disconnected:
@@ -174,8 +179,9 @@ class ContainerClient:
         if self._beats is not None:
             self._beats.join(timeout_s)
 
-    def _log_lines(self, beat: Beat) -> None:
-        """Log what the application has printed and logged in the container."""
+    def note_lines(self, beat: Beat) -> None:
+        """Log what the application has printed and logged in the container, and once that the container's own log does
+        not take it."""
         for line in beat.lines:
             work = Work(epoch=line.epoch, batch=line.batch, task=line.task)
             place = f"task {line.task}" if line.task >= 0 else f"container {self.address.container}"
@@ -183,6 +189,10 @@ class ContainerClient:
         if beat.lines_left_out:
             left_out = f"{beat.lines_left_out:,} more lines"
             tasks_logger.info("container %s: %s, see `penstock logs`", self.address.container, left_out)
+        if beat.lines_dropped and not self._told_of_dropped:
+            self._told_of_dropped = True
+            text = "container %s goes on without a part of its log: %s. The log: %s"
+            logger.warning(text, self.address.container, beat.lines_dropped, self.address.log_path)
 
     def note_metrics(self, rows: Sequence[Row]) -> None:
         if rows:
@@ -219,11 +229,10 @@ class ContainerClient:
 
     def _error(self, action: str, text: str) -> PenstockError:
         """The container's own error, with its original type."""
-        message = text.split(". Detail:")[0]
-        kind, colon, rest = message.partition(": ")
+        kind, colon, rest = text.partition(": ")
         if colon and kind in KINDS:
             return KINDS[kind](f"{rest}  (in {self._name()})")
-        return PenstockError(f"`{action}` failed in {self._name()}: {message}. Its log: {self.address.log_path}")
+        return PenstockError(f"`{action}` failed in {self._name()}: {text}. Its log: {self.address.log_path}")
 
     def _name(self) -> str:
         return f"container {self.address.container} (process {self.address.pid})"

@@ -15,6 +15,7 @@ from penstock.runtime.messages.packet import NO_PACKETS, PACKET_SCHEMA, Kind
 from penstock.runtime.messages.streams import run_together
 from penstock.wire.address import ContainerAddress
 from penstock.wire.auth import call_options
+from penstock.wire.failures import carried_error
 from penstock.wire.protocol import END_OF_INPUT, AttemptCall, dump
 from penstock.wire.tls import TlsIdentity, call_problem, connect
 
@@ -63,6 +64,9 @@ class AttemptStream:
         reports, attempts = 0, len(self._call.tasks)
         with self._blaming():
             for chunk in self._reader:
+                metadata = chunk.app_metadata
+                if (failure := carried_error(None if metadata is None else metadata.to_pybytes())) is not None:
+                    raise self._lost(failure)
                 reports += chunk.data.column("kind").to_pylist().count(Kind.REPORT)
                 yield chunk.data
         if reports != attempts:
@@ -83,12 +87,15 @@ class AttemptStream:
         try:
             yield
         except (flight.FlightError, pa.ArrowException) as error:
-            address, call = self._address, self._call
-            _clients.pop((os.getpid(), address.incarnation), None)
-            raise ContainerLostError(
-                f"container {address.container} (process {address.pid}) did not finish stage {call.stage} of "
-                f"batch {call.batch.number} for tasks {call.tasks}: {call_problem(error)}. Its log: {address.log_path}"
-            ) from error
+            raise self._lost(call_problem(error)) from error
+
+    def _lost(self, why: str) -> ContainerLostError:
+        address, call = self._address, self._call
+        _clients.pop((os.getpid(), address.incarnation), None)
+        return ContainerLostError(
+            f"container {address.container} (process {address.pid}) did not finish stage {call.stage} of "
+            f"batch {call.batch.number} for tasks {call.tasks}: {why}. Its log: {address.log_path}"
+        )
 
 
 def exchange(

@@ -334,6 +334,8 @@ class Beat:
     """Lines that the application has printed or logged since the last beat."""
     lines_left_out: int = 0
     """Further lines, which are in the container's log only."""
+    lines_dropped: str = ""
+    """The lines that the container's log has not taken since it began, in words; empty if it took all."""
     wants_commit: bool = False
     """True if backends have time-based work for which they need a commit."""
     work: list[TaskWork] = field(default_factory=list)

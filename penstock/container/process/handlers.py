@@ -151,7 +151,10 @@ def _beat(container: Container, identity: Identity, request: NoArguments) -> Ite
             left -= 1
             lines, left_out = container.passed_on.take()
             beat = container.beat(process.memory_info().rss)
-            yield replace(beat, metrics=rows, lines=lines, lines_left_out=left_out)
+            dropped = container.passed_on.dropped()
+            yield replace(
+                beat, metrics=rows, lines=lines, lines_left_out=left_out, lines_dropped=str(dropped) if dropped else ""
+            )
             is_last = container.closed.wait(BEAT_SECONDS)
         lines, left_out = container.passed_on.take()
         if lines:

@@ -31,6 +31,7 @@ from penstock.runtime.stage.failure import failed_attempt
 from penstock.state.engines.engine import EngineFailedError
 from penstock.wire.auth import TokenCheck
 from penstock.wire.calls import CALLS
+from penstock.wire.failures import carried, status_text
 from penstock.wire.protocol import END_OF_INPUT, AttemptCall, StartRun, load
 from penstock.wire.tls import TlsIdentity
 
@@ -66,7 +67,7 @@ class ContainerServer(flight.FlightServerBase):  # type: ignore[misc]
         self._admit = admit
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
-        """The driver's calls. Errors come back as their text, with the kind in front."""
+        """The driver's calls. An error is the last answer."""
         self._note_peer(context)
         call = CALLS.get(action.type)
         if call is None:
@@ -76,13 +77,10 @@ class ContainerServer(flight.FlightServerBase):  # type: ignore[misc]
                 yield answer
                 if context.is_cancelled():
                     return
-        except PenstockError as error:
-            raise flight.FlightServerError(f"{type(error).__name__}: {error}") from error
-        except flight.FlightError:
-            raise
         except Exception as error:
-            logger.exception("action %s failed", action.type)
-            raise flight.FlightServerError(f"{type(error).__name__}: {error}") from error
+            if not isinstance(error, PenstockError):
+                logger.exception("action %s failed", action.type)
+            yield carried(error)
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Attempts of some tasks: packets in, packets out, at the same time."""
@@ -100,23 +98,47 @@ class ContainerServer(flight.FlightServerBase):  # type: ignore[misc]
             together = Together(len(call.tasks))
             failed = _begin(epoch, call, running, together)
             for chunk in reader:
-                if chunk.app_metadata is not None and chunk.app_metadata.to_pybytes() == END_OF_INPUT:
+                if _is_end(chunk):
                     last = chunk.data  # without it the worker has ended, and trailers are missing
                     break
                 _send(writer, _outputs(chunk.data, attempts, running))
             # One stream for all: for a small batch this is one message, reports and all, however many the tasks.
             _send(writer, chain(_outputs(last, attempts, running), _rest(attempts, running, together, failed)))
-        except PenstockError as error:
-            raise flight.FlightServerError(str(error)) from error
+        except BaseException as error:
+            if not isinstance(error, PenstockError):
+                logger.exception("attempts failed")
+            _abandon(attempts, running)
+            if not _tell(error, reader, writer):
+                raise flight.FlightServerError(status_text(error)) from error
         finally:
-            if attempts is not None:
-                for attempt in running.values():
-                    attempts.abandon(attempt)
+            _abandon(attempts, running)
 
     def _note_peer(self, context: Any) -> None:
         """Admit the peer: Flight serves only calls that had the token."""
         if self._admit is not None:
             self._admit(context.peer())
+
+
+def _abandon(attempts: Attempts | None, running: dict[int, RunningAttempt]) -> None:
+    while attempts is not None and running:
+        attempts.abandon(running.popitem()[1])
+
+
+def _tell(error: BaseException, reader: Any, writer: Any) -> bool:
+    """Send the error as the last message, and take the rest of the input: a caller whose write fails would learn only
+    the status of the call. Returns False if the caller has gone."""
+    try:
+        writer.write_with_metadata(NO_PACKETS, carried(error, kind=not isinstance(error, PenstockError)))
+        for chunk in reader:
+            if _is_end(chunk):
+                break
+    except (pa.ArrowException, flight.FlightError, OSError, StopIteration):
+        return False
+    return True
+
+
+def _is_end(chunk: Any) -> bool:
+    return chunk.app_metadata is not None and chunk.app_metadata.to_pybytes() == END_OF_INPUT
 
 
 def _begin(epoch: Epoch, call: AttemptCall, running: dict[int, RunningAttempt], together: Together) -> list[Packet]:

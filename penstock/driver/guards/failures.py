@@ -1,8 +1,12 @@
-"""Counts failures since the last checkpoint: each is retried, until there are too many."""
+"""Counts failures since the last checkpoint: each is retried, until there are too many.
+
+Every way to try something again passes here, so the pauses are here as well.
+"""
 
 from __future__ import annotations
 
 import logging
+import threading
 from typing import TypeVar
 
 from penstock.driver.context import RunContext
@@ -11,6 +15,19 @@ from penstock.errors import ContainerLostError, PenstockError, SystemAwayError
 
 logger = logging.getLogger(__name__)
 E = TypeVar("E", bound=Exception)
+_PAUSE_SECONDS = 0.5
+_LONGEST_PAUSE_SECONDS = 10.0
+
+
+def pause_s(count: int) -> float:
+    """The pause after so many failures since the last checkpoint. One is answered at once: most often a container was
+    killed. What fails again needs time to pass, such as a disk that is full.
+
+    Example:
+        >>> [pause_s(count) for count in range(1, 9)]
+        [0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
+    """
+    return 0.0 if count < 2 else min(_PAUSE_SECONDS * 2.0 ** min(count - 2, 10), _LONGEST_PAUSE_SECONDS)
 
 
 class Failures:
@@ -25,6 +42,8 @@ class Failures:
         self._fleet = run.fleet
         self._runner = run.runner
         self._board = run.board
+        self._stop = run.stop
+        self._clock = run.clock
         self._count = 0
 
     def reset(self) -> None:
@@ -38,8 +57,8 @@ class Failures:
         self._outages.over()
 
     def count(self, error: Exception, *, then: str = "") -> None:
-        """Count a failure. `then` says what follows if it is retried. If a system is away, this waits for a while, and
-        counts nothing once the run has a checkpoint.
+        """Count a failure, and wait before it is retried if it is not the first one. `then` says what follows. If a
+        system is away, this waits for a while, and counts nothing once the run has a checkpoint.
 
         Raises PenstockError if there are too many, or if nothing can be tried again.
         """
@@ -51,16 +70,25 @@ class Failures:
         self._board.update(failures=self._count)
         self._board.metrics.retries.inc()
         if self._count <= self._limit:
-            text = "failure %d since the %s, at most %d are retried%s: %s"
-            logger.warning(text, self._count, self._since, self._limit, then, error)
+            pause = 0.0 if isinstance(error, SystemAwayError) else pause_s(self._count)
+            after = f", in {pause:g} s" if pause else ""
+            text = "failure %d since the %s, at most %d are retried%s%s: %s"
+            logger.warning(text, self._count, self._since, self._limit, then, after, error)
             if isinstance(error, SystemAwayError):
                 self._outages.wait(error)
+            self._clock.wait(self._hurry, pause)
             return
         times = "A failure" if self._limit == 0 else f"{self._count} failures"
         raise PenstockError(
             f"{times} since the {self._since}; job.retry.max is {self._limit}. The last one: {error}. {self._kept}; "
             "start the job again once the cause is gone"
         ) from error
+
+    @property
+    def _hurry(self) -> threading.Event:
+        """The event that ends a pause: the request to stop. A run that is stopping already pauses all the same, before
+        it tries its last commit again, until it is to end at once."""
+        return self._stop.immediate if self._stop.graceful.is_set() else self._stop.graceful
 
     @property
     def _since(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -15,14 +15,18 @@ from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch
 from penstock.container.epoch.container import Container
 from penstock.container.process.handlers import HANDLERS, serve
 from penstock.container.process.server import ContainerServer
-from penstock.errors import ContainerLostError, CorruptError, NotFoundError, PenstockError
+from penstock.errors import ContainerLostError, CorruptError, NotFoundError, PenstockError, SystemAwayError
 from penstock.host.machine import machine_id
 from penstock.outbox.unpublished import OutboxObject, Part
 from penstock.wire.address import ContainerAddress
 from penstock.wire.auth import TokenCheck
 from penstock.wire.calls import CALLS, CLOSE, CLOSE_SECONDS, OPEN, Call
 from penstock.wire.client import ContainerClient
+from penstock.wire.exchange import exchange
+from penstock.wire.failures import LONGEST_ERROR
 from penstock.wire.protocol import (
+    AttemptCall,
+    Beat,
     Bootstrap,
     CleanUp,
     EndBatch,
@@ -81,8 +85,14 @@ class Counted:
     number: int
 
 
+FAILURES: list[BaseException] = []
+"""What the call raises, if it is to raise."""
+
+
 def _count(container: Container, identity: Identity, request: Count) -> Iterator[Counted]:
     container.check_incarnation(identity)
+    if FAILURES:
+        raise FAILURES.pop()
     if request.up_to < 0:
         raise NotFoundError(f"there is no way to {request.up_to}")
     for number in range(request.up_to):
@@ -116,6 +126,77 @@ def test_a_new_call_is_a_request_a_line_and_a_handler(client: ContainerClient) -
 def test_a_handlers_error_keeps_its_kind(client: ContainerClient) -> None:
     with pytest.raises(NotFoundError, match=r"there is no way to -1  \(in container c1"):
         client.ask(COUNT, 1, Count(-1), 10)
+
+
+TEXTS = {
+    "short": "no",
+    "long": "x" * 100_000,
+    "another script": "дом " * 20_000,
+    "with what only gRPC escapes": "% \r\n\x00\x7f\ud800 " * 5_000,
+    "with a detail": "ERROR: duplicate key. Detail: Key (id)=(1) already exists.",
+    "with another kind": "CorruptError: NotFoundError: no",
+}
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
+@pytest.mark.parametrize("kind", [NotFoundError, SystemAwayError, PenstockError])
+def test_an_error_arrives_as_it_is_however_long(client: ContainerClient, text: str, kind: type[PenstockError]) -> None:
+    FAILURES.append(kind(text))
+    with pytest.raises(kind) as caught:
+        client.ask(COUNT, 1, Count(1), 10)
+    assert type(caught.value) is kind
+    shown = text.encode(errors="backslashreplace").decode()
+    assert str(caught.value) == f"{shown}  (in container c1 (process {os.getpid()}))"
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
+def test_what_nobody_foresaw_arrives_with_its_type(client: ContainerClient, text: str) -> None:
+    FAILURES.append(ZeroDivisionError(text))
+    with pytest.raises(PenstockError) as caught:
+        client.ask(COUNT, 1, Count(1), 10)
+    shown = text.encode(errors="backslashreplace").decode()
+    assert str(caught.value).startswith(f"`count` failed in container c1 (process {os.getpid()}): ZeroDivisionError: ")
+    assert f"ZeroDivisionError: {shown}. Its log: no log" in str(caught.value)
+
+
+def test_of_an_endless_error_the_beginning_and_the_end_arrive(client: ContainerClient) -> None:
+    FAILURES.append(NotFoundError(f"begin{'x' * 50_000_000}end"))
+    with pytest.raises(
+        NotFoundError, match=r"^beginx+ \.\.\. \(49,\d+,\d+ characters left out\) \.\.\. x+end  \(in "
+    ) as caught:
+        client.ask(COUNT, 1, Count(1), 10)
+    assert len(str(caught.value)) < LONGEST_ERROR + 100
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
+@pytest.mark.parametrize("kind", [ContainerLostError, ZeroDivisionError])
+def test_the_error_of_attempts_arrives_as_it_is(
+    client: ContainerClient, monkeypatch: pytest.MonkeyPatch, text: str, kind: type[Exception]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise kind(text)
+
+    monkeypatch.setattr(Container, "epoch", refuse)
+    call = AttemptCall(Identity("me", 1), BATCH, 1, [0])
+    with pytest.raises(ContainerLostError) as caught:
+        list(exchange(client.address, SECRET, call, iter(()), lambda batch: (batch, batch.slice(0, 0))))
+    shown = text.encode(errors="backslashreplace").decode()
+    named = "" if kind is ContainerLostError else "ZeroDivisionError: "
+    assert str(caught.value) == (
+        f"container c1 (process {os.getpid()}) did not finish stage 1 of batch 7 for tasks [0]: {named}{shown}. "
+        "Its log: no log"
+    )
+
+
+def test_a_log_that_takes_no_lines_is_told_once(client: ContainerClient, caplog: pytest.LogCaptureFixture) -> None:
+    beat = Beat("c1", "me", 0, 0, 0, lines_dropped="3 lines could not be written and were dropped: no room")
+    for each in (replace(beat, lines_dropped=""), beat, beat):
+        client.note_lines(each)
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "penstock.wire.client"]
+    assert line == (
+        "container c1 goes on without a part of its log: 3 lines could not be written and were dropped: no room. "
+        "The log: no log"
+    )
 
 
 def test_a_call_without_an_answer_is_a_lost_container(client: ContainerClient) -> None:

@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.errors import FencedError, PenstockError, PenstockTimeoutError, RetryableError, UserCodeError
+from penstock.errors import (
+    ContainerLostError,
+    FencedError,
+    PenstockError,
+    PenstockTimeoutError,
+    RetryableError,
+    UserCodeError,
+)
+from penstock.testing import SettableClock
 from penstock.wire.ports import RunBrokenError
 from tests.support.streams.gappy_system import GappySystem
 from tests.support.world.sums_job import TASKS, SumsWorld, at_end, drain, once, raising, state
@@ -106,6 +114,20 @@ def test_too_many_failures_end_the_run(world: SumsWorld) -> None:
     driver.runner.at = lambda _: raising(RunBrokenError("broken again"))()
     with pytest.raises(PenstockError, match=r"3 failures since the last checkpoint.*broken again"):
         drain(driver)
+
+
+@pytest.mark.parametrize("error", [RunBrokenError, ContainerLostError], ids=["batch", "container"])
+def test_what_fails_again_and_again_is_tried_after_pauses(world: SumsWorld, error: type[Exception]) -> None:
+    """A disk that is full for a moment ends no run."""
+    world.put(1)
+    clock, keys = SettableClock(), {"job.retry.max": 5}
+    driver = world.make(world.app.graph(), keys, containers=2, clock=clock)
+    driver.loop.start()
+    driver.runner.at = lambda _: raising(error("no space left on device"))()
+    before = len(clock.waited)
+    with pytest.raises(PenstockError, match=r"6 failures since the last checkpoint.*no space left"):
+        drain(driver)
+    assert [seconds for seconds in clock.waited[before:] if seconds >= 0.5] == [0.5, 1.0, 2.0, 4.0]
 
 
 def test_a_failing_application_ends_the_run_and_its_batch_is_not_applied(world: SumsWorld) -> None:
