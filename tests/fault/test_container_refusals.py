@@ -9,7 +9,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import psutil
-import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
@@ -24,10 +23,12 @@ from penstock.errors import (
     PenstockTimeoutError,
     RetryableError,
 )
+from penstock.runtime.messages.packet import NO_PACKETS, PACKET_SCHEMA
 from penstock.wire.auth import call_options
 from penstock.wire.calls import CLOSE, OPEN
 from penstock.wire.client import ContainerClient
-from penstock.wire.protocol import NoArguments, OpenEpoch
+from penstock.wire.failures import carried_error
+from penstock.wire.protocol import END_OF_INPUT, NoArguments, OpenEpoch
 from tests.support.apps.container_app import RAISES, messages, oracle
 from tests.support.oracles.tracebacks import frames_of_penstock
 from tests.support.processes.containers import DEADLINE_S, SECRET, ContainerProcess, Job, stored
@@ -45,9 +46,11 @@ def job(tmp_path: Path, container: ContainerProcess) -> Job:
     return job
 
 
-def _read_one(client: flight.FlightClient, options: flight.FlightCallOptions) -> None:
-    _, reader = client.do_exchange(flight.FlightDescriptor.for_command(b"garbage"), options)
-    reader.read_chunk()
+def _read_one(client: flight.FlightClient, options: flight.FlightCallOptions) -> flight.FlightStreamChunk:
+    writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(b"garbage"), options)
+    writer.begin(PACKET_SCHEMA)
+    writer.write_with_metadata(NO_PACKETS, END_OF_INPUT)
+    return reader.read_chunk()
 
 
 def test_calls_without_the_right_token_are_refused_and_logged_once(container: ContainerProcess, job: Job) -> None:
@@ -143,11 +146,12 @@ def test_garbage_bytes_on_the_port(container: ContainerProcess, job: Job) -> Non
 def test_malformed_calls_are_errors_and_the_container_goes_on(container: ContainerProcess, job: Job) -> None:
     address = container.address
     client, options = flight.connect(address.tcp_uri), call_options(SECRET, address.incarnation, DEADLINE_S)
-    for action, body in (("open", b""), ("end", b"{"), ("end", b"{}"), ("snapshot", b"[]"), ("no-such", b"")):
-        with pytest.raises(flight.FlightError):
-            list(client.do_action(flight.Action(action, body), options))
-    with pytest.raises((flight.FlightError, pa.ArrowException)):
-        _read_one(client, options)
+    for action, body in (("open", b""), ("end", b"{"), ("end", b"{}"), ("snapshot", b"[]")):
+        (answer,) = client.do_action(flight.Action(action, body), options)
+        assert str(carried_error(answer.body.to_pybytes())).startswith("CorruptError: ")
+    with pytest.raises(flight.FlightError):
+        list(client.do_action(flight.Action("no-such", b""), options))
+    assert "is damaged" in str(carried_error(_read_one(client, options).app_metadata.to_pybytes()))
     client.close()
     job.run_batch(1, messages(10))
 

@@ -76,7 +76,8 @@ class Failures:
             logger.warning(text, self._count, self._since, self._limit, then, after, error)
             if isinstance(error, SystemAwayError):
                 self._outages.wait(error)
-            self._clock.wait(self._hurry, pause)
+            elif pause:
+                self._clock.wait(self._hurry, pause)
             return
         times = "A failure" if self._limit == 0 else f"{self._count} failures"
         raise PenstockError(
