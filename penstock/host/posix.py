@@ -6,6 +6,7 @@ tests hide what it alone has, and what this module has for macOS is otherwise un
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -23,6 +24,7 @@ import psutil
 SOCKET_PATH_BYTES = 103
 """The longest path of a Unix socket on macOS and BSD; Linux has room for 107."""
 _LOOK_SECONDS = 0.2
+_PR_SET_CHILD_SUBREAPER = 36
 _NO_FULL_SYNC = frozenset({errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOTTY})
 
 
@@ -109,6 +111,17 @@ def await_end(pid: int) -> None:
             process = psutil.Process(pid)
             while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:  # nor has another one its pid
                 time.sleep(_LOOK_SECONDS)
+
+
+def adopt_orphans() -> bool:
+    """Become the parent of every descendant whose own parent ends, in place of process 1. True if that is so, which is
+    on Linux alone."""
+    if sys.platform != "linux":
+        return False
+    try:
+        return int(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) == 0
+    except (OSError, AttributeError):
+        return False
 
 
 def boot_time() -> float:

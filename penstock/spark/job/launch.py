@@ -38,7 +38,13 @@ from penstock.spark.job.handle import Job
 from penstock.spark.job.run_view import log_progress
 from penstock.spark.job.stop_signals import former_handlers, pass_on, stop_on_signals
 from penstock.spark.session.gateway import hear_signals_of_submit, quiet_py4j, spark_died, stop_context
-from penstock.spark.session.session import check_session, create_context, idle_limit, warn_of_clear_text
+from penstock.spark.session.session import (
+    check_session,
+    create_context,
+    idle_limit,
+    warn_of_clear_text,
+    warn_of_unseen_memory,
+)
 from penstock.spark.versions import needs_classic
 from penstock.spark.workers.packages import Shipment
 from penstock.start.facts import StartRequest
@@ -285,12 +291,15 @@ def open_on_spark(
 
 
 def container_spec(context: SparkContext, job: PreparedJob, shipment: Shipment) -> ContainerSpec:
-    """The spec of a run's containers. Warns if secrets would cross the network in clear."""
+    """The spec of a run's containers. Warns if secrets would cross the network in clear, or
+    YARN would not count the containers' memory."""
     config, host = job.config, _container_host(context)
     enabled = config.container.tls_enabled
     tls = host is None if enabled is None else enabled
     if host is None:
-        warn_of_clear_text(dict(context.getConf().getAll()), tls=tls)
+        conf = dict(context.getConf().getAll())
+        warn_of_clear_text(conf, tls=tls)
+        warn_of_unseen_memory(conf)
     keeps_stores = config.job.keeps_copies or bool(job.topology.graph.side_stores)
     return ContainerSpec(
         run_id=f"{job.claim.run_id}-{secrets.token_hex(4)}",

@@ -25,6 +25,7 @@ from penstock.spark.session.spark_conf import is_true, outside_conf, seconds, us
 
 logger = logging.getLogger(__name__)
 _SOCKETS = "spark.python.unix.domain.socket.dir"
+_DAEMON = "spark.python.daemon.module"
 _IDLE_SECONDS = "spark.python.worker.idleTimeoutSeconds"
 _KILL_IDLE = "spark.python.worker.killOnIdleTimeout"
 _DEFAULTS = {
@@ -156,7 +157,7 @@ def worker_daemon(spark_conf: Mapping[str, str]) -> dict[str, str]:
     is_local = spark_conf.get("spark.master", "local").startswith("local")
     if shipped or (is_local and not forks_with_libraries()):
         return {}
-    return {"spark.python.daemon.module": "penstock.spark.workers.worker_daemon"}
+    return {_DAEMON: "penstock.spark.workers.worker_daemon"}
 
 
 def check_session(session: SparkSession, container: ContainerSettings) -> None:
@@ -191,6 +192,18 @@ def warn_of_clear_text(conf: Mapping[str, str], *, tls: bool) -> None:
         logger.warning(
             "Spark itself sends its tasks in clear, and with them the run's secret and the key by which containers "
             "know their callers: set `spark.authenticate` and `spark.network.crypto.enabled` to true"
+        )
+
+
+def warn_of_unseen_memory(conf: Mapping[str, str]) -> None:
+    """Warn if YARN does not count the containers' memory, by the `spark.*` keys. It counts the descendants of an
+    executor; PySpark's own daemon leaves containers to process 1 once the worker that started them has ended."""
+    if conf.get("spark.master", "").startswith("yarn") and not conf.get(_DAEMON, "").startswith("penstock."):
+        logger.warning(
+            "YARN does not count the memory of this job's containers, because Spark's own daemon (`%s`) forks the "
+            "Python workers: leave room for them on the hosts. With Penstock installed there, and without "
+            "`spark.submit.pyFiles` and `spark.files`, containers stay below their executor, and YARN counts them",
+            _DAEMON,
         )
 
 

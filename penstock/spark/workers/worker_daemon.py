@@ -19,12 +19,16 @@ from types import SimpleNamespace
 from typing import Any
 
 from penstock.file_modes import go_private
+from penstock.host.posix import adopt_orphans
 
 
 def main() -> None:
     """Load, then serve Spark's requests for workers until it closes standard input."""
     _prefer_installed_pyspark()
     go_private()
+    # A container outlives the worker that starts it. With this process as its parent, and not process 1, it stays where
+    # a cluster manager looks for what an executor started, as YARN does to add up its memory.
+    adopt_orphans()
     from pyspark import daemon
 
     _load()

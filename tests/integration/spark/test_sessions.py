@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyspark
 import pytest
 from pyspark import cloudpickle
@@ -99,6 +100,7 @@ def loaded_modules(message: object) -> dict[str, Any]:
         "pandas": "pandas" in modules,
         "pyspark": getattr(modules.get("pyspark"), "__file__", None),
         "parent": Path(f"/proc/{os.getppid()}/cmdline").read_text().split("\0"),
+        "ancestors": [name for each in psutil.Process().parents() for name in each.cmdline()],
     }
 
 
@@ -118,3 +120,7 @@ def test_workers_and_containers_load_only_what_they_need(home: Home, spark: Spar
     assert not any(each[process]["pandas"] for each in found for process in ("worker", "container"))
     assert {each["worker"]["pyspark"] for each in found} == {pyspark.__file__}
     assert all("penstock.spark.workers.worker_daemon" in each["worker"]["parent"] for each in found)
+    below = [each["container"]["ancestors"] for each in found]
+    assert all("penstock.spark.workers.worker_daemon" in each for each in below), (
+        "YARN counts what is below an executor"
+    )

@@ -12,12 +12,14 @@ import sys
 import threading
 from pathlib import Path
 
+import psutil
 import pytest
 
 from penstock.errors import ConfigError
 from penstock.host import posix
 from penstock.objects.file import FileObjectStore
 from penstock.system.local import LocalSystem
+from tests.support.processes.containers import wait_until
 from tests.support.tools.places import ROOT
 
 DEADLINE_S = 60.0
@@ -194,3 +196,33 @@ await_end(child.pid)
 assert child.poll() is not None
 """
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=DEADLINE_S)
+
+
+ORPHAN = """
+import os, sys
+from penstock.host.posix import adopt_orphans
+print(int(adopt_orphans()), flush=True)
+child = os.fork()
+if child == 0:
+    if os.fork() == 0:
+        sys.stdin.read()  # lives until the test ends
+    os._exit(0)
+os.waitpid(child, 0)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has it")
+def test_a_process_adopts_what_its_children_leave() -> None:
+    """What an executor started stays below it, so that YARN counts its memory."""
+    with subprocess.Popen([sys.executable, "-c", ORPHAN], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        assert parent.stdin is not None
+        assert parent.stdout.readline() == b"1\n"
+        wait_until(lambda: [child.ppid() for child in psutil.Process(parent.pid).children()] == [parent.pid], "adopted")
+        parent.stdin.close()
+
+
+def test_without_linux_no_process_adopts_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert not posix.adopt_orphans()

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.spark.containers.callers import CallerIdentities
-from penstock.spark.session.session import warn_of_clear_text
+from penstock.spark.session.session import warn_of_clear_text, warn_of_unseen_memory, worker_daemon
 
 _DAY_S = 24 * 3600
 
@@ -66,3 +66,22 @@ def test_what_crosses_the_network_in_clear_is_said(
         warn_of_clear_text(conf, tls=tls)
     assert len(caplog.messages) == (warning is not None)
     assert all(text.startswith(warning or "") for text in caplog.messages)
+
+
+@pytest.mark.parametrize(
+    ("conf", "warns"),
+    [
+        ({"spark.master": "yarn"}, False),
+        ({"spark.master": "yarn", "spark.submit.pyFiles": "shop.zip"}, True),
+        ({"spark.master": "yarn", "spark.files": "shop.csv"}, True),
+        ({"spark.master": "yarn", "spark.python.daemon.module": "pyspark.daemon"}, True),
+        ({"spark.master": "k8s://there", "spark.submit.pyFiles": "shop.zip"}, False),
+        ({"spark.master": "spark://there:7077", "spark.submit.pyFiles": "shop.zip"}, False),
+    ],
+)
+def test_containers_that_yarn_does_not_count_are_said(
+    caplog: pytest.LogCaptureFixture, conf: dict[str, str], warns: bool
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        warn_of_unseen_memory({**worker_daemon(conf), **conf})
+    assert [text.startswith("YARN does not count the memory") for text in caplog.messages] == [True] * warns
