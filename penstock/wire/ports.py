@@ -106,8 +106,8 @@ class Fleet(Protocol):
     def ensure(self) -> None: ...
 
     def newcomers(self) -> list[str]:
-        """Places that tasks or standbys could move to in another epoch, in words: executors without containers,
-        containers that were started since, and containers whose standbys are ready."""
+        """Places that tasks or standbys could move to in another epoch, in words: containers that were started since,
+        and containers whose standbys are ready."""
         ...
 
     def open(

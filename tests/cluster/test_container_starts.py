@@ -12,11 +12,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.jobs.home import DriverProcess, Home, kill
+from tests.support.jobs.home import DriverProcess, Home, kill, wait_until
+from tests.support.processes import class_archive
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 MESSAGES = 400
+EXECUTORS = {
+    "spark.master": "local-cluster[2,1,1024]",
+    "spark.executor.extraJavaOptions": class_archive.java_options(),
+    "spark.executor.memory": "1g",
+    "spark.ui.enabled": "false",
+}
 HELD = """
 import os, sys, time
 
@@ -76,6 +83,27 @@ def test_containers_that_die_while_they_start_are_started_again(home: Home, gate
         ended = driver.succeeded()
     assert len(killed) == 2
     assert len(re.findall("did not start: the container process .* was killed", ended.log)) == 2
+    home.verify()
+
+
+def test_batches_go_on_while_the_containers_of_an_executor_that_came_start(home: Home, gate: Path) -> None:
+    gate.touch()
+    with home.driver(until=None, **EXECUTORS) as driver:
+        driver.await_output(MESSAGES)
+        first = {each.pid for each in driver.containers()}
+        gate.unlink()  # containers that start from now on do not come up
+        kill(driver.executors()[0])
+        wait_until(lambda: {each.pid for each in driver.containers()} - first, "a container on the new executor")
+        before = home.length("totals")
+        home.publish(300, seed=8)
+        wait_until(lambda: home.length("totals") >= before + 300, "output while it starts")
+        assert "came up: the job commits" not in driver.log
+        gate.touch()
+        wait_until(lambda: "came up: the job commits" in driver.log, "the container joins")
+        home.publish(300, seed=9)
+        driver.await_output(before + 600)
+        driver.stopped()
+    assert len(re.findall(r"epoch \d+: [1-9]\d* of \d+ tasks moved", driver.log)) >= 2, "away, and back"
     home.verify()
 
 

@@ -73,6 +73,8 @@ class ContainerDirectory(Fleet):
         self._opened: Mapping[int, str] = {}
         """The containers of all tasks in the last epoch that was open."""
         self._standbys = config.job.standbys
+        self._executors: frozenset[str] = frozenset()
+        """The executors that had containers when tasks were given homes for the last time."""
         self._warned_of_near = False
         self._condemned: set[str] = set()
         """Incarnations that count as lost, even if their processes do not know it."""
@@ -108,8 +110,9 @@ class ContainerDirectory(Fleet):
                     self._drop(other)
 
     def ensure(self) -> None:
-        """Drop lost containers, start missing ones on the present executors, and give every task a home. Where standbys
-        can take over, missing containers are started in the background, and come with a later epoch.
+        """Drop lost containers, and give every task a home. Missing containers are started on the present executors if
+        a task has lost its own, and no standby takes over. Otherwise they are started beside the batches, and come with
+        a later epoch.
 
         Raises:
             ContainerLostError: a container did not start, or cannot be reached.
@@ -118,14 +121,17 @@ class ContainerDirectory(Fleet):
         self.drop_lost()
         self._callers.begin_epoch()
         self._set_callers()
-        if self._standbys and self._assignment.survives_with(self._clients):
+        if self._assignment.survives_with(self._clients):
             found = self._replacing.take()  # nobody waits for them: there is a container for every task
-            self._replacing.postpone()
+            if self._standbys:
+                self._replacing.postpone()
         else:
-            self._replacing.settle()
-            found = self._launcher.await_containers(frozenset(self._condemned))
+            # A launch that is under way goes on, and comes with a later epoch: it is for executors that came since.
+            found = self._replacing.take()
+            found += self._launcher.await_containers(frozenset(self._condemned), self._executors)
         found = [address for address in found if address.incarnation not in self._condemned]
-        new = [self._client(address) for address in found if address.container not in self._clients]
+        unknown = {address.container: address for address in found if address.container not in self._clients}
+        new = [self._client(address) for address in unknown.values()]
         for client in new:
             self._clients[client.address.container] = client
             client.listen(self._losses.lose)
@@ -167,18 +173,19 @@ class ContainerDirectory(Fleet):
             raise ContainerLostError("; ".join(failed))
 
     def newcomers(self) -> list[str]:
-        """The executors that have no container yet and had no failure. Asks Spark every few seconds only.
+        """The containers that were started beside the batches: on executors that had none, and no failure. Asks Spark
+        every few seconds only.
 
-        With standbys: the containers that were started in the background, or else those whose standbys are ready for
-        tasks that should move to them.
+        With standbys: also containers in place of lost ones, or else those whose standbys are ready for tasks that
+        should move to them.
         """
-        used = Counter(client.address.executor_id for client in self._clients.values())
-        if not self._standbys:
-            return self._launcher.newcomers(used)
         if started := self._replacing.started(frozenset(self._condemned), self._clients):
             return started
-        if self._launcher.missing(used):
+        used = Counter(client.address.executor_id for client in self._clients.values())
+        if self._launcher.missing(used) if self._standbys else self._launcher.newcomers(used):
             self._replacing.begin(frozenset(self._condemned))
+        if not self._standbys:
+            return []
         after = self._next_assignment()
         return moved_to(self._assignment, after, self._next_assignment(everything_ready=True))
 
@@ -208,6 +215,7 @@ class ContainerDirectory(Fleet):
         if not self._clients:
             raise ContainerLostError("there is no container")
         self._assignment = self._next_assignment()
+        self._executors = frozenset(client.address.executor_id for client in self._clients.values())
         self._warn_of_near_standbys()
 
     def _next_assignment(self, *, everything_ready: bool = False) -> Assignment:

@@ -64,17 +64,24 @@ class ContainerLauncher:
         self._failures: Counter[str] = Counter()
         """By executor."""
         self._found: dict[str, ContainerAddress] = {}
-        """Container → address, of the last search."""
+        """Container → address: all that were found."""
         self._under_way: Answers = {}
         """Launches that nobody waits for, because the run is about to end."""
         self._ask_at = 0.0
 
-    def await_containers(self, condemned: frozenset[str]) -> list[ContainerAddress]:
+    def await_containers(
+        self, condemned: frozenset[str], known: frozenset[str] = frozenset()
+    ) -> list[ContainerAddress]:
         """Containers on the present executors, one for each slot; none of the condemned incarnations.
 
         The first time it waits for all executors until `job.container.start.timeout.ms` has passed, later at most
         `container.lost.ms` for one that is missing. Without it, its tasks go to the others until it comes back
         (`newcomers`).
+
+        Args:
+            condemned: incarnations that count as lost.
+            known: executors that have had containers. As long as one of them is there, it waits for no other one: a job
+                does not stand still for an executor that comes back.
 
         Raises:
             ConfigError: the Python of an executor cannot run containers, at the first time or with no other executor.
@@ -86,15 +93,17 @@ class ContainerLauncher:
         begun = settled = time.monotonic()
         report_at = begun + _REPORT_SECONDS
         listed: list[Executor] = []
-        found = self._found = {}
+        found: dict[str, ContainerAddress] = {}
         reasons: dict[str, str] = {}
         while True:
             executors = self._usable(live_executors(self._context))
+            still_known = [executor for executor in executors if executor.id in known]
+            executors = still_known or executors
             if executors != listed:
                 listed, settled = executors, time.monotonic()
             self._launch_missing(executors, found, condemned, reasons)
             now = time.monotonic()
-            if self._complete(executors, found, now - settled):
+            if self._complete(executors, found, now - settled, all_there=bool(still_known)):
                 break
             if now - begun > patience_s and found:
                 logger.warning("%s: continuing with them", self._state(found, reasons))
@@ -166,10 +175,19 @@ class ContainerLauncher:
         usable = [e for e in executors if self._failures[e.id] < _TRIES] or executors
         return sorted(usable, key=lambda e: e.id not in self._kept)[: self._kept.number]
 
-    def _complete(self, executors: Sequence[Executor], found: Mapping[str, ContainerAddress], quiet_s: float) -> bool:
-        """True if every executor has its containers. If the expected number is unknown, true once no more executors
-        have come for a moment."""
+    def _complete(
+        self,
+        executors: Sequence[Executor],
+        found: Mapping[str, ContainerAddress],
+        quiet_s: float,
+        *,
+        all_there: bool,
+    ) -> bool:
+        """True if every executor has its containers, and no more executors are expected. If the expected number is
+        unknown, true once no more have come for a moment."""
         complete = bool(executors) and _executors_of(found) >= {executor.id for executor in executors}
+        if all_there:
+            return complete
         if self._expected is None:
             return complete and quiet_s > _SETTLE_SECONDS
         return complete and len(executors) >= self._expected
@@ -218,7 +236,7 @@ class ContainerLauncher:
                     self.count_failure(answer.executor_id)
                     where = "" if executor.is_local else f" of executor {answer.executor_id}"
                     raise ContainerLostError(f"a container{where} did not start: {answer.reason}")
-                found[answer.container] = answer
+                found[answer.container] = self._found[answer.container] = answer
 
     def _refuse(self, executor: Executor, fault: PythonFault, *, others: bool) -> str:
         """Never try this executor again, because its Python cannot run containers. Returns the fault as text.

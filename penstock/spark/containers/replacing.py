@@ -1,4 +1,5 @@
-"""Background starts of containers in the place of lost ones, while standbys have their tasks."""
+"""Starts of containers beside the batches, while every task has one: on an executor that came, or in the place of
+lost ones whose tasks standbys have."""
 
 from __future__ import annotations
 
@@ -50,12 +51,6 @@ class ReplacementLaunch:
         launch, self._launch = self._launch, None
         return self._found(launch)
 
-    def settle(self) -> None:
-        """Wait for a launch that is under way, because the caller starts containers itself."""
-        launch, self._launch = self._launch, None
-        if launch is not None:
-            self._found(launch)
-
     def end(self) -> list[ContainerAddress]:
         launch, self._launch = self._launch, None
         if launch is None:
@@ -68,5 +63,5 @@ class ReplacementLaunch:
             return launch.result()
         except (Exception, CancelledError) as error:
             self._again_at = time.monotonic() + _AGAIN_SECONDS
-            logger.warning("no container was started in place of a lost one; the driver tries again: %s", error)
+            logger.warning("no container was started beside the batches; the driver tries again: %s", error)
             return []
