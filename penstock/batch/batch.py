@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 from penstock.api.time.watermarks import END_OF_TIME as END_OF_TIME
 from penstock.api.time.watermarks import NO_WATERMARK as NO_WATERMARK
+from penstock.batch.suspects import Culprit, Watched
 
 Due: TypeAlias = tuple[int | None, int | None]
 """The times of an operator's oldest timers in epoch milliseconds: in event time, and in processing time. None: it has
@@ -75,6 +76,10 @@ class Batch:
     """By pushed table, the version that the batch reads."""
     quiet: bool = False
     """Nothing is sent to outputs: messages are read again whose output was sent before. Dead letters are sent."""
+    watched: tuple[Watched, ...] = ()
+    """The tasks in which processes have ended. May differ between runs."""
+    culprits: tuple[Culprit, ...] = ()
+    """The messages that are dead letters for having ended their processes. May differ between runs."""
 
     @property
     def last_ended(self) -> int:
@@ -118,6 +123,9 @@ class Batch:
         """True if it is the first batch of a period of batch time. Periods begin at multiples of `period_ms`; below 1,
         there are none."""
         return is_new_period(self.before_ms, self.time_ms, period_ms)
+
+    def with_suspects(self, watched: tuple[Watched, ...], culprits: tuple[Culprit, ...]) -> Batch:
+        return replace(self, watched=watched, culprits=culprits)
 
     def next_run(self) -> Batch:
         return replace(self, run=self.run + 1)

@@ -23,8 +23,9 @@ from penstock.container.process.port import ContainerPort
 from penstock.container.process.server import ContainerServer
 from penstock.documents import decode
 from penstock.file_modes import go_private
-from penstock.host.logs import log_path, log_to, setup_logging
+from penstock.host.logs import log_path, log_to, page_path, setup_logging
 from penstock.host.machine import machine_id, watch_process
+from penstock.host.position_page import PositionPage, use_page, void_page
 from penstock.host.process import ignore_signals, settle
 from penstock.host.socket_folders import make_socket_folder, remove_dead_folders
 from penstock.runtime.pandas_later import keep_pandas_out
@@ -49,6 +50,7 @@ def main() -> None:
     watch_process(parent, lambda: _follow(parent, folder))
     ignore_signals()
     container = Container(name, incarnation)
+    use_page(PositionPage.create(page_path(log)))
     check = TokenCheck(spec.secret, incarnation)
     socket_uri = f"grpc+unix://{folder}/s"
     port = ContainerPort(spec, container, check, folder)
@@ -98,6 +100,7 @@ def _follow(parent: int, folder: Path) -> None:
 
 
 def _vanish(folder: Path) -> None:
+    void_page()
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)
 

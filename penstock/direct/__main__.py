@@ -1,4 +1,4 @@
-"""The direct worker: `python -m penstock.direct <descriptor of its socket> <driver's pid>`.
+"""The direct worker: `python -m penstock.direct <descriptor of its socket> <driver's pid> <descriptor of its page>`.
 
 It runs one batch after the other, as its driver says, and never outlives the driver. It is killed, not told to stop:
 after a failure, or once nobody wants the result of a run any more.
@@ -17,6 +17,7 @@ from penstock.direct.stages import DeclinedError, DirectStages
 from penstock.file_modes import go_private
 from penstock.host.lossy import print_lossily
 from penstock.host.machine import watch_process
+from penstock.host.position_page import PositionPage, use_page
 from penstock.host.process import ignore_signals, settle
 from penstock.runtime.pandas_later import keep_pandas_out
 from penstock.wire.package import PackedPackage
@@ -61,7 +62,9 @@ def main() -> None:
     ignore_signals()
     faulthandler.enable()
     print_lossily()
-    os.set_inheritable(int(sys.argv[1]), False)  # what the application starts must not keep it open
+    for descriptor in (int(sys.argv[1]), int(sys.argv[3])):
+        os.set_inheritable(descriptor, False)  # what the application starts must not keep it open
+    use_page(PositionPage(int(sys.argv[3])))
     connection = Connection(int(sys.argv[1]))
     driver = _Driver(connection)
     try:

@@ -8,6 +8,7 @@ import pickle
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -16,6 +17,8 @@ from multiprocessing.connection import Connection
 
 from penstock.direct.messages import Answer, Broken, Ready, Reports, RunOrder, Sign
 from penstock.host.machine import ending
+from penstock.host.position_page import spots_in
+from penstock.wire.endings import ProcessDeath
 from penstock.wire.package import PackedPackage
 from penstock.wire.ports import OtherWayError
 
@@ -24,6 +27,7 @@ _ENVIRONMENT = {"MALLOC_ARENA_MAX": "2", "ARROW_DEFAULT_MEMORY_POOL": "system"}
 _LOOK_SECONDS = 0.5
 _LAST_WORDS_SECONDS = 1.0
 """The end of a process may be seen a little after that of its connection."""
+_PAGE_BYTES = 1 << 22
 _NOTHING: Mapping[str, str] = {}
 
 
@@ -46,19 +50,22 @@ class DirectWorker:
         """
         self._silence_s, self._standstill_s = silence_s, standstill_s
         own, other = socket.socketpair()
+        self._page = tempfile.TemporaryFile()  # noqa: SIM115 - it is closed with the process
+        page = self._page.fileno()
         with other:
             path = os.pathsep.join(filter(None, sys.path))
-            command = [sys.executable, "-m", "penstock.direct", str(other.fileno()), str(os.getpid())]
+            command = [sys.executable, "-m", "penstock.direct", str(other.fileno()), str(os.getpid()), str(page)]
             try:
                 self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                     command,
                     stdin=subprocess.DEVNULL,
                     stdout=2,
                     env={**_ENVIRONMENT, **os.environ, **environment, "PYTHONPATH": path},
-                    pass_fds=[other.fileno()],
+                    pass_fds=[other.fileno(), page],
                 )
             except BaseException:
                 own.close()
+                self._page.close()
                 raise
         self._connection = Connection(own.detach())
         self._greeting = threading.Thread(target=self._greet, args=(package.data,), name="direct-start", daemon=True)
@@ -69,6 +76,9 @@ class DirectWorker:
         """True once `kill` was called."""
         self.writes = False
         """True while the outputs are being written. Read by any thread."""
+        self._ended_by_itself = False
+        self.death: ProcessDeath | None = None
+        """Its end while it ran a batch, unless somebody here ended it."""
         self._greeting.start()
 
     @property
@@ -96,7 +106,12 @@ class DirectWorker:
             self._connection.send_bytes(pickle.dumps(order, pickle.HIGHEST_PROTOCOL))
             return self._await_reports()
         except (EOFError, OSError) as error:
-            raise OtherWayError(f"the direct worker (process {self.pid}) {self._end(_LAST_WORDS_SECONDS)}") from error
+            how = self._end(_LAST_WORDS_SECONDS)
+            doing = ""
+            if self._ended_by_itself and (spots := spots_in(os.pread(self._page.fileno(), _PAGE_BYTES, 0))):
+                self.death = ProcessDeath(f"the direct worker (process {self.pid})", self._process.returncode, spots)
+                doing = f" while it processed {' and '.join(map(str, spots))}"
+            raise OtherWayError(f"the direct worker (process {self.pid}) {how}{doing}") from error
         except OtherWayError as error:
             if not error.declined:
                 self._end()
@@ -117,12 +132,14 @@ class DirectWorker:
         self._end()
         self._greeting.join()
         self._connection.close()
+        self._page.close()
 
     def _end(self, wait_s: float = 0.0) -> str:
         """Kill the process if it still lives after this time. Returns its end in words."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(wait_s)
         lives = self._process.poll() is None
+        self._ended_by_itself = not lives and not self.is_cancelled
         self._process.kill()
         status = self._process.wait()
         return "was ended" if self.is_cancelled else "did not answer" if lives else ending(status)

@@ -49,6 +49,11 @@ def log_path(directory: str, name: str, incarnation: str) -> Path:
     return Path(directory) / f"container-{name}-{incarnation}.log"
 
 
+def page_path(log: Path) -> Path:
+    """The container's page of positions; see `penstock.host.position_page`."""
+    return log.with_suffix(".page")
+
+
 # In the process that starts a container.
 
 
@@ -91,6 +96,7 @@ def prune(directory: Path, keep: int = KEPT_LOGS) -> None:
         for path in sorted(ended, key=lambda p: p.stat().st_mtime, reverse=True)[keep:]:
             path.unlink(missing_ok=True)
             path.with_suffix(".log.1").unlink(missing_ok=True)
+            page_path(path).unlink(missing_ok=True)
 
 
 def _is_held(path: Path) -> bool:

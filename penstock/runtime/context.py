@@ -15,6 +15,7 @@ from penstock.api.shipped import missing_code
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import FIRED_OFFSET, ConfigError, FailedMessage, Interrupted, SerdeError
 from penstock.graph.specs import ApplicationGraph
+from penstock.host.position_page import Span
 from penstock.runtime.messages.packet import origin_code, split_origin
 from penstock.state.engines.engine import EngineFailedError
 
@@ -195,6 +196,10 @@ class Page:
                 setattr(self, name, list(column))
         return self.timestamps, self.origins, self.offsets  # type: ignore[return-value]
 
+    def span(self, first: int, end: int) -> Span:
+        """The origins and offsets of these rows, all of one partition and in the order of their offsets."""
+        return Span(self.origins[first], self.origins[end - 1], self.offsets[first], self.offsets[end - 1])
+
     def ssp(self, row: int) -> SystemStreamPartition:
         return self._ssps[self.origins[row]]
 
@@ -244,6 +249,12 @@ class ReceivedPage(Page):
     @property
     def offsets(self) -> Sequence[int]:  # type: ignore[override]
         return self._list(2)
+
+    def span(self, first: int, end: int) -> Span:
+        origins, offsets = (column[first:end] for column in self._columns[1:])
+        if end - first == 1:
+            return Span(int(origins[0]), int(origins[0]), int(offsets[0]), int(offsets[0]))
+        return Span(int(origins.min()), int(origins.max()), int(offsets.min()), int(offsets.max()))
 
     def set_times(self, first: int, times: Sequence[int]) -> None:
         self._columns[0][first : first + len(times)] = times
@@ -333,6 +344,8 @@ class SspTable(dict[int, SystemStreamPartition]):
         super().__init__()
         self._inputs = inputs
         self._codes: dict[SystemStreamPartition, int | None] = {}
+        self.streams = tuple(f"{system}.{stream}" for system, stream in inputs)
+        """The inputs, as `system.stream`."""
 
     @classmethod
     def of(cls, graph: ApplicationGraph) -> SspTable:

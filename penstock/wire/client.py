@@ -23,7 +23,7 @@ from penstock.metrics.snapshot import Row, Snapshot
 from penstock.wire.address import ContainerAddress
 from penstock.wire.auth import call_options
 from penstock.wire.calls import BEAT, CLOSE_SECONDS, RENEW_PORT, Call
-from penstock.wire.endings import UnknownEnd, ending_of
+from penstock.wire.endings import Ending, KnownEnd, ProcessDeath, UnknownEnd, ending_of
 from penstock.wire.failures import carried_error
 from penstock.wire.protocol import Beat, Identity, NoArguments, RenewPort, Request
 from penstock.wire.tls import TlsIdentity, call_problem, connect
@@ -58,10 +58,13 @@ class ContainerClient:
         """As of the last beat that had metrics."""
         self.last_beat_at = time.monotonic()
         self.lost: str | None = None
+        self.broke_off = False
+        """True if its beats broke off, and nobody gave it up before."""
         self.is_here = address.machine == machine_id()
-        self.inquiry: Future[list[str] | UnknownEnd] | None = None
+        self.inquiry: Future[Ending] | None = None
         """The query to a remote host about why the lost container ended."""
         self._death: str | None = None
+        self._end: KnownEnd | None = None
         self._beats: threading.Thread | None = None
         self._disconnected = False
         self._told_of_dropped = False
@@ -149,6 +152,7 @@ class ContainerClient:
             except (PenstockError, OSError, ValueError) as error:
                 reason = f"its heartbeats broke off: {call_problem(error.__cause__ or error).splitlines()[0]}"
             if self.lost is None:
+                self.broke_off = not self._disconnected
                 self.lost = reason
                 on_lost(self)
 
@@ -206,26 +210,41 @@ class ContainerClient:
         if not wait and not self.is_here and self.inquiry is not None and not self.inquiry.done():
             return self.lost
         if self._death is None and (found := self._ending()) is not None:
-            how, *rest = found
-            beat = self.last_beat
-            doing = f" while it processed {beat.processing}" if beat is not None and beat.processing else ""
+            self._end = found
+            beat, doing = self.last_beat, ""
+            if found.spots:
+                doing = f" while it processed {' and '.join(map(str, found.spots))}"
+            elif beat is not None and beat.processing and not found.status:
+                doing = f" soon after it processed {beat.processing}"
+            how, *rest = found.words
             where = "" if self.is_here else f" on the host of {self.address.tcp_uri}"
             self._death = "; ".join([f"{how}{doing}", *rest, f"its log: {self.address.log_path}{where}"])
         return self._death
 
-    def _ending(self) -> list[str] | None:
+    @property
+    def has_answer(self) -> bool:
+        """True if asking how it ended takes no wait for its host."""
+        return self.is_here or self.inquiry is None or self.inquiry.done()
+
+    def process_death(self) -> ProcessDeath | None:
+        """The end of the process, if it ended before anybody gave it up, and that is known."""
+        if not self.broke_off or self.death() is None or self._end is None or not self._end.is_known:
+            return None
+        return ProcessDeath(f"container {self.address.incarnation}", self._end.status, self._end.spots)
+
+    def _ending(self) -> KnownEnd | None:
         if self.is_here:
             found = ending_of(self.address, is_lost=self.lost is not None)
-            return None if isinstance(found, UnknownEnd) else found
+            return found if isinstance(found, KnownEnd) else None
         if self.lost is None:
             return None
         if self.inquiry is None:
-            return [self.lost]
+            return KnownEnd((self.lost,), None, is_known=False)
         try:
             found = self.inquiry.result(_INQUIRY_SECONDS)
         except (TimeoutError, CancelledError):
             found = UnknownEnd("its host did not report in time how it ended")
-        return [self.lost, found.why] if isinstance(found, UnknownEnd) else found
+        return found if isinstance(found, KnownEnd) else KnownEnd((self.lost, found.why), None, is_known=False)
 
     def _error(self, action: str, text: str) -> PenstockError:
         """The container's own error, with its original type."""

@@ -41,6 +41,8 @@ class WorkerPackage:
     topology: Topology
     settings: RuntimeSettings
     systems: Mapping[str, System]
+    pages: str = ""
+    """The folder on each host for the pages of its workers (`penstock.host.position_page`); empty: none are kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -18,6 +18,7 @@ from penstock.metrics.snapshot import Snapshot
 from penstock.runtime.reports import Report
 from penstock.tables.versions.manifest import TableManifest
 from penstock.wire.calls import Call
+from penstock.wire.endings import ProcessDeath
 from penstock.wire.package import JobPackage
 from penstock.wire.protocol import Beat, Markers, Request, StandbyState
 
@@ -100,6 +101,10 @@ class Fleet(Protocol):
     def loss(self, otherwise: str = "a container was lost") -> str:
         """The lost container and the reason, in words."""
         ...
+
+    def deaths(self) -> Sequence[ProcessDeath]:
+        """The containers that ended, as far as it is known how. The same ones may be named again."""
+        return ()
 
     def drop_lost(self) -> None: ...
 
@@ -194,6 +199,11 @@ class BatchRunner(Protocol):
             ContainerLostError: a container did not admit the run.
         """
         ...
+
+    def deaths(self) -> Sequence[ProcessDeath]:
+        """The processes of the last run that ended by themselves, with what they did in it. The same ones may be named
+        again."""
+        return ()
 
     def cancel(self) -> None:
         """Cancel the current run, if there is one. Called by any thread; never raises."""

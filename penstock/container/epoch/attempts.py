@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from penstock.batch.batch import NO_BATCH, Batch
@@ -145,6 +145,8 @@ class Attempts(Service):
         """(Stage, task) → the work of its attempt that has finished."""
         self.keys = KeyCounts()
         self._stopped = False
+        self._alone = threading.RLock()
+        """Held while an attempt of a batch with suspects works: what ends the process then is its doing."""
 
     def start_run(self, batch: Batch) -> None:
         with self._lock:
@@ -185,12 +187,12 @@ class Attempts(Service):
 
     def process(self, running: RunningAttempt, packets: Iterable[Packet]) -> list[Packet]:
         """Feed packets to an attempt. Returns the packets that are ready to be sent."""
-        with at_work(self._work(running)), running.touch() as attempt:
+        with self._turn(running), at_work(self._work(running)), running.touch() as attempt:
             return [ready for packet in packets for ready in attempt.accept(packet)]
 
     def finish(self, running: RunningAttempt, together: Together | None = None) -> list[Packet]:
         """See `Attempt.finish`."""
-        with at_work(self._work(running)), running.touch() as attempt:
+        with self._turn(running), at_work(self._work(running)), running.touch() as attempt:
             rest = list(attempt.finish(together) if isinstance(attempt, Attempt) else attempt.finish())
             with self._lock:
                 if not self._unlist(running):
@@ -200,6 +202,9 @@ class Attempts(Service):
             running.cancelled = True  # it belongs to the task from here on
             self._tasks[attempt.task].finish_attempt(attempt)
         return rest
+
+    def _turn(self, running: RunningAttempt) -> AbstractContextManager[object]:
+        return self._alone if running.attempt.batch.watched else nullcontext()
 
     def _work(self, running: RunningAttempt) -> Work:
         return Work(self._epoch, running.batch, running.attempt.task)

@@ -15,6 +15,7 @@ from penstock.container.epoch.epoch import Epoch
 from penstock.container.shared.resources import EpochResources
 from penstock.errors import ContainerLostError
 from penstock.host.log_lines import PassedOn
+from penstock.host.position_page import void_page
 from penstock.metrics.snapshot import GaugeValue, MetricId, Snapshot
 from penstock.runtime.stage.task_instance import TaskInstance
 from penstock.standby.copies import StandbyCopies
@@ -220,6 +221,7 @@ def _has_no_port(callers: str) -> RenewedPort:
 
 
 def _exit(reason: str) -> None:
+    void_page()
     logger.critical("%s; this container ends itself", reason)
     logging.shutdown()
     os._exit(70)

@@ -9,8 +9,10 @@ import logging
 import threading
 from typing import TypeVar
 
+from penstock.checkpoint.record import CheckpointRecord
 from penstock.driver.context import RunContext
 from penstock.driver.guards.outages import Outages
+from penstock.driver.guards.suspects import Suspects
 from penstock.errors import ContainerLostError, PenstockError, SystemAwayError
 
 logger = logging.getLogger(__name__)
@@ -45,12 +47,15 @@ class Failures:
         self._stop = run.stop
         self._clock = run.clock
         self._count = 0
+        self.suspects = Suspects(run)
+        """The messages that end processes."""
 
-    def reset(self) -> None:
+    def reset(self, record: CheckpointRecord) -> None:
         """Begin again: a checkpoint is complete."""
         self._has_checkpoint = True
         self._count = 0
         self._board.update(failures=0)
+        self.suspects.settle(record)
 
     def none(self) -> None:
         """Note that all systems have answered."""
@@ -63,6 +68,9 @@ class Failures:
         Raises PenstockError if there are too many, or if nothing can be tried again.
         """
         error = self._explained(error)
+        if answered := self.suspects.look():
+            self._count = max(0, self._count - answered + 1)
+            return
         if isinstance(error, SystemAwayError) and self._has_checkpoint:
             self._outages.wait(error)
             return
@@ -81,8 +89,8 @@ class Failures:
             return
         times = "A failure" if self._limit == 0 else f"{self._count} failures"
         raise PenstockError(
-            f"{times} since the {self._since}; job.retry.max is {self._limit}. The last one: {error}. {self._kept}; "
-            "start the job again once the cause is gone"
+            f"{times} since the {self._since}; job.retry.max is {self._limit}. The last one: {error}"
+            f"{self.suspects.advice}. {self._kept}; start the job again once the cause is gone"
         ) from error
 
     @property

@@ -71,6 +71,7 @@ class BatchRuns:
             PenstockError: something failed for good, or there were too many failures.
         """
         while not self._stop.is_set():
+            batch = self._failures.suspects.watch(batch)
             began, self.begun = self._clock.monotonic(), batch.run
             try:
                 reports = self._runner.run(epoch, batch, planned.ranges)
@@ -108,6 +109,7 @@ class BatchRuns:
         if self._fleet.any_lost:
             raise ContainerLostError(self._fleet.loss()) from error
         if isinstance(error, OtherWayError):
+            self._failures.suspects.look()
             logger.warning("the batch runs again as a Spark job: %s", error)
         else:
             self._failures.count(error)

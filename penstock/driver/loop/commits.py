@@ -111,7 +111,7 @@ class Commits:
 
     def _note(self, done: CompletedCommit | None) -> None:
         if done is not None:
-            self._failures.reset()
+            self._failures.reset(done.record)
             self.last_ms = {"snapshot": done.snapshot_ms, "total": done.total_ms}
             self._board.metrics.snapshot_ns.update(done.snapshot_ms * NS_PER_MS)
             self._board.metrics.commit_ns.update(done.total_ms * NS_PER_MS)

@@ -241,7 +241,7 @@ class RunLoop:
         parts.feed.ended((run.clock.monotonic() - good.began) * 1000, good.outcome.inputs)
         self._reach(after)
         run.board.uncommitted.batch_ended(now_ms())
-        if good.outcome.commit:
+        if good.outcome.commit or (good.batch.culprits and good.outcome.dead_letters):  # no process ends for it again
             parts.commits.request()
         if not after.ends:  # otherwise the last commit follows
             parts.commits.if_due(self.boundary, watch)

@@ -174,6 +174,11 @@ class Entry:
         """Its values are rows of a schema, which go on in columns."""
 
     @property
+    def source(self) -> str:
+        """The operator that the messages come from."""
+        return self._source
+
+    @property
     def gives_times(self) -> bool:
         """True if it replaces the timestamps of the page, which are then in a list."""
         return self._timestamp is not None

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from penstock.runtime.messages.sources import Sources
 from penstock.runtime.operators.base import Firing, Firings
 from penstock.runtime.reports import Report, engine_error
 from penstock.runtime.stage.instance import StageInstance
+from penstock.runtime.stage.watch import Watch, slot_for, watch_for
 from penstock.runtime.steps import Step
 from penstock.state.engines.engine import EngineFailedError
 from penstock.state.records import deletes_in
@@ -43,6 +44,9 @@ they are still in the processor's cache."""
 
 BLOCK = 1 << 15
 """As `AT_ONCE`, of messages that stay in columns."""
+
+
+_Run: TypeAlias = Callable[[Entry, Raw, Raw, int], None]
 
 
 def new_token() -> str:
@@ -71,6 +75,8 @@ class Attempt:
         self._started = False
         self.hot_keys: HotKeys | None = None
         """Sees the keys of the messages that come from other tasks."""
+        self._slot = slot_for(instance, batch)
+        self._watch = watch_for(instance, batch)
         instance.begin(token, batch)
 
     @property
@@ -120,7 +126,7 @@ class Attempt:
                     self.hot_keys.look(keys)
                 times, origins, offsets = received.places
                 page = ReceivedPage(self.instance.ssps, times, origins, offsets, received.packed_headers)
-                yield from self._run(entry, keys, values, page)
+                yield from self._run(entry, keys, values, page, ready.channel)
 
     # Stage 0.
 
@@ -150,7 +156,7 @@ class Attempt:
             times = list(timestamps) if entry.gives_times else timestamps
             page = Page(self.instance.ssps, times, origins, offsets, packed)
             try:
-                yield from self._run(entry, keys, values, page)
+                yield from self._run(entry, keys, values, page, -1 - input_index)
                 self._note_times(origin, page)
             except (TypeError, ValueError, OverflowError) as error:
                 if (reported := page.without_time()) is not None:
@@ -162,7 +168,8 @@ class Attempt:
         self._count(origin, int(messages.offsets[-1]), count, messages.keys.nbytes + messages.values.nbytes)
         entry = self.instance.input_entries[input_index]
         page = ReceivedPage(self.instance.ssps, messages.timestamps, np.full(count, origin, np.int64), messages.offsets)
-        yield from self._run(entry, ArrowSequence(messages.keys), ArrowSequence(messages.values), page)
+        keys, values = ArrowSequence(messages.keys), ArrowSequence(messages.values)
+        yield from self._run(entry, keys, values, page, -1 - input_index)
         self._note_times(origin, page)
 
     def _count(self, origin: int, last_offset: int, count: int, size: int) -> None:
@@ -271,23 +278,36 @@ class Attempt:
             return False
         return True
 
-    def _run(self, entry: Entry, keys: Raw, values: Raw, page: Page) -> Iterator[Packet]:
+    def _run(self, entry: Entry, keys: Raw, values: Raw, page: Page, way: int) -> Iterator[Packet]:
         """Process a page of messages; yields packets that are ready to be sent on. A failed message ends the attempt's
-        work, or goes to the dead-letter stream."""
+        work, or goes to the dead-letter stream. `way`: see `MessageId`."""
         self.instance.position.page = page
         router, first = self.instance.router, 0
         clock = time.perf_counter_ns
-        run = self._run_undoable if self._dead_letter_mode else self._run_plain
         while first < len(keys) and not self.failed:
-            end = first + (max(self._at_once, BLOCK) if entry.by_column else self._at_once)
+            end = min(len(keys), first + (max(self._at_once, BLOCK) if entry.by_column else self._at_once))
             began = clock()
-            run(entry, keys[first:end], values[first:end], first)
+            self._run_piece(entry, keys[first:end], values[first:end], first, way)
             self._process_ns += clock() - began
             self._at_once = _next_piece(self._at_once, router.count_bytes())
             if not self.failed:
                 yield from router.take_ready(page)
             first = end
         router.end_page(page)
+
+    def _run_piece(self, entry: Entry, keys: Raw, values: Raw, first: int, way: int) -> None:
+        run, slot, watch = self._run_undoable if self._dead_letter_mode else self._run_plain, self._slot, self._watch
+        page, end = self.instance.position.page, first + len(keys)
+        if watch is not None and watch.suspects(page, first, end):
+            self._run_watched(watch, way, run, entry, keys, values, first)
+        elif slot is None:
+            run(entry, keys, values, first)
+        else:
+            slot.enter_piece(page.span(first, end))
+            try:
+                run(entry, keys, values, first)
+            finally:
+                slot.leave()
 
     def _run_plain(self, entry: Entry, keys: Raw, values: Raw, first: int) -> None:
         try:
@@ -297,6 +317,28 @@ class Attempt:
                 self._fail(failure, keys[self.instance.position.row - first])
         else:
             self._messages += len(keys)
+
+    def _run_watched(self, watch: Watch, way: int, run: _Run, entry: Entry, keys: Raw, values: Raw, first: int) -> None:
+        """Process one message after the other, each of them named on the page. Those that must not be processed are
+        buried."""
+        slot, page = self._slot, self.instance.position.page
+        for number in range(len(keys)):
+            if self.failed:
+                return
+            key, value, row = keys[number : number + 1], values[number : number + 1], first + number
+            message = watch.message(way, page, row, key[0], partial(entry.value_bytes, value))
+            if (failure := watch.failure(message, entry.source)) is not None:
+                self.instance.position.row = row
+                self._bury_message(entry, failure, key[0], value, row)
+                self._messages += 1
+                continue
+            if slot is not None:
+                slot.enter_message(message)
+            try:
+                run(entry, key, value, row)
+            finally:
+                if slot is not None:
+                    slot.leave()
 
     def _run_undoable(self, entry: Entry, keys: Raw, values: Raw, first: int) -> None:
         """Undo what fails, and bury its message. Where all operators can take back many messages at once, a piece of
@@ -352,6 +394,7 @@ class Attempt:
     def _fire_all(self, firings: Iterator[tuple[str, Firing | Firings]]) -> Iterator[Packet]:
         instance, router = self.instance, self.instance.router
         origin, page = fired_origin(instance.task), FiredPage(instance.ssps)
+        self._enter_step()
         while (due := self._next_firing(firings)) is not None and not self.failed:
             operator, fired = due
             done, count = 0, len(fired.keys) if isinstance(fired, Firings) else 1
@@ -376,6 +419,12 @@ class Attempt:
                     router.end_page(page)
                     page = FiredPage(instance.ssps)
         router.end_page(page)
+        if self._slot is not None:
+            self._slot.leave()
+
+    def _enter_step(self) -> None:
+        if self._slot is not None:
+            self._slot.enter_step("timers, windows or the end of input")
 
     def _next_firing(self, firings: Iterator[tuple[str, Firing | Firings]]) -> tuple[str, Firing | Firings] | None:
         try:
@@ -405,6 +454,8 @@ class Attempt:
     def _fire(self, operator: str, firing: Firing) -> None:
         mark = self.instance.mark() if self._dead_letter_mode and not firing.must_succeed else None
         try:
+            if self._watch is not None:
+                self._look_at(self._watch, operator, firing, page, row, can_be_buried=mark is not None)
             with blaming(operator):
                 firing.run()
         except (OperatorFailedError, EngineFailedError) as failure:
@@ -427,7 +478,20 @@ class Attempt:
                 headers=page.headers(row),
             )
             self._bury(failed, firing.key, letter)
+        finally:
+            if self._watch is not None:
+                self._enter_step()
         self._fired += 1
+
+    def _look_at(
+        self, watch: Watch, operator: str, firing: Firing, page: FiredPage, row: int, *, can_be_buried: bool
+    ) -> None:
+        """Name a firing on the page. Raises OperatorFailedError if it must not be run."""
+        message = watch.firing(operator, firing, page.origins[row], page.offsets[row])
+        if can_be_buried and (failure := watch.failure(message, operator)) is not None:
+            raise failure
+        if self._slot is not None:
+            self._slot.enter_message(message, f"{firing.what or firing.name} of operator `{operator}`")
 
     def _fire_at_once(self, operator: str, firings: Firings, some: slice, first: int) -> None:
         """Run firings together. In dead-letter mode those that fail are undone and halved, as messages are."""

@@ -15,10 +15,12 @@ from pyspark.errors.exceptions.captured import CapturedException
 from penstock.batch.batch import Batch
 from penstock.batch.ranges import BatchRanges
 from penstock.errors import ContainerLostError, PenstockError, PenstockTimeoutError
+from penstock.host.logs import log_directory
 from penstock.runtime.reports import Report
 from penstock.runtime.stage.sink import writing_text
 from penstock.spark.batches.lineage import BatchPlan, run_batch
 from penstock.spark.batches.packet_rdd import PacketRdd, Step
+from penstock.spark.batches.worker_deaths import worker_deaths
 from penstock.spark.containers.directory import ContainerDirectory
 from penstock.spark.session.gateway import spark_died
 from penstock.spark.session.spark_errors import cause_of
@@ -27,6 +29,7 @@ from penstock.spark.workers.worker import ContainerStage, SinkStage, SourceStage
 from penstock.start.prepare import PreparedJob
 from penstock.wire.address import Lane
 from penstock.wire.calls import START_RUN
+from penstock.wire.endings import ProcessDeath
 from penstock.wire.ports import BatchRunner, RunBrokenError
 from penstock.wire.protocol import StartRun
 
@@ -91,6 +94,7 @@ class SparkRunner(BatchRunner):
         self._stop = stop
         name = job.paths.root
         self._jobs = jobs or JobGroup(context, f"penstock-{name}-{job.claim.run_id}", f"Penstock {name}")
+        self._deaths: Sequence[ProcessDeath] = ()
         self._running = False
         """True while a Spark job runs, or is about to."""
 
@@ -102,12 +106,29 @@ class SparkRunner(BatchRunner):
             self._running = True
             return run_batch(self._context, self._job.topology, lanes, self._plan(epoch, lanes, batch, ranges))
         except (Py4JJavaError, CapturedException) as error:
+            self._note_deaths(str(error), epoch, batch, lanes)
             raise RunBrokenError(cause_of(error)) from error
         except Exception:
             self._cancel_group()
             raise
         finally:
             self._running = False
+
+    def _note_deaths(self, error: str, epoch: int, batch: Batch, lanes: tuple[Lane, ...]) -> None:
+        """Note whose end broke the run off. After that of a container, Spark's workers are killed."""
+        self._deaths = []
+        if not self._directory.any_lost:
+            job, partitions = self._job, self._partitions(lanes)
+            folder = str(log_directory(job.config, job.paths))
+            limit_s = 2 * job.config.container.attempt_timeout_ms / 1000
+            self._deaths = worker_deaths(self._context, error, folder, epoch, batch, partitions, limit_s)
+
+    def _partitions(self, lanes: tuple[Lane, ...]) -> tuple[Lane, ...]:
+        """The lanes of the partitions of stage 0; empty if these are others."""
+        return lanes
+
+    def deaths(self) -> Sequence[ProcessDeath]:
+        return self._deaths
 
     def _plan(self, epoch: int, lanes: tuple[Lane, ...], batch: Batch, ranges: BatchRanges) -> BatchPlan:
         job, shipment = self._job, self._shipment

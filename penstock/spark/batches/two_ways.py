@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pyspark import SparkContext
 
@@ -21,6 +21,7 @@ from penstock.spark.containers.directory import ContainerDirectory
 from penstock.spark.workers.packages import Shipment
 from penstock.start.prepare import PreparedJob
 from penstock.wire.calls import START_RUN
+from penstock.wire.endings import ProcessDeath
 from penstock.wire.ports import BatchRunner, OtherWayError
 from penstock.wire.protocol import StartRun
 
@@ -49,6 +50,8 @@ class TwoWays(BatchRunner):
         self._directory = directory
         self._environment = environment
         self._worker: DirectWorker | None = None
+        self._death: ProcessDeath | None = None
+        """The end of the last worker."""
         self._running = False
         """True while the worker runs a batch."""
         self._backoff = Backoff()
@@ -127,6 +130,7 @@ class TwoWays(BatchRunner):
             if not worker.is_cancelled:
                 self._backoff = self._backoff.failed()
             if worker.has_ended:
+                self._death = worker.death
                 worker.close()
                 self._worker = None
             raise
@@ -149,6 +153,10 @@ class TwoWays(BatchRunner):
         if worker is not None and worker.writes:
             return writing_text(self._job.topology)
         return self._spark.waits_for()
+
+    def deaths(self) -> Sequence[ProcessDeath]:
+        own = () if self._death is None else (self._death,)
+        return (*own, *self._spark.deaths())
 
     def cancel_rest(self) -> None:
         self._spark.cancel_rest()

@@ -36,6 +36,7 @@ from penstock.wire.calls import (
     Call,
 )
 from penstock.wire.client import ANY_EPOCH, ContainerClient
+from penstock.wire.endings import ProcessDeath
 from penstock.wire.package import JobPackage
 from penstock.wire.ports import EpochOpening, Fleet, ignore_answer
 from penstock.wire.protocol import Beat, NoArguments, OpenEpoch, OpenProgress, Request
@@ -76,6 +77,8 @@ class ContainerDirectory(Fleet):
         self._executors: frozenset[str] = frozenset()
         """The executors that had containers when tasks were given homes for the last time."""
         self._warned_of_near = False
+        self._ended: list[ContainerClient] = []
+        """Dropped containers that broke off."""
         self._condemned: set[str] = set()
         """Incarnations that count as lost, even if their processes do not know it."""
         self._past_metrics = Snapshot()
@@ -94,6 +97,13 @@ class ContainerDirectory(Fleet):
         self._losses.start(on_lost)
 
     # Starting and assigning.
+
+    def deaths(self) -> list[ProcessDeath]:
+        """The ends of containers, as far as their hosts have told."""
+        known = [*self._ended, *(client for client in self._clients.values() if client.broke_off)]
+        found = [client.process_death() for client in known if client.has_answer]
+        self._ended = [client for client in self._ended if not client.has_answer]
+        return [death for death in found if death is not None]
 
     def drop_lost(self) -> None:
         """Forget lost containers, and kill those of this host. An executor on a host that no longer answers is given
@@ -203,6 +213,8 @@ class ContainerDirectory(Fleet):
 
     def _drop(self, client: ContainerClient) -> None:
         client.lost = client.lost or "its executor was given up"
+        if client.broke_off:
+            self._ended.append(client)
         client.disconnect()
         if client.is_here:  # others are killed by the next launch on their host
             kill(client.address)

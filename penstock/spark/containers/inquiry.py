@@ -11,14 +11,14 @@ from pyspark import SparkContext
 from penstock.spark.session.executors import job_group, live_executors, rdd_on
 from penstock.spark.session.spark_errors import cause_of
 from penstock.wire.client import ContainerClient
-from penstock.wire.endings import UnknownEnd, ending_of
+from penstock.wire.endings import Ending, UnknownEnd, ending_of
 
 logger = logging.getLogger(__name__)
 ANSWER_SECONDS = 5.0
 """Longest wait for Spark's answer. The executor's slot is free once the cancelled batch has left it."""
 
 
-def inquire(context: SparkContext, client: ContainerClient) -> list[str] | UnknownEnd:
+def inquire(context: SparkContext, client: ContainerClient) -> Ending:
     """The host's knowledge of a container's end, or the reason why it is unknown. Takes a few seconds at most."""
     address = client.address
     if not client.host_answers():
@@ -32,7 +32,7 @@ def inquire(context: SparkContext, client: ContainerClient) -> list[str] | Unkno
     patience.start()
     try:
         with job_group(context, group, "Asking how a Penstock container ended"):
-            found: list[list[str] | UnknownEnd] = (
+            found: list[Ending] = (
                 rdd_on(context, executor).mapPartitions(lambda _: iter([ending_of(address)])).collect()
             )
         return found[0]

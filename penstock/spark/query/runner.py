@@ -99,7 +99,10 @@ class QueryRunner(SparkRunner):
 
     def _source(self, epoch: int, lanes: tuple[Lane, ...], batch: Batch, ranges: BatchRanges) -> Step:
         package, tasks, offered = self._shipment.worker_package, self._job.settings.tasks, self._rows_now()
-        return QuerySource(package, batch, ranges.by_task, tasks, offered.inputs, offered.schemas, self.readers)
+        return QuerySource(package, batch, ranges.by_task, tasks, offered.inputs, offered.schemas, self.readers, epoch)
+
+    def _partitions(self, lanes: tuple[Lane, ...]) -> tuple[Lane, ...]:
+        return ()
 
     def _rows(self) -> PacketRdd | None:
         return self._rows_now().rows

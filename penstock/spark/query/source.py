@@ -46,10 +46,11 @@ class QuerySource:
     schemas: tuple[pa.Schema, ...]
     readers: tuple[RowReader, ...]
     """For each input, like the schemas."""
+    epoch: int
 
     def __call__(self, frames: Iterable[pa.Buffer]) -> Iterator[pa.RecordBatch]:
         package = self.package.load()
-        settle_worker()
+        settle_worker(package.pages, self.epoch)
         partition = spark_partition()
         number = self.inputs[partition]
         batches = (pa.ipc.read_record_batch(frame, self.schemas[number]) for frame in frames)

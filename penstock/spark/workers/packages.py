@@ -7,6 +7,7 @@ import secrets
 from dataclasses import dataclass, field
 
 from penstock.errors import ConfigError
+from penstock.host.logs import log_directory
 from penstock.spark.workers.struct_classes import dumps
 from penstock.start.prepare import PreparedJob
 from penstock.wire.package import PackedPackage, WorkerPackage
@@ -22,7 +23,8 @@ class Shipment:
     @classmethod
     def of(cls, job: PreparedJob) -> Shipment:
         """Raises ConfigError if the application cannot be pickled."""
-        data = pickled(WorkerPackage(job.topology, job.settings, job.streams.systems))
+        pages = str(log_directory(job.config, job.paths))
+        data = pickled(WorkerPackage(job.topology, job.settings, job.streams.systems, pages))
         return cls(
             PackedPackage(hashlib.sha256(data).hexdigest(), data),
             secrets.token_urlsafe(32),

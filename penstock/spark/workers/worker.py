@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +16,7 @@ from pyspark import TaskContext
 from penstock.batch.batch import Batch
 from penstock.batch.portions import Portion
 from penstock.errors import PenstockTimeoutError
+from penstock.host.position_page import present_page, use_page, worker_page
 from penstock.runtime.interrupts import mark_interrupts
 from penstock.runtime.messages.packet import NO_PACKETS, Packet, from_batch, split_by_size, to_batch
 from penstock.runtime.messages.spool import Spool
@@ -36,9 +38,18 @@ _modules = 0
 """Number of loaded modules when the garbage collector last froze them."""
 
 
-def settle_worker() -> None:
+def settle_worker(pages: str = "", epoch: int = -1) -> None:
     """Prepare the process for many tasks, and make it tell Ctrl-C from failures of the application. Called in each
-    task, when its modules are loaded."""
+    task, when its modules are loaded.
+
+    Args:
+        pages: the folder for a page of this process, if it processes messages.
+        epoch: of these messages.
+    """
+    if pages and present_page() is None:
+        use_page(worker_page(Path(pages)))
+    if (page := present_page()) is not None:
+        page.epoch = epoch
     global _settled
     if not _settled:
         mark_interrupts()
@@ -74,7 +85,7 @@ class SourceStage:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         package = self.package.load()
-        settle_worker()
+        settle_worker(package.pages, self.epoch)
         for _ in batches:
             pass  # a worker whose input was not read to its end is not used again
         progress = SourceProgress()

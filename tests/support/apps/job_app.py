@@ -6,7 +6,9 @@ that a single lost, doubled or reordered message shows as `disorder` in the key'
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import time
 from collections.abc import Callable
 from functools import partial
@@ -61,6 +63,8 @@ class KeyTotals(ps.StreamTask):
         match event["do"]:
             case "raise":
                 raise ValueError(f"event {event['n']} is poisoned")
+            case "die":
+                die(event["how"])
             case "commit":
                 coordinator.commit()
             case "shutdown":
@@ -71,6 +75,19 @@ class KeyTotals(ps.StreamTask):
                 time.sleep(0.15)  # this is the user's code that is slow, message by message
             case "slow":
                 slow_once(Path(event["gate"]))
+
+
+def die(how: str) -> None:
+    """End this process at once, as bugs in extensions and a lack of memory do."""
+    match how:
+        case "exit":
+            os._exit(3)
+        case "segfault":
+            ctypes.string_at(0)
+        case "abort":
+            os.abort()
+        case "memory":
+            os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does
 
 
 class FixedKeyTotals(KeyTotals):

@@ -188,6 +188,17 @@ def test_after_a_run_that_broke_off_its_process_is_gone(
     assert world.output() == [b"a"]
 
 
+def test_what_ended_it_is_known_by_its_place(world: World, worker: DirectWorker) -> None:
+    worker.run(world.order(b"a"))
+    with pytest.raises(OtherWayError, match=r"while it processed one of the offsets 1 to 2 of stream `local\.in`"):
+        worker.run(world.order(b"b", b"exit"))
+    assert worker.death is not None
+    (spot,) = worker.death.spots
+    assert (worker.death.status, spot.batch, spot.stage, spot.task) == (3, world.batch, 0, 0)
+    worker.kill()
+    assert worker.death.by_itself
+
+
 def test_another_thread_ends_a_run(world: World, worker: DirectWorker) -> None:
     order, errors = world.order(b"hang"), []
 

@@ -214,7 +214,7 @@ sys.stdin.read()
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has it")
 def test_a_process_adopts_what_its_children_leave() -> None:
-    """What an executor started stays below it, so that YARN counts its memory."""
+    """Containers stay below their executor, so that YARN counts their memory."""
     with subprocess.Popen([sys.executable, "-c", ORPHAN], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         assert parent.stdin is not None
