@@ -455,7 +455,7 @@ class Attempt:
         mark = self.instance.mark() if self._dead_letter_mode and not firing.must_succeed else None
         try:
             if self._watch is not None:
-                self._look_at(self._watch, operator, firing, page, row, can_be_buried=mark is not None)
+                self._look_at(self._watch, operator, firing, can_be_buried=mark is not None)
             with blaming(operator):
                 firing.run()
         except (OperatorFailedError, EngineFailedError) as failure:
@@ -483,10 +483,9 @@ class Attempt:
                 self._enter_step()
         self._fired += 1
 
-    def _look_at(
-        self, watch: Watch, operator: str, firing: Firing, page: FiredPage, row: int, *, can_be_buried: bool
-    ) -> None:
+    def _look_at(self, watch: Watch, operator: str, firing: Firing, *, can_be_buried: bool) -> None:
         """Name a firing on the page. Raises OperatorFailedError if it must not be run."""
+        page, row = self.instance.position.page, self.instance.position.row
         message = watch.firing(operator, firing, page.origins[row], page.offsets[row])
         if can_be_buried and (failure := watch.failure(message, operator)) is not None:
             raise failure
