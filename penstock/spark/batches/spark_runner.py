@@ -119,7 +119,7 @@ class SparkRunner(BatchRunner):
         self._deaths = []
         if not self._directory.any_lost:
             job, partitions = self._job, self._partitions(lanes)
-            folder = str(log_directory(job.config, job.paths))
+            folder = str(log_directory(job.config, job.paths, job.uid))
             limit_s = 2 * job.config.container.attempt_timeout_ms / 1000
             self._deaths = worker_deaths(self._context, error, folder, epoch, batch, partitions, limit_s)
 

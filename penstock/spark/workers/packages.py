@@ -23,7 +23,7 @@ class Shipment:
     @classmethod
     def of(cls, job: PreparedJob) -> Shipment:
         """Raises ConfigError if the application cannot be pickled."""
-        pages = str(log_directory(job.config, job.paths))
+        pages = str(log_directory(job.config, job.paths, job.uid))
         data = pickled(WorkerPackage(job.topology, job.settings, job.streams.systems, pages))
         return cls(
             PackedPackage(hashlib.sha256(data).hexdigest(), data),
