@@ -125,7 +125,7 @@ def timers() -> ps.StreamApplication:
 
 
 def due(culprits: tuple[Culprit, ...], monkeypatch: pytest.MonkeyPatch) -> tuple[list[Any], list[Any]]:
-    """What timers sent, and the dead letters."""
+    """The messages that timers sent, and the dead letters."""
 
     def watch(instance: StageInstance, batch: Batch) -> Watch:
         return watch_all(instance, batch.with_suspects((), culprits))
