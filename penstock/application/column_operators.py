@@ -41,7 +41,9 @@ class ColumnOperators:
     _declared: Declarations
     _operator: OperatorSpec
 
-    def _next(self, kind: str, op_id: str | None, make: Callable[[str], OperatorSpec]) -> MessageStream[Any]:
+    def _next(
+        self, kind: str, op_id: str | None, make: Callable[[str], OperatorSpec], renamed_from: str | None = None
+    ) -> MessageStream[Any]:
         raise NotImplementedError
 
     def _same(self) -> dict[str, Any]:
@@ -238,6 +240,7 @@ class ColumnOperators:
         aggregates: Mapping[str, Aggregate],
         *,
         id: str | None = None,  # noqa: A002
+        renamed_from: str | None = None,
     ) -> MessageStream[Any]:
         """Keep running aggregates for each key. After each batch, the keys that it changed are emitted, each once, with
         all their aggregates.
@@ -248,6 +251,8 @@ class ColumnOperators:
         Args:
             aggregates: by the name of the result.
             id: the operator's stable name. Its store is named after it.
+            renamed_from: the id that the operator had when its state was made, if it has another one now. Its stores
+                keep that name.
 
         Raises:
             ConfigError: there are no aggregates, one is none, or one does not fit the type of its column.
@@ -281,10 +286,10 @@ class ColumnOperators:
 
         def make(i: str) -> AggregateSpec:
             definition = definition_of(given, serde)
-            store = self._declared.own_store(f"{i}.aggregate", "aggregate", definition, by_column=by_column is not None)
+            store = self._declared.own_store(i, ".aggregate", "aggregate", definition, by_column=by_column is not None)
             return AggregateSpec(id=i, stores=(store,), aggregates=given, message_serde=serde, **same)
 
-        return self._next("aggregate", id, make)
+        return self._next("aggregate", id, make, renamed_from)
 
     def _join_columns(
         self, table: Table, columns: Sequence[str], kind: TableJoinKind, op_id: str | None
@@ -330,6 +335,7 @@ class ColumnOperators:
         order: Order | None = None,
         late_to: SystemStream | None = None,
         id: str | None = None,  # noqa: A002
+        renamed_from: str | None = None,
     ) -> MessageStream[Any]:
         """Run a BatchProcessor on all messages of each task in a batch at once, as columns.
 
@@ -345,6 +351,8 @@ class ColumnOperators:
             order: "event-time" for messages in the order of their event times; None for the order in which they come.
             late_to: with `order`, the output for late messages. Without it, they are counted and dropped.
             id: the operator's stable name. The store of the messages that wait is named after it.
+            renamed_from: the id that the operator had when its state was made, if it has another one now. Its stores
+                keep that name.
 
         Raises:
             ConfigError: this stream has no schema, a store is not declared, `order` is none, or `late_to` is no output
@@ -378,4 +386,4 @@ class ColumnOperators:
                 message_serde=serde,
             )
 
-        return self._next("process_batch", id, make)
+        return self._next("process_batch", id, make, renamed_from)

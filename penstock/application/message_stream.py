@@ -73,8 +73,10 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} from `{self._operator.id}` of application {self._declared.name}>"
 
-    def _next(self, kind: str, op_id: str | None, make: Callable[[str], OperatorSpec]) -> MessageStream[Any]:
-        return MessageStream(self._declared, self._declared.add(make, kind, op_id))
+    def _next(
+        self, kind: str, op_id: str | None, make: Callable[[str], OperatorSpec], renamed_from: str | None = None
+    ) -> MessageStream[Any]:
+        return MessageStream(self._declared, self._declared.add(make, kind, op_id, renamed_from))
 
     def _same(self) -> dict[str, Any]:
         op = self._operator
@@ -82,12 +84,24 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
 
     @overload
     def window(
-        self, window: Window, *, rows: Literal[False] = False, order: Order | None = None, id: str | None = None
+        self,
+        window: Window,
+        *,
+        rows: Literal[False] = False,
+        order: Order | None = None,
+        id: str | None = None,
+        renamed_from: str | None = None,
     ) -> MessageStream[WindowPane[Any, Any]]: ...
 
     @overload
     def window(
-        self, window: Window, *, rows: Literal[True], order: Order | None = None, id: str | None = None
+        self,
+        window: Window,
+        *,
+        rows: Literal[True],
+        order: Order | None = None,
+        id: str | None = None,
+        renamed_from: str | None = None,
     ) -> MessageStream[dict[str, Any]]: ...
 
     def window(
@@ -97,6 +111,7 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
         rows: bool = False,
         order: Order | None = None,
         id: str | None = None,  # noqa: A002
+        renamed_from: str | None = None,
     ) -> MessageStream[Any]:
         """Group messages into windows, and emit a pane when a window fires, as Samza's `window`.
 
@@ -108,6 +123,8 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
                 depend on it, such as those with `emit="each"`. A message that is late for the order is late for the
                 window.
             id: the operator's stable name. Its store is named after it.
+            renamed_from: the id that the operator had when its state was made, if it has another one now. Its stores
+                keep that name.
 
         Raises:
             ConfigError: `window` is not a window, `late_to` is not an output of the application, or an aggregate does
@@ -142,12 +159,12 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
             definition = definition_of(window, op.key_serde, op.value_serde)
             if by_column is not None:
                 definition = f"{definition}:columns={types_of(by_column)}"
-            store = self._declared.own_store(f"{i}.window", "window", definition, by_column=by_column is not None)
+            store = self._declared.own_store(i, ".window", "window", definition, by_column=by_column is not None)
             ordering = self._declared.ordering(i, [op], order, window.late_to if order else None)
             same = {**self._same(), "value_serde": panes, "stores": (store, *stores_of(ordering)), "ordering": ordering}
             return WindowSpec(id=i, window=window, message_serde=op.value_serde, rows=rows, **same)
 
-        return self._next("window", id, make)
+        return self._next("window", id, make, renamed_from)
 
     def join(
         self,
@@ -161,6 +178,7 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
         order: Order | None = None,
         value: Serde[Any] | None = None,
         id: str | None = None,  # noqa: A002
+        renamed_from: str | None = None,
     ) -> MessageStream[U]:
         """Join each message of this stream, the left one, with the messages of another that have the same key and are
         close in event time.
@@ -185,6 +203,8 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
                 results of keep="newest" then do not depend on the order in which messages come.
             value: the serde of the results; by default `Json`.
             id: the operator's stable name. Its store is named after it.
+            renamed_from: the id that the operator had when its state was made, if it has another one now. Its stores
+                keep that name.
 
         Raises:
             ConfigError: an argument is wrong, or the keys of the two streams have different serdes.
@@ -219,7 +239,7 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
 
         def make(i: str) -> JoinSpec:
             definition = join_definition(join, left.key_serde, left.value_serde, other.value_serde)
-            store = self._declared.own_store(f"{i}.join", "join", definition)
+            store = self._declared.own_store(i, ".join", "join", definition)
             sources = {op.id: op for op in (self._operator, right._operator)}
             ordering = self._declared.ordering(i, list(sources.values()), order, late_to if order else None)
             return JoinSpec(
@@ -235,7 +255,7 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
                 right=other,
             )
 
-        return self._next("join", id, make)
+        return self._next("join", id, make, renamed_from)
 
     def _changed(self) -> dict[str, Any]:
         return {**self._same(), "value_serde": Json()}
@@ -463,6 +483,7 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
         order: Order | None = None,
         late_to: SystemStream | None = None,
         id: str | None = None,  # noqa: A002
+        renamed_from: str | None = None,
     ) -> MessageStream[Any]:
         """Run a StreamTask on every message. The result is the stream of the messages that it emits.
 
@@ -483,6 +504,8 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
             order: "event-time" for messages in the order of their event times; None for the order in which they come.
             late_to: with `order`, the output for late messages. Without it, they are counted and dropped.
             id: the operator's stable name. The stores of its timers and of the messages that wait are named after it.
+            renamed_from: the id that the operator had when its state was made, if it has another one now. Its stores
+                keep that name.
 
         Raises:
             ConfigError: a store is not declared, `task` cannot be called, a serde is not valid, `timers_at_drain` is
@@ -507,7 +530,7 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
             [7, 8]
         """
         spec = self._declared.process(
-            [self._operator], task, stores, id, key, value, timers, timers_at_drain, order, late_to
+            [self._operator], task, stores, id, key, value, timers, timers_at_drain, order, late_to, renamed_from
         )
         return MessageStream(self._declared, spec)
 
@@ -543,6 +566,7 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
         as_of: bool = False,
         late_to: SystemStream | None = None,
         id: str | None = None,  # noqa: A002
+        renamed_from: str | None = None,
     ) -> MessageStream[U]:
         """Join each message with the value that a table has for its key, as Samza's `join` with a table.
 
@@ -565,6 +589,8 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
             late_to: with `as_of`, the output for messages below the watermark. Without it, they are counted as
                 `late-dropped`.
             id: the operator's stable name. The store of a temporal join is named after it.
+            renamed_from: the id that the operator had when its state was made, if it has another one now. Its stores
+                keep that name.
 
         Raises:
             ConfigError: the table is of another application, its keys have another serde than those of the stream,
@@ -602,7 +628,7 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
         if kind not in ("inner", "left"):
             raise ConfigError(f'join_table(): kind is "inner" or "left", not {kind!r}')
         if as_of:
-            return self._join_as_of(table, function, kind, late_to, id)
+            return self._join_as_of(table, function, kind, late_to, id, renamed_from)
         if table.history_ms is not None:
             raise ConfigError(
                 f"join_table(): table `{table.name}` has history (history_ms): join it with as_of=True, or declare a "
@@ -625,6 +651,7 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
         kind: TableJoinKind,
         late_to: SystemStream | None,
         op_id: str | None,
+        renamed_from: str | None,
     ) -> MessageStream[Any]:
         if table.history_ms is None:
             self._declared.check_written(table, "join_table(..., as_of=True): such a table has no versions, because ")
@@ -638,7 +665,7 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
 
         def make(i: str) -> TemporalJoinSpec:
             definition = f"as-of({op.key_serde.name},{op.value_serde.name})"
-            store = self._declared.own_store(f"{i}.join", "temporal-join", definition)
+            store = self._declared.own_store(i, ".join", "temporal-join", definition)
             return TemporalJoinSpec(
                 id=i,
                 stores=(table.name, store),
@@ -650,7 +677,7 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
                 **self._changed(),
             )
 
-        return self._next("join_table", op_id, make)
+        return self._next("join_table", op_id, make, renamed_from)
 
     def send_to(self, output: SystemStream | Table, *, id: str | None = None) -> MessageStream[T]:  # noqa: A002
         """Write each message to a table, or to an output stream, by default at least once. Returns this stream, which
@@ -691,7 +718,7 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
             stores: tuple[str, ...] = (table.name,)
             if table.history_ms is not None:
                 definition = f"versions({table.key_serde.name})"
-                stores += (self._declared.own_store(f"{i}.timers", "versions", definition),)
+                stores += (self._declared.own_store(i, ".timers", "versions", definition),)
             return SendToTableSpec(
                 id=i,
                 stores=stores,

@@ -37,7 +37,9 @@ class Patterns(Generic[T]):
     _declared: Declarations
     _operator: OperatorSpec
 
-    def _next(self, kind: str, op_id: str | None, make: Callable[[str], OperatorSpec]) -> MessageStream[Any]:
+    def _next(
+        self, kind: str, op_id: str | None, make: Callable[[str], OperatorSpec], renamed_from: str | None = None
+    ) -> MessageStream[Any]:
         raise NotImplementedError
 
     def _same(self) -> dict[str, Any]:
@@ -106,6 +108,7 @@ class Patterns(Generic[T]):
         *,
         value: Serde[Any] | None = None,
         id: str | None = None,  # noqa: A002
+        renamed_from: str | None = None,
     ) -> MessageStream[Any]:
         """Keep one value for each key, and emit it with each message. The first message of a key is its first value.
         Messages without a value are passed over.
@@ -116,6 +119,8 @@ class Patterns(Generic[T]):
             function: gets the value so far and the message's value, and returns the new one.
             value: the serde of the values; by default that of the stream.
             id: the operator's stable name.
+            renamed_from: the id that the operator had when its state was made, if it has another one now. Its stores
+                keep that name.
 
         Example:
             >>> app = ps.StreamApplication("records")
@@ -130,11 +135,12 @@ class Patterns(Generic[T]):
         def make(i: str) -> ProcessSpec:
             same = self._same()
             serde = process_place(f"operator `{i}`").serde("value", value, same["value_serde"])
-            self._declared.store(i, same["key_serde"], serde)
+            store = self._declared.state_id(i)
+            self._declared.store(store, same["key_serde"], serde)
             same["value_serde"] = serde
-            return ProcessSpec(id=i, task=partial(_Reduce, i, function), stores=(i,), **same)
+            return ProcessSpec(id=i, task=partial(_Reduce, store, function), stores=(store,), **same)
 
-        return self._next("reduce", id, make)
+        return self._next("reduce", id, make, renamed_from)
 
     def deduplicate(
         self,
@@ -142,6 +148,7 @@ class Patterns(Generic[T]):
         *,
         by: Callable[[T], Any] | None = None,
         id: str | None = None,  # noqa: A002
+        renamed_from: str | None = None,
     ) -> MessageStream[T]:
         """Pass on the first of several equal messages of a key.
 
@@ -153,6 +160,8 @@ class Patterns(Generic[T]):
                 a text such as "1d", or a timedelta.
             by: what is compared of values, as JSON. None: the key alone.
             id: the operator's stable name.
+            renamed_from: the id that the operator had when its state was made, if it has another one now. Its stores
+                keep that name.
 
         Raises:
             ConfigError: `within` is no duration.
@@ -170,12 +179,12 @@ class Patterns(Generic[T]):
 
         def make(i: str) -> ProcessSpec:
             same = self._same()
-            self._declared.store(
-                i, BytesWithKey(same["key_serde"], _key_alone if by is None else _first_part), Bytes(), ttl
-            )
-            return ProcessSpec(id=i, task=partial(_Deduplicate, i, same["key_serde"], by), stores=(i,), **same)
+            store = self._declared.state_id(i)
+            keys = BytesWithKey(same["key_serde"], _key_alone if by is None else _first_part)
+            self._declared.store(store, keys, Bytes(), ttl)
+            return ProcessSpec(id=i, task=partial(_Deduplicate, store, same["key_serde"], by), stores=(store,), **same)
 
-        return self._next("deduplicate", id, make)
+        return self._next("deduplicate", id, make, renamed_from)
 
     def map_async(
         self,

@@ -47,7 +47,7 @@ from penstock.api.time.order import (
     definition_of,
     stores_of,
 )
-from penstock.api.time.timers import AtDrain, discards, timers_store
+from penstock.api.time.timers import TIMERS, AtDrain, discards
 from penstock.api.time.watermarks import WatermarkPolicy
 from penstock.errors import ConfigError
 from penstock.graph.side_declarations import SideDeclaration, check_side_store, read_only
@@ -119,6 +119,8 @@ class Declarations:
         self._stores: dict[str, StoreSpec] = {}
         self._outputs: dict[SystemStream, OutputSpec] = {}
         self._tables: dict[str, Table] = {}
+        self._renamed: dict[str, str] = {}
+        """Operator → the id that it had when its state was made, where that was another one."""
 
     def __str__(self) -> str:
         inputs = [str(stream_of(op)) for op in self._operators.values() if isinstance(op, InputSpec | PatternSpec)]
@@ -265,13 +267,24 @@ class Declarations:
             if spec.side is None and spec.ttl is None and isinstance(spec.value_serde, ColumnSerde):
                 self._stores[name] = replace(spec, by_column=True)
 
+    def state_id(self, op_id: str) -> str:
+        """The id that the stores of an operator are named after: the one that it had when its state was made."""
+        return self._renamed.get(op_id, op_id)
+
     def own_store(
-        self, name: str, kind: OperatorKind, definition: str, *, by_column: bool = False, writes_once: bool = False
+        self,
+        op_id: str,
+        ending: str,
+        kind: OperatorKind,
+        definition: str,
+        *,
+        by_column: bool = False,
+        writes_once: bool = False,
     ) -> str:
         """Add a store that belongs to one operator, which alone knows its bytes. A checkpoint records the definition, a
         text without spaces, with the number of the kind's layout: an operator with another definition or layout is
         refused the bytes."""
-        values = OperatorBytes(with_layout(kind, definition))
+        name, values = f"{self.state_id(op_id)}{ending}", OperatorBytes(with_layout(kind, definition))
         self._stores[name] = StoreSpec(name, Bytes(), values, by_column=by_column, writes_once=writes_once)
         return name
 
@@ -281,7 +294,7 @@ class Declarations:
         if serde is None:
             return None, ()
         keys = place.serde("key", serde, String()).for_store_keys()
-        return keys, (self.own_store(timers_store(op_id), "timers", f"timers({keys.name})".replace(" ", "")),)
+        return keys, (self.own_store(op_id, TIMERS, "timers", f"timers({keys.name})".replace(" ", "")),)
 
     def ordering(
         self,
@@ -300,8 +313,8 @@ class Declarations:
             self.check_output(late_to)
         found = tuple(OrderedSource.of(op.id, op.key_serde, op.value_serde) for op in sources)
         kind: OperatorKind = "column-order" if by_column else "order"
-        name, definition = f"{op_id}{IN_ORDER}", definition_of(found, by_column=by_column)
-        store = self.own_store(name, kind, definition, by_column=by_column, writes_once=True)
+        definition = definition_of(found, by_column=by_column)
+        store = self.own_store(op_id, IN_ORDER, kind, definition, by_column=by_column, writes_once=True)
         return EventTimeOrder(store, found, late_to, self._keep_offsets(sources))
 
     def _keep_offsets(self, sources: Sequence[OperatorSpec]) -> bool:
@@ -348,9 +361,9 @@ class Declarations:
             taken[op.stream] = f"the intermediate stream of `{op.writer}`"
         return graph.in_order_of_time()
 
-    def add(self, make: Callable[[str], _Spec], kind: str, op_id: str | None) -> _Spec:
-        """Add the operator that `make` makes from its id: the given one, or one that is numbered by kind. Raises
-        ConfigError if the id is taken or malformed."""
+    def add(self, make: Callable[[str], _Spec], kind: str, op_id: str | None, renamed_from: str | None = None) -> _Spec:
+        """Add the operator that `make` makes from its id: the given one, or one that is numbered by kind. Its state was
+        made under the id `renamed_from`, if there is one. Raises ConfigError if an id is taken or malformed."""
         if op_id is None:
             self._counters[kind] += 1
             op_id = f"{kind}-{self._counters[kind]}"
@@ -361,10 +374,31 @@ class Declarations:
             raise ConfigError(
                 f"operator id `{op_id}` is used twice in application `{self.name}`: ids are unique{advice}"
             )
+        self._note_state(op_id, renamed_from)
         spec = make(op_id)
         check_all(spec.callbacks(), f"operator `{op_id}`")
+        if renamed_from is not None:
+            spec = replace(spec, renamed_from=renamed_from)
         self._operators[op_id] = spec
         return spec
+
+    def _note_state(self, op_id: str, renamed_from: str | None) -> None:
+        """Note the id that the stores of an operator are named after. Raises ConfigError if another operator has it."""
+        owner = next((op for op, old in self._renamed.items() if old == op_id), None)
+        if owner is not None:
+            raise ConfigError(
+                f'operator `{owner}` has the state of `{op_id}` (renamed_from="{op_id}"): give the operator that is '
+                f"`{op_id}` now another id"
+            )
+        if renamed_from is None:
+            return
+        _check_name("operator id", renamed_from)
+        if renamed_from in self._operators or renamed_from in self._renamed.values() or renamed_from == op_id:
+            raise ConfigError(
+                f'operator `{op_id}`: renamed_from="{renamed_from}" names an operator of the application, which has '
+                "its own state. Name the id that this operator had before, and that none has now"
+            )
+        self._renamed[op_id] = renamed_from
 
     def reader_of(self, writer: PartitionThroughSpec) -> IntermediateSpec:
         """Add the operator that reads the stream that `writer` writes."""
@@ -445,6 +479,7 @@ class Declarations:
         timers_at_drain: AtDrain = "fire",
         order: Order | None = None,
         late_to: SystemStream | None = None,
+        renamed_from: str | None = None,
     ) -> ProcessSpec:
         """Add a StreamTask. Raises ConfigError for a store that is not declared, for an invalid serde, for
         `timers_at_drain` that does not fit the timers, and for an order that does not exist."""
@@ -476,4 +511,4 @@ class Declarations:
                 value_serde=place.serde("value", value, Json()),
             )
 
-        return self.add(make, "process", op_id)
+        return self.add(make, "process", op_id, renamed_from)

@@ -58,6 +58,13 @@ class OperatorSpec:
     stores: tuple[str, ...] = ()
     ordering: EventTimeOrder | None = None
     """Its messages wait in one of its stores, and come by event time. None: they come as they are read."""
+    renamed_from: str | None = None
+    """The id that it had when its state was made, if that was another one."""
+
+    @property
+    def state_id(self) -> str:
+        """The id that its stores are named after, and that checkpoints have as the user of other stores."""
+        return self.renamed_from or self.id
 
     @property
     def sent_to(self) -> SystemStream | None:
@@ -282,7 +289,7 @@ class ProcessSpec(OperatorSpec):
     @property
     def own_stores(self) -> tuple[str, ...]:
         """The stores of the application that the task uses, without the one of its timers."""
-        return tuple(name for name in self.stores if name != timers_store(self.id))
+        return tuple(name for name in self.stores if name != timers_store(self.state_id))
 
     def callbacks(self) -> Iterator[Callback]:
         return maker(self.task)
@@ -617,3 +624,7 @@ class ApplicationGraph:
             for store in op.stores:
                 users.setdefault(store, []).append(op.id)
         return users
+
+    def state_ids(self) -> dict[str, str]:
+        """Operator → the id that it had when its state was made, where that was another one."""
+        return {op.id: op.renamed_from for op in self.operators if op.renamed_from is not None}

@@ -26,7 +26,8 @@ TABLE = "(table)"
 
 def store_layout(graph: ApplicationGraph) -> dict[str, str]:
     """Store that the job writes -> what a checkpoint remembers of it, the text of a `StoreLayout`."""
-    users = graph.store_users()
+    ids = graph.state_ids()
+    users = {store: [ids.get(each, each) for each in own] for store, own in graph.store_users().items()}
     return {spec.name: str(_layout_of(spec, users.get(spec.name, []))) for spec in graph.written_stores}
 
 
@@ -126,6 +127,8 @@ def _changed_operator(
     if changes := _difference(was, is_now):
         found = f"{verb} in checkpoint {record.id}, but {verb} defined in another way now: {changes}"
     put = "Put" if now is None else "Set"
+    if now is None:
+        found += f' (if it has another id now, declare it with renamed_from="{operator}")'
     if kind == "aggregate":
         return IncompatibleError(
             f"the aggregate of operator `{operator}` {found}. Its totals "

@@ -66,13 +66,15 @@ def plan_reset(facts: StartFacts, record: CheckpointRecord | None) -> Reset:
                 "have stores that belong to them alone, and only a partition_by through a stream has messages that "
                 f"wait. These can: {_named(clearable)}. A startpoint with the state `clear` empties all stores"
             )
-    return Reset(tuple(dict.fromkeys(facts.reset_operators)))
+    named = {op.state_id: op.id for op in graph.operators} | {op.id: op.state_id for op in graph.operators}
+    return Reset(tuple(dict.fromkeys(one for op in facts.reset_operators for one in (op, named.get(op, op)))))
 
 
 def resettable(graph: ApplicationGraph, record: CheckpointRecord | None) -> set[str]:
     """The operators, of the application or of a checkpoint, that keep something of their own."""
     stores = {*store_layout(graph), *(record.stores if record else ())}
     found = {store.rpartition(".")[0] for store in stores if store.endswith(OPERATOR_STORES)}
+    found.update(op.id for op in graph.operators if op.state_id in found)
     return found.union(*map(operators_of, declared_streams(graph).values()), recorded_operators(record))
 
 

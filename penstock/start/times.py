@@ -31,6 +31,7 @@ def start_times(
     positions: Positions,
     ends: Ends,
     parent: CheckpointRecord | None = None,
+    state_ids: Mapping[str, str] | None = None,
 ) -> StartTimes:
     """The times of the checkpoint, if its state is kept; none after a batch that closed the stream.
 
@@ -41,6 +42,7 @@ def start_times(
         record: the checkpoint that the start chose; None: there is none.
         positions: where the run begins to read.
         parent: the checkpoint before that one. If both are of one batch, the positions were changed in between by hand.
+        state_ids: operator → the id that it had when its state was made, where that was another one.
     """
     if record is None:
         return StartTimes()
@@ -53,9 +55,10 @@ def start_times(
     before = to_positions(record.next_offsets)
     if parent is not None and parent.batch == record.batch:
         before |= {at: max(before.get(at, 0), offset) for at, offset in to_positions(parent.next_offsets).items()}
+    now = {old: op for op, old in (state_ids or {}).items()}
     return StartTimes(
         event_times,
-        {op: each for op, each in record.watermarks.items() if not (grown and each == END_OF_TIME)},
+        {now.get(op, op): each for op, each in record.watermarks.items() if not (grown and each == END_OF_TIME)},
         frozenset(record.ended_inputs) - unread,
         tuple(at for at in sorted(event_times) if positions[at] < before.get(at, 0)),
         grown,

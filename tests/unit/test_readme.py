@@ -139,8 +139,9 @@ def test_the_page_on_time_to_live_runs_as_written() -> None:
 
 
 def test_the_page_on_changing_an_application_runs_as_written() -> None:
-    (block,) = examples("docs/upgrades.md")
-    exec(compile(block, "upgrades.md", "exec"), {"__name__": "upgrades_page"})
+    names: dict[str, Any] = {"__name__": "upgrades_page"}
+    for block in examples("docs/upgrades.md"):
+        exec(compile(block, "upgrades.md", "exec"), names)
 
 
 def test_the_page_on_repartitioning_runs_as_written() -> None:

@@ -159,12 +159,12 @@ def _check_operators(job: FoundJob, operators: Sequence[str]) -> None:
             f"job {job.paths.root} runs inside a streaming query, which drains as a whole: `penstock drain "
             f"{job.paths.root}`"
         )
-    # Nothing waits in an aggregate, and a table belongs to no operator.
+    # Nothing waits in an aggregate, and a table belongs to no operator. One that was renamed is known by its watermark.
     waits = {store.rpartition(".")[0] for store in latest.stores if store.endswith(OPERATOR_STORES)}
     users = {user for layout in latest.stores.values() for user in StoreLayout.parse(layout).operators}
     totals = {store.removesuffix(".aggregate") for store in latest.stores if store.endswith(".aggregate")}
     known = {each for each in waits | users if not each.startswith("(")} - totals
-    if strangers := [each for each in operators if each not in known]:
+    if strangers := [each for each in operators if each not in known and each not in latest.watermarks]:
         raise NotFoundError(
             f"nothing waits in {counted(len(strangers), 'operator')} of job {job.paths.root}: "
             f"{listed([f'`{each}`' for each in strangers])}. These can be drained alone: "

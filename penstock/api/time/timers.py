@@ -40,6 +40,10 @@ def discards(timers_at_drain: object, timers: object, where: str) -> bool:
     return timers_at_drain == "discard"
 
 
+TIMERS = ".timers"
+"""The ending of the names of stores of timers."""
+
+
 def timers_store(operator: str) -> str:
     return operator + TIMERS
 

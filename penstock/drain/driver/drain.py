@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from penstock.api.drain import NEXT_RUN, DrainNotification
@@ -36,12 +36,12 @@ class Drain:
         stop: StopRequest,
         board: ProgressBoard,
         report: DrainReport,
-        known: Collection[str] = (),
+        known: Mapping[str, str] | None = None,
     ) -> None:
         """
         Args:
             poll_ms: the interval of the monitor; None: the run drains only if its own handle asks it to.
-            known: the operators of the application.
+            known: the id that the stores of each operator are named after → the operator. A request may name either.
         """
         self._requests = requests
         self._run_id = run_id
@@ -49,7 +49,7 @@ class Drain:
         self._stop = stop
         self._board = board
         self._report = report
-        self._known = frozenset(known)
+        self._known = {**(known or {}), **{op: op for op in (known or {}).values()}}
         self._boundary = Boundary({})
         self._asked = threading.Event()
         self._monitor: DrainMonitor | None = None
@@ -96,7 +96,8 @@ class Drain:
     @property
     def operators(self) -> frozenset[str] | None:
         """The operators that the run drains; None: all, if it drains."""
-        return drained_together(self.notifications)
+        alone = drained_together(self.notifications)
+        return None if alone is None else frozenset(self._known.get(each, each) for each in alone)
 
     def is_done(self, boundary: Boundary) -> bool:
         """True if nothing is left to drain at this boundary. The end of a stream drains a run as well."""
@@ -214,16 +215,16 @@ class Drain:
     def _known_alone(self, own: Sequence[DrainNotification]) -> tuple[DrainNotification, ...]:
         """Delete the requests that name operators which the application does not have. Returns the others."""
         for each in own:
-            if strangers := sorted(set(each.operators) - self._known):
+            if strangers := sorted(set(each.operators) - self._known.keys()):
                 logger.warning(
                     "the request %s to drain %s is deleted, and nothing drains for it: the application has the "
                     "operators %s",
                     each.uuid,
                     listed([f"`{name}`" for name in strangers]),
-                    listed([f"`{name}`" for name in sorted(self._known)]),
+                    listed([f"`{name}`" for name in sorted({*self._known.values()})]),
                 )
                 self._requests.delete([each])
-        return tuple(each for each in own if self._known.issuperset(each.operators))
+        return tuple(each for each in own if self._known.keys() >= set(each.operators))
 
     def _refuse_next(self) -> None:
         """End the requests to drain the next run, because this is the next run and does not look for requests. A later

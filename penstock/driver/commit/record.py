@@ -51,6 +51,8 @@ class Recorder:
     owed: Callable[[], OwedOutput] = OwedOutput
     """The output that earlier records name and that is not published yet."""
     publisher: str = ""
+    state_ids: Mapping[str, str] = field(default_factory=dict)
+    """Operator → the id that its stores are named after, where that is another one."""
 
     def record(
         self,
@@ -120,7 +122,7 @@ class Recorder:
         if boundary.closed:
             stores = {name: layout for name, layout in self.layout.items() if not name.endswith(OPERATOR_STORES)}
         elif boundary.drained_operators:
-            empty = own_stores(boundary.drained_operators)
+            empty = own_stores(self.state_ids.get(op, op) for op in boundary.drained_operators)
             stores = {name: layout for name, layout in self.layout.items() if name not in empty}
         else:
             return self.layout, found

@@ -67,7 +67,7 @@ class RunParts:
         report = DrainReport(
             job.claim.run_id, DrainTally(job.topology), drain_board(job.objects, job.paths), board, clock
         )
-        poll_ms, known = job.config.job.drain_poll_ms, [op.id for op in job.topology.graph.operators]
+        poll_ms, known = job.config.job.drain_poll_ms, {op.state_id: op.id for op in job.topology.graph.operators}
         self.drain = Drain(job.drains, job.claim.run_id, poll_ms, run.stop, board, report, known)
         recorder = Recorder(
             job.log,
@@ -78,6 +78,7 @@ class RunParts:
             job.recorded_identities,
             owed=debts.now,
             publisher=job.publisher,
+            state_ids=job.topology.graph.state_ids(),
         )
         garbage = OutboxGarbage(job.objects, job.paths, job.log)
         coordinator = CommitCoordinator(

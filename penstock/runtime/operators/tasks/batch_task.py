@@ -24,7 +24,7 @@ class BatchTaskOperator(Operator[BatchTaskSpec]):
 
     @property
     def time_stores(self) -> tuple[str, ...]:
-        timers = timers_store(self.spec.id)
+        timers = timers_store(self.spec.state_id)
         return (timers,) if timers in self.spec.stores else ()
 
     def next_due(self, store: KeyValue) -> Due:

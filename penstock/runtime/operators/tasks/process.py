@@ -46,14 +46,14 @@ class Process(Operator[ProcessSpec]):
 
     @property
     def time_stores(self) -> tuple[str, ...]:
-        return () if self.spec.timers is None else (timers_store(self.spec.id),)
+        return () if self.spec.timers is None else (timers_store(self.spec.state_id),)
 
     def next_due(self, store: KeyValue) -> Due:
         return oldest_timers(store)
 
     def key_in(self, store: str) -> KeyInEntry | None:
         timers = self.spec.timers
-        if timers is None or store != timers_store(self.spec.id):
+        if timers is None or store != timers_store(self.spec.state_id):
             return None
         return KeyInEntry(timers, key_in, keyless_of_task=True)
 
@@ -95,7 +95,7 @@ class Process(Operator[ProcessSpec]):
         spec = self.spec
         if spec.timers is None:
             return None
-        store = stage.stores[timers_store(spec.id)]
+        store = stage.stores[timers_store(spec.state_id)]
         return TaskTimers(spec.id, spec.timers, timers_place(spec.id), store, stage.metrics, spec.discards_timers)
 
     def watched(self, watch: Watch) -> OperatorSpec:
