@@ -252,7 +252,7 @@ class FilesAdmin(SystemAdmin):
             raise ConfigError(
                 f"`systems.{self._system.name}.order` = {order}, and `{self._system.name}.{stream}` is a folder that "
                 "Penstock writes, whose partitions have the order of its commits: read it by a system without `order`, "
-                "and with a `listing` of its own"
+                "and with another `listing`"
             )
 
     def _look(self, stream: str, listing: Listing) -> None:

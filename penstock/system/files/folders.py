@@ -20,7 +20,7 @@ from penstock.system.files.listing import FoundFile
 Links: TypeAlias = Literal["inside", "follow"]
 """The links of a folder that are followed: those to other places below it, or all."""
 _ADVICE = (
-    ": whoever writes the folder could show any file of this machine. If that is wanted, set `systems.<name>.links` to "
+    ": any writer of the folder could show any file of this machine. If that is wanted, set `systems.<name>.links` to "
     "`follow`; otherwise remove the link"
 )
 _NULL = "__HIVE_DEFAULT_PARTITION__"

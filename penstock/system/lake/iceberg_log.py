@@ -198,7 +198,7 @@ class IcebergLog(TableLog):
         if self._outside == "refuse" and not _is_inside(self._table.metadata.location, path):
             raise IncompatibleError(
                 f"{self.title} has the file `{path}`, which is not below the table's location "
-                f"`{self._table.metadata.location}`: whoever writes the table could show any file that this job may "
+                f"`{self._table.metadata.location}`: any writer of the table could show any file that this job may "
                 "read. If such files belong to it, as after `add_files`, set `systems.<name>.outside` to `read`"
             )
 

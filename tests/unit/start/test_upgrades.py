@@ -246,7 +246,9 @@ DRAIN: dict[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
     ),
     "a join's bounds, kind or `keep`": (WITH_PAIRS, {"pairs": (5, 9)}, "pairs"),
     "the serde of a task's timers": ({}, {"timers": ps.Long()}, "totals"),
-    "a window, a join or timers removed, or under another id without `renamed_from=`": ({}, {"hours_id": "days"}, "hours"),
+    "a window, a join or timers removed, or under another id without `renamed_from=`": (
+        {}, {"hours_id": "days"}, "hours"
+    ),
 }  # fmt: skip
 ELSE: dict[str, Changed] = {
     "the serdes of a store": changed(stores=("totals", ps.Long(), None)),
