@@ -17,14 +17,13 @@ from penstock.system.base import Progress, WriterIdentity
 from penstock.system.kafka.client import open_producer, resent_after_s
 from penstock.system.kafka.errors import ClientErrors
 from penstock.system.kafka.options.options import KafkaOptions, parse_options
-from penstock.system.kafka.own_topics.job_topic import job_topic
 from penstock.system.kafka.writing.writer import KafkaWriter
 from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.jobs.home import wait_until
 from tests.support.streams.kafka import TIMEOUT_S
 from tests.support.streams.kafka_proxy import ADD_PARTITIONS_TO_TXN, END_TXN, PRODUCE, HeldRequest, KafkaProxy
 from tests.support.streams.kafka_streams import kafka_system
-from tests.support.streams.kafka_writers import job_state, keys, other, records, written_end
+from tests.support.streams.kafka_writers import job_state, keys, other, records
 from tests.support.world.kafka_once_world import KafkaOnceWorld
 from tests.support.world.late_requests import LIVES, StopError, run_lives
 
@@ -108,45 +107,6 @@ def test_the_topic_of_a_job_does_not_grow_with_producers(
         writer.append(here, records(9, 1))
         assert len(job_state(through, name).producers) == 1
     assert len(job_state(through, name).producers) == 0
-
-
-@pytest.mark.parametrize("first", ["aborted", "committed"])
-def test_marks_are_refused_if_their_transaction_was_ended(
-    monkeypatch: pytest.MonkeyPatch,
-    proxy: KafkaProxy,
-    through: KafkaOptions,
-    options: KafkaOptions,
-    name: str,
-    here: SystemStreamPartition,
-    first: str,
-) -> None:
-    """The second line of defence, without the first one: what is torn is not taken for published."""
-    lose, marks = KafkaWriter.lose_producer, SystemStreamPartition("kafka", job_topic(name), 0)
-
-    def transaction(number: int, *, stops: bool) -> None:
-        with writer.begin() as begun:
-            begun.mark(here, Progress(1, number))
-            begun.append(here, records(number, 1))
-            writer.producer().flush(TIMEOUT_S)
-            if number:
-                ends = written_end(options, here), written_end(options, marks)
-                late.release()
-                wait_until(lambda: written_end(options, here) > ends[0], "the marker of the end")
-                wait_until(lambda: written_end(options, marks) > ends[1], "the marker of the end")
-            begun.append(other(here), records(number, 1))
-            if stops:
-                raise StopError
-
-    with closing(KafkaWriter(through, WriterIdentity(name, 1))) as writer:
-        with monkeypatch.context() as patched:
-            patched.setattr(KafkaWriter, "lose_producer", lambda own, has_ended=False: None if has_ended else lose(own))
-            late = proxy.hold(END_TXN)
-            with suppress(StopError):
-                transaction(0, stops=first == "aborted")
-            with pytest.raises(RetryableError, match="ended the transaction"):
-                transaction(1, stops=False)
-        assert writer.progress([here]) == ({} if first == "aborted" else {here: Progress(1, 0)})
-    assert keys(options, other(here)) == ([] if first == "aborted" else [0])
 
 
 @pytest.mark.parametrize(

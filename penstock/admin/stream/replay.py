@@ -153,9 +153,9 @@ class _Replay:
         for source, parts in records.items():
             with writers.of(source).begin() as transaction:
                 for target, own in parts.items():
+                    transaction.append(target, own)
                     if source.marks:
                         transaction.mark(target, marks[target])
-                    transaction.append(target, own)
             self._counts.messages[str(source.found.stream)] += sum(map(len, parts.values()))
 
     def _target(self, letter: DeadLetter) -> tuple[_Input, SystemStreamPartition]:

@@ -211,11 +211,11 @@ class Publisher(Service):
             carries = self._systems[system].carries_headers
             try:
                 with self._took.time(), self._writer(system).begin() as writing:
-                    for ssp, progress in marks.items():  # first: see `KafkaTransaction.mark`
-                        writing.mark(ssp, progress)
                     for contents, chunk in rest:
                         records = contents.records(chunk)
                         writing.append(chunk.ssp, records if carries else without_headers(records))
+                    for ssp, progress in marks.items():
+                        writing.mark(ssp, progress)
             except BaseException:
                 self._forget(system)  # it may have been published all the same
                 raise

@@ -128,19 +128,13 @@ class KafkaTransaction(WriterTransaction):
         run.messages = sent + 1
 
     def mark(self, ssp: SystemStreamPartition, progress: Progress) -> None:
-        """Keep the mark for the commit, which writes it to the topic of this writer's name.
-
-        The first one brings that topic into the transaction, best before any record. If something ended the transaction
-        in its middle, the brokers then refuse the marks of the commit.
-        """
+        """Keep the mark for the commit, which writes it to the topic of this writer's name."""
         check_may_mark(self._writer.identity)
         self._writer.places.check(ssp)
         if ssp in self._marks:
             progress.check_follows(self._marks[ssp], ssp)
         else:
             self._writer.check_mark(ssp, progress)
-        if not self._marks:
-            self._send(*self._writer.registration(ssp.system), None, _ALL)
         self._marks[ssp] = progress
 
     def commit(self) -> None:

@@ -25,7 +25,6 @@ from penstock.system.kafka.own_topics.job_topic import (
     job_topic,
     new_transactional_id,
     producer_key,
-    producer_record,
     progress_record,
 )
 from penstock.system.kafka.writing.topics import WriterTopics
@@ -163,16 +162,9 @@ class KafkaWriter(SystemWriter):
 
     def mark_record(self, ssp: SystemStreamPartition, mark: Progress) -> tuple[SystemStreamPartition, RawRecord]:
         """The topic of marks, as a partition, and the record that keeps this one."""
-        return self._own_record(ssp.system, *progress_record(ssp, mark))
-
-    def registration(self, system: str) -> tuple[SystemStreamPartition, RawRecord]:
-        """The topic of marks, and a record that changes nothing there: the producer's registration again."""
-        return self._own_record(system, *producer_record(self._id, check_may_mark(self.identity).epoch))
-
-    def _own_record(self, system: str, key: bytes, value: bytes) -> tuple[SystemStreamPartition, RawRecord]:
-        topic = self._topic or ""
+        topic, (key, value) = self._topic or "", progress_record(ssp, mark)
         signed = self.options.signer.own_headers(topic, key, value)
-        return SystemStreamPartition(system, topic, 0), (SYSTEM_CLOCK.now_ms(), key, value, signed)
+        return SystemStreamPartition(ssp.system, topic, 0), (SYSTEM_CLOCK.now_ms(), key, value, signed)
 
     def committed(self, marks: Mapping[SystemStreamPartition, Progress]) -> None:
         self._refused = 0
