@@ -281,7 +281,7 @@ class TopN(Aggregate):
     Args:
         of: selects the value that is kept of a message's value.
         n: how many values are kept.
-        by: the rank of such a value, a number or a text; by default the value itself.
+        by: the rank of such a value, a number or a text; by default the value itself. NaN ranks below all others.
 
     Raises:
         ConfigError: `n` is not positive, or `by` is no function.
@@ -321,7 +321,8 @@ class TopN(Aggregate):
 
 
 def _rank(ranked: Any) -> Any:
-    return ranked[0]
+    rank = ranked[0]
+    return (rank == rank, rank)  # NaN, which has no order, comes below all others
 
 
 Add: TypeAlias = Callable[[Any, Any, int], Any]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from itertools import permutations
+from math import inf, nan
 from typing import Any, cast
 
 import orjson
@@ -225,6 +227,20 @@ def test_aggregates() -> None:
         "distinct": 0,
     }
     job.close()
+
+
+@pytest.mark.parametrize("order", list(permutations([(nan, "a"), (inf, "b"), (1.0, "c"), (nan, "d")])))
+def test_the_greatest_do_not_depend_on_where_nan_comes(order: list[tuple[float, str]]) -> None:
+    """NaN has no order, so it ranks below all others."""
+    first_nan = next(name for rank, name in order if rank != rank)
+    for cut in range(len(order) + 1):
+        top, states = ps.TopN(n=3, by=lambda value: value[0]), []
+        for part in (order[:cut], order[cut:]):
+            state = None
+            for value in part:
+                state = top.add(state, value, 0)
+            states.append(state or [])
+        assert [name for _, name in top.result(top.merge(*states))] == ["b", "c", first_nan]
 
 
 def test_sessions_merge_aggregates() -> None:
