@@ -9,8 +9,8 @@ import pytest
 
 import penstock as ps
 from penstock.api.drain import DrainMode, DrainNotification
-from penstock.drain.requests import DrainRequests
 from penstock.drain.utils import write_drain_notification
+from penstock.testing import TestRunner
 from penstock.testing.in_process import InProcessDriver
 from tests.support.world.timed_job import NOW, HoldNode, TimedWorld, steps
 
@@ -128,3 +128,13 @@ def test_a_request_for_what_comes_before_an_operator_that_has_drained(
     again.loop.ask_to_drain()
     ends(again)
     assert timed_world.came() == {n: [] for n in range(4)}
+
+
+def test_an_aggregate_that_is_drained_alone_keeps_its_totals() -> None:
+    """Nothing waits in it, and nothing of it was sent."""
+    app = ps.StreamApplication("totals")
+    numbers = app.input("m.in", key=ps.String()).aggregate({"n": ps.Count()}, id="totals")
+    numbers.map(lambda total: total["n"]).send_to(app.output("m.out"))
+    runner = TestRunner(app).input("m.in", [("a", 1), ("a", 2)]).run().drain(["totals"])
+    runner.restore().input("m.in", [("a", 3)]).run()
+    assert [message.value for message in runner.output("m.out")][-1] == 3
