@@ -110,7 +110,7 @@ def test_what_comes_after_the_drain_of_an_operator_waits_before_it(timed_world: 
 def test_a_request_for_what_comes_before_an_operator_that_has_drained(
     timed_world: TimedWorld, more: tuple[str, ...], through: bool
 ) -> None:
-    """What the first operator lets go then comes to the second one, which has drained: the drain begins anew."""
+    """The first operator then sends to the second one, which has drained: the drain begins anew."""
     timed_world.through = through
     driver = timed_world.started()
     timed_world.put(10, 20, 30, 40)
