@@ -71,7 +71,8 @@ class Batch:
     """The operators that the control is for, if durable intermediate streams divide the application, or only these are
     drained; None: all."""
     closed: tuple[str, ...] = ()
-    """The operators that an earlier batch has closed. They do nothing any more."""
+    """The operators that an earlier batch has closed, and those that wait until others have drained alone. They do
+    nothing by themselves."""
     tables: Mapping[str, int] = field(default_factory=dict)
     """By pushed table, the version that the batch reads."""
     quiet: bool = False

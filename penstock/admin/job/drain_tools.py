@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from uuid import UUID
 
 from penstock.admin.job.audit import audited
@@ -27,7 +28,11 @@ class DrainUtils:
 
     @staticmethod
     def write_drain_notification(
-        job: FoundJob, mode: DrainMode = DrainMode.DEFAULT, *, run_id: str | None = None
+        job: FoundJob,
+        mode: DrainMode = DrainMode.DEFAULT,
+        *,
+        run_id: str | None = None,
+        operators: Sequence[str] = (),
     ) -> UUID:
         """Ask a run to drain. The request is durable when this returns; each call writes another one.
 
@@ -35,18 +40,21 @@ class DrainUtils:
             job: the job.
             mode: how the run drains.
             run_id: the run, by its `app.run.id`; None: the one that owns the job, or the next one if there is none.
+            operators: in the mode OPERATORS, the ids of those that drain. A run whose application lacks one deletes
+                the request, and logs a warning.
 
         Returns:
             The uuid of the request.
 
         Raises:
-            ConfigError: no run can have this id.
+            ConfigError: no run can have this id, or the operators do not fit the mode. Nothing was written.
             NotFoundError: nothing is in flight, the named run has drained, or another run has the job. Nothing was
                 written.
         """
         target = drain_target(job.objects, job.paths, run_id)
         with audited(job, "drain", {"run": "the next one" if target == NEXT_RUN else target}):
-            return write_drain_notification(job.objects, job.paths, mode, run_id=run_id).uuid
+            asked = write_drain_notification(job.objects, job.paths, mode, run_id=run_id, operators=tuple(operators))
+        return asked.uuid
 
     @staticmethod
     def notifications(job: FoundJob) -> tuple[DrainNotification, ...]:

@@ -55,6 +55,11 @@ def own_stores(operators: Iterable[str]) -> frozenset[str]:
     return frozenset(f"{operator}{kind}" for operator in operators for kind in OPERATOR_STORES)
 
 
+def waiting_stores(operators: Iterable[str]) -> frozenset[str]:
+    """The same but for the totals of an aggregate: they wait for nothing, and no drain sends them."""
+    return frozenset(store for store in own_stores(operators) if not store.endswith(".aggregate"))
+
+
 OperatorKind: TypeAlias = Literal[
     "window", "join", "temporal-join", "timers", "versions", "aggregate", "order", "column-order"
 ]

@@ -51,6 +51,8 @@ class Drain:
         self._report = report
         self._known = {**(known or {}), **{op: op for op in (known or {}).values()}}
         self._boundary = Boundary({})
+        self._begun: frozenset[str] | None = frozenset()
+        """The operators of the drain that has brought some to their end; empty: none has."""
         self._asked = threading.Event()
         self._monitor: DrainMonitor | None = None
         self._looked = False
@@ -110,6 +112,7 @@ class Drain:
         If the boundary is that of the run's last record, the run has drained already: that cannot be taken back.
         """
         self._looked = False
+        self._begun = frozenset()
         self._is_recorded = boundary.ends
         self._boundary = boundary
         self._report.rewind(boundary)
@@ -132,7 +135,20 @@ class Drain:
         self._stop.drains_first()
         return True
 
-    def taken_back(self) -> bool:
+    def begins_anew(self) -> bool:
+        """True if the run is to go back to its last checkpoint: the drain was taken back; or the requests are for other
+        operators now, and some have come to their end: what others send to those would be in no checkpoint. Raises
+        RetryableError if the store fails."""
+        if self._taken_back():
+            return True
+        if self._is_recorded or self._begun in (frozenset(), self.operators):
+            return False
+        alone = self.operators
+        what = "all operators" if alone is None else f"the operators {listed(sorted(alone))}"
+        logger.info("the run is to drain %s now: it begins again at its last checkpoint", what)
+        return True
+
+    def _taken_back(self) -> bool:
         """True if every request of the drain was cancelled or deleted. They are gone then, and the run drains no
         more. Raises RetryableError if the store fails; some of them may have been deleted by then."""
         if self._is_recorded:
@@ -158,6 +174,8 @@ class Drain:
             committed: the batch of the last checkpoint.
         """
         self._boundary = boundary
+        if boundary.drained_operators:
+            self._begun = self.operators
         if self.active or self._asked.is_set():
             self._report.count(boundary, reports, committed)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from penstock.api.ssp import SystemStream
-from penstock.api.state.store import OPERATOR_STORES, own_stores
+from penstock.api.state.store import OPERATOR_STORES, waiting_stores
 from penstock.batch.positions import by_task, to_next_offsets
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
@@ -122,7 +122,7 @@ class Recorder:
         if boundary.closed:
             stores = {name: layout for name, layout in self.layout.items() if not name.endswith(OPERATOR_STORES)}
         elif boundary.drained_operators:
-            empty = own_stores(self.state_ids.get(op, op) for op in boundary.drained_operators)
+            empty = waiting_stores(self.state_ids.get(op, op) for op in boundary.drained_operators)
             stores = {name: layout for name, layout in self.layout.items() if name not in empty}
         else:
             return self.layout, found

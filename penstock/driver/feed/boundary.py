@@ -118,6 +118,7 @@ class Boundary:
         control: Control = "none",
         closes: frozenset[str] | None = None,
         tables: Mapping[str, int] | None = None,
+        rests: frozenset[str] = frozenset(),
     ) -> Batch:
         """Make the next batch.
 
@@ -125,6 +126,7 @@ class Boundary:
             runs: the number of runs of a batch with this number that have begun in this epoch.
             closes: the operators that the control is for; None: all that are left.
             tables: pushed table → the version that the batch reads.
+            rests: more operators that do nothing in this batch.
         """
         marks = moment.watermarks
         time_ms = self.time_at(moment.time_ms)
@@ -139,7 +141,7 @@ class Boundary:
             marks.held,
             before_ms,
             None if closes is None else tuple(sorted(closes)),
-            tuple(sorted(self.closed_operators | self.drained_operators)),
+            tuple(sorted(self.closed_operators | self.drained_operators | rests)),
             tables or {},
             quiet=bool(self.quiet_until),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from dataclasses import replace
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import Control
@@ -54,14 +55,23 @@ class Closing:
         latest: Mapping[SystemStreamPartition, int],
     ) -> PlannedBatch | End:
         """Plan the next batch of a drain of these operators alone, or the end once they have drained. All others keep
-        what waits in them."""
-        moment, known = self._event_time.look(boundary, None, self._clock.now_ms()), self._known(boundary, latest)
+        what waits in them. Once operators have come to another end, all do."""
+        if boundary.closed or boundary.partly_closed:
+            return self.next(boundary, boundary.closing_with, pace, latest)
+        now, known = self._event_time.look(boundary, None, self._clock.now_ms()), self._known(boundary, latest)
+        before, drained = frozenset[str](), frozenset[str]()
         for part in self._parts:
             if closes := part & operators - boundary.drained_operators:
-                if left := self._unread(boundary, pace, known, moment):
-                    return left
-                moment = self._event_time.close(boundary, moment, closes)
-                return PlannedBatch(NOTHING, known, moment, "drain-operators", closes)
+                # What parts before these sent now would come to operators that have drained, and be in no checkpoint.
+                # No message waits for those parts any more.
+                still = self._event_time.close(boundary, now, frozenset())
+                if left := self._unread(boundary, pace, known, still):
+                    return replace(left, rests=drained)
+                moment = self._event_time.close(boundary, now, closes)
+                return PlannedBatch(NOTHING, known, moment, "drain-operators", closes, rests=before)
+            before |= part
+            if part & boundary.drained_operators:
+                drained = before
         return End()
 
     def close(

@@ -27,6 +27,8 @@ class PlannedBatch:
     """The operators that the control is for; None: all that are left."""
     offered: OfferedBatch | None = None
     """The query's batch that it belongs to; None: none."""
+    rests: frozenset[str] = frozenset()
+    """The operators that do nothing in it. No message comes to them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,12 +180,12 @@ class RunLoop:
         if not parts.runs.begun:  # a batch that has begun is repeated with the tables that it had
             parts.tables.look()
         try:
-            taken_back = parts.drain.look() and parts.drain.taken_back()
+            begins_anew = parts.drain.look() and parts.drain.begins_anew()
         except RetryableError as error:  # it delays the run, but however often it happens, it does not end it
             logger.warning("no batch begins yet, because the run cannot find out whether it is to drain: %s", error)
             run.clock.wait(self._stop, _RETRY_SECONDS)
             return False
-        if taken_back:
+        if begins_anew:
             self._rewind(None)
             return False
         with interruptible(self._stop):
@@ -217,7 +217,9 @@ class RunLoop:
         """Run a batch until it has succeeded once, apply it, and commit if that is due. True if the job should end."""
         parts, run, before, watch = self.parts, self._run, self.boundary, BatchTimer()
         versions = parts.tables.versions
-        batch = before.next_batch(planned.moment, parts.runs.begun, planned.control, planned.closes, versions)
+        batch = before.next_batch(
+            planned.moment, parts.runs.begun, planned.control, planned.closes, versions, planned.rests
+        )
         try:
             with run.board.batch(batch.number, planned.ranges.messages):
                 good = parts.runs.until_good(self.epoch, batch, planned)

@@ -44,6 +44,16 @@ def test_requests_to_drain_are_written_read_and_deleted(job: admin.FoundJob) -> 
         utils.write_drain_notification(job, run_id="not a name")
 
 
+def test_a_request_for_some_operators_names_them(job: admin.FoundJob) -> None:
+    utils, alone = admin.DrainUtils, ps.DrainMode.OPERATORS
+    utils.write_drain_notification(job, alone, operators=["hours", "pairs"])
+    assert [each.operators for each in utils.notifications(job)] == [("hours", "pairs")]
+    for wrong in ({"mode": alone}, {"operators": ["hours"]}):
+        with pytest.raises(ps.ConfigError, match="only the mode OPERATORS has some, and needs them"):
+            utils.write_drain_notification(job, **wrong)  # type: ignore[arg-type]
+    assert len(utils.notifications(job)) == 1
+
+
 def test_a_monitor_calls_back_once(job: admin.FoundJob) -> None:
     called = threading.Event()
     monitor = admin.DrainMonitor(job, "v1", interval_ms=5)
