@@ -20,8 +20,8 @@ def send_bad_header(broker: KafkaBroker, topic: str, partition: int, key: bytes,
     c = _library()
     problem = ctypes.create_string_buffer(512)
     conf, headers = ctypes.c_void_p(c.rd_kafka_conf_new()), ctypes.c_void_p(c.rd_kafka_headers_new(3))
-    for name, text in broker.client_options().items():
-        assert c.rd_kafka_conf_set(conf, name.encode(), str(text).encode(), problem, 512) == 0, problem.value
+    for option, text in broker.client_options().items():
+        assert c.rd_kafka_conf_set(conf, option.encode(), str(text).encode(), problem, 512) == 0, problem.value
     producer = ctypes.c_void_p(c.rd_kafka_new(0, conf, problem, 512))
     assert producer, problem.value
     try:
@@ -40,7 +40,7 @@ def _library() -> ctypes.CDLL:
     for folder in (packages.with_name("confluent_kafka.libs"), packages / ".dylibs"):
         for found in folder.glob("librdkafka*"):
             library = ctypes.CDLL(str(found))
-            for name in ("rd_kafka_conf_new", "rd_kafka_headers_new", "rd_kafka_new"):
-                getattr(library, name).restype = ctypes.c_void_p
+            for function in ("rd_kafka_conf_new", "rd_kafka_headers_new", "rd_kafka_new"):
+                getattr(library, function).restype = ctypes.c_void_p
             return library
     pytest.skip("the client of Kafka is installed without its own C library")

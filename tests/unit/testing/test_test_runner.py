@@ -421,7 +421,7 @@ def test_a_message_whose_headers_cannot_be_read_fails(
 
     def given(**options: Any) -> TestRunner:
         app = ps.StreamApplication("a")
-        source = app.input("m.in", value=serde, **({"timestamp": _always} if timed else {}))
+        source = app.input("m.in", value=serde, timestamp=_always if timed else None)
         source.send_to(app.output("m.out", value=serde))
         runner = TestRunner(app, partitions=1, **options)
         for number, headers in enumerate([(), UNREADABLE, (("a", b"1"),), UNREADABLE, ()]):
