@@ -85,10 +85,39 @@ def check_budget(size: int, budget: int, what: str, unit: str = "bytes") -> None
         raise CorruptError(f"{what} has {size:,} {unit} or more; at most {budget:,} are read")
 
 
+class Archive:
+    """A zip archive that is read within `ARCHIVE_BYTES`, whatever its directory says about the sizes."""
+
+    def __init__(self, archive: zipfile.ZipFile, what: str) -> None:
+        self._archive = archive
+        self._what = f"{what}: its content"
+        self._read = 0
+        members = archive.infolist()
+        check_budget(sum(member.file_size for member in members), ARCHIVE_BYTES, self._what)
+        if any(member.compress_type not in _METHODS for member in members):
+            raise CorruptError(f"{what} is compressed by a method other than deflate, which is not read")
+
+    def namelist(self) -> list[str]:
+        return self._archive.namelist()
+
+    def read(self, name: str) -> bytes:
+        """The content of a member. Raises CorruptError beyond the budget of the archive."""
+        found = io.BytesIO()
+        with self._archive.open(name) as member:
+            while piece := member.read(_PIECE_BYTES):  # a read of everything unpacks it before it looks at the size
+                self._read += len(piece)
+                check_budget(self._read, ARCHIVE_BYTES, self._what)
+                found.write(piece)
+        return found.getvalue()
+
+
+_PIECE_BYTES = 1 << 16
+_METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
+"""With these, a read in pieces makes no more than the piece."""
+
+
 @contextmanager
-def opened_archive(data: bytes, what: str) -> Iterator[zipfile.ZipFile]:
-    """A zip archive whose members, all together, are within `ARCHIVE_BYTES`: reading one makes no more bytes than the
-    archive says it has. Raises CorruptError if they are not."""
+def opened_archive(data: bytes, what: str) -> Iterator[Archive]:
+    """A zip archive. Raises CorruptError if its members say that they exceed `ARCHIVE_BYTES` together."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        check_budget(sum(member.file_size for member in archive.infolist()), ARCHIVE_BYTES, f"{what}: its content")
-        yield archive
+        yield Archive(archive, what)

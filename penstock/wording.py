@@ -50,6 +50,31 @@ def printable(data: bytes) -> str | None:
     return None
 
 
+def escaped(text: str, keep: str = "\n\t") -> str:
+    """The text with what steers a terminal, or turns the direction of text around, as escapes.
+
+    Args:
+        text: any text, of whoever wrote it.
+        keep: control characters that stay.
+
+    Example:
+        >>> escaped(chr(27) + "[2Jcafé")
+        '\\\\x1b[2Jcafé'
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char.encode("unicode_escape").decode() if char not in keep and _steers(char) else char for char in text
+    )
+
+
+def _steers(char: str) -> bool:
+    return unicodedata.category(char) in {"Cc", "Cs"} or unicodedata.bidirectional(char) in _DIRECTIONS
+
+
+_DIRECTIONS = frozenset({"LRE", "RLE", "PDF", "LRO", "RLO", "LRI", "RLI", "FSI", "PDI"})
+
+
 def listed(items: Sequence[str]) -> str:
     """The items as a list in a sentence.
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.shared.options import JobName, JsonCall
+from penstock.wording import escaped
 
 
 def logs(
@@ -31,7 +32,7 @@ def logs(
                 if call.as_json:
                     print_json_line(line)
                 else:
-                    typer.echo(f"{line.container}  {line.text}")
+                    typer.echo(f"{escaped(line.container)}  {escaped(line.text)}")
     except KeyboardInterrupt:
         if not follow:
             raise

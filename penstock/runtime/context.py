@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from penstock.api.messages.headers import Headers, pack_headers, unpack_headers
+from penstock.api.messages.headers import UNREADABLE, Headers, pack_headers, unpack_headers
 from penstock.api.shipped import missing_code
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import FIRED_OFFSET, ConfigError, FailedMessage, Interrupted, SerdeError
@@ -117,10 +117,13 @@ def _encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+_UNREADABLE = pack_headers(UNREADABLE)
+
+
 class Page:
     """The origins and headers of some input messages, in columns. A row never changes; more may be added."""
 
-    __slots__ = ("_received", "_ssps", "_untimed", "offsets", "origins", "packed_headers", "timestamps")
+    __slots__ = ("_received", "_ssps", "_untimed", "offsets", "origins", "packed_headers", "timestamps", "unreadable")
 
     def __init__(
         self,
@@ -137,6 +140,10 @@ class Page:
         self._untimed: set[int] | None = None
         self.packed_headers = packed_headers or {}
         """By row, the headers of the messages that have some, as `pack_headers` makes them."""
+        self.unreadable: Set[int] = frozenset()
+        """The rows whose headers could not be read: these messages fail."""
+        if packed_headers:
+            self._take_unreadable()
         self._received: int | None = None
         """The number of rows that came, if others were added."""
 
@@ -159,6 +166,12 @@ class Page:
         timed = [each for row, each in enumerate(times) if row not in self.untimed]
         near = [each for each in timed if each <= limit_ms]
         return max(near, default=None), len(timed) - len(near)
+
+    def _take_unreadable(self) -> None:
+        """Note the rows whose headers could not be read, and leave the mark of these out."""
+        self.unreadable = {row for row, packed in self.packed_headers.items() if packed == _UNREADABLE}
+        for row in self.unreadable:
+            del self.packed_headers[row]
 
     def times_of(self, rows: Any) -> Int64:
         """The event times of these rows, a range or an array of numbers."""
@@ -227,6 +240,7 @@ class ReceivedPage(Page):
     ) -> None:
         self._ssps = ssps
         self._untimed = None
+        self.unreadable = frozenset()
         self._received = None
         self.packed_headers = packed_headers or {}
         self._columns = (timestamps, origins, offsets)

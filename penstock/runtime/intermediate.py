@@ -11,9 +11,10 @@ from penstock.api.intermediate import (
     decode_control,
     encode_control,
 )
+from penstock.api.messages.headers import UNREADABLE
 from penstock.batch.batch import Batch
 from penstock.checkpoint.intermediate import Ranges
-from penstock.system.base import RawMessage, RawRecord
+from penstock.system.base import RawMessage, RawRecord, headers_in
 
 
 def read_user_messages(messages: Sequence[RawMessage]) -> tuple[list[RawMessage], int]:
@@ -26,7 +27,9 @@ def read_user_messages(messages: Sequence[RawMessage]) -> tuple[list[RawMessage]
     foreign = 0
     for message in messages:
         value = message[3]
-        if value is None:
+        if headers_in(message) == UNREADABLE:
+            foreign += 1
+        elif value is None:
             found.append(message)
         elif value[:1] == b"\x00":
             found.append((*message[:3], value[1:], *message[4:]))

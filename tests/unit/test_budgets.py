@@ -91,6 +91,47 @@ def test_snapshots_are_within_a_budget(tmp_path: Path, monkeypatch: pytest.Monke
         Snapshot.decode(_checked(bomb), "k")
 
 
+LYING = """
+import resource, sys, tempfile
+from penstock.budgets import opened_archive
+data = open(sys.argv[1], "rb").read()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    with opened_archive(data, "f") as archive:
+        print(len(archive.read("a")))
+except Exception as error:
+    print(type(error).__name__)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_an_archive_whose_directory_lies_takes_no_memory(tmp_path: Path) -> None:
+    """The directory says 1,000 bytes, and the member unpacks to 100 MB."""
+    size = 100 << 20
+    lying = archive(a=bytes(size)).replace(struct.pack("<I", size), struct.pack("<I", 1000))
+    assert len(lying) < 1 << 20
+    with zipfile.ZipFile(io.BytesIO(lying)) as opened:
+        assert opened.getinfo("a").file_size == 1000
+    file = tmp_path / "f.zip"
+    file.write_bytes(lying)
+    command = [sys.executable, "-c", LYING, str(file)]
+    said, grown_kb = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True).stdout.splitlines()
+    assert said == "BadZipFile"
+    assert int(grown_kb) < 16 << 10
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_an_archive_of_a_method_without_pieces(method: int) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", method) as made:
+        made.writestr("a", b"x")
+    with (
+        pytest.raises(CorruptError, match="f is compressed by a method other than deflate"),
+        budgets.opened_archive(buffer.getvalue(), "f"),
+    ):
+        pass
+
+
 def _checked(data: bytes) -> bytes:
     import hashlib
 

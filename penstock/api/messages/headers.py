@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -15,6 +15,9 @@ HeadersLike: TypeAlias = Mapping[str, bytes | str | None] | Iterable[tuple[str, 
 
 OWN = "penstock."
 """Names that begin so are Penstock's own; applications neither give nor get them."""
+UNREADABLE: Final[Headers] = ((f"{OWN}unreadable", None),)
+"""Stands for the headers of a message that was read, if they cannot be: a name of theirs is not UTF-8. Such a message
+fails. Nobody outside can send this, because readers leave out Penstock's own names."""
 _DECODER = msgspec.msgpack.Decoder(Headers)
 
 
@@ -51,6 +54,13 @@ def pack_headers(headers: Headers) -> bytes:
 def unpack_headers(data: bytes) -> Headers:
     """The headers of the bytes. Raises msgspec.DecodeError if they are damaged."""
     return _DECODER.decode(data)
+
+
+def check_readable(headers: Headers) -> Headers:
+    """The headers. Raises ValueError if they are those of `UNREADABLE`."""
+    if headers == UNREADABLE:
+        raise ValueError("its headers cannot be read: the name of one is not UTF-8. Correct what wrote it")
+    return headers
 
 
 def headers_size(headers: Headers) -> int:

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from penstock.admin.program import PROGRAM
 from penstock.cli.shared.commands import with_options, without_secrets
 from penstock.errors import ConfigError, FailedMessage, PenstockError, UserCodeError
+from penstock.wording import escaped
 
 _ARGUMENTS = "penstock.arguments"
 
@@ -145,11 +146,11 @@ def report_unexpected(error: BaseException) -> None:
 
 def say(text: str) -> None:
     """One message for people, to standard error, with options in place of arguments."""
-    print(with_options(text), file=sys.stderr, flush=True)
+    print(escaped(with_options(text)), file=sys.stderr, flush=True)
 
 
 def _print(text: str) -> None:
-    print(text.rstrip(), end="\n\n", file=sys.stderr)
+    print(escaped(text.rstrip()), end="\n\n", file=sys.stderr)
 
 
 def _python_traceback(error: BaseException) -> str:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from penstock.wording import utc_text
+from penstock.wording import escaped, utc_text
 
 _LONGEST_ID = 40
 _LEAST_TEXT = 12
@@ -49,9 +49,9 @@ def print_table(
             separated by commas. Ids, numbers and times are never broken; longer texts are.
     """
     console = stdout_console()
-    texts = [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    texts = [["-" if cell is None else escaped(str(cell)) for cell in row] for row in rows]
     if title:
-        console.print(Text(title, style="italic"), soft_wrap=True)
+        console.print(Text(escaped(title), style="italic"), soft_wrap=True)
     if not texts:
         console.print("none")
         return
@@ -100,7 +100,7 @@ def print_facts(facts: Iterable[tuple[str, object]]) -> None:
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     for name, value in facts:
-        grid.add_row(name, "-" if value is None else str(value))
+        grid.add_row(escaped(name), "-" if value is None else escaped(str(value)))
     stdout_console().print(grid)
 
 

@@ -19,7 +19,7 @@ from penstock.cli.shared.options import Call, JsonCall, StreamName
 from penstock.cli.shared.output import print_json, stderr_console
 from penstock.documents import text_or_hex
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
-from penstock.wording import counted, printable, size_text, utc_text
+from penstock.wording import counted, escaped, printable, size_text, utc_text
 
 if TYPE_CHECKING:
     from penstock.admin.stream.names import FoundStream
@@ -216,9 +216,9 @@ def _typed(message: Message) -> tuple[Message, MessageType | None]:
 
 
 def _text_line(message: Message, kind: MessageType | None = None) -> str:
-    where = f"{message.partition}:{message.offset}" + (f" {message.name}" if message.name else "")
+    where = f"{message.partition}:{message.offset}" + (f" {escaped(message.name, keep='')}" if message.name else "")
     control = f"{kind.name} " if kind else ""  # a user's message is 0
-    headers = "".join(f"\t{name}={_shown(value)}" for name, value in message.headers)
+    headers = "".join(f"\t{escaped(name, keep='')}={_shown(value)}" for name, value in message.headers)
     return f"{where}\t{utc_text(message.timestamp)}\t{_shown(message.key)}\t{control}{_shown(message.value)}{headers}\n"
 
 

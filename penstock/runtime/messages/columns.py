@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from penstock.api.expressions import Expression
 from penstock.api.messages.envelope import IncomingMessageEnvelope
+from penstock.api.messages.headers import UNREADABLE, check_readable
 from penstock.api.serdes import Bytes, ColumnSerde, Serde, not_bytes
 from penstock.api.serdes.failures import Part, SerdePlace
 from penstock.columns.json_values import shown_row
@@ -202,6 +203,8 @@ class Entry:
     def run(self, keys: Raw, values: Raw, first: int) -> None:
         """Send messages on their way; `first` is the page's row of the first one. Raises OperatorFailedError."""
         rows = range(first, first + len(keys))
+        if self._position.page.unreadable:
+            self._check_headers(rows)
         decoded = None if self._timestamp is None else self._timed(self._timestamp, values, rows)
         for add in self._raw:
             add(keys, values, rows)
@@ -210,6 +213,20 @@ class Entry:
                 decoded = self.decoded("value", values, rows)
             with _making_objects(self._source, self._position):
                 self._target.accept(Columns(self, None, decoded, rows, keys, None if decoded is values else values))
+
+    def _check_headers(self, rows: range) -> None:
+        """Raises OperatorFailedError for the first row whose headers could not be read."""
+        page = self._position.page
+        row = min(page.unreadable & set(rows), default=None)
+        if row is None:
+            return
+        self._position.row = row
+        if self._timestamp is not None:
+            page.untimed.add(row)
+        try:
+            check_readable(UNREADABLE)
+        except ValueError as error:
+            raise failure_in(self._source, error) from error
 
     def _timed(self, timestamp: Callable[[Any], int], values: Raw, rows: range) -> Sequence[Any]:
         """The decoded values. Sets their event times in the page, before any operator or outlet looks there."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Never
 
 from penstock.api.messages.envelope import IncomingMessageEnvelope
-from penstock.api.messages.headers import Headers
+from penstock.api.messages.headers import Headers, check_readable
 from penstock.api.serdes import Bytes, Integer, Json, Long, Serde, String, not_bytes
 from penstock.api.serdes.failures import side_input_place, store_place
 from penstock.api.serdes.numbers import OrderedInteger, OrderedLong
@@ -257,7 +257,9 @@ def decoded(stream: SideStream, message: RawMessage) -> tuple[Any, Any]:
 
 
 def _decoded(serde: Serde[Any], data: bytes, message: RawMessage) -> Any:
-    return serde.from_message(data, headers_in(message)) if serde.reads_headers else serde.from_bytes(data)
+    return (
+        serde.from_message(data, check_readable(headers_in(message))) if serde.reads_headers else serde.from_bytes(data)
+    )
 
 
 class _Origins:
@@ -275,7 +277,7 @@ class _Origins:
         return self._ssp
 
     def headers(self, row: int) -> Headers:
-        return headers_in(self._messages[row])
+        return check_readable(headers_in(self._messages[row]))
 
 
 class _ReadOnlyStore(StoreLayer):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
+from penstock.api.messages.headers import UNREADABLE
 from penstock.errors import ConfigError
 from penstock.system.kafka.errors import ClientErrors, explain
 from penstock.system.kafka.options.options import KafkaOptions
@@ -101,3 +102,22 @@ def _opened(
         if isinstance(failed := explain(error, f"`systems.{options.system}.{side}.*`", options), ConfigError):
             raise failed from None
         raise failed from error
+
+
+_Found = Sequence[tuple[str, bytes | None]] | None
+_HEADERS = cast("Callable[[Message], _Found]", Message.headers)
+
+
+def received_headers(messages: Sequence[Message]) -> list[_Found]:
+    """The headers of each message; None where it has none, and `UNREADABLE` where a name is not UTF-8. To be called
+    once for a message: after the client's error, its headers have a hole that no code may touch."""
+    found: list[_Found] = []
+    rest = iter(messages)
+    while len(found) < len(messages):
+        try:
+            found.extend(map(_HEADERS, rest))
+        except (SystemError, UnicodeDecodeError) as error:
+            if not isinstance(error.__cause__ or error, UnicodeDecodeError):
+                raise
+            found.append(UNREADABLE)
+    return found

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import TypeAlias
 
+from penstock.api.messages.headers import UNREADABLE
 from penstock.config.settings import RootKeys
 from penstock.signing import ID_BYTES, MAC_BYTES, RootSigner
 
@@ -28,6 +29,7 @@ class Signature(Enum):
     NONE = "it has no signature"
     UNKNOWN = "it is signed with a key that this job does not have"
     WRONG = "its signature is wrong"
+    UNREADABLE = "the name of one of its headers is not UTF-8"
 
 
 class RecordSigner:
@@ -61,6 +63,8 @@ class RecordSigner:
         return ((HEADER, self._signer.current + _mac(self._signer, self._signer.current, topic, key, value)),)
 
     def signature(self, topic: str, key: bytes | None, value: bytes | None, headers: Headers) -> Signature:
+        if headers is UNREADABLE:
+            return Signature.UNREADABLE
         found = [each for name, each in headers or () if name == HEADER]
         if not found:
             return Signature.NONE

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gc
 import threading
+from contextlib import closing
 from time import monotonic
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import penstock as ps
+from penstock.api.messages.headers import UNREADABLE
 from penstock.testing import TestRunner
 
 
@@ -405,3 +408,33 @@ def test_a_runner_that_nobody_closes_leaves_no_threads() -> None:
         assert monotonic() < deadline, left
         gc.collect()  # again: a thread that ends its last work may still hold the runner the first time
         left[0].join(0.05)
+
+
+@pytest.mark.parametrize("timed", [False, True])
+@pytest.mark.parametrize("serde", [ps.Json(), ps.Bytes(), ps.Columns(pa.schema([("x", pa.int64())]))])
+def test_a_message_whose_headers_cannot_be_read_fails(
+    monkeypatch: pytest.MonkeyPatch, serde: ps.Serde[Any], timed: bool
+) -> None:
+    """Systems mark it. It is a dead letter, or ends the run with its place; the messages around it go on."""
+    for module in ("penstock.testing.runner.streams", "penstock.system.memory"):
+        monkeypatch.setattr(f"{module}.headers_of", tuple)  # it refuses names of Penstock
+
+    def given(**options: Any) -> TestRunner:
+        app = ps.StreamApplication("a")
+        source = app.input("m.in", value=serde, timestamp=_always if timed else None)
+        source.send_to(app.output("m.out", value=serde))
+        runner = TestRunner(app, partitions=1, **options)
+        for number, headers in enumerate([(), UNREADABLE, (("a", b"1"),), UNREADABLE, ()]):
+            runner.input("m.in", [(b"k", b'{"x":%d}' % number)], raw=True, headers=headers)
+        return runner
+
+    with closing(given(dead_letter="m.dead")) as runner:
+        runner.run()
+        assert runner.dead_letters == 2
+        assert [message.headers for message in runner.output("m.out")] == [(), (("a", b"1"),), ()]
+    with closing(given()) as runner, pytest.raises(ps.UserCodeError, match="the name of one is not UTF-8"):
+        runner.run()
+
+
+def _always(value: Any) -> int:
+    return 5

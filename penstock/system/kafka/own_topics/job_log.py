@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from contextvars import copy_context
-from typing import Generic, Protocol, TypeAlias, TypeVar, cast
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from penstock.errors import NotFoundError, RetryableError
 from penstock.retry import Retry, check_interrupt, retry
 from penstock.system.kafka import access
-from penstock.system.kafka.client import open_consumer, open_producer
+from penstock.system.kafka.client import open_consumer, open_producer, received_headers
 from penstock.system.kafka.cluster import Cluster
 from penstock.system.kafka.errors import ClientErrors, away, explain, is_of_group
 from penstock.system.kafka.options.options import KafkaOptions
@@ -154,7 +154,7 @@ class TopicLog(Generic[S]):
         offset = message.offset()
         failed = message.error()
         if failed is None:
-            self.state.add(message.key(), message.value(), cast("Headers", message.headers()))
+            self.state.add(message.key(), message.value(), received_headers([message])[0])
             self._position = int(offset or 0) + 1
         elif failed.code() == KafkaError._PARTITION_EOF:
             self._position = max(self._position, int(offset or 0))

@@ -145,7 +145,7 @@ class JobTopic:
                     self.doubtful.pop(place, None)
 
     def _leave_out(self, kind: bytes, key: bytes | None, rest: bytes, signature: Signature) -> None:
-        if not self.signer.has_key:
+        if not self.signer.has_key and signature is not Signature.UNREADABLE:
             raise ConfigError(
                 f"the record {key!r:.300} of the Kafka topic `{self.topic}` is signed, and the configuration has no "
                 "`job.root.key`. Give the key of the job, best as `file:PATH`, `env:NAME` or `cmd:COMMAND`"

@@ -62,7 +62,8 @@ class OwnersTopic:
             return
         signature = self.signer.signature(self.topic, key, value, headers)
         earlier = self._signatures.get(key, Signature.NONE)
-        if signature is Signature.WRONG or (earlier is not Signature.NONE and signature is not Signature.GENUINE):
+        is_wrong = signature in (Signature.WRONG, Signature.UNREADABLE)
+        if is_wrong or (earlier is not Signature.NONE and signature is not Signature.GENUINE):
             if not signature is earlier is Signature.UNKNOWN:  # that may be the other job itself
                 self.foreign.add(key, signature.value)
             return

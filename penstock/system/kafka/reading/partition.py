@@ -9,8 +9,10 @@ from typing import cast
 
 from confluent_kafka import Message
 
+from penstock.api.messages.headers import UNREADABLE
 from penstock.api.ssp import SystemStreamPartition
 from penstock.system.base import RawMessage
+from penstock.system.kafka.client import received_headers
 from penstock.system.kafka.writing.timestamps import event_time, own_headers
 from penstock.system.ranges import take_chunk
 
@@ -63,7 +65,7 @@ class FetchedPartition:
         # Without a line of Python for each message without headers: this is where the time goes.
         keys, values = list(map(_KEY, messages)), list(map(_VALUE, messages))
         times = [time for _, time in map(_TIMESTAMP, messages)]
-        headers = list(map(_HEADERS, messages))
+        headers = received_headers(messages)
         found: list[RawMessage] = list(zip(map(_OFFSET, messages), times, keys, values, strict=True))
         if any(headers):
             found = list(map(_with_headers, found, headers))
@@ -96,9 +98,11 @@ class FetchedPartition:
         return chunk
 
 
-def _with_headers(message: RawMessage, headers: list[tuple[str, bytes | None]] | None) -> RawMessage:
+def _with_headers(message: RawMessage, headers: Sequence[tuple[str, bytes | None]] | None) -> RawMessage:
     if not headers:
         return message
+    if headers is UNREADABLE:
+        return (*message[:4], UNREADABLE)
     offset, timestamp, key, value = message[:4]
     others = own_headers(headers)
     found = (offset, event_time(headers, timestamp), key, value)
@@ -106,6 +110,5 @@ def _with_headers(message: RawMessage, headers: list[tuple[str, bytes | None]] |
 
 
 _TIMESTAMP, _KEY, _VALUE = Message.timestamp, Message.key, Message.value
-_HEADERS = cast("Callable[[Message], list[tuple[str, bytes | None]] | None]", Message.headers)
 _OFFSET = cast("Callable[[Message], int]", Message.offset)
 """None only for an object that is not a message."""
