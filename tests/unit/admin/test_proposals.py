@@ -50,7 +50,7 @@ def test_a_request_for_some_operators_names_them(job: admin.FoundJob) -> None:
     assert [each.operators for each in utils.notifications(job)] == [("hours", "pairs")]
     for wrong in ({"mode": alone}, {"operators": ["hours"]}):
         with pytest.raises(ps.ConfigError, match="only the mode OPERATORS has some, and needs them"):
-            utils.write_drain_notification(job, **wrong)  # type: ignore[arg-type]
+            utils.write_drain_notification(job, **wrong)
     assert len(utils.notifications(job)) == 1
 
 
