@@ -23,7 +23,7 @@ def check_nearest(job: StartpointJob, decision: StartDecision, new: Sequence[Sta
     startpoint waits. Yields notes about what the start has to be told.
 
     Raises:
-        IncompatibleError: it could not, whatever it is told; says why.
+        IncompatibleError: it would be refused with any choice; says why.
     """
     record, app = decision.restore_from, job.found.application
     if decision.with_state != "nearest" or record is None or record == job.origin:
