@@ -86,7 +86,10 @@ def test_containers_that_die_while_they_start_are_started_again(home: Home, gate
     home.verify()
 
 
-def test_batches_go_on_while_the_containers_of_an_executor_that_came_start(home: Home, gate: Path) -> None:
+@pytest.mark.parametrize("dies", [False, True], ids=["starts", "dies-at-first"])
+def test_batches_go_on_while_the_containers_of_an_executor_that_came_start(
+    home: Home, gate: Path, *, dies: bool
+) -> None:
     gate.touch()
     with home.driver(until=None, **EXECUTORS) as driver:
         driver.await_output(MESSAGES)
@@ -98,6 +101,9 @@ def test_batches_go_on_while_the_containers_of_an_executor_that_came_start(home:
         home.publish(300, seed=8)
         wait_until(lambda: home.length("totals") >= before + 300, "output while it starts")
         assert "came up: the job commits" not in driver.log
+        if dies:
+            kill(next(each for each in driver.containers() if each.pid not in first))
+            wait_until(lambda: "no container was started beside the batches" in driver.log, "the failure is said")
         gate.touch()
         wait_until(lambda: "came up: the job commits" in driver.log, "the container joins")
         home.publish(300, seed=9)

@@ -36,8 +36,8 @@ def home(tmp_path: Path) -> Home:
 
 @contextmanager
 def running(cluster: Standalone, home: Home, until: str | None = None, **config: object) -> Iterator[DriverProcess]:
-    """A driver that has containers with state on all workers."""
-    with cluster.driver(home, until, **config) as driver:
+    """A driver whose first epoch has containers on all workers: it knows how many executors to wait for."""
+    with cluster.driver(home, until, spark_executor_instances=len(cluster.workers), **config) as driver:
         for host in cluster.workers:
             wait_until(lambda: cluster.containers(host) or not driver.running, f"containers on {host.name}")  # noqa: B023
         assert driver.await_output(200), driver.log
@@ -83,7 +83,6 @@ def _kill_one(folder: Path) -> Killed:
         return Killed(home, addresses, host.address, lost.pid, incarnation, driver.log)
 
 
-@pytest.mark.slow  # it may kill a container that starts beside the batches, which is in no epoch yet
 def test_containers_are_reached_though_host_names_resolve_to_loopback(killed: Killed) -> None:
     assert killed.addresses == {address: {address} for address in killed.addresses}
     killed.home.verify()
@@ -116,7 +115,6 @@ def address(text: str) -> str:
     return ".".join(str(byte) for byte in reversed(bytes.fromhex(text[-8:])))
 
 
-@pytest.mark.slow  # it may kill a container that starts beside the batches, which is in no epoch yet
 def test_a_container_that_is_killed_on_another_host_is_reported_with_its_signal_and_last_words(killed: Killed) -> None:
     found = re.search(rf"process {killed.pid} was killed by SIGKILL .*", killed.log)
     assert found is not None, killed.log[-6000:]

@@ -183,8 +183,8 @@ class ContainerDirectory(Fleet):
             raise ContainerLostError("; ".join(failed))
 
     def newcomers(self) -> list[str]:
-        """The containers that were started beside the batches: on executors that had none, and no failure. Asks Spark
-        every few seconds only.
+        """The containers that were started beside the batches, on executors that had none. Asks Spark every few seconds
+        only.
 
         With standbys: also containers in place of lost ones, or else those whose standbys are ready for tasks that
         should move to them.
@@ -210,6 +210,7 @@ class ContainerDirectory(Fleet):
                 client.lost = client.unreachable(why)
                 self._launcher.count_failure(client.address.executor_id)
                 raise ContainerLostError(client.lost)
+            self._launcher.forget_failures(client.address.executor_id)
 
     def _drop(self, client: ContainerClient) -> None:
         client.lost = client.lost or "its executor was given up"

@@ -125,12 +125,13 @@ class ContainerLauncher:
         return list(found.values())
 
     def newcomers(self, used: Collection[str]) -> list[str]:
-        """The executors that are not used yet and had no failure. Asks Spark every few seconds only."""
+        """The executors that are not used yet and have not failed too often. Asks Spark every few seconds only."""
         now = time.monotonic()
         if now < self._ask_at:
             return []
         self._ask_at = now + _NEWCOMERS_SECONDS
-        found = [str(e) for e in live_executors(self._context) if e.id not in used and not self._failures[e.id]]
+        unused = [each for each in live_executors(self._context) if each.id not in used]
+        found = [str(each) for each in unused if self._failures[each.id] < _TRIES]
         return found if self._kept.number is None else found[: max(0, self._kept.number - len(used))]
 
     def missing(self, used: Mapping[str, int]) -> bool:
@@ -147,6 +148,10 @@ class ContainerLauncher:
         self._failures[executor_id] += 1
         if self._failures[executor_id] == _TRIES and executor_id != LOCAL_ID:
             logger.error("no more containers are started on executor %s as long as there are others", executor_id)
+
+    def forget_failures(self, executor_id: str) -> None:
+        """Count anew, because the executor's containers are reached."""
+        self._failures.pop(executor_id, None)
 
     def end(self, close: Callable[[ContainerAddress], None]) -> None:
         """End the launches. `close` gets the present containers at once. It gets those of a launch that nobody waits
