@@ -83,7 +83,7 @@ def wrap_calls(faults: Faults, *names: str) -> None:
     def point_of(_directory: object, call: Any, _epoch: int, request: Any, **_: object) -> str | None:
         if call.name in names:
             return f"driver.{call.name.replace('-', '_')}"
-        return "drain.end" if call.name == "end" and request.batch.control == "drain" else None
+        return "drain.end" if call.name == "end" and request.batch.control in ("drain", "drain-operators") else None
 
     setattr(ContainerDirectory, "ask", _wrapped(ContainerDirectory.ask, point_of, faults))  # noqa: B010
 
