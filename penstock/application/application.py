@@ -28,6 +28,7 @@ from penstock.application.message_stream import MessageStream
 from penstock.graph.declarations import Declarations, may_end, time_to_live
 from penstock.graph.side_declarations import SideDeclaration
 from penstock.graph.specs import ApplicationGraph, ProcessSpec
+from penstock.plugins import HOSTS, load
 
 if TYPE_CHECKING:
     from penstock.config.model import JobConfig
@@ -287,11 +288,8 @@ class Application:
             >>> job.await_termination()  # doctest: +SKIP
             True
         """
-        # The one arrow that points upwards: an application can start itself. The import waits for the call, because
-        # importing the API must need neither Spark nor Flight.
-        from penstock.spark.job.launch import run_application
-
-        return run_application(
+        run: Callable[..., Job] = load(HOSTS["spark"])  # an application can start itself, but knows no host
+        return run(
             self,
             config,
             spark=spark,

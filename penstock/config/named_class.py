@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TypeVar
 
 from penstock.errors import ConfigError
+from penstock.plugins import load
 
 T = TypeVar("T")
 
@@ -25,9 +25,8 @@ def named_class(name: str, base: type[T], called: str, where: str) -> type[T]:
         >>> named_class("collections:Counter", dict, "dict", "an example")
         <class 'collections.Counter'>
     """
-    module, _, attribute = name.partition(":")
     try:
-        found = getattr(import_module(module), attribute)
+        found = load(name)
     except Exception as error:  # importing a module runs its code
         raise ConfigError(
             f"{where} cannot be loaded: {type(error).__name__}: {error}. The module must be importable by the driver "

@@ -8,20 +8,8 @@ from penstock.config.model import JobConfig, SystemSettings
 from penstock.config.named_class import named_class
 from penstock.config.settings import SystemKeys
 from penstock.errors import ConfigError, PenstockError
+from penstock.plugins import SYSTEMS
 from penstock.system.base import System
-from penstock.system.kafka.system import KafkaSystem
-from penstock.system.local import LocalSystem
-from penstock.system.memory import MemorySystem
-
-_SYSTEMS: dict[str, type[System]] = {"kafka": KafkaSystem, "local": LocalSystem, "memory": MemorySystem}
-
-_ABOVE = {
-    "database": "penstock.system.database.system:DatabaseSystem",
-    "delta": "penstock.system.lake.system:DeltaSystem",
-    "files": "penstock.system.files.system:FilesSystem",
-    "iceberg": "penstock.system.lake.system:IcebergSystem",
-}
-"""Systems that are in packages above this one."""
 
 
 def open_system(settings: SystemSettings) -> System:
@@ -31,8 +19,8 @@ def open_system(settings: SystemSettings) -> System:
         ConfigError: its class cannot be imported or is not a `System`, or the class refuses an option.
     """
     where = f"`systems.{settings.name}.samza.factory` = `{settings.factory}`"
-    found = _SYSTEMS.get(settings.factory) or named_class(
-        _ABOVE.get(settings.factory, settings.factory),
+    found = named_class(
+        SYSTEMS.get(settings.factory, settings.factory),
         System,  # type: ignore[type-abstract]
         "penstock.system.base.System",
         where,

@@ -11,7 +11,7 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.versions.markers import markers_of
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
-from penstock.state.backends import registry
+from penstock.plugins import BACKENDS
 from penstock.state.reading.reader import StateReader
 from tests.support.faults.plan import Faults
 from tests.support.jobs.home import Home, Totals, same
@@ -35,7 +35,7 @@ def faulty(*backends: str) -> str:
 
 def combinations() -> list[tuple[str, ...]]:
     """Backends to test together, of those there are."""
-    return [names for names in _COMBINATIONS if all(name in registry._FACTORIES for name in names)]
+    return [names for names in _COMBINATIONS if all(name in BACKENDS for name in names)]
 
 
 class FaultHome(Home):
