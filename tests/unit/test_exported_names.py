@@ -22,8 +22,8 @@ SUBMODULES = {
     "admin", "api", "application", "batch", "budgets", "checkpoint", "cli", "clock", "columns", "config",
     "container", "dashboard", "direct", "documents", "drain", "driver", "errors", "file_modes", "forms", "graph",
     "host", "job", "metrics", "notebook", "objects", "os_errors", "outbox", "parallel", "plugins", "public_names",
-    "quantities", "refusals", "repartition", "retry", "runtime", "schemas", "side", "signing", "spark", "standby", "start",
-    "state", "system", "tables", "testing", "wire", "wording",
+    "quantities", "refusals", "repartition", "retry", "runtime", "schemas", "side", "signing", "spark", "standby",
+    "start", "state", "system", "tables", "testing", "wire", "wording",
 }  # fmt: skip
 
 
