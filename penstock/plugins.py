@@ -3,6 +3,7 @@ well: what Penstock brings is found in the same way as a class of a user."""
 
 from __future__ import annotations
 
+import functools
 from importlib import import_module
 from typing import Any
 
@@ -24,6 +25,7 @@ HOSTS = {"spark": "penstock.spark.job.launch:run_application"}
 """The functions that run an application."""
 
 
+@functools.cache
 def load(place: str) -> Any:
     """The object at `module:attribute`. Raises whatever the import of the module raises, and AttributeError.
 

@@ -39,6 +39,8 @@ class OutputSpec:
 class OperatorSpec:
     """An operator: its stable id, the operators it reads, the serdes of its output, and the stores it uses."""
 
+    operator: ClassVar[str] = ""
+    """The class that runs it, as `module:Class`: the graph knows no operator, and a new one is in no table."""
     needs_task: ClassVar[bool] = False
     """It runs in a task's container, which has stores and tasks of the application."""
     changes_key: ClassVar[bool] = False
@@ -95,6 +97,7 @@ class OperatorSpec:
 class InputSpec(OperatorSpec):
     """Reads a stream."""
 
+    operator = "penstock.runtime.operators.passing:Input"
     is_input = True
 
     stream: SystemStream
@@ -168,10 +171,14 @@ class FunctionSpec(OperatorSpec):
 class MapSpec(FunctionSpec):
     """value -> value."""
 
+    operator = "penstock.runtime.operators.elementwise:Map"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlatMapSpec(FunctionSpec):
     """value -> any number of values."""
+
+    operator = "penstock.runtime.operators.elementwise:FlatMap"
 
     def callbacks(self) -> Iterator[Callback]:
         yield Callback("the function", self.function, may_yield=True, needed=True)
@@ -181,11 +188,14 @@ class FlatMapSpec(FunctionSpec):
 class FilterSpec(FunctionSpec):
     """Keeps a message if the function of its value is true."""
 
+    operator = "penstock.runtime.operators.elementwise:Filter"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapAsyncSpec(OperatorSpec):
     """value -> value, by calls that wait, many at the same time."""
 
+    operator = "penstock.runtime.operators.map_async:MapAsync"
     function: Callable[..., Any]
     parallel: int
     timeout_ms: int
@@ -205,6 +215,7 @@ class MapAsyncSpec(OperatorSpec):
 class MapBatchesSpec(FunctionSpec):
     """Columns -> columns of as many rows. The function gets and returns a RecordBatch."""
 
+    operator = "penstock.runtime.operators.columns.batches:MapBatches"
     message_serde: ColumnSerde
     result_serde: ColumnSerde
 
@@ -213,6 +224,7 @@ class MapBatchesSpec(FunctionSpec):
 class FilterBatchesSpec(FunctionSpec):
     """Keeps the rows for which the function of their RecordBatch gives true."""
 
+    operator = "penstock.runtime.operators.columns.batches:FilterBatches"
     message_serde: ColumnSerde
 
 
@@ -220,6 +232,7 @@ class FilterBatchesSpec(FunctionSpec):
 class WithKeySpec(OperatorSpec):
     """Columns -> the same columns, with the key as one more, or with its fields."""
 
+    operator = "penstock.runtime.operators.columns.batches:WithKey"
     columns: tuple[str, ...]
     message_serde: ColumnSerde
     message_key: Serde[Any]
@@ -229,11 +242,14 @@ class WithKeySpec(OperatorSpec):
 class MergeSpec(OperatorSpec):
     """Merges several streams."""
 
+    operator = "penstock.runtime.operators.passing:Merge"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionBySpec(FunctionSpec):
     """Sends each message to the task that owns its new key."""
 
+    operator = "penstock.runtime.operators.elementwise:PartitionBy"
     changes_key = True
 
 
@@ -241,6 +257,7 @@ class PartitionBySpec(FunctionSpec):
 class PartitionThroughSpec(PartitionBySpec):
     """Sends each message to the task that owns its new key, through a durable intermediate stream."""
 
+    operator = "penstock.runtime.operators.elementwise:PartitionThrough"
     changes_key = False
 
     through: SystemStream
@@ -254,6 +271,7 @@ class PartitionThroughSpec(PartitionBySpec):
 class IntermediateSpec(OperatorSpec):
     """Reads the messages that an operator wrote to a durable intermediate stream in batches that have ended."""
 
+    operator = "penstock.runtime.operators.passing:Intermediate"
     is_input = True
 
     stream: SystemStream
@@ -266,6 +284,7 @@ class IntermediateSpec(OperatorSpec):
 class ProcessSpec(OperatorSpec):
     """A StreamTask with stores."""
 
+    operator = "penstock.runtime.operators.tasks.process:Process"
     hands_on = False
     needs_task = True
     takes_order = True
@@ -299,6 +318,7 @@ class ProcessSpec(OperatorSpec):
 class BatchTaskSpec(OperatorSpec):
     """A BatchTask with stores: it gets all messages of a batch at once."""
 
+    operator = "penstock.runtime.operators.tasks.batch_task:BatchTaskOperator"
     hands_on = False
     needs_task = True
 
@@ -319,6 +339,7 @@ class BatchTaskSpec(OperatorSpec):
 class ColumnTaskSpec(OperatorSpec):
     """A BatchProcessor with stores: it gets all messages of a batch at once, as columns."""
 
+    operator = "penstock.runtime.operators.columns.processor:ColumnTask"
     hands_on = False
     needs_task = True
 
@@ -340,6 +361,7 @@ class ColumnTaskSpec(OperatorSpec):
 class AggregateSpec(OperatorSpec):
     """Keeps aggregates for each key, and emits those of the keys that a batch changed."""
 
+    operator = "penstock.runtime.operators.columns.aggregate:AggregateOperator"
     hands_on = False
     needs_task = True
 
@@ -356,6 +378,7 @@ class AggregateSpec(OperatorSpec):
 class WindowSpec(OperatorSpec):
     """Reduces the messages of windows to panes."""
 
+    operator = "penstock.runtime.operators.window:WindowOperator"
     needs_task = True
     sends = True  # messages that are too late
 
@@ -394,6 +417,7 @@ class WindowSpec(OperatorSpec):
 class JoinSpec(OperatorSpec):
     """Joins the messages of two streams that have the same key and are close in time."""
 
+    operator = "penstock.runtime.operators.join:StreamJoin"
     needs_task = True
     takes_order = True
     sends = True  # messages that are late
@@ -419,6 +443,7 @@ class JoinSpec(OperatorSpec):
 class SinkSpec(OperatorSpec):
     """A function called for each message; nothing follows it."""
 
+    operator = "penstock.runtime.operators.sink:Sink"
     hands_on = False
     sends = True
 
@@ -432,6 +457,7 @@ class SinkSpec(OperatorSpec):
 class SendToSpec(OperatorSpec):
     """Writes each message to an output stream."""
 
+    operator = "penstock.runtime.operators.passing:SendTo"
     hands_on = False
 
     output: SystemStream
@@ -445,6 +471,7 @@ class SendToSpec(OperatorSpec):
 class SendToTableSpec(OperatorSpec):
     """Writes each message to a table."""
 
+    operator = "penstock.runtime.operators.send_to_table:SendToTable"
     hands_on = False
     needs_task = True
 
@@ -467,6 +494,7 @@ class SendToTableSpec(OperatorSpec):
 class TableJoinSpec(OperatorSpec):
     """Joins each message with the table's value of its key."""
 
+    operator = "penstock.runtime.operators.join_table:JoinTable"
     needs_task = True
 
     table: str
@@ -481,6 +509,7 @@ class TableJoinSpec(OperatorSpec):
 class TableColumnsSpec(OperatorSpec):
     """Adds columns of a table to each message, by its key."""
 
+    operator = "penstock.runtime.operators.columns.table:TableColumns"
     needs_task = True
 
     table: str
@@ -494,6 +523,7 @@ class TableColumnsSpec(OperatorSpec):
 class TemporalJoinSpec(OperatorSpec):
     """Joins each message with the table's value of its key as of the message's event time."""
 
+    operator = "penstock.runtime.operators.temporal_join:TemporalJoin"
     needs_task = True
     sends = True  # messages that are late
 

@@ -13,19 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.runtime.operators.table import OPERATORS
 from penstock.testing.in_process import InProcessDriver
 from penstock.wire.ports import RunBrokenError
 from tests.support.tools.profiles import examples
 from tests.support.world import timed_job
 from tests.support.world.sums_job import once, raising
-from tests.support.world.timed_job import TASKS, Hold, HoldSpec, TimedWorld, steps
+from tests.support.world.timed_job import TASKS, TimedWorld, steps
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _one_line_in_the_table() -> Iterator[None]:
+def _one_message_at_most() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(OPERATORS, HoldSpec, Hold)
         patch.setattr(timed_job, "AT_MOST", 1)
         yield
 

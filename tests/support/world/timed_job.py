@@ -37,6 +37,7 @@ NOW = 1_700_000_000_000
 class HoldSpec(OperatorSpec):
     """Holds messages until the watermark passes them."""
 
+    operator = f"{__name__}:Hold"
     needs_task = True
 
     @property

@@ -17,9 +17,8 @@ from penstock.drain.requests import DrainRequests
 from penstock.drain.utils import write_drain_notification
 from penstock.errors import NotFoundError
 from penstock.job.paths import JobPaths
-from penstock.runtime.operators.table import OPERATORS
 from penstock.testing.in_process import InProcessDriver
-from tests.support.world.timed_job import Hold, HoldSpec, TimedWorld, steps
+from tests.support.world.timed_job import TimedWorld, steps
 
 DEADLINE_S = 60.0
 
@@ -63,8 +62,7 @@ def ask(job: OneOfMany) -> str | None:
 
 
 @pytest.fixture
-def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[OneOfMany]]:
-    monkeypatch.setitem(OPERATORS, HoldSpec, Hold)
+def jobs(tmp_path: Path) -> Iterator[list[OneOfMany]]:
     made: list[OneOfMany] = []
     for number in range(1, 11):
         job = OneOfMany(made[0] if made else None, tmp_path / str(number), str(number))

@@ -20,7 +20,6 @@ from penstock.graph.topology import plan_topology
 from penstock.runtime.messages.columns import Columns, Target
 from penstock.runtime.messages.packet import MESSAGE_SCHEMA, Kind, Packet, encode_messages
 from penstock.runtime.operators.base import Firing, Node, Operator, StageContext
-from penstock.runtime.operators.table import OPERATORS
 from penstock.runtime.stage.instance import RuntimeSettings
 from penstock.runtime.stage.task_instance import TaskInstance
 from penstock.state.engines.memory import MemoryEngine
@@ -33,6 +32,7 @@ from tests.support.streams.trailers import trailer
 class TotalsSpec(OperatorSpec):
     """Emits the sum of each key's values once the batch has no more messages."""
 
+    operator = f"{__name__}:Totals"
     needs_task = True
 
 
@@ -66,11 +66,6 @@ class _TotalsNode(Node):
         self._downstream.push(key, total)
         if total == 13:
             raise ValueError("thirteen")
-
-
-@pytest.fixture(autouse=True)
-def _one_line_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(OPERATORS, TotalsSpec, Totals)
 
 
 def totals(stream: ps.MessageStream[Any], store: str) -> ps.MessageStream[Any]:
@@ -245,6 +240,7 @@ def test_what_fails_at_a_fired_message_names_its_own_operator(dead_letter: str |
 class SidesSpec(OperatorSpec):
     """Says which of its streams each message is from."""
 
+    operator = f"{__name__}:Sides"
     needs_task = True
 
 
@@ -269,8 +265,7 @@ class _SidesNode(Node):
 
 
 @pytest.mark.parametrize("apart", [False, True])
-def test_an_operator_knows_which_stream_a_message_is_from(monkeypatch: pytest.MonkeyPatch, apart: bool) -> None:
-    monkeypatch.setitem(OPERATORS, SidesSpec, Sides)
+def test_an_operator_knows_which_stream_a_message_is_from(apart: bool) -> None:
     app = ps.StreamApplication("a")
     left, right = app.input("m.l").partition_by(str), app.input("m.r").partition_by(str)
     if not apart:  # the right one comes from an operator of the same stage
@@ -286,6 +281,7 @@ def test_an_operator_knows_which_stream_a_message_is_from(monkeypatch: pytest.Mo
 class BegunSpec(OperatorSpec):
     """Emits the batch that began before the message came."""
 
+    operator = f"{__name__}:Begun"
     needs_task = True
 
 
@@ -314,8 +310,7 @@ class _BegunNode(Node):
         self._downstream.push(key, [numbers, last.late_watermark(self._operator), last.firing_watermark("other")])
 
 
-def test_an_attempt_begins_before_its_first_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(OPERATORS, BegunSpec, Begun)
+def test_an_attempt_begins_before_its_first_message() -> None:
     app = ps.StreamApplication("a")
     stream = app.input("m.in")
     begun = stream._next("begun", None, lambda i: BegunSpec(id=i, **stream._same()))
