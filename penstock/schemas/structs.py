@@ -6,14 +6,18 @@ import dataclasses
 import logging
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import suppress
-from typing import Any, ForwardRef, Generic, NoReturn, TypeAlias, TypeVar, get_args, get_type_hints
+from decimal import Decimal
+from functools import partial
+from typing import Any, ForwardRef, Generic, NoReturn, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
+from uuid import UUID
 
 import msgspec
 
 from penstock.api.serdes import Serde
 from penstock.api.serdes.json import refuse_nan
+from penstock.budgets import check_decimal, check_numbers_as_keys
 from penstock.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -61,7 +65,8 @@ class Struct(Serde[T], Generic[T]):
         self._make()
 
     def _make(self) -> None:
-        self._decode, self._encode, self._plain = _of_pydantic(self.type) or _of_msgspec(self.type)
+        decode, self._encode, self._plain = _of_pydantic(self.type) or _of_msgspec(self.type)
+        self._decode = _within(decode, self._plain, self.type)
         self.from_bytes = self._decode  # type: ignore[method-assign, assignment]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -111,7 +116,70 @@ def _of_msgspec(kind: Any) -> _Codec:
             raise TypeError(f"ps.Struct({kind.__name__}) takes a {kind.__name__}, not a {type(obj).__name__}")
         return encode(obj)
 
-    return decode, write, msgspec.to_builtins
+    return decode, write, partial(msgspec.to_builtins, builtin_types=(Decimal,), str_keys=False)
+
+
+_LARGE_DECIMAL = re.compile(rb"[eE][+-]?(?:[0-9_]{4,}|[\x80-\xff])|[0-9._]{1001,}|[\x80-\xff]{1001,}|\\\\u")
+"""Whatever may be in a decimal that is too large. `Decimal` also takes digits of other scripts."""
+
+
+def _within(decode: Callable[[bytes], Any], plain: Callable[[Any], Any], kind: Any) -> Callable[[bytes], Any]:
+    """Reads within the budget of a message. msgspec and pydantic have limits of their own for levels and integers."""
+    parts = [*_parts(kind, {})]
+    has_decimals, has_keys = Decimal in parts, any(map(_has_numbers_as_keys, parts))
+    if not (has_decimals or has_keys):
+        return decode
+
+    def decode_within(data: bytes) -> Any:
+        if has_keys:
+            check_numbers_as_keys(data)
+        found = decode(data)
+        if has_decimals and _LARGE_DECIMAL.search(data):
+            _check_decimals(plain(found))
+        return found
+
+    return decode_within
+
+
+def _has_numbers_as_keys(kind: Any) -> bool:
+    """True for a dict or a set of values that are hashed as numbers are."""
+    origin = get_origin(kind) or kind
+    if not isinstance(origin, type) or not issubclass(origin, Mapping | Set):
+        return False
+    keys = get_args(kind)[:1] or (Any,) * issubclass(origin, Set)
+    return any(
+        each is Any or (isinstance(each, type) and issubclass(each, int | Decimal | UUID))
+        for key in keys
+        for each in _parts(key, {})
+    )
+
+
+def _check_decimals(value: Any) -> None:
+    if isinstance(value, Decimal):
+        check_decimal(value)
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            _check_decimals(key)
+            _check_decimals(each)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for each in value:
+            _check_decimals(each)
+
+
+def _parts(kind: Any, seen: dict[int, Any]) -> Iterator[Any]:
+    """A type, and those that its values consist of. `seen` keeps those that had their turn, by their `id`."""
+    kind = getattr(kind, "__value__", getattr(kind, "__supertype__", kind))
+    if id(kind) in seen:
+        return
+    seen[id(kind)] = kind
+    yield kind
+    origin = get_origin(kind)
+    parts = list(get_args(kind))
+    if isinstance(own := origin or kind, type) and own.__module__ != "builtins":
+        with suppress(Exception):  # of classes without hints, and of names that nobody can find: msgspec says so
+            parts += get_type_hints(own, include_extras=True).values()
+    for each in parts:
+        yield from _parts(each, seen)
 
 
 def _shown(kind: Any) -> str:
