@@ -17,7 +17,7 @@ import msgspec
 
 from penstock.api.serdes import Serde
 from penstock.api.serdes.json import refuse_nan
-from penstock.budgets import check_decimal, check_numbers_as_keys
+from penstock.budgets import MESSAGE_DIGITS, check_decimal, check_numbers_as_keys
 from penstock.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -119,8 +119,17 @@ def _of_msgspec(kind: Any) -> _Codec:
     return decode, write, partial(msgspec.to_builtins, builtin_types=(Decimal,), str_keys=False)
 
 
-_LARGE_DECIMAL = re.compile(rb"[eE][+-]?(?:[0-9_]{4,}|[\x80-\xff])|[0-9._]{1001,}|[\x80-\xff]{1001,}|\\\\u")
-"""Whatever may be in a decimal that is too large. `Decimal` also takes digits of other scripts."""
+_LARGE_EXPONENT = re.compile(rb"[eE][+-]?(?:[0-9_]{4,}|[\x80-\xff])")
+_MANY_DIGITS = re.compile(rb"[0-9._\x80-\xff]{%d,}" % MESSAGE_DIGITS)
+
+
+def _may_be_large(data: bytes) -> bool:
+    """True if there may be a decimal in JSON that is too large. `Decimal` also takes digits of other scripts."""
+    return (
+        _LARGE_EXPONENT.search(data) is not None
+        or b"\\u" in data
+        or (len(data) > MESSAGE_DIGITS and _MANY_DIGITS.search(data) is not None)
+    )
 
 
 def _within(decode: Callable[[bytes], Any], plain: Callable[[Any], Any], kind: Any) -> Callable[[bytes], Any]:
@@ -130,15 +139,36 @@ def _within(decode: Callable[[bytes], Any], plain: Callable[[Any], Any], kind: A
     if not (has_decimals or has_keys):
         return decode
 
+    names = _decimal_fields(kind)
+
     def decode_within(data: bytes) -> Any:
         if has_keys:
             check_numbers_as_keys(data)
         found = decode(data)
-        if has_decimals and _LARGE_DECIMAL.search(data):
+        if not has_decimals:
+            return found
+        if names is not None and len(data) < MESSAGE_DIGITS:  # quicker than a look at the bytes
+            for name in names:
+                value = getattr(found, name)
+                if type(value) is Decimal and not -MESSAGE_DIGITS < value.adjusted() < MESSAGE_DIGITS:
+                    check_decimal(value)
+        elif _may_be_large(data):
             _check_decimals(plain(found))
         return found
 
     return decode_within
+
+
+def _decimal_fields(kind: Any) -> list[str] | None:
+    """The attributes of a class that are decimals, if there are decimals nowhere else in it; None otherwise."""
+    if not isinstance(kind, type) or _is_typed_dict(kind) or get_origin(kind) is not None:
+        return None
+    hints: dict[str, Any] = {}
+    with suppress(Exception):  # as in `_parts`
+        hints = get_type_hints(kind)
+    names = [name for name, each in hints.items() if Decimal in _parts(each, {})]
+    plain = all(hints[name] is Decimal or set(get_args(hints[name])) == {Decimal, type(None)} for name in names)
+    return names if names and plain else None
 
 
 def _has_numbers_as_keys(kind: Any) -> bool:
@@ -176,8 +206,10 @@ def _parts(kind: Any, seen: dict[int, Any]) -> Iterator[Any]:
     origin = get_origin(kind)
     parts = list(get_args(kind))
     if isinstance(own := origin or kind, type) and own.__module__ != "builtins":
-        with suppress(Exception):  # of classes without hints, and of names that nobody can find: msgspec says so
+        try:
             parts += get_type_hints(own, include_extras=True).values()
+        except Exception:  # of names that are known elsewhere: it may be anything
+            parts.append(Decimal)
     for each in parts:
         yield from _parts(each, seen)
 
