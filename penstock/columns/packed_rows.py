@@ -362,7 +362,7 @@ class _Nested(_Codec):
         values = [None if each is None else self._value(each) for each in elements.to_arrow(mask).to_pylist()]
         return pa.array(values, self._plain).cast(self.kind)
 
-    def _value(self, data: bytes) -> Any:
+    def _value(self, data: Any) -> Any:
         """Raises an error for one that the type cannot hold: Arrow trusts what it is given."""
         found = _unpack(data)
         if self._spend is not None:
