@@ -27,7 +27,7 @@ MESSAGE_LEVELS: Final = 128
 """The most values in one another, in a message or a value of a store."""
 MESSAGE_DIGITS: Final = 1000
 """The most digits of a decimal that is written without an exponent."""
-MESSAGE_STEPS: Final = 100_000
+MESSAGE_STEPS: Final = 20_000
 """Checks of a message, beside those in which each of its bytes takes part once."""
 _EMPTY = 1000
 EMPTY_PER_BYTE: Final = 10

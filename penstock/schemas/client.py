@@ -21,7 +21,13 @@ logger = logging.getLogger(__name__)
 
 MEMORY = "memory://"
 _NUMBERS = ("timeout", "max.retries", "retries.wait.ms", "retries.max.wait.ms", "cache.capacity")
-_DEFAULTS = {"timeout": "10", "max.retries": "2", "retries.wait.ms": "100", "retries.max.wait.ms": "1000", "cache.capacity": "100"}
+_DEFAULTS = {
+    "timeout": "10",
+    "max.retries": "2",
+    "retries.wait.ms": "100",
+    "retries.max.wait.ms": "1000",
+    "cache.capacity": "100",
+}
 """The client's own timeout is none at all. A job waits for a registry that is away by itself, and keeps schemas."""
 _INCOMPATIBLE = 409
 _INVALID = 422

@@ -146,7 +146,8 @@ def _additional_properties(rule: Rule) -> Rule:
             return rule(validator, wanted, instance, schema)
         searches = [*map(search_of, patterns)]
         rest = {name: each for name, each in instance.items() if not any(search(name) for search in searches)}
-        return rule(validator, wanted, rest, {**schema, "patternProperties": {}})
+        without = {name: each for name, each in schema.items() if name != "patternProperties"}
+        return rule(validator, wanted, rest, without)
 
     return check
 

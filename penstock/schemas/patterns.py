@@ -17,7 +17,9 @@ Search: TypeAlias = Callable[[str], bool]
 
 _STEPS: Final = 10_000_000
 """Of `re`, about a tenth of a second."""
-_TOKEN = re.compile(r"\\(?:u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|.)|\[\^?\]?|\(\?P?[^)]?|\{\d*,?\d*\}|.", re.DOTALL)
+_TOKEN = re.compile(
+    r"\\(?:u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|.)|\[\^?\]?|\(\?P?[^)]?|\{\d*,?\d*\}|.", re.DOTALL
+)
 _VARIES = re.compile(r"[*+]|\{\d*,\d*\}")
 _REPEATS = re.compile(r"[*+]|\{\d*,?\d*\}")
 _FEW_OPTIONAL: Final = 8
@@ -66,31 +68,31 @@ def longest(pattern: str) -> int:
     varies = [False]  # each open group, and what is around all of them
     repeats, optional, anchored = 0, 0, pattern.startswith("^")
     before, closed = "", False
-    for token, place in _tokens(pattern):
+    for part, place in _tokens(pattern):
         if place is not _Place.OUT:
             before = ""
             continue
-        if token.startswith("("):
+        if part.startswith("("):
             varies.append(False)
-        elif token == ")" and len(varies) > 1:
+        elif part == ")" and len(varies) > 1:
             closed = varies.pop()
             varies[-1] = varies[-1] or closed
-        elif token == "|":
+        elif part == "|":
             anchored = anchored and len(varies) > 1
             varies[-1] = True
-        elif before == ")" and closed and _REPEATS.fullmatch(token):
+        elif before == ")" and closed and _REPEATS.fullmatch(part):
             return 0
-        elif token == "?" or _VARIES.fullmatch(token):
-            optional += token == "?"
-            repeats += token != "?"
+        elif part == "?" or _VARIES.fullmatch(part):
+            optional += part == "?"
+            repeats += part != "?"
             varies[-1] = True
-        before = token
+        before = part
     power = repeats + max(0, optional - _FEW_OPTIONAL) + (not anchored)
     return int(_STEPS ** (1 / max(1, power)))
 
 
 class _Place(Enum):
-    """Where a token of an expression is."""
+    """Where a part of an expression is."""
 
     OUT = 1
     OPENS = 2
@@ -101,12 +103,12 @@ class _Place(Enum):
 def _tokens(pattern: str) -> Iterator[tuple[str, _Place]]:
     within = False
     for match in _TOKEN.finditer(pattern):
-        token = match[0]
+        part = match[0]
         if not within:
-            within = token[0] == "["
-            yield token, _Place.OPENS if within else _Place.OUT
+            within = part[0] == "["
+            yield part, _Place.OPENS if within else _Place.OUT
             continue
-        for each in [token] if token[0] == "\\" else token:  # nothing else has more than one character there
+        for each in [part] if part[0] == "\\" else part:  # nothing else has more than one character there
             yield each, _Place.WITHIN if within else _Place.OUT
             within = within and each != "]"
 
@@ -129,22 +131,22 @@ def _in_one_pass(pattern: str) -> Search | None:
 def _translated(pattern: str) -> str | None:
     """The expression for RE2, with the meaning that it has for `re`; None if there is none."""
     made: list[str] = []
-    for token, place in _tokens(pattern):
+    for part, place in _tokens(pattern):
         within = place is not _Place.OUT
-        if token.startswith("(?") and token not in ("(?:", "(?P<"):
+        if part.startswith("(?") and part not in ("(?:", "(?P<"):
             return None
-        if token in (r"\b", r"\B") or (within and token in (r"\D", r"\W", r"\S")):
+        if part in (r"\b", r"\B") or (within and part in (r"\D", r"\W", r"\S")):
             return None
-        if (members := _CLASSES.get(token.lower())) is not None:
-            made.append(members if within else f"[{'' if token.islower() else '^'}{members}]")
-        elif token[:2] in (r"\u", r"\U"):
-            made.append(f"\\x{{{token[2:]}}}")
-        elif place is _Place.WITHIN and token == "[":
+        if (members := _CLASSES.get(part.lower())) is not None:
+            made.append(members if within else f"[{'' if part.islower() else '^'}{members}]")
+        elif part[:2] in (r"\u", r"\U"):
+            made.append(f"\\x{{{part[2:]}}}")
+        elif place is _Place.WITHIN and part == "[":
             made.append(r"\[")
-        elif not within and token in _ENDS:
-            made.append(_ENDS[token])
-        elif not within and token.startswith("{,"):
-            made.append(f"{{0{token[1:]}")
+        elif not within and part in _ENDS:
+            made.append(_ENDS[part])
+        elif not within and part.startswith("{,"):
+            made.append(f"{{0{part[1:]}")
         else:
-            made.append(token)
+            made.append(part)
     return "".join(made)

@@ -92,9 +92,11 @@ REFERENCES: dict[str, tuple[Callable[[str], Any], str]] = {
         "it refers to more than 500 schemas",
     ),
     "twice each": (
-        lambda path: schema(*[(f"s{number_in(path) + 1 if '/subjects' in path else 0}", 1)] * 2)
-        if "s25" not in path
-        else schema(),
+        lambda path: (
+            schema(*[(f"s{number_in(path) + 1 if '/subjects' in path else 0}", 1)] * 2)
+            if "s25" not in path
+            else schema()
+        ),
         "have more than 16,777,216 bytes together",
     ),
 }
