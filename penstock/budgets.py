@@ -135,7 +135,7 @@ _SAME_HASHES = 100
 _FEW_KEYS_BYTES = 1 << 13
 """Keys in fewer bytes take no time, whatever their hashes."""
 _LONG_NUMBERS = re.compile(rb"-?\d{19,4300}")
-"""Of integers with fewer digits, no more than two have the same hash."""
+"""Integers with fewer digits have the hash of no more than one other."""
 _UUIDS = re.compile(rb"\b[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}\b")
 
 

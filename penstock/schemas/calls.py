@@ -14,9 +14,9 @@ T = TypeVar("T")
 ANSWER_BYTES: Final = 8 << 20
 """The largest answer that is read. Registries take schemas of a megabyte or less."""
 SLOWEST_S = 60.0
-"""What a call may take besides its attempts to connect."""
+"""The longest time of a call besides its attempts to connect."""
 PATIENCE_S = 600.0
-"""How long an error that may pass is waited for, if there is no other answer meanwhile."""
+"""The time for which an error that may pass is waited for, if there is no other answer meanwhile."""
 MAY_PASS: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Statuses of answers after which the same request may succeed."""
 _MALFORMED: Final = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
@@ -101,7 +101,7 @@ def status_of(error: Exception) -> int | None:
 
 
 def text_of(error: Exception) -> str:
-    """What an error says, in a few words: a registry may answer with any text."""
+    """The text of an error, cut: a registry may answer with any."""
     text = str(getattr(error, "error_message", "") or error or type(error).__name__)
     return text if len(text) <= 500 else f"{text[:500]}..."
 

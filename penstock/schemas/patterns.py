@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 Search: TypeAlias = Callable[[str], bool]
 
 _STEPS: Final = 10_000_000
-"""Of `re`, about a tenth of a second."""
+"""The most that `re` may take: about a tenth of a second."""
 _TOKEN = re.compile(
     r"\\(?:u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|.)|\[\^?\]?|\(\?P?[^)]?|\{\d*,?\d*\}|.", re.DOTALL
 )

@@ -223,14 +223,14 @@ _HEADS = {"IntermediateMessageSerde": b"\x00", "VersionValue": b"\x01", "AvroSta
 
 
 def head_of(serde: ps.Serde[Any]) -> bytes:
-    """What has to stand before a message, so that it is looked at: the number of its schema, or its kind."""
+    """The bytes before a message, without which it is not looked at: the number of its schema, or its kind."""
     if getattr(serde, "registry", None) is None:
         return _HEADS.get(type(serde).__qualname__, b"")
     return b"\x00" * (6 if isinstance(serde, ps.Protobuf) else 5)
 
 
 def seconds_of(serde: ps.Serde[Any], data: bytes) -> float:
-    """What it takes to read the bytes, or to refuse them."""
+    """The time that it takes to read the bytes, or to refuse them."""
     began = time.process_time()
     try:
         serde.from_bytes(data)

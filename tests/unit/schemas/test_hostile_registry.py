@@ -55,7 +55,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def answering(answer: Answer, **options: str) -> Iterator[tuple[Registry, type[Handler]]]:
-    handler = type("Answering", (Handler,), {"answer": staticmethod(answer), "paths": [], "ended": Event()})
+    handler: Any = type("Answering", (Handler,), {"answer": staticmethod(answer), "paths": [], "ended": Event()})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads = True
         handler.port = server.server_port

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 import warnings
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -92,7 +93,9 @@ def test_no_text_takes_long(pattern: str, size: int) -> None:
 
 @pytest.mark.parametrize("pattern", [r"^(?!x)(a+)+$", r"(a|b)+\1", r"^(?=a)(a|aa)+$"])
 def test_what_may_take_any_time_is_refused_with_its_schema(pattern: str) -> None:
-    for schema in ({"pattern": pattern}, {"properties": {"a": {"patternProperties": {pattern: {}}}}}):
+    nested: dict[str, Any] = {"properties": {"a": {"patternProperties": {pattern: {}}}}}
+    schemas: list[dict[str, Any]] = [{"pattern": pattern}, nested]
+    for schema in schemas:
         with pytest.raises(ps.ConfigError, match=r"has the pattern .*: it repeats a group"):
             ps.JsonSchema(schema)
 
