@@ -8,9 +8,11 @@ is checked before it is made.
 from __future__ import annotations
 
 import io
+import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 from typing import Final
 
 from penstock.errors import CorruptError
@@ -24,7 +26,9 @@ ARCHIVE_BYTES = 256 << 20
 MESSAGE_LEVELS: Final = 128
 """The most values in one another, in a message or a value of a store."""
 MESSAGE_DIGITS: Final = 1000
-"""The most digits of a decimal."""
+"""The most digits of a decimal that is written without an exponent."""
+MESSAGE_STEPS: Final = 20_000
+"""Checks of a message, beside those in which each of its bytes takes part once."""
 _EMPTY = 1000
 EMPTY_PER_BYTE: Final = 10
 """Values without bytes that a message may have for each of its bytes."""
@@ -68,6 +72,71 @@ class MessageBudget:
             raise ValueError(
                 f"it has too many values without bytes: at most {_EMPTY:,}, and {EMPTY_PER_BYTE} more for each byte"
             )
+
+
+class WorkBudget:
+    """The checks that may still be made of one message, by rules that may lead to each other."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self, size: int, rules: int) -> None:
+        """
+        Args:
+            size: of the message, in bytes.
+            rules: the number of rules: each may look at each byte.
+        """
+        self._left = MESSAGE_STEPS + size * rules
+
+    def spend(self, steps: int = 1) -> None:
+        """Raises ValueError if there are too many."""
+        self._left -= steps
+        if self._left < 0:
+            raise ValueError("it takes more work to check than its size allows")
+
+
+def check_decimal(value: Decimal) -> None:
+    """Raise ValueError for a decimal that has too many digits: an application that writes them out, or makes an integer
+    of it, would make as many.
+
+    Example:
+        >>> check_decimal(Decimal("1e-300000000"))
+        Traceback (most recent call last):
+        ValueError: a decimal has 300,000,000 digits; at most 1,000 are read
+    """
+    if not value.is_finite():
+        return
+    _, digits, exponent = value.as_tuple()
+    count = max(value.adjusted() + 1, -int(exponent), len(digits))
+    if count > MESSAGE_DIGITS:
+        raise ValueError(f"a decimal has {count:,} digits; at most {MESSAGE_DIGITS:,} are read")
+
+
+def check_hashes(hashes: Iterable[int]) -> None:
+    """Raise ValueError for keys of which many have the same hash: a dict or a set of them takes their square in time.
+    Python's hashes of numbers, unlike those of texts, are known to everybody."""
+    before, run = None, 0
+    for each in sorted(hashes):
+        run = run + 1 if each == before else 1
+        before = each
+        if run > _SAME_HASHES:
+            raise ValueError(f"more than {_SAME_HASHES} of its keys have the same hash")
+
+
+def check_numbers_as_keys(data: bytes) -> None:
+    """The same for the numbers and UUIDs in a text of JSON, before they are keys."""
+    if len(data) < _FEW_KEYS_BYTES:
+        return
+    numbers = [int(each) for each in set(_LONG_NUMBERS.findall(data))]
+    uuids = [int(each.replace(b"-", b""), 16) for each in set(_UUIDS.findall(data))]
+    check_hashes(map(hash, (*numbers, *uuids)))
+
+
+_SAME_HASHES = 100
+_FEW_KEYS_BYTES = 1 << 13
+"""Keys in fewer bytes take no time, whatever their hashes."""
+_LONG_NUMBERS = re.compile(rb"-?\d{19,4300}")
+"""Integers with fewer digits have the hash of no more than one other."""
+_UUIDS = re.compile(rb"\b[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}\b")
 
 
 def check_budget(size: int, budget: int, what: str, unit: str = "bytes") -> None:

@@ -14,7 +14,8 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from penstock.columns.limits import fit_of
+from penstock.budgets import MessageBudget, check_numbers_as_keys
+from penstock.columns.limits import Spend, fit_of, spend_of
 from penstock.columns.plain import has_map, is_finite, row_fits
 from penstock.columns.times import (
     from_milliseconds,
@@ -56,7 +57,10 @@ class JsonRows:
         self._written = pa.struct([pa.field(field.name, _wire(field.type, field.name)) for field in fields])
         kinds = [(each.attribute, _python(each.kind) | None, None) for each in self._fields]
         row = msgspec.defstruct("Row", kinds, rename={each.attribute: each.name for each in self._fields}, gc=False)
-        self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(row).decode
+        decode = msgspec.json.Decoder(row).decode
+        spend = spend_of(self.type, lambda value, number, _: getattr(value, f"f{number}"))
+        has_keys = any(map(_has_large_keys, self.type))
+        self._decode = decode if spend is None and not has_keys else _within(decode, spend, has_keys)
         self._absent = row()
         self._names = [field.name for field in fields]
         self._required = tuple(required)
@@ -150,6 +154,28 @@ def json_value(value: Any) -> Any:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     return str(value)
+
+
+def _within(decode: Callable[[bytes], Any], spend: Spend | None, has_keys: bool) -> Callable[[bytes], Any]:
+    """Reads rows whose values may be larger than their bytes."""
+
+    def decode_within(data: bytes) -> Any:
+        if has_keys:
+            check_numbers_as_keys(data)
+        row = decode(data)
+        if spend is not None:
+            spend(row, MessageBudget(len(data)))
+        return row
+
+    return decode_within
+
+
+def _has_large_keys(field: pa.Field) -> bool:
+    """True if a map in the field has keys of which any number may have the same hash."""
+    kind = field.type
+    if pa.types.is_map(kind) and pa.types.is_uint64(kind.key_type):
+        return True
+    return pa.types.is_nested(kind) and any(_has_large_keys(kind.field(n)) for n in range(kind.num_fields))
 
 
 class _Field:

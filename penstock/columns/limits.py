@@ -13,6 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.budgets import EMPTY_PER_BYTE, MessageBudget
+
 _TOO_LARGE = {16: 65520.0, 32: 3.4028235677973366e38}
 """By the bits of a float, the least number that is rounded to an infinity."""
 
@@ -80,6 +82,72 @@ def deep_fit(kind: pa.DataType) -> Fit | None:
         element = deep_fit(kind.value_type)
         return element and (lambda value: [*map(element, value)] if isinstance(value, list | tuple) else value)
     return fit_of(kind)
+
+
+Spend = Callable[[Any, MessageBudget], None]
+"""Takes from a budget what a value makes besides its bytes. Raises ValueError if it is too much."""
+
+
+def spend_of(kind: pa.DataType, parts: Callable[[Any, int, str], Any]) -> Spend | None:
+    """Counts what nulls in lists and maps take, where their type has a fixed size: 4 bytes of JSON are a list of a
+    million. None: they take little.
+
+    Args:
+        kind: the type.
+        parts: the part of a struct, by its number and its name.
+    """
+    if pa.types.is_struct(kind):
+        fields = [(n, field.name, each) for n, field in enumerate(kind) if (each := spend_of(field.type, parts))]
+        return _of_parts(fields, parts) if fields else None
+    if pa.types.is_fixed_size_list(kind):
+        return _of_elements(0, spend_of(kind.value_type, parts))
+    if pa.types.is_map(kind):
+        each = _of_elements(_empty_values(kind.item_type), spend_of(kind.item_type, parts))
+        return each and (lambda value, budget: each(_items(value), budget))
+    if pa.types.is_nested(kind):
+        return _of_elements(_empty_values(kind.value_type), spend_of(kind.value_type, parts))
+    return None
+
+
+def _empty_values(kind: pa.DataType) -> int:
+    """The values that a null takes."""
+    if pa.types.is_struct(kind):
+        return 1 + sum(_empty_values(field.type) for field in kind)
+    if pa.types.is_fixed_size_list(kind):
+        return 1 + int(kind.list_size) * _empty_values(kind.value_type)
+    return 1 + int(kind.byte_width) // 8 if pa.types.is_fixed_size_binary(kind) else 1
+
+
+def _of_parts(fields: list[tuple[int, str, Spend]], parts: Callable[[Any, int, str], Any]) -> Spend:
+    def spend(value: Any, budget: MessageBudget) -> None:
+        if value is not None:
+            for number, name, each in fields:
+                each(parts(value, number, name), budget)
+
+    return spend
+
+
+def _of_elements(empty: int, inner: Spend | None) -> Spend | None:
+    count = empty if empty > EMPTY_PER_BYTE else 0
+    if not count and inner is None:
+        return None
+
+    def spend(value: Any, budget: MessageBudget) -> None:
+        if value is None:
+            return
+        budget.take(count * len(value))
+        if inner is not None:
+            for each in value:
+                inner(each, budget)
+
+    return spend
+
+
+def _items(value: Any) -> Any:
+    """The items of a map, which is a dict or a list of pairs."""
+    if value is None:
+        return None
+    return list(value.values()) if isinstance(value, dict) else [item for _, item in value]
 
 
 def _of_fields(fits: Mapping[str, Fit]) -> Fit:

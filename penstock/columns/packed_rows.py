@@ -23,7 +23,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.budgets import MessageBudget
 from penstock.columns.byte_arrays import ByteArray, Integers, write_at
+from penstock.columns.limits import deep_fit, spend_of
 from penstock.columns.plain import CODES, row_fits
 
 _FORMATS = {1: "u1", 2: "<u2", 4: "<u4", 8: "<u8"}
@@ -345,15 +347,28 @@ class _Nested(_Codec):
         super().__init__(kind)
         self._plain = plain
         self._decode = _decoder(plain)
+        self._fit = deep_fit(plain)
+        self._spend = spend_of(plain, lambda value, _, name: value.get(name))
 
     def bytes(self, column: pa.Array, null: npt.NDArray[np.bool_] | None) -> ByteArray:
         values = column.cast(self._plain).to_pylist()
-        return ByteArray.of(pa.array([b"" if value is None else _pack(value) for value in values], pa.large_binary()))
+        packed = [b"" if value is None else _pack(value) for value in values]
+        if self._spend is not None:
+            for value, data in zip(values, packed, strict=True):
+                self._spend(value, MessageBudget(len(data)))  # nobody could read what exceeds it
+        return ByteArray.of(pa.array(packed, pa.large_binary()))
 
     def varying(self, elements: ByteArray, mask: npt.NDArray[np.bool_] | None) -> pa.Array:
-        values = elements.to_arrow(mask).to_pylist()
-        plain = pa.array([None if value is None else self._decode(_unpack(value)) for value in values], self._plain)
-        return plain.cast(self.kind)
+        values = [None if each is None else self._value(each) for each in elements.to_arrow(mask).to_pylist()]
+        return pa.array(values, self._plain).cast(self.kind)
+
+    def _value(self, data: Any) -> Any:
+        """Raises an error for one that the type cannot hold: Arrow trusts what it is given."""
+        found = _unpack(data)
+        if self._spend is not None:
+            self._spend(found, MessageBudget(len(data)))
+        value = self._decode(found)
+        return value if self._fit is None else self._fit(value)
 
 
 def _codec(kind: pa.DataType, name: str) -> _Codec:

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NoReturn
 
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError, SystemAwayError, SystemRefusedError
 from penstock.schemas.avro_resolution import why_unreadable
+from penstock.schemas.calls import Calls, plain_credentials, status_of, text_of
+from penstock.schemas.references import collected
 from penstock.schemas.registry import Registry
-from penstock.schemas.schema import UNKNOWN_VERSION, Reference, Schema, SchemaKind
+from penstock.schemas.schema import UNKNOWN_VERSION, Schema
+
+logger = logging.getLogger(__name__)
 
 MEMORY = "memory://"
 _NUMBERS = ("timeout", "max.retries", "retries.wait.ms", "retries.max.wait.ms", "cache.capacity")
-_DEFAULTS = {"timeout": "10", "max.retries": "2", "retries.wait.ms": "100", "retries.max.wait.ms": "1000"}
-"""The client's own timeout is none at all. A job waits for a registry that is away by itself."""
+_DEFAULTS = {
+    "timeout": "10",
+    "max.retries": "2",
+    "retries.wait.ms": "100",
+    "retries.max.wait.ms": "1000",
+    "cache.capacity": "100",
+}
+"""The client's own timeout is none at all. A job waits for a registry that is away by itself, and keeps schemas."""
 _INCOMPATIBLE = 409
 _INVALID = 422
 _NOT_FOUND = 404
 _UNAUTHORISED = (401, 403)
-_AWAY = 500
 
 
 def open_registry(options: Mapping[str, str]) -> Registry:
@@ -52,106 +62,116 @@ def _client(options: tuple[tuple[str, str], ...]) -> Registry:
         for name in _NUMBERS:
             if name in given:
                 given[name] = float(given[name]) if name == "timeout" else int(given[name])
-        return ConfluentRegistry(SchemaRegistryClient(given), given["url"])
+        registry = ConfluentRegistry(SchemaRegistryClient(given), given)
     except (ValueError, TypeError, OSError) as error:
         raise ConfigError(f"the configuration of the schema registry: {error}") from error
+    if (address := plain_credentials(dict(options))) is not None:
+        logger.warning(
+            "`schema.registry.url` is http://%s: the network can read the password or token that goes there. Use https",
+            address,
+        )
+    return registry
 
 
 class ConfluentRegistry:
     """A registry with the API of Confluent's."""
 
-    def __init__(self, client: Any, url: str) -> None:
+    def __init__(self, client: Any, options: Mapping[str, Any]) -> None:
         self._client = client
-        self._url = url.rpartition("@")[2]
+        self._calls = Calls(client, options)
+        self._url = str(options["url"]).rpartition("@")[2]
 
     def schema(self, schema_id: int) -> Schema:
-        try:
-            return self._schema(self._client.get_schema(schema_id))
-        except Exception as error:
-            self._fail(error, f"schema {schema_id}")
+        what = f"schema {schema_id}"
+        return self._collected(what, self._ask(what, lambda: self._client.get_schema(schema_id)))
 
     def latest(self, subject: str) -> Schema | None:
+        what = f"the newest schema of subject `{subject}`"
         try:
-            return self._schema(self._client.get_latest_version(subject).schema)
-        except Exception as error:
-            if _status(error) == _NOT_FOUND:
-                return None
-            self._fail(error, f"the newest schema of subject `{subject}`")
+            return self._collected(what, self._ask(what, lambda: self._client.get_latest_version(subject).schema))
+        except NotFoundError:
+            return None
 
     def register(self, subject: str, schema: Schema) -> int:
-        try:
-            return int(
-                self._client.register_schema(subject, _given(self._with_versions(schema)), normalize_schemas=True)
+        what = f"a schema of subject `{subject}`"
+        given = _given(self._with_versions(what, schema))
+        return int(
+            self._ask(
+                what,
+                lambda: self._client.register_schema(subject, given, normalize_schemas=True),
+                lambda error: self._refused(subject, error),
             )
-        except Exception as error:
-            if _status(error) in (_INCOMPATIBLE, _INVALID):
-                raise IncompatibleError(self._refusal(subject, error)) from error
-            self._fail(error, f"a schema of subject `{subject}`")
+        )
 
     def lookup(self, subject: str, schema: Schema) -> int:
-        try:
-            return int(
-                self._client.lookup_schema(
-                    subject, _given(self._with_versions(schema)), normalize_schemas=True
-                ).schema_id
-            )
-        except Exception as error:
-            self._fail(error, f"this schema of subject `{subject}`")
+        what = f"this schema of subject `{subject}`"
+        given = _given(self._with_versions(what, schema))
+        found = self._ask(what, lambda: self._client.lookup_schema(subject, given, normalize_schemas=True))
+        return int(found.schema_id)
 
-    def _with_versions(self, schema: Schema) -> Schema:
+    def _with_versions(self, what: str, schema: Schema) -> Schema:
         """The schema, once the registry has the schemas that it refers to."""
         references = []
         for each in schema.references:
-            own = self._with_versions(each.schema)
+            own = self._with_versions(what, each.schema)
             if each.version == UNKNOWN_VERSION:
-                self._client.register_schema(each.subject, _given(own))
-                version = int(self._client.lookup_schema(each.subject, _given(own)).version)
+                version = self._version(what, each.subject, _given(own))
                 references.append(replace(each, version=version, schema=own))
             else:
                 references.append(each)
         return replace(schema, references=tuple(references))
 
-    def _schema(self, found: Any) -> Schema:
-        kind: SchemaKind = found.schema_type or "AVRO"
-        references = []
-        for each in found.references or ():
-            schema = self._schema(self._client.get_version(each.subject, each.version).schema)
-            references.append(Reference(each.name, each.subject, each.version, schema))
-        return Schema(kind, found.schema_str, tuple(references))
+    def _version(self, what: str, subject: str, given: Any) -> int:
+        self._ask(
+            what,
+            lambda: self._client.register_schema(subject, given),
+            lambda error: self._refused(subject, error),
+        )
+        return int(self._ask(what, lambda: self._client.lookup_schema(subject, given).version))
 
-    def _refusal(self, subject: str, error: Exception) -> str:
+    def _collected(self, what: str, found: Any) -> Schema:
+        def ask(subject: str, version: int) -> Any:
+            return self._ask(what, lambda: self._client.get_version(subject, version).schema)
+
         try:
-            versions = ", ".join(map(str, self._client.get_versions(subject)))
+            return collected(found, ask)
+        except ValueError as error:
+            raise ConfigError(f"the registry {self._url}, asked for {what}: {error}") from error
+
+    def _ask(self, what: str, call: Callable[[], Any], refused: Callable[[Exception], None] | None = None) -> Any:
+        try:
+            found = self._calls.make(call)
+        except Exception as error:
+            if refused is not None and status_of(error) in (_INCOMPATIBLE, _INVALID):
+                refused(error)
+            self._fail(error, what)
+        self._calls.succeeded(what)
+        return found
+
+    def _refused(self, subject: str, error: Exception) -> NoReturn:
+        try:
+            versions = ", ".join(map(str, self._calls.make(lambda: self._client.get_versions(subject))))
         except Exception:
             versions = "unknown"
-        return (
+        raise IncompatibleError(
             f"the registry {self._url} refuses the schema of subject `{subject}` (its versions: {versions or 'none'}): "
-            f"{_text(error)}. Change the schema so that readers of the others can read it, or allow more in the "
+            f"{text_of(error)}. Change the schema so that readers of the others can read it, or allow more in the "
             "registry for this subject"
-        )
+        ) from error
 
     def _fail(self, error: Exception, what: str) -> NoReturn:
-        status, text = _status(error), _text(error)
+        status, text = status_of(error), text_of(error)
         if status == _NOT_FOUND:
+            self._calls.succeeded(what)  # it is an answer
             raise NotFoundError(f"the registry {self._url} does not have {what}: {text}") from error
         if status in _UNAUTHORISED:
             raise SystemRefusedError(
                 f"the registry {self._url} refuses to give {what}: {text}. Set the user in "
                 "`schema.registry.basic.auth.user.info`, or give that user the right"
             ) from error
-        if status is None or status >= _AWAY or status == 429:
+        if self._calls.may_pass(what, error):
             raise SystemAwayError(f"the registry {self._url} does not answer a request for {what}: {text}") from error
         raise ConfigError(f"the registry {self._url}, asked for {what}: {text}") from error
-
-
-def _status(error: Exception) -> int | None:
-    """The status of an answer; None if there was none."""
-    found = getattr(error, "http_status_code", None)
-    return found if isinstance(found, int) else None
-
-
-def _text(error: Exception) -> str:
-    return str(getattr(error, "error_message", "") or error or type(error).__name__)
 
 
 def _given(schema: Schema) -> Any:

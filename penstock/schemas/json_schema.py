@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from penstock.api.serdes import Json, JsonKey, Serde
 from penstock.errors import ConfigError
 from penstock.schemas.files import schema_text
+from penstock.schemas.json_checks import check_patterns, checker_of
 from penstock.schemas.registry import SchemaRegistry
 from penstock.schemas.schema import Schema
 from penstock.schemas.serde import Read, SchemaSerde, Write
@@ -57,8 +58,8 @@ class JsonSchema(SchemaSerde):
             raise ConfigError("ps.JsonSchema() takes a schema, registry=ps.SchemaRegistry(), or both")
         self._given = None if schema is None else _parsed(schema)
         if self._given is not None:
-            _validator(self._given)
-            _check_references(self._given)
+            checker_of(self._given)
+            _check_schema(self._given)
 
     def __repr__(self) -> str:
         return f"ps.JsonSchema({self.record or '...'}{', registry=ps.SchemaRegistry()' if self.registry else ''})"
@@ -88,27 +89,34 @@ class JsonSchema(SchemaSerde):
             raise ConfigError("ps.JsonSchema() of a store takes a schema")
         return JsonSchema(self._given)
 
-    def _check(self) -> Any:
-        """Raises ValueError for an object that does not fit the schema."""
-        validator = None if self._given is None else _validator(self._given)
-
-        def check(obj: Any) -> Any:
-            if validator is not None and (error := next(validator.iter_errors(obj), None)) is not None:
-                place = ".".join(map(str, error.absolute_path))
-                raise ValueError(f"`{place}`: {error.message}" if place else error.message)
-            return obj
-
-        return check
+    def _check(self) -> Callable[[Any, int], None]:
+        return _unchecked if self._given is None else checker_of(self._given)
 
     def _reader(self, written: Schema | None) -> Read:
         check, read = self._check(), Json().from_bytes
-        return lambda data: check(read(data))
+
+        def read_checked(data: bytes) -> Any:
+            found = read(data)
+            check(found, len(data))
+            return found
+
+        return read_checked
 
     def _writer(self) -> Write:
         if self._given is None and self._latest is None:
             raise TypeError("there is no schema to write it with: give one, as ps.JsonSchema(schema, ...)")
         check, write = self._check(), Json().to_bytes
-        return lambda obj: write(check(obj))
+
+        def write_checked(obj: Any) -> bytes:
+            data = write(obj)
+            check(obj, len(data))
+            return data
+
+        return write_checked
+
+
+def _unchecked(obj: Any, size: int) -> None:
+    """Takes everything: a serde that has no schema checks nothing."""
 
 
 def _parsed(given: object) -> Any:
@@ -124,47 +132,15 @@ def _parsed(given: object) -> Any:
     return found
 
 
-def _validator(schema: Any) -> Any:
-    try:
-        import jsonschema
-    except ImportError as error:
-        raise ConfigError(
-            f"ps.JsonSchema() needs jsonschema: install `penstock-streams[json-schema]` ({error})"
-        ) from error
-    found = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
-    try:
-        found.check_schema(schema)
-    except jsonschema.SchemaError as error:
-        raise ConfigError(f"the schema of ps.JsonSchema() is not valid: {error.message}") from error
-    extended = jsonschema.validators.extend(found, {"uniqueItems": _unique_items})  # type: ignore[no-untyped-call]
-    return extended(schema)
-
-
-def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    """The check of `uniqueItems`, in a time that grows with the items. jsonschema compares each with all others."""
-    import jsonschema
-
-    if wanted and validator.is_type(instance, "array"):
-        seen = {json.dumps(_comparable(each), sort_keys=True) for each in instance}
-        if len(seen) < len(instance):
-            yield jsonschema.ValidationError(f"{len(instance) - len(seen)} of its items are equal to others")
-
-
-def _comparable(value: Any) -> Any:
-    """The value in a form whose JSON is equal for equal ones: 1.0 is 1."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, dict):
-        return {name: _comparable(each) for name, each in value.items()}
-    return [_comparable(each) for each in value] if isinstance(value, list) else value
-
-
-def _check_references(schema: Any) -> None:
-    """Raise ConfigError if a `$ref` leads nowhere: a message that it takes part in would fail."""
+def _check_schema(schema: Any) -> None:
+    """Raise ConfigError if a `$ref` leads nowhere, so that a message that it takes part in would fail, or if a pattern
+    may take any time."""
     from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
     from referencing.jsonschema import DRAFT202012, SchemaResource
 
     def check(part: SchemaResource, resolver: Any) -> None:
+        if isinstance(part.contents, Mapping):
+            check_patterns(part.contents)
         if isinstance(part.contents, Mapping) and "$ref" in part.contents:
             reference = part.contents["$ref"]
             try:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from penstock.api.serdes import Serde
+from penstock.budgets import MESSAGE_LEVELS
 from penstock.errors import ConfigError
 from penstock.schemas.registry import SchemaRegistry
 from penstock.schemas.schema import UNKNOWN_VERSION, Reference, Schema
@@ -130,6 +131,8 @@ def _read_indexes(data: bytes) -> tuple[list[int], int]:
     count, begin = _read_varint(data, 0)
     if count == 0:
         return [0], begin
+    if not 0 < count <= MESSAGE_LEVELS:
+        raise ValueError(f"it is a message within {count:,} others")
     found = []
     for _ in range(count):
         number, begin = _read_varint(data, begin)

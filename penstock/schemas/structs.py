@@ -6,14 +6,18 @@ import dataclasses
 import logging
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import suppress
-from typing import Any, ForwardRef, Generic, NoReturn, TypeAlias, TypeVar, get_args, get_type_hints
+from decimal import Decimal
+from functools import partial
+from typing import Any, ForwardRef, Generic, NoReturn, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
+from uuid import UUID
 
 import msgspec
 
 from penstock.api.serdes import Serde
 from penstock.api.serdes.json import refuse_nan
+from penstock.budgets import MESSAGE_DIGITS, check_decimal, check_numbers_as_keys
 from penstock.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -61,7 +65,8 @@ class Struct(Serde[T], Generic[T]):
         self._make()
 
     def _make(self) -> None:
-        self._decode, self._encode, self._plain = _of_pydantic(self.type) or _of_msgspec(self.type)
+        decode, self._encode, self._plain = _of_pydantic(self.type) or _of_msgspec(self.type)
+        self._decode = _within(decode, self._plain, self.type)
         self.from_bytes = self._decode  # type: ignore[method-assign, assignment]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -111,7 +116,102 @@ def _of_msgspec(kind: Any) -> _Codec:
             raise TypeError(f"ps.Struct({kind.__name__}) takes a {kind.__name__}, not a {type(obj).__name__}")
         return encode(obj)
 
-    return decode, write, msgspec.to_builtins
+    return decode, write, partial(msgspec.to_builtins, builtin_types=(Decimal,), str_keys=False)
+
+
+_LARGE_EXPONENT = re.compile(rb"[eE][+-]?(?:[0-9_]{4,}|[\x80-\xff])")
+_MANY_DIGITS = re.compile(rb"[0-9._\x80-\xff]{%d,}" % MESSAGE_DIGITS)
+
+
+def _may_be_large(data: bytes) -> bool:
+    """True if there may be a decimal in JSON that is too large. `Decimal` also takes digits of other scripts."""
+    return (
+        _LARGE_EXPONENT.search(data) is not None
+        or b"\\u" in data
+        or (len(data) > MESSAGE_DIGITS and _MANY_DIGITS.search(data) is not None)
+    )
+
+
+def _within(decode: Callable[[bytes], Any], plain: Callable[[Any], Any], kind: Any) -> Callable[[bytes], Any]:
+    """Reads within the budget of a message. msgspec and pydantic have limits of their own for levels and integers."""
+    parts = [*_parts(kind, {})]
+    has_decimals, has_keys = Decimal in parts, any(map(_has_numbers_as_keys, parts))
+    if not (has_decimals or has_keys):
+        return decode
+
+    names = _decimal_fields(kind)
+
+    def decode_within(data: bytes) -> Any:
+        if has_keys:
+            check_numbers_as_keys(data)
+        found = decode(data)
+        if not has_decimals:
+            return found
+        if names is not None and len(data) < MESSAGE_DIGITS:  # quicker than a look at the bytes
+            for name in names:
+                value = getattr(found, name)
+                if type(value) is Decimal and not -MESSAGE_DIGITS < value.adjusted() < MESSAGE_DIGITS:
+                    check_decimal(value)
+        elif _may_be_large(data):
+            _check_decimals(plain(found))
+        return found
+
+    return decode_within
+
+
+def _decimal_fields(kind: Any) -> list[str] | None:
+    """The attributes of a class that are decimals, if there are decimals nowhere else in it; None otherwise."""
+    if not isinstance(kind, type) or _is_typed_dict(kind) or get_origin(kind) is not None:
+        return None
+    hints: dict[str, Any] = {}
+    with suppress(Exception):  # as in `_parts`
+        hints = get_type_hints(kind)
+    names = [name for name, each in hints.items() if Decimal in _parts(each, {})]
+    plain = all(hints[name] is Decimal or set(get_args(hints[name])) == {Decimal, type(None)} for name in names)
+    return names if names and plain else None
+
+
+def _has_numbers_as_keys(kind: Any) -> bool:
+    """True for a dict or a set of values that are hashed as numbers are."""
+    origin = get_origin(kind) or kind
+    if not isinstance(origin, type) or not issubclass(origin, Mapping | Set):
+        return False
+    keys = get_args(kind)[:1] or (Any,) * issubclass(origin, Set)
+    return any(
+        each is Any or (isinstance(each, type) and issubclass(each, int | Decimal | UUID))
+        for key in keys
+        for each in _parts(key, {})
+    )
+
+
+def _check_decimals(value: Any) -> None:
+    if isinstance(value, Decimal):
+        check_decimal(value)
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            _check_decimals(key)
+            _check_decimals(each)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for each in value:
+            _check_decimals(each)
+
+
+def _parts(kind: Any, seen: dict[int, Any]) -> Iterator[Any]:
+    """A type, and those that its values consist of. `seen` keeps those that had their turn, by their `id`."""
+    kind = getattr(kind, "__value__", getattr(kind, "__supertype__", kind))
+    if id(kind) in seen:
+        return
+    seen[id(kind)] = kind
+    yield kind
+    origin = get_origin(kind)
+    parts = list(get_args(kind))
+    if isinstance(own := origin or kind, type) and own.__module__ != "builtins":
+        try:
+            parts += get_type_hints(own, include_extras=True).values()
+        except Exception:  # of names that are known elsewhere: it may be anything
+            parts.append(Decimal)
+    for each in parts:
+        yield from _parts(each, seen)
 
 
 def _shown(kind: Any) -> str:

@@ -13,13 +13,15 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from numbers import Integral, Real
-from operator import attrgetter
+from operator import attrgetter, index
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import msgspec
 import orjson
+
+from penstock.budgets import check_hashes
 
 _MARK = b"!"
 _decode: Callable[[bytes], Any] = msgspec.json.Decoder().decode
@@ -71,7 +73,7 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
     "$Timestamp": lambda parts: _timestamp(parts),
     "$Timedelta": lambda count: _timedelta(count),
     "$tuple": tuple,
-    "$dict": dict,
+    "$dict": lambda pairs: _dict(pairs),
 }
 
 
@@ -115,19 +117,34 @@ def _tagged_type(value: Any) -> dict[str, Any] | None:
 
 def _zoned(parts: list[Any]) -> datetime:
     text, zone, fold = parts
-    return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone), fold=fold)
+    return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(_zone(zone)), fold=fold)
+
+
+def _zone(name: str) -> str:
+    """The name of a zone. Raises ValueError for one that would be looked for as a file anywhere."""
+    if len(name) > _LONGEST_ZONE or name.startswith("dateutil/"):
+        raise ValueError(f"`{name[:_LONGEST_ZONE]}` is no zone")
+    return name
 
 
 def _timestamp(parts: list[Any]) -> Any:
     import pandas as pd
 
-    return pd.Timestamp(parts[0], tz=parts[1])
+    return pd.Timestamp(index(parts[0]), tz=None if parts[1] is None else _zone(parts[1]))
 
 
 def _timedelta(count: int) -> Any:
     import pandas as pd
 
-    return pd.Timedelta(count)
+    return pd.Timedelta(index(count))
+
+
+def _dict(pairs: list[Any]) -> dict[Any, Any]:
+    check_hashes(hash(key) for key, _ in pairs)
+    return dict(pairs)
+
+
+_LONGEST_ZONE = 100
 
 
 def _number(value: Any) -> int | float:

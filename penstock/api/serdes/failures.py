@@ -19,6 +19,8 @@ Part: TypeAlias = Literal["key", "value"]
 
 _SHOWN = 100
 """Characters of a key or value in a message."""
+_SAID = 2000
+"""Characters of what a serde says of them: libraries put whole values into their errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +238,8 @@ def _text(error: Exception) -> str:
         text = str(error)
     except Exception as failure:
         return f"{name} (its text cannot be shown: __str__ raised {type(failure).__name__})"
+    if len(text) > _SAID:
+        text = f"{text[:_SAID]}... ({len(text)} characters)"
     return f"{name}: {text}" if text else name
 
 

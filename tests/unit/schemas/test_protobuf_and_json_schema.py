@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.schemas.protobuf import _read_varint, _varint
 from penstock.testing import TestRunner
-from tests.support.faults.damaged_bytes import grows_too_fast
+from tests.support.faults.damaged_bytes import grows_too_fast, memory_budget
 from tests.support.streams import trips_pb2
 
 REGISTRY = ps.SchemaRegistry()
@@ -176,3 +177,38 @@ def test_json_that_is_too_deep_or_too_long_a_number_is_one_failed_message(data: 
     for serde in (ps.Json(), UNIQUE, ps.Columns(pa.schema({"a": pa.int64()}))):
         with pytest.raises((ValueError, RecursionError)):
             serde.from_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("schema", "data"),
+    [
+        (
+            {"properties": {"a": {"anyOf": [{"$ref": "#"}, {"$ref": "#"}]}}, "required": ["b"]},
+            b'{"a":' * 25 + b"{}" + b"}" * 25,
+        ),
+        ({"anyOf": [{"type": "array", "items": {"$ref": "#"}}] * 2}, b"[" * 25 + b'""' + b"]" * 25),
+        ({"contains": {"const": 1}, "unevaluatedItems": False}, b"[%b1]" % (b"1," * 9999)),
+        (
+            {"anyOf": [{"properties": {"a": {"$ref": "#"}}, "type": "object"}] * 3},
+            b'{"a":' * 9 + b'"%b"' % (b"x" * 50_000) + b"}" * 9,
+        ),
+    ],
+)
+def test_rules_that_lead_to_each_other_have_a_budget(schema: Any, data: bytes) -> None:
+    with memory_budget(64 << 20), pytest.raises(ValueError, match="takes more work to check than its size allows"):
+        ps.JsonSchema(schema).from_bytes(data)
+
+
+def test_each_byte_may_be_checked_by_each_rule() -> None:
+    branch = {"type": "object", "required": ["a"], "properties": {"a": {"type": "integer", "minimum": 0}}}
+    serde = ps.JsonSchema({"items": {"anyOf": [{**branch, "maxProperties": 0}] * 20 + [branch]}})
+    rows = [{"a": number} for number in range(2000)]
+    assert serde.from_bytes(ps.Json().to_bytes(rows)) == rows
+
+
+def test_what_a_library_says_of_a_large_value_is_cut() -> None:
+    app = ps.StreamApplication("a")
+    app.input("kafka.in", value=ps.JsonSchema({"type": "integer"})).send_to(app.output("kafka.out"))
+    runner = TestRunner(app, dead_letter="kafka.dead").input("kafka.in", [b'"%b"' % (b"x" * 100_000)], raw=True).run()
+    (letter,) = runner.output("kafka.dead")
+    assert 2000 < len(json.loads(letter.value)["reason"]) < 3000

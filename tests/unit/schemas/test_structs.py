@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypedDict
+from typing import Annotated, Any, NamedTuple, TypedDict, get_origin
+from uuid import UUID
 
 import msgspec
 import pydantic
@@ -280,3 +281,58 @@ def test_types_of_a_script_with_annotations_as_texts(tmp_path: Path, monkeypatch
     )
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout == "2026 [Step(number=3, source=None)] b\nInvalid enum value 'c' - at `$.kind`\n"
+
+
+class Prices(msgspec.Struct):
+    """Decimals within others, and as keys."""
+
+    prices: list[Decimal] = []
+    by_price: dict[Decimal, int] = {}
+
+
+class ModelPrice(pydantic.BaseModel):
+    """A price."""
+
+    price: Decimal = Decimal(0)
+
+
+LARGE = ["1e-300000000", "1e300000000", "1" * 1001, "0." + "0" * 1000 + "1", "1\\u0065300000000", "1e٣٣٣٣٣", "٣" * 1001]
+
+
+@pytest.mark.parametrize("text", LARGE)
+@pytest.mark.parametrize(
+    ("kind", "form"),
+    [
+        (Trip, '{"tail":"N1","price":"%s"}'),
+        (ModelPrice, '{"price":"%s"}'),
+        (Prices, '{"prices":["%s"]}'),
+        (Prices, '{"by_price":{"%s":1}}'),
+        (list[Trip], '[{"tail":"N1","price":"%s"}]'),
+        (Decimal, '"%s"'),
+    ],
+)
+def test_a_decimal_with_too_many_digits_is_refused(kind: Any, form: str, text: str) -> None:
+    with pytest.raises(ValueError, match=r"has [\d,]+ digits; at most 1,000 are read|valid decimal|Expected `decimal`"):
+        ps.Struct(kind).from_bytes((form % text).encode())
+
+
+@pytest.mark.parametrize("text", ["1e999", "1e-999", "12.50", "1" * 1000, "0", "-0.000"])
+def test_other_decimals_are_read(text: str) -> None:
+    one = ps.Struct(Trip).from_bytes(f'{{"tail":"e2","price":"{text}"}}'.encode())
+    (other,) = ps.Struct(list[Trip]).from_bytes(f'[{{"tail":"1e9999","price":"{text}"}}]'.encode())
+    assert one.price == other.price == Decimal(text)
+
+
+@pytest.mark.parametrize("kind", [dict[int, int], dict[UUID, int], set[int], list[dict[Decimal, int]], frozenset[Any]])
+def test_keys_that_all_have_one_hash_are_refused(kind: Any) -> None:
+    hashes = [number * (2**61 - 1) for number in range(1, 2000)]
+    texts = [str(UUID(int=each)) if "UUID" in str(kind) else str(each) for each in hashes]
+    if get_origin(kind) in (set, frozenset):
+        data = f"[{','.join(texts)}]"
+    else:
+        data = "{" + ",".join(f'"{each}":1' for each in texts) + "}"
+        data = f"[{data}]" if get_origin(kind) is list else data
+    with pytest.raises(ValueError, match="more than 100 of its keys have the same hash"):
+        ps.Struct(kind).from_bytes(data.encode())
+    usual = {number * 7919 + 2**62: number for number in range(5000)}
+    assert ps.Struct(dict[int, int]).from_bytes(msgspec.json.encode(usual)) == usual

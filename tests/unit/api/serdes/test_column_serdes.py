@@ -7,6 +7,7 @@ import pickle
 import random
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.admin.state.serdes import serde_of
 from penstock.api.serdes import ColumnSerde, PackedColumns
+from tests.support.faults.damaged_bytes import memory_budget
 from tests.unit.columns.arrays import rows, types
 
 PLAIN = [pa.int8(), pa.int64(), pa.uint64(), pa.uint16(), pa.float64(), pa.bool_(), pa.string()]
@@ -105,3 +107,40 @@ def test_dictionaries_are_values() -> None:
 def test_schemas_that_cannot_be_written_are_refused(schema: Any, text: str) -> None:
     with pytest.raises(ps.ConfigError, match=text):
         ps.Columns(schema)
+
+
+FIXED = pa.list_(pa.list_(pa.int8(), 100_000))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "why"),
+    [
+        (pa.list_(pa.decimal128(10, 2)), ["1e-300000000"], "more than 2 digits behind the point"),
+        (pa.list_(pa.decimal128(10, 2)), ["1e300000000"], "more than 8 digits before the point"),
+        (FIXED, [None] * 100, "too many values without bytes"),
+        (pa.map_(pa.string(), pa.list_(pa.int8(), 100_000)), {"a": None}, "too many values without bytes"),
+        (pa.list_(pa.binary(1_000_000)), [None] * 10, "too many values without bytes"),
+        (pa.struct({"a": FIXED}), {"a": [None] * 100}, "too many values without bytes"),
+        (pa.list_(pa.struct({f"c{n}": pa.int8() for n in range(500)})), [{}] * 100, "too many values without bytes"),
+    ],
+)
+def test_a_few_bytes_that_would_be_large_columns_are_refused(kind: pa.DataType, value: Any, why: str) -> None:
+    schema = pa.schema({"c": kind})
+    packs = [[each, item] for each, item in value.items()] if pa.types.is_map(kind) else value
+    packed = msgspec.msgpack.encode(packs)
+    with memory_budget(32 << 20):
+        with pytest.raises(ValueError, match=why):
+            ps.Columns(schema).from_bytes(msgspec.json.encode({"c": value}))
+        with pytest.raises(ValueError, match=why):
+            PackedColumns(schema).from_bytes(b"\x01\x00\x00" + len(packed).to_bytes(4, "little") + packed)
+
+
+def test_what_nobody_could_read_is_not_stored() -> None:
+    with pytest.raises(ValueError, match="too many values without bytes"):
+        PackedColumns(pa.schema({"c": FIXED})).to_bytes({"c": [None] * 100})
+
+
+def test_numbers_of_one_hash_are_no_keys_of_a_map() -> None:
+    keys = b",".join(b'"%d":1' % (number * (2**61 - 1)) for number in range(1, 3000))
+    with pytest.raises(ValueError, match="have the same hash"):
+        ps.Columns(pa.schema({"m": pa.map_(pa.uint64(), pa.int64())})).from_bytes(b'{"m":{%b}}' % keys)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
+from time import process_time
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -210,3 +211,22 @@ def test_the_command_line_shows_such_states() -> None:
         "total": math.inf,
         "mean": [Decimal("1.5"), 2],
     }
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'!{"$zoned":["2020-01-01T00:00:00","../../../etc/passwd",0]}',
+        b'!{"$zoned":["2020-01-01T00:00:00","%b",0]}' % (b"A" * 100_000),
+        b'!{"$Timestamp":[1,"dateutil//etc/passwd"]}',
+        b'!{"$Timestamp":["%b",null]}' % (b"9" * 100_000),
+        b'!{"$Timedelta":"%b"}' % (b"9" * 100_000),
+        b'!{"$dict":[%b]}' % b",".join(b"[%d,1]" % (number * (2**61 - 1)) for number in range(2000)),
+    ],
+)
+def test_state_of_somebody_else_opens_no_file_and_takes_no_time(data: bytes) -> None:
+    began = process_time()
+    with pytest.raises((ValueError, TypeError)) as caught:
+        exact_value(data)
+    assert process_time() - began < 1
+    assert len(str(caught.value)) < 300
