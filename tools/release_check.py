@@ -83,7 +83,8 @@ def main() -> None:
         print(f"{component['name']:24}{component['version']:12}{', '.join(licences(component))}")
         problems += licence_problems(component)
     write_sbom(document)
-    problems += vulnerabilities(sorted((ROOT / "requirements").glob("*.lock")))
+    required = needs_audit(os.environ, (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
+    problems += vulnerabilities(sorted((ROOT / "requirements").glob("*.lock")), required=required)
     if problems:
         sys.exit("\n".join(problems))
 
@@ -288,8 +289,20 @@ def _is_permissive(licence: str) -> bool:
     return licence in PERMISSIVE or set(re.findall(r"[^\s()]+", licence)) - {"AND", "OR"} <= PERMISSIVE
 
 
-def vulnerabilities(locks: Sequence[Path]) -> list[str]:
-    """Known vulnerabilities of what is locked, from the first database that answers."""
+def needs_audit(environment: Mapping[str, str], changelog: str) -> bool:
+    """True if the check is that of a release, which is not made without a look for known vulnerabilities: somebody says
+    so with `REQUIRE_AUDIT=1`, or the changelog begins with a version."""
+    newest = re.search(r"^## \[?(.*)", changelog, re.MULTILINE)
+    return environment.get("REQUIRE_AUDIT", "0") not in ("", "0") or not (newest and newest[1].startswith("Unreleased"))
+
+
+def vulnerabilities(locks: Sequence[Path], *, required: bool) -> list[str]:
+    """Known vulnerabilities of what is locked, from the first database that answers.
+
+    Args:
+        locks: the locks.
+        required: a package that could not be looked up is a problem.
+    """
     reasons = []
     files = [argument for lock in locks for argument in ("-r", str(lock))]
     for service in ("pypi", "osv"):
@@ -307,11 +320,16 @@ def vulnerabilities(locks: Sequence[Path]) -> list[str]:
             reasons.append(f"{service} answers for no package")
             continue
         print(f"vulnerabilities: {len(packages) - len(unknown)} packages looked up in {service}")
-        if unknown:
-            print(f"vulnerabilities: {service} does not know {', '.join(unknown)}")
-        return vulnerability_problems(packages)
-    print(f"vulnerabilities: the scan was skipped, because no database is available here ({'; '.join(reasons)})")
-    return []
+        skipped = f"{service} does not know {', '.join(unknown)}" if unknown else ""
+        return [*vulnerability_problems(packages), *_skipped(skipped, required=required)]
+    skipped = f"the scan was skipped, because no database is available here ({'; '.join(reasons)})"
+    return _skipped(skipped, required=required)
+
+
+def _skipped(what: str, *, required: bool) -> list[str]:
+    if what and not required:
+        print(f"vulnerabilities: {what}. This is no check of a release: that is `make release-check REQUIRE_AUDIT=1`")
+    return [f"{what}: a release needs the scan, so run the check where a database answers"] if what and required else []
 
 
 def vulnerability_problems(packages: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -9,10 +9,10 @@ from penstock.admin.jobs import NO_JOB
 from penstock.config import keys
 from penstock.config.key import AnyKey
 from penstock.config.model import JobConfig
-from penstock.config.secrets import is_secret
 from penstock.config.settings import JobSettings, StoreSettings, SystemKeys, describe
 from penstock.errors import NotFoundError
 from penstock.graph.specs import ApplicationGraph
+from penstock.redaction import is_secret, without_secrets
 from penstock.side.plan import with_side_inputs
 from penstock.side.shown import SideStoreFacts
 from penstock.start.fit import check_config
@@ -155,7 +155,7 @@ def _value(key: AnyKey, subject: str, config: JobConfig) -> EffectiveValue:
     value = config.resolved.find(key, subject)
     if value is None:
         return EffectiveValue(name, None, key.unset or "default")
-    text = _HIDDEN if is_secret(name) or name in config.hidden else key.kind.text(value)
+    text = _HIDDEN if is_secret(name) or name in config.hidden else without_secrets(key.kind.text(value))
     if key is JobSettings.name and text == NO_JOB and config.origin(name) == "the application's name":
         return EffectiveValue(name, None, key.unset)
     return EffectiveValue(name, text, _origin(key, subject, config))

@@ -41,8 +41,8 @@ def dashboard(
     """Serve a page on which people look at jobs, until Ctrl-C.
 
     The page shows whether a job keeps up and what holds it back, its graph, inputs, batches, commits, stores and
-    errors, running or not. Everybody on this host can read it; to stop or drain a job and to set startpoints, it needs
-    the token in the address that this command prints. PENSTOCK_DASHBOARD_TOKEN sets the token.
+    errors, running or not. It can stop and drain a job and set startpoints. Who opens it needs the token in the
+    address that this command prints. PENSTOCK_DASHBOARD_TOKEN sets the token, which then is not printed.
     """
     from penstock.admin.jobs import open_all_jobs
     from penstock.dashboard.server import Dashboard
@@ -76,10 +76,11 @@ def dashboard(
         signal.signal(number, end)
     watches = Watches(open_job, open_all)
     home = names[0] if len(names) == 1 else ""
-    served = Dashboard(watches, open_job, host=host, port=port, token=os.environ.get(TOKEN), home=home)
+    served = Dashboard(watches, open_job, host=host, port=port, token=os.environ.get(TOKEN) or None, home=home)
     try:
-        typer.echo(served.url_with_token)
-        say("Open this address in a browser. Ctrl-C ends the dashboard, and no job.")
+        typer.echo(served.printed_url)
+        token = "" if not os.environ.get(TOKEN) else f" It asks for the token in {TOKEN}."
+        say(f"Open this address in a browser.{token} Ctrl-C ends the dashboard, and no job.")
         ended.wait()
     finally:
         served.close()

@@ -11,7 +11,7 @@ from penstock.api.ssp import SystemStream
 from penstock.config import keys
 from penstock.config.key import ResolvedValues
 from penstock.config.model import ROOT_KEY_OPTIONS, JobConfig
-from penstock.config.secrets import SourceError, is_secret, refers, resolve
+from penstock.config.secrets import SourceError, refers, resolve
 from penstock.config.settings import (
     WITH_OPTIONS,
     JobSettings,
@@ -23,6 +23,7 @@ from penstock.config.settings import (
 from penstock.config.sources import Setting, from_assignments, from_file, from_mapping
 from penstock.config.values.kinds import RefusedError, absolute, is_own
 from penstock.errors import ConfigError
+from penstock.redaction import is_secret
 
 _SECTIONS = "jobs."
 """Before a job's name and a key: the value is for that job alone."""

@@ -36,8 +36,8 @@ Python, `-c key=value`.
   has, what a variable of the environment has, and what a command writes to its standard output (without a shell, within
   a minute). Keys whose names say that they are secret, such as passwords, tokens and access keys, also take
   `file:PATH`, `env:NAME` and `cmd:COMMAND` as the whole value. The driver reads them once, at the start. Nothing shows
-  such a value, nor that of a secret key. `-c` refuses secrets themselves, because other users of the machine can read
-  command lines.
+  such a value, nor that of a secret key, nor a user and a password in a URL (`s3://...@bucket`). `-c` refuses secrets
+  themselves, because other users of the machine can read command lines.
 * `<home>` is the folder that `PENSTOCK_HOME` names, or `.penstock` in the working directory.
 * The name of a store or stream may contain dots; a system's may not.
 * One file may serve several jobs: `jobs.<job name>.<key>` sets a key for that job alone, and counts more than the key

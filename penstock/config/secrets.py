@@ -1,4 +1,4 @@
-"""Secret values: the keys that have them, and the sources that they are read from."""
+"""The sources that secret values are read from."""
 
 from __future__ import annotations
 
@@ -8,12 +8,8 @@ import shlex
 import subprocess
 
 from penstock.config.values.kinds import Raw
+from penstock.redaction import is_secret
 
-_SECRET = re.compile(
-    r"(?i)secret|password|passwd|passphrase|passcode|(?<![a-z])pwd(?![a-z])|token|credential|jaas|\.pem|keystore\.key"
-    r"|(access|account|private|api|shared|encryption|signing)[._-]?key|connection[._-]?string|auth\.user\.info"
-    r"|(?<![a-z])sas(?![a-z])|oauthbearer\.config|root\.key"
-)
 _REFERENCE = re.compile(r"\$\{(file|env|cmd):([^}]+)\}")
 _WHOLE = re.compile(r"(file|env|cmd):(.+)", re.DOTALL)
 _MOST_BYTES = 1 << 20
@@ -22,16 +18,6 @@ _COMMAND_SECONDS = 60.0
 
 class SourceError(ValueError):
     """The source of a value is absent or fails. The message does not contain the value."""
-
-
-def is_secret(key: str) -> bool:
-    """True if the value of a key may be secret: no message, log or table shows it.
-
-    Example:
-        >>> is_secret("systems.kafka.consumer.sasl.jaas.config"), is_secret("task.commit.ms")
-        (True, False)
-    """
-    return _SECRET.search(key) is not None
 
 
 def refers(key: str, raw: Raw | None) -> bool:

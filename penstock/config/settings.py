@@ -139,13 +139,13 @@ class JobSettings(Settings):
         "The form of the lines in the logs of containers and of `penstock run`. `json`: each line is an object with "
         "`time`, `level`, `logger`, `job`, `message` and, where they are known, `epoch`, `batch` and `task`.")
     dashboard_port = key("job.dashboard.port", Topic.MONITORING, Number(0, 65535), Absent("no dashboard"),
-        "The port on the driver's host where the job's dashboard is served; 0 for any free port. The log has its "
-        "address. `penstock dashboard` serves one without a driver.")
+        "The port on the driver's host where the job's dashboard is served; 0 for any free port. The log names the "
+        "file that has its address with the token. `penstock dashboard` serves one without a driver.")
     dashboard_host = key("job.dashboard.host", Topic.MONITORING, Verbatim(), "127.0.0.1",
-        "The address on which the dashboard listens. On another one than a loopback address, reading needs the token.")
+        "The address on which the dashboard listens.")
     dashboard_token = key("job.dashboard.token", Topic.MONITORING,
-        Verbatim(), Absent("a new one at each start, which the log has"),
-        "The token that the dashboard asks for before it stops or drains the job or sets a startpoint.")
+        Verbatim(), Absent("a new one at each start, in a file that the log names"),
+        "The token that the dashboard asks for.")
     lease_ms = key("job.lease.ms", Topic.FAILURES, Millis(1), "10000",
         "The time that the lease must stay unchanged before another driver may take the job over.")
     intermediate_stream_partitions = key("job.intermediate.stream.partitions", Topic.PARTITIONS, Number(1),

@@ -14,8 +14,9 @@ from pathlib import Path
 import yaml
 
 from penstock.config.properties import PropertiesError, parse_properties
-from penstock.config.secrets import is_secret, refers
+from penstock.config.secrets import refers
 from penstock.config.values.kinds import Raw
+from penstock.redaction import HIDDEN, is_secret, without_secrets
 
 _YAML = (".yaml", ".yml", ".json")
 _NULL_TAG = "tag:yaml.org,2002:null"
@@ -40,8 +41,8 @@ class Setting:
     @property
     def shown(self) -> str:
         if self.hidden or is_secret(self.key) or self.raw is None:
-            return "..."
-        return self.raw if isinstance(self.raw, str) else "[" + ", ".join(self.raw) + "]"
+            return HIDDEN
+        return without_secrets(self.raw if isinstance(self.raw, str) else "[" + ", ".join(self.raw) + "]")
 
 
 def from_file(file: Path, problems: list[str]) -> list[Setting]:

@@ -1,11 +1,14 @@
-"""Who may read pages, and who may change jobs. Pure."""
+"""Who may read pages and change jobs. Pure."""
 
 from __future__ import annotations
 
 import hmac
-import ipaddress
-from collections.abc import Mapping
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
+
+from penstock.http_hosts import Authority, is_loopback
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -18,15 +21,14 @@ HEADERS = {
 }
 """The headers of every answer. The charts set styles, but no script comes from anywhere else."""
 
+RawHeaders: TypeAlias = Sequence[tuple[bytes, bytes]]
+"""The headers of a request as they came, with names in lower case."""
 
-def is_loopback(host: str) -> bool:
-    """True for addresses that only this host reaches."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+_TELL = (
+    "the token is needed. It is in the address that the dashboard printed, behind `#token=`; the log of a driver names "
+    "the file that has the address. Programs send the token as `Authorization: Bearer TOKEN`"
+)
+_ORIGIN = re.compile(r"https?://(.+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,49 +43,58 @@ class Refusal:
 class Access:
     """The rules of one server. `host` is the address on which it listens.
 
-    On a loopback address everybody on the host may read; from elsewhere the token is needed. Changes always need it.
-    Nothing is kept in cookies, so a page of another site has no token to send.
+    Every request about jobs needs the token, on every address: a host has more users than one. The token is in a
+    header, which a page of another site cannot send, and never in a cookie: a browser sends the cookies of an address
+    to all its ports, so also to a server that another user of the host runs there.
     """
 
     host: str
     token: str
 
-    def refuses(self, method: str, headers: Mapping[str, str], *, changes: bool) -> Refusal | None:
+    def knows(self, headers: RawHeaders) -> bool:
+        """True if the request has the token."""
+        given = _values(headers, b"authorization")
+        return len(given) == 1 and hmac.compare_digest(given[0].encode(), f"Bearer {self.token}".encode())
+
+    def refuses(self, method: str, headers: RawHeaders) -> Refusal | None:
         """Why a request is refused; None if it is not.
 
         Args:
             method: the method of HTTP.
-            headers: by names in lower case.
-            changes: True if the request is to change a job.
+            headers: those of the request.
         """
-        name = headers.get("host", "")
-        if is_loopback(self.host) and not is_loopback(_without_port(name)):
+        named = _values(headers, b"host")
+        host = Authority.parse(named[0]) if len(named) == 1 else None
+        if host is None:
+            return Refusal(400, "one header `Host` is expected, with the name of this server")
+        if is_loopback(self.host) and not is_loopback(host.host):
             # Otherwise a name that another site lets point to this host could read the pages.
-            return Refusal(421, f"this server is not {name!r}: use the address that it printed")
-        if (refusal := _foreign(name, headers)) is not None:
-            return refusal
-        if method == "POST" and headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+            return Refusal(421, f"this server is not `{host.host}`: use the address that it printed")
+        if not (_is_of(host, headers) and _is_same_site(headers)):
+            return Refusal(403, "requests of other sites are refused")
+        if method == "POST" and not _has_json(headers):
             # A browser sends JSON of another site only if this server allows it, which it does not.
             return Refusal(415, "application/json is expected")
-        if (changes or not is_loopback(self.host)) and not self._has_token(headers):
-            return Refusal(401, "the token is needed that the dashboard printed when it started")
-        return None
-
-    def _has_token(self, headers: Mapping[str, str]) -> bool:
-        given = headers.get("authorization", "").encode()
-        return hmac.compare_digest(given, f"Bearer {self.token}".encode())
+        return None if self.knows(headers) else Refusal(401, _TELL)
 
 
-def _foreign(host: str, headers: Mapping[str, str]) -> Refusal | None:
-    """Why a request is refused that a page of another site makes. None also for programs, which do not say so."""
-    origin = headers.get("origin")
-    is_same = origin is None or origin.partition("://")[2] == host
-    if is_same and headers.get("sec-fetch-site", "none") in ("same-origin", "none"):
-        return None
-    return Refusal(403, "requests of other sites are refused")
+def _values(headers: RawHeaders, name: bytes) -> list[str]:
+    return [value.decode("latin-1") for each, value in headers if each == name]
 
 
-def _without_port(host: str) -> str:
-    if host.startswith("["):
-        return host.partition("]")[0] + "]"
-    return host.partition(":")[0]
+def _is_of(host: Authority, headers: RawHeaders) -> bool:
+    """True unless the page of another server makes the request. Programs do not say who they are."""
+    origins = _values(headers, b"origin")
+    if not origins:
+        return True
+    found = _ORIGIN.fullmatch(origins[0])
+    return len(origins) == 1 and found is not None and Authority.parse(found[1]) == host
+
+
+def _is_same_site(headers: RawHeaders) -> bool:
+    return all(each in ("same-origin", "none") for each in _values(headers, b"sec-fetch-site"))
+
+
+def _has_json(headers: RawHeaders) -> bool:
+    kinds = _values(headers, b"content-type")
+    return len(kinds) == 1 and kinds[0].partition(";")[0].strip() == "application/json"

@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 import logging
+import re
 import secrets
 import socket
 import threading
@@ -15,6 +16,7 @@ from contextvars import copy_context
 from functools import cache, partial
 from importlib.resources import files
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
@@ -23,10 +25,12 @@ import orjson
 from penstock.admin.program import PROGRAM
 from penstock.dashboard.access import HEADERS, Access
 from penstock.dashboard.actions import ACTIONS
-from penstock.dashboard.connections import impatient_protocol
+from penstock.dashboard.address import AddressFile
+from penstock.dashboard.connections import AT_ONCE, WAITING, guarded_protocol
 from penstock.dashboard.lookups import LOOKUPS
 from penstock.dashboard.watch import OpenJob, Page, Watches
 from penstock.errors import ConfigError, PenstockError
+from penstock.redaction import without_secrets
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -44,6 +48,7 @@ BEAT_S = 5.0
 """The most time between two events: pages know by then that nothing has changed, or that the server is gone."""
 _LARGEST = 65_536
 """Bytes of a request's body."""
+_TOKEN = re.compile(r"[!-~]{16,}")
 _KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _PACKAGES = ("starlette", "uvicorn", "plotly")
 
@@ -52,7 +57,15 @@ class Dashboard:
     """Serves pages from separate threads until it is closed."""
 
     def __init__(
-        self, watches: Watches, open_job: OpenJob, *, host: str, port: int, token: str | None = None, home: str = ""
+        self,
+        watches: Watches,
+        open_job: OpenJob,
+        *,
+        host: str,
+        port: int,
+        token: str | None = None,
+        home: str = "",
+        address_file: Path | None = None,
     ) -> None:
         """Listen. Port 0 is any free one.
 
@@ -61,16 +74,23 @@ class Dashboard:
             open_job: opens the job of a name, for look-ups and actions.
             host: the address to listen on.
             port: the port.
-            token: what changes need, and reading from elsewhere; None makes one.
+            token: what every request about jobs needs; None makes one.
             home: the job that is shown first; empty for the list.
+            address_file: a file for the address, where it is not printed. A token that was given is in no file.
 
         Raises:
-            ConfigError: nothing can listen there, or a package is missing.
+            ConfigError: nothing can listen there, a package is missing, the token is too short, or the file cannot be
+                written.
         """
         missing = [name for name in _PACKAGES if find_spec(name) is None]
         if missing:
             raise ConfigError(
                 f"the dashboard needs {', '.join(missing)}: `pip install 'penstock-streams[dashboard]'` installs them"
+            )
+        if token is not None and _TOKEN.fullmatch(token) is None:
+            raise ConfigError(
+                "the dashboard's token can be guessed or typed wrongly: at least 16 letters, digits and signs are "
+                "expected, without blanks, such as `openssl rand -hex 16` prints"
             )
         import uvicorn
 
@@ -85,12 +105,15 @@ class Dashboard:
                 "free port, and an address of this host"
             ) from error
         self.host, self.port = host, int(self._socket.getsockname()[1])
+        self._file = self._written(address_file)
         self._watches = watches
         self._closing = threading.Event()
-        self._application = app = _Application(watches, open_job, Access(host, self.token), home, self._closing)
+        access = Access(host, self.token)
+        self._application = app = _Application(watches, open_job, access, home, self._closing)
         config = uvicorn.Config(
             app.routes(),
-            http=impatient_protocol(),
+            http=guarded_protocol(access.knows),
+            proxy_headers=False,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -98,11 +121,28 @@ class Dashboard:
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=1,
+            backlog=AT_ONCE,
         )
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # it would report calls that its end cuts off
-        self._server = uvicorn.Server(config)
+
+        class Server(uvicorn.Server):
+            async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+                await super().startup(sockets)
+                for each in sockets or ():
+                    each.listen(WAITING)
+
+        self._server = Server(config)
         self._thread = threading.Thread(target=self._run, name="penstock-dashboard", daemon=True)
         self._thread.start()
+
+    def _written(self, file: Path | None) -> AddressFile | None:
+        if file is None or self._is_chosen:
+            return None
+        try:
+            return AddressFile(file, self.url_with_token)
+        except ConfigError:
+            self._socket.close()
+            raise
 
     @property
     def url(self) -> str:
@@ -116,8 +156,13 @@ class Dashboard:
         return f"{self.url}#token={quote(self.token, safe='')}"
 
     @property
-    def shown_url(self) -> str:
-        """The address for a log. A token that somebody has chosen is a secret, and is left out."""
+    def logged_url(self) -> str:
+        """The address for a log, and the file that has the token."""
+        return self.url if self._file is None else f"{self.url} (with its token in `{self._file.path}`)"
+
+    @property
+    def printed_url(self) -> str:
+        """The address for the eyes of who starts the server, and for no log. Who has chosen a token knows it."""
         return self.url if self._is_chosen else self.url_with_token
 
     def close(self, *, wait: bool = True) -> None:
@@ -126,6 +171,8 @@ class Dashboard:
         Args:
             wait: return only when its thread has ended.
         """
+        if self._file is not None:
+            self._file.remove()
         self._closing.set()
         self._server.should_exit = True
         self._watches.close()
@@ -164,7 +211,9 @@ class _Application:
             Route("/api/look/{what}", self._look_up, methods=["POST"]),
             Route("/api/do/{what}", self._act, methods=["POST"]),
         ]
-        return Starlette(routes=routes)
+        made = Starlette(routes=routes)
+        made.router.redirect_slashes = False  # it would answer with an address made of what the client says
+        return made
 
     async def _index(self, request: Request) -> Response:
         return _file("page.html")
@@ -179,21 +228,21 @@ class _Application:
         return Response(_charts(), media_type="text/javascript", headers=headers)
 
     async def _home_page(self, request: Request) -> Response:
-        if (refused := self._refused(request, changes=False)) is not None:
+        if (refused := self._refused(request)) is not None:
             return refused
         return _answer({"job": self._home})
 
     async def _look_up(self, request: Request) -> Response:
         lookup = LOOKUPS.get(request.path_params["what"])
-        return await self._call(request, changes=False, call=lookup)
+        return await self._call(request, lookup)
 
     async def _act(self, request: Request) -> Response:
         action = ACTIONS.get(request.path_params["what"])
-        return await self._call(request, changes=True, call=None if action is None else action.answer)
+        return await self._call(request, None if action is None else action.answer)
 
-    async def _call(self, request: Request, *, changes: bool, call: Callable[..., Any] | None) -> Response:
+    async def _call(self, request: Request, call: Callable[..., Any] | None) -> Response:
         """Call with the job that the request names, in a thread."""
-        if (refused := self._refused(request, changes=changes)) is not None:
+        if (refused := self._refused(request)) is not None:
             return refused
         if call is None:
             return _answer({"error": "there is no such request"}, 404)
@@ -215,10 +264,10 @@ class _Application:
             return _answer({"error": str(error)}, 409)
         except Exception as error:
             logger.exception("the dashboard could not answer a request")
-            return _answer({"error": f"{type(error).__name__}: {error}"}, 500)
+            return _answer({"error": without_secrets(f"{type(error).__name__}: {error}")}, 500)
 
-    def _refused(self, request: Request, *, changes: bool) -> Response | None:
-        found = self._access.refuses(request.method, request.headers, changes=changes)
+    def _refused(self, request: Request) -> Response | None:
+        found = self._access.refuses(request.method, request.headers.raw)
         return None if found is None else _answer({"error": found.reason}, found.status)
 
     async def _events(self, request: Request) -> Response:
@@ -226,7 +275,7 @@ class _Application:
         from starlette.responses import StreamingResponse
 
         job = request.query_params.get("job", "")
-        if (refused := self._refused(request, changes=False)) is not None:
+        if (refused := self._refused(request)) is not None:
             return refused
         if (problem := await self._problem_of(job)) is not None:
             return _answer({"error": problem}, 404)
@@ -321,17 +370,24 @@ def _charts() -> bytes:
     return gzip.compress((files("plotly") / "package_data" / "plotly.min.js").read_bytes(), mtime=0)
 
 
+@cache
+def _page_files() -> Mapping[str, bytes]:
+    """The files of the page by name: no path is made of what a stranger sends."""
+    folder = files("penstock.dashboard") / "static"
+    return {each.name: each.read_bytes() for each in folder.iterdir() if each.name.rpartition(".")[2] in _KINDS}
+
+
 def _file(name: str) -> Response:
     from starlette.responses import Response
 
-    place = files("penstock.dashboard") / "static" / name
-    kind = _KINDS.get(name.rpartition(".")[2])
-    if kind is None or not place.is_file():
+    content = _page_files().get(name)
+    if content is None:
         return _answer({"error": "there is no such page"}, 404)
-    return Response(place.read_bytes(), media_type=kind, headers=HEADERS)
+    return Response(content, media_type=_KINDS[name.rpartition(".")[2]], headers=HEADERS)
 
 
 def _answer(content: Any, status: int = 200) -> Response:
     from starlette.responses import Response
 
-    return Response(orjson.dumps(content), status, media_type="application/json", headers=HEADERS)
+    headers = HEADERS if status != 401 else {**HEADERS, "WWW-Authenticate": "Bearer"}
+    return Response(orjson.dumps(content), status, media_type="application/json", headers=headers)

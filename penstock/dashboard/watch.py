@@ -15,6 +15,7 @@ from penstock.dashboard.rates import History
 from penstock.dashboard.tables import Document
 from penstock.dashboard.view import list_document
 from penstock.errors import PenstockError
+from penstock.redaction import without_secrets
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class Page:
                 if self._closing.is_set() or not threading.main_thread().is_alive():
                     return  # the program ends
                 logger.exception("the dashboard failed to look at a job")
-                document = {"error": f"{type(error).__name__}: {error}"}
+                document = {"error": without_secrets(f"{type(error).__name__}: {error}")}
             if document != self.document:
                 self.document = document
                 self.version += 1

@@ -18,6 +18,7 @@ import orjson
 
 from penstock.config.settings import LogFormat
 from penstock.host.lossy import Dropped
+from penstock.redaction import without_secrets
 
 LINES_AT_ONCE = 20
 """The most lines that a container passes on with one beat. The others stay in its log."""
@@ -90,7 +91,7 @@ class LineFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         work: Work = getattr(record, "work", None) or work_now()
         # A line of a container says its task in other people's forms of logs. Here the work does.
-        message = self._shown(getattr(record, "bare", None) or record.getMessage())
+        message = without_secrets(self._shown(getattr(record, "bare", None) or record.getMessage()))
         trace = self._trace(record)
         if self._form == "json":
             return _json_line(record, work, self._job, message, trace)
@@ -99,7 +100,9 @@ class LineFormatter(logging.Formatter):
         return f"{line}\n{trace}" if trace else line
 
     def _trace(self, record: logging.LogRecord) -> str:
-        return self.formatException(record.exc_info) if record.exc_info and record.exc_info[0] is not None else ""
+        if not record.exc_info or record.exc_info[0] is None:
+            return ""
+        return without_secrets(self.formatException(record.exc_info))
 
 
 def utc(seconds: float) -> str:
@@ -151,10 +154,10 @@ class PassedOn(logging.Handler):
 
     def _line(self, record: logging.LogRecord) -> PassedLine:
         work = work_now()
-        message = record.getMessage()[:LINE_CHARACTERS]
+        message = without_secrets(record.getMessage())[:LINE_CHARACTERS]
         if record.exc_info and record.exc_info[0] is not None:
             trace = logging.Formatter().formatException(record.exc_info)
-            message = f"{message}\n{trace[-TRACEBACK_CHARACTERS:]}"
+            message = f"{message}\n{without_secrets(trace)[-TRACEBACK_CHARACTERS:]}"
         text = message.encode(errors="backslashreplace").decode()
         return PassedLine(record.levelno, text, work.epoch, work.batch, work.task)
 

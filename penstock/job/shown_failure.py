@@ -14,6 +14,7 @@ from penstock.job.board import Board, last_run
 from penstock.job.lease import Lease
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
+from penstock.redaction import without_secrets
 
 logger = logging.getLogger(__name__)
 _LONGEST = 4_000
@@ -38,15 +39,16 @@ class Failure:
         """The failure of a run that an error ends now."""
         if isinstance(error, UserCodeError):
             failed = error.failed
-            traceback = _storable(failed.traceback[-_LONGEST:])
+            traceback = _storable(without_secrets(failed.traceback)[-_LONGEST:])
             return cls(now_ms, _storable(failed.reason), _storable(failed.place), traceback)
         name = "" if isinstance(error, PenstockError) else f"{type(error).__name__}: "
         return cls(now_ms, _storable(f"{name}{error}"))
 
 
 def _storable(text: str) -> str:
-    """The text cut to a sensible length, without the lone surrogates that a file name in a message may have."""
-    return text[:_LONGEST].encode(errors="backslashreplace").decode()
+    """The text cut to a sensible length, without secrets, and without the lone surrogates that a file name in a message
+    may have."""
+    return without_secrets(text)[:_LONGEST].encode(errors="backslashreplace").decode()
 
 
 @dataclass(frozen=True, slots=True)

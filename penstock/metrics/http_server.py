@@ -8,13 +8,19 @@ import ssl
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from email.message import Message
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from penstock.http_hosts import Authority, is_loopback
+
 CONNECTIONS = 16
-"""Connections served at once. Others are closed as they come; a client that asks again is served later."""
+"""Connections served at once. A further one takes the place of the oldest that has not sent its request. If there is
+none, it is closed; a client that asks again is served later."""
 SECONDS = 10.0
 """The time limit of a connection, with its handshake, the request and the answer."""
+_LEAVING_S = 0.2
 
 
 class Page:
@@ -27,8 +33,27 @@ class Page:
         self.answer = answer
         self._expected = None if token is None else f"Bearer {token}".encode()
 
-    def admits(self, authorization: str) -> bool:
-        return self._expected is None or hmac.compare_digest(authorization.encode(), self._expected)
+    def refuses(self, address: str, headers: Message) -> HTTPStatus | None:
+        """The status of a refusal; None if the request is answered.
+
+        Args:
+            address: that on which the server listens.
+            headers: those of the request.
+        """
+        if self._expected is not None:
+            given = headers.get_all("Authorization", [])
+            known = len(given) == 1 and hmac.compare_digest(given[0].encode(), self._expected)
+            return None if known else HTTPStatus.UNAUTHORIZED
+        named = headers.get_all("Host", [])
+        if is_loopback(address) and not all(_is_own(each) for each in named):
+            # Otherwise a name that a site lets point to this host could read the page in a browser.
+            return HTTPStatus.MISDIRECTED_REQUEST
+        return None
+
+
+def _is_own(host: str) -> bool:
+    found = Authority.parse(host)
+    return found is not None and is_loopback(found.host)
 
 
 class SmallServer(ThreadingHTTPServer):
@@ -53,34 +78,48 @@ class SmallServer(ThreadingHTTPServer):
         self._tls = tls
         self._seconds = seconds
         self._free = threading.BoundedSemaphore(connections)
+        self._waiting: dict[int, list[socket.socket]] = {}
+        """Thread -> the connection whose request has not come, the oldest first."""
         self.address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         super().__init__((host, port), _Handler)
         self._thread = threading.Thread(target=self.serve_forever, name="penstock-http", daemon=True)
         self._thread.start()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._free.acquire(blocking=False):
+        if self._free.acquire(blocking=False) or (self._cut_oldest() and self._free.acquire(timeout=_LEAVING_S)):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Serve a connection. One that takes too long is cut off, in whatever state."""
-        held = [request]
+        held = self._waiting[threading.get_ident()] = [request]
         timer = threading.Timer(self._seconds, lambda: _cut(held[-1]))
         timer.daemon = True
         timer.start()
         try:
             request.settimeout(self._seconds)
             if self._tls is not None:
-                held.append(self._tls.wrap_socket(request, server_side=True, do_handshake_on_connect=False))
-                held[-1].do_handshake()
+                wrapped = self._tls.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+                held.append(wrapped)
+                wrapped.do_handshake()
             super().process_request_thread(held[-1], client_address)
         except (OSError, ValueError):
             self.shutdown_request(held[-1])
         finally:
             timer.cancel()
+            self.has_come()
             self._free.release()
+
+    def has_come(self) -> None:
+        """Called by the thread of a connection once its request is answered, or it has ended."""
+        self._waiting.pop(threading.get_ident(), None)
+
+    def _cut_oldest(self) -> bool:
+        with suppress(StopIteration, RuntimeError, KeyError):  # others begin and end meanwhile
+            _cut(self._waiting.pop(next(iter(self._waiting)))[-1])
+            return True
+        return False
 
     def handle_error(self, request: Any, client_address: Any) -> None: ...
 
@@ -96,12 +135,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         page = self.server.page
-        if not page.admits(self.headers.get("Authorization", "")):
-            self.send_response(401)
-            self.send_header("WWW-Authenticate", "Bearer")
+        if (refusal := page.refuses(str(self.server.server_address[0]), self.headers)) is not None:
+            self.send_response(refusal)
+            if refusal is HTTPStatus.UNAUTHORIZED:
+                self.send_header("WWW-Authenticate", "Bearer")
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
+        self.server.has_come()
         kind, content = page.answer(self.headers.get("Accept", ""))
         self.send_response(200)
         self.send_header("Content-Type", kind)

@@ -16,6 +16,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import FIRED_OFFSET, ConfigError, FailedMessage, Interrupted, SerdeError
 from penstock.graph.specs import ApplicationGraph
 from penstock.host.position_page import Span
+from penstock.redaction import without_secrets
 from penstock.runtime.messages.packet import origin_code, split_origin
 from penstock.state.engines.engine import EngineFailedError
 
@@ -88,7 +89,7 @@ def _reason(error: BaseException) -> str:
     name = type(error).__name__
     try:
         advice = missing_code(error)
-        return f"{name}: {error}" + ("" if advice is None else f". {advice}")
+        return without_secrets(f"{name}: {error}") + ("" if advice is None else f". {advice}")
     except BaseException as failure:
         if isinstance(failure, Interrupted):
             raise
@@ -100,7 +101,7 @@ def _traceback(error: BaseException, inner: TracebackType | None) -> str:
         shown = traceback.TracebackException(type(error), error, inner)
         if isinstance(error, SerdeError) and error.__cause__ is not None and error.__cause__.__traceback__ is None:
             shown.__cause__ = None  # it was raised in a serde of Penstock, and the error says more
-        return "".join(shown.format())
+        return without_secrets("".join(shown.format()))
     except BaseException as failure:
         if isinstance(failure, Interrupted):
             raise

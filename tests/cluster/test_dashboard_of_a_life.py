@@ -27,7 +27,7 @@ from tests.support.tools.cli import call, command, own_home
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 START_S = 180.0
-TOKEN = "the-token"
+TOKEN = "the-token-of-a-life"
 APPLICATION = """
 import penstock as ps
 
@@ -145,7 +145,7 @@ def test_a_life(project: Path, feeder: Feeder, runs: Runs) -> None:
         assert all(name in graph for name in ("local.clicks", "stage 0", "stage 1", "local.pages", "local.slow"))
         picture(page, "running", height=985)
 
-        phone.get(f"http://127.0.0.1:{port}/")
+        phone.get(f"http://127.0.0.1:{port}/#token={TOKEN}")
         says(phone, "Keeps up")
         assert phone.execute_script("return document.documentElement.scrollWidth") <= 400
         picture(phone, "phone", 400, 540)

@@ -120,7 +120,7 @@ def _run_to_end(job: Job, signals: StopSignals, display: RunDisplay, form: LogFo
     began = time.monotonic()
     display.say(f"job {job.name} started, run {job.run_id}; the output of its tasks is in {job.log_directory}")
     if job.dashboard is not None:
-        display.say(f"dashboard: {job.dashboard.shown_url}")
+        display.say(f"dashboard: {job.dashboard.logged_url}")
     try:
         stops = _await(job, display, signals)
     except UserCodeError as error:

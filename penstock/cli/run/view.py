@@ -17,6 +17,7 @@ from penstock.cli.shared.commands import with_options
 from penstock.cli.shared.output import stderr_console
 from penstock.config.settings import LogFormat
 from penstock.host.log_lines import LineFormatter
+from penstock.redaction import without_secrets
 from penstock.spark.job.run_view import PROGRESS_LOGGER, RunObserver, RunView, ViewLog
 
 __all__ = ["LogDisplay", "RunDisplay", "RunObserver", "TerminalDisplay", "open_display"]
@@ -106,7 +107,7 @@ class LogDisplay:
 
 class _WithOptions(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return with_options(super().format(record))
+        return without_secrets(with_options(super().format(record)))
 
 
 def _log_to(handler: logging.Handler) -> Callable[[], None]:

@@ -6,6 +6,8 @@ import re
 import shlex
 from collections.abc import Sequence
 
+from penstock.redaction import is_secret, without_secrets
+
 OPTIONS = {
     "accept_state": "--accept-state",
     "app": "--app",
@@ -28,22 +30,19 @@ OPTIONS = {
 """Argument -> option."""
 _ARGUMENT = re.compile(rf'`({"|".join(OPTIONS)})=(?:True|\.\.\.|\[?"([^"`]*)"\]?)`')
 _ASSIGNMENT = re.compile(r"(?s)((?:-c)?([^=]+)=).+")
-_USER_INFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
-def without_secrets(words: Sequence[str]) -> str:
+def words_without_secrets(words: Sequence[str]) -> str:
     """The words of a command line, as others may read them.
 
     Example:
-        >>> without_secrets(["stop", "my job", "-c", "job.root.key=0123", "-cjob.root=s3://me:pass@bucket/jobs"])
+        >>> words_without_secrets(["stop", "my job", "-c", "job.root.key=0123", "-cjob.root=s3://me:pass@bucket/jobs"])
         "stop 'my job' -c job.root.key=... -cjob.root=s3://...@bucket/jobs"
     """
 
     def shown(word: str) -> str:
         found = _ASSIGNMENT.fullmatch(word)
-        return f"{found[1]}..." if found and is_secret(found[2]) else shlex.quote(_USER_INFO.sub("...", word))
-
-    from penstock.config.secrets import is_secret
+        return f"{found[1]}..." if found and is_secret(found[2]) else shlex.quote(without_secrets(word))
 
     return " ".join(map(shown, words))
 

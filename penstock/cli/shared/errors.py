@@ -11,8 +11,9 @@ import typer
 from typer.core import TyperGroup
 
 from penstock.admin.program import PROGRAM
-from penstock.cli.shared.commands import with_options, without_secrets
+from penstock.cli.shared.commands import with_options, words_without_secrets
 from penstock.errors import ConfigError, FailedMessage, PenstockError, UserCodeError
+from penstock.redaction import without_secrets
 from penstock.wording import escaped
 
 _ARGUMENTS = "penstock.arguments"
@@ -51,7 +52,7 @@ class ReportingGroup(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         _Tracebacks.wanted = bool(ctx.params.get("debug"))
         print_notices()
-        program = PROGRAM.set(f"penstock {without_secrets(ctx.meta[_ARGUMENTS])}")
+        program = PROGRAM.set(f"penstock {words_without_secrets(ctx.meta[_ARGUMENTS])}")
         try:
             return super().invoke(ctx)
         except PenstockError as error:
@@ -146,11 +147,11 @@ def report_unexpected(error: BaseException) -> None:
 
 def say(text: str) -> None:
     """One message for people, to standard error, with options in place of arguments."""
-    print(escaped(with_options(text)), file=sys.stderr, flush=True)
+    print(escaped(without_secrets(with_options(text))), file=sys.stderr, flush=True)
 
 
 def _print(text: str) -> None:
-    print(escaped(text.rstrip()), end="\n\n", file=sys.stderr)
+    print(escaped(without_secrets(text.rstrip())), end="\n\n", file=sys.stderr)
 
 
 def _python_traceback(error: BaseException) -> str:

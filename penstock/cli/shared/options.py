@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from penstock.cli.shared.commands import without_secrets
+from penstock.cli.shared.commands import words_without_secrets
 from penstock.cli.shared.completion import job_names
 from penstock.cli.shared.errors import show_tracebacks
 from penstock.errors import PenstockError
@@ -66,7 +66,7 @@ class Call:
         """The configuration as options behind a command, without secrets; empty if none was given."""
         file = [] if self.config is None else ["--config", str(self.config)]
         words = [*file, *(word for each in self.assignments or () for word in ("-c", each))]
-        return f" {without_secrets(words)}" if words else ""
+        return f" {words_without_secrets(words)}" if words else ""
 
     def open(self, job: str, *, deleted: bool = False) -> AbstractContextManager[FoundJob]:
         """The job of a name. Raises as `penstock.admin.open_job`."""

@@ -21,6 +21,7 @@ from penstock.driver.show.end_watch import EndWatch
 from penstock.driver.show.graph import graph_of
 from penstock.driver.show.progress import ProgressBoard, now_ms
 from penstock.errors import PenstockError
+from penstock.http_hosts import is_loopback
 from penstock.job.board import Board
 from penstock.job.shown_graph import graph_board
 from penstock.job.shown_metrics import MetricsBoard, ShownRun
@@ -66,10 +67,12 @@ class MetricsExports:
 
                 host, port, token = settings.prometheus_host, settings.prometheus_port, settings.prometheus_token
                 endpoint = PrometheusEndpoint(job.paths.root, host, port, snapshot, token, settings.prometheus_tls)
-                if token is None and not host.startswith("127.") and host not in ("localhost", "::1"):
+                if token is None:
+                    who = "every user of this host" if is_loopback(host) else "who reaches this host"
                     logger.warning(
-                        "the endpoint for Prometheus on %s answers every request: set metrics.prometheus.token",
-                        host,
+                        "%s can read the metrics of this job on port %s: set metrics.prometheus.token",
+                        who,
+                        endpoint.port,
                     )
                 self.prometheus_port = endpoint.port
                 undo.callback(endpoint.close)

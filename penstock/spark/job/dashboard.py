@@ -12,6 +12,7 @@ from penstock.dashboard.look import Live
 from penstock.dashboard.server import Dashboard
 from penstock.dashboard.watch import Watches
 from penstock.errors import NotFoundError
+from penstock.host.logs import logs_folder
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_job_root
 
@@ -27,7 +28,7 @@ def serve(config: JobConfig, paths: JobPaths, live: Live) -> Dashboard:
         live: see `Live`.
 
     Raises:
-        ConfigError: nothing can listen on the port, or a package is missing.
+        ConfigError: nothing can listen on the port, a package is missing, or the address cannot be written.
     """
     settings = config.job
 
@@ -50,6 +51,7 @@ def serve(config: JobConfig, paths: JobPaths, live: Live) -> Dashboard:
         port=settings.dashboard_port or 0,
         token=settings.dashboard_token,
         home=paths.root,
+        address_file=logs_folder(config) / f"dashboard-{paths.root}.address",
     )
-    logger.info("dashboard: %s", served.shown_url)
+    logger.info("dashboard: %s", served.logged_url)
     return served

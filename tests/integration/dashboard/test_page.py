@@ -10,7 +10,7 @@ from selenium.webdriver.remote.webdriver import WebDriver
 
 from penstock import admin
 from penstock.dashboard.server import Dashboard
-from tests.support.jobs.dashboards import dashboard
+from tests.support.jobs.dashboards import TOKEN, dashboard
 from tests.support.jobs.example_job import ExampleJob, publish, run
 from tests.support.jobs.home import wait_until
 from tests.support.tools.browser import browser, complaints, resize
@@ -74,21 +74,25 @@ def test_a_job_is_read_and_drained_and_hostile_keys_are_texts(page: WebDriver, s
     assert complaints(page) == []
 
 
-def test_without_a_token_a_change_asks_for_it(served: Dashboard) -> None:
+def test_without_a_token_nothing_is_shown_and_with_it_a_reload_shows_the_same(served: Dashboard) -> None:
     with browser() as page:
         page.get(f"{served.url}#job={JOB}")
-        click(page, "drain…")
-        wait_until(lambda: page.find_elements(By.NAME, "token"), "the question")
-        page.find_element(By.NAME, "token").send_keys("another")
-        click(page, "Go on")
-        wait_until(lambda: page.find_elements(By.NAME, "token"), "the next question")
-        with admin.open_job(JOB) as job:
-            assert admin.status(job).drain.awaiting == ()
+        for token in ("another", TOKEN):
+            wait_until(lambda: page.find_elements(By.NAME, "token"), "the question")
+            assert "Not running" not in shown(page)
+            page.find_element(By.NAME, "token").send_keys(token)
+            click(page, "Go on")
+        wait_until(lambda: "Not running" in shown(page), "the page of the job")
+        page.refresh()
+        wait_until(lambda: "Not running" in shown(page), "the page after it was loaded again")
+        assert page.get_cookies() == [], "another server of this host would get them"
+        assert TOKEN not in page.current_url
+        assert page.execute_script("return document.referrer") == ""
 
 
 def test_the_list_leads_to_a_job_and_back(page: WebDriver, served: Dashboard) -> None:
     page.get("about:blank")
-    page.get(served.url)
+    page.get(served.url_with_token)
     wait_until(lambda: page.find_elements(By.LINK_TEXT, JOB), "the list")
     page.find_element(By.LINK_TEXT, JOB).click()
     wait_until(lambda: "Input partitions by lag" in shown(page), "the page of the job")
@@ -100,7 +104,7 @@ def test_the_list_leads_to_a_job_and_back(page: WebDriver, served: Dashboard) ->
 def test_nothing_is_wider_than_the_window(page: WebDriver, served: Dashboard, width: int) -> None:
     resize(page, width, 900)
     page.get("about:blank")
-    page.get(f"{served.url}#job={JOB}")
+    page.get(f"{served.url_with_token}&job={JOB}")
     wait_until(lambda: "Look into a store" in shown(page), "the page of the job")
     assert page.execute_script("return document.documentElement.scrollWidth") <= width
     tables = "[...document.querySelectorAll('.scroll')]"
@@ -110,6 +114,6 @@ def test_nothing_is_wider_than_the_window(page: WebDriver, served: Dashboard, wi
 
 def test_a_dashboard_that_is_gone_is_said_and_found_again(page: WebDriver) -> None:
     with dashboard() as first:
-        page.get(f"{first.url}#job={JOB}")
+        page.get(f"{first.url_with_token}&job={JOB}")
         wait_until(lambda: "as of" in shown(page), "the page")
     wait_until(lambda: "what you see is old" in shown(page), "the end of the connection")

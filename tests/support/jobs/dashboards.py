@@ -12,7 +12,7 @@ from penstock import admin
 from penstock.dashboard.server import Dashboard
 from penstock.dashboard.watch import Watches
 
-TOKEN = "the token"
+TOKEN = "the-token-of-a-test"
 
 
 @contextmanager
@@ -26,9 +26,9 @@ def dashboard(host: str = "127.0.0.1") -> Iterator[Dashboard]:
 
 
 def request(
-    served: Dashboard, path: str, body: object = None, *, token: str | None = None, **headers: str
+    served: Dashboard, path: str, body: object = None, *, token: str | None = TOKEN, **headers: str
 ) -> tuple[int, Any, Mapping[str, str]]:
-    """The status of an answer, its JSON, and its headers. With a body it is a POST."""
+    """The status of an answer, its JSON, and its headers. With a body it is a POST; token None is a stranger's."""
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
     if token is not None:
         sent["Authorization"] = f"Bearer {token}"
@@ -47,11 +47,10 @@ def request(
 
 
 @contextmanager
-def events(served: Dashboard, job: str, *, token: str | None = None) -> Iterator[Iterator[dict[str, Any]]]:
+def events(served: Dashboard, job: str) -> Iterator[Iterator[dict[str, Any]]]:
     """The pages of a job as they come."""
     connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
-    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    connection.request("GET", f"/api/events?job={job}", headers=headers)
+    connection.request("GET", f"/api/events?job={job}", headers={"Authorization": f"Bearer {TOKEN}"})
     answer = connection.getresponse()
     assert answer.status == 200, answer.read()
 

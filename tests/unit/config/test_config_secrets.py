@@ -10,8 +10,8 @@ import pytest
 from penstock.admin.configuration import effective_values
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
-from penstock.config.secrets import is_secret
 from penstock.errors import ConfigError
+from penstock.redaction import is_secret
 
 HIDDEN = "hunter2"
 
@@ -148,3 +148,22 @@ def test_a_value_that_does_not_fit_is_not_shown_where_it_is_secret(tmp_path: Pat
         patched.setenv("PENSTOCK_TEST_SECRET_MS", HIDDEN)
         said = refusal(file=file)
     assert "`task.commit.ms` = `...`" in said
+
+
+def test_no_password_of_a_url_is_shown_whatever_the_key(tmp_path: Path) -> None:
+    url = f"s3://me:{HIDDEN}@bucket/jobs"
+    given = {"job.root": url, "systems.lake.samza.factory": "local", "systems.lake.path": f"/tmp/x?sig={HIDDEN}"}
+    given |= {"app.url": url, "app.list": f"a,{url}", "spark.hadoop.proxy": f"http://me:{HIDDEN}@proxy:8080"}
+    given |= {f"app.{name}": HIDDEN for name in ("auth", "pass", "jwt", "dsn", "private", "webhook", "kms.key")}
+    config = load(given=given)
+    shown = {each.key: each.value for each in effective_values(config, None)}
+    assert HIDDEN not in repr(shown)
+    assert shown["job.root"] == "s3://...@bucket/jobs"
+    assert shown["app.url"] == "s3://...@bucket/jobs"
+    assert config.job.root == url, "the job itself has the whole value"
+
+
+def test_no_password_of_a_url_is_in_a_refusal() -> None:
+    url = f"s3://me:{HIDDEN}@bucket/jobs"
+    said = refusal(given={"task.commit.ms": url, "stores.a.backup.factories": [url], "job.root.url": url})
+    assert "s3://...@bucket/jobs" in said

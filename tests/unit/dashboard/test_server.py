@@ -19,6 +19,7 @@ import pytest
 from penstock import admin
 from penstock.dashboard import connections as dashboard_connections
 from penstock.dashboard import server, watch
+from penstock.dashboard.actions import ACTIONS
 from penstock.dashboard.lookups import LOOKUPS
 from penstock.dashboard.server import Dashboard
 from penstock.dashboard.watch import Watches
@@ -33,11 +34,11 @@ JOB = "flights-1"
 def change(served: Dashboard, what: str, **given: object) -> tuple[int, Any]:
     """Ask what a change would do, and confirm it."""
     asked = {"job": JOB, **given}
-    status, planned, _ = request(served, f"/api/do/{quote(what)}", asked, token=TOKEN)
+    status, planned, _ = request(served, f"/api/do/{quote(what)}", asked)
     if status != 200:
         return status, planned
     confirmed = {**asked, "confirmed": True, "plan": planned["lines"]}
-    status, done, _ = request(served, f"/api/do/{quote(what)}", confirmed, token=TOKEN)
+    status, done, _ = request(served, f"/api/do/{quote(what)}", confirmed)
     return status, done
 
 
@@ -104,13 +105,13 @@ def test_sizes_of_objects(served: Dashboard) -> None:
 
 def test_an_action_says_what_it_does_and_then_does_it(served: Dashboard) -> None:
     asked = {"job": JOB, "stream": "local.trips", "kind": "oldest", "partitions": "0", "state": "clear"}
-    _, planned, _ = request(served, "/api/do/startpoint", asked, token=TOKEN)
+    _, planned, _ = request(served, "/api/do/startpoint", asked)
     assert "local.trips partition 0: from 3 to 0" in planned["lines"]
     assert not planned["done"]
     with admin.open_job("flights") as job:
         assert admin.startpoints(job) == ()
     blind = {**asked, "confirmed": True, "plan": ["something else"]}
-    status, refused, _ = request(served, "/api/do/startpoint", blind, token=TOKEN)
+    status, refused, _ = request(served, "/api/do/startpoint", blind)
     assert (status, "nothing was done" in refused["error"]) == (409, True)
     _, done = change(served, "startpoint", **asked)
     assert done["done"]
@@ -158,16 +159,16 @@ def test_a_wrong_startpoint_is_refused_in_words(served: Dashboard, given: dict[s
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
-        ({}, 401),
+        ({"token": None}, 401),
         ({"token": "another"}, 401),
-        ({"token": TOKEN, "Content_Type": "text/plain"}, 415),
-        ({"token": TOKEN, "Origin": "http://elsewhere.example"}, 403),
-        ({"token": TOKEN, "Origin": "null"}, 403),
-        ({"token": TOKEN, "Sec_Fetch_Site": "cross-site"}, 403),
-        ({"token": TOKEN, "Host": "elsewhere.example"}, 421),
+        ({"Content_Type": "text/plain"}, 415),
+        ({"Origin": "http://elsewhere.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Sec_Fetch_Site": "cross-site"}, 403),
+        ({"Host": "elsewhere.example"}, 421),
     ],
 )
-def test_requests_of_others_change_nothing(served: Dashboard, headers: dict[str, str], status: int) -> None:
+def test_requests_of_others_change_nothing(served: Dashboard, headers: dict[str, Any], status: int) -> None:
     found, answer, _ = request(served, "/api/do/drain", {"job": JOB}, **headers)
     assert found == status
     assert answer["error"]
@@ -175,15 +176,79 @@ def test_requests_of_others_change_nothing(served: Dashboard, headers: dict[str,
         assert admin.status(job).drain.awaiting == ()
 
 
-def test_reading_needs_the_token_only_from_elsewhere(served: Dashboard) -> None:
-    assert request(served, "/api/home")[0] == 200
-    assert request(served, "/api/home", Host="elsewhere.example:80")[0] == 421
-    with dashboard("0.0.0.0") as open_to_all:
-        assert request(open_to_all, "/api/home")[0] == 401
-        assert request(open_to_all, "/api/look/sizes", {"job": JOB})[0] == 401
-        assert request(open_to_all, "/api/events?job=")[0] == 401
-        assert request(open_to_all, "/api/home", token=TOKEN)[0] == 200
-        assert request(open_to_all, "/")[0] == 200  # it has nothing of a job in it
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_user_of_this_host_reads_nothing_of_a_job_without_the_token(host: str) -> None:
+    with dashboard(host) as served:
+        routes = served._application.routes().routes
+        about_jobs = {each.path for each in routes if each.path.startswith("/api/")}
+        requests: list[tuple[str, object]] = [("/api/home", None), ("/api/events?job=", None)]
+        requests += [(f"/api/events?job={JOB}", None), ("/api/events?job=other", None)]
+        requests += [(f"/api/look/{what}", {"job": JOB, "store": "miles"}) for what in (*LOOKUPS, "other")]
+        requests += [(f"/api/do/{quote(what)}", {"job": JOB}) for what in (*ACTIONS, "other")]
+        assert {path.partition("?")[0].rpartition("/")[0] for path, _ in requests} == {
+            each.rpartition("/")[0] for each in about_jobs
+        }, "every way to a job is tried"
+        for path, body in requests:
+            for token in (None, "another", f"{TOKEN}x", ""):
+                status, answer, headers = request(served, path, body, token=token)
+                assert status == 401, path
+                assert headers["www-authenticate"] == "Bearer"
+                assert "`Authorization: Bearer TOKEN`" in answer["error"]
+                assert JOB not in str(answer)
+        assert request(served, "/api/home")[0] == 200
+        for path in ("/", "/static/page.js", "/plotly.js"):
+            status, content, _ = request(served, path, token=None)
+            assert status == 200
+            assert JOB.encode() not in content, "it is the same for every job"
+
+
+def test_the_token_is_in_no_place_but_its_header(served: Dashboard) -> None:
+    for path in (f"/api/home?token={TOKEN}", f"/api/home?authorization=Bearer%20{TOKEN}"):
+        assert request(served, path, token=None)[0] == 401
+    assert request(served, "/api/home", token=None, Cookie=f"token={TOKEN}")[0] == 401
+    for path in ("/", "/api/home", "/static/page.js"):
+        _, content, headers = request(served, path)
+        assert "set-cookie" not in headers
+        assert TOKEN not in str(content)
+        assert headers["referrer-policy"] == "no-referrer"
+
+
+def test_a_token_that_can_be_guessed_is_refused() -> None:
+    for token in ("", "short", "fifteen-letters", "with blanks in it, but long", "schön-und-lang-genug"):
+        with pytest.raises(ConfigError, match="openssl rand -hex 16"):
+            Dashboard(
+                Watches(admin.open_job, admin.open_all_jobs), admin.open_job, host="127.0.0.1", port=0, token=token
+            )
+
+
+def test_no_path_is_made_of_the_name_of_a_page(served: Dashboard) -> None:
+    names = [
+        "x" * 250,
+        "x" * 5_000,
+        "x" * 5_000 + ".js",
+        "%00",
+        "a%00.js",
+        "%ff%fe",
+        "..%2f__init__.py",
+        "../server.py",
+    ]
+    names += [".", "%2e%2e", "..%5cpage.js", "page.js%2f", "page.js/", "%ed%a0%80.js", "page.JS", ""]
+    for name in names:
+        assert request(served, f"/static/{name}", token=None)[0] == 404, name
+
+
+def test_hostile_names_are_refused_in_words(served: Dashboard) -> None:
+    for name in ("x" * 250, "x" * 5_000, "a\0b", "../../etc", "..", "/", "\n", "é" * 300, "%00"):
+        status, answer, _ = request(served, f"/api/events?job={quote(name)}")
+        assert (status, bool(answer["error"])) == (404, True)
+        for asked in ({"job": name}, {"job": JOB, "store": name}):
+            status, answer, _ = request(served, "/api/look/entries", asked)
+            assert (status, bool(answer["error"])) == (409, True)
+        startpoint = {"job": JOB, "stream": "local.trips", "kind": "offset"}
+        wrong = [{"job": name}, {"stream": name}, {"stream": f"local.{name}"}, {"partitions": name}, {"value": name}]
+        for each in wrong:
+            status, answer, _ = request(served, "/api/do/startpoint", {**startpoint, **each})
+            assert (status, bool(answer["error"])) == (409, True)
 
 
 def test_bodies_that_are_none(served: Dashboard) -> None:
@@ -192,7 +257,6 @@ def test_bodies_that_are_none(served: Dashboard) -> None:
     for body in bodies:
         assert request(served, "/api/look/sizes", body)[0] == 400
     assert request(served, "/api/look/other", {"job": JOB})[0] == 404
-    assert request(served, "/static/..%2f__init__.py")[0] == 404
 
 
 def test_every_answer_has_the_headers_that_protect_it(served: Dashboard) -> None:
@@ -215,11 +279,14 @@ def connections(served: Dashboard) -> int:
         pytest.param("", id="no request"),
         pytest.param("GET /api/home HTTP/1.1\r\nHost: 127", id="half a request"),
         pytest.param(
-            "POST /api/look/sizes HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-            "Content-Length: 50\r\n\r\n{",
+            f"POST /api/look/sizes HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\n"
+            "Content-Type: application/json\r\nContent-Length: 50\r\n\r\n{",
             id="half a body",
         ),
-        pytest.param(f"GET /api/events?job={JOB} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", id="events"),
+        pytest.param(
+            f"GET /api/events?job={JOB} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\n\r\n",
+            id="events",
+        ),
         pytest.param("GET /plotly.js HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 20, id="answers"),
     ],
 )
@@ -227,6 +294,7 @@ def test_a_client_that_takes_or_sends_nothing_is_cut_off_and_others_go_on(
     sent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dashboard_connections, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(dashboard_connections, "STRANGER_S", 0.5)
     monkeypatch.setattr(server, "LOOK_S", 0.01)
     with dashboard() as served, socket.socket() as slow, events(served, JOB) as pages:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

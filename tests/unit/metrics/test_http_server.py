@@ -70,6 +70,69 @@ def test_half_requests_hold_few_threads_and_each_for_a_short_time(server: SmallS
             each.close()
 
 
+@pytest.mark.parametrize("sent", [b"", b"GET /metrics HTTP/1.1\r\nHost"])
+def test_connections_that_wait_do_not_keep_a_scrape_out(sent: bytes) -> None:
+    server = SmallServer("127.0.0.1", 0, PAGE, connections=4, seconds=60)
+    held = [socket.create_connection(("127.0.0.1", server.server_port)) for _ in range(20)]
+    try:
+        for each in held:
+            with suppress(OSError):
+                each.sendall(sent)
+        for _ in range(5):
+            assert get(server.server_port) == (200, b"content")
+        assert handlers() <= 4
+    finally:
+        for each in held:
+            each.close()
+        server.close()
+
+
+def test_a_scrape_that_is_being_answered_keeps_its_place() -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def answer(accept: str) -> tuple[str, bytes]:
+        begun.set()
+        ended.wait(20)
+        return "text/plain", b"late"
+
+    server = SmallServer("127.0.0.1", 0, Page(answer), connections=1, seconds=60)
+    found: list[tuple[int, bytes]] = []
+    scrape = threading.Thread(target=lambda: found.append(get(server.server_port)))
+    scrape.start()
+    try:
+        assert begun.wait(20)
+        with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as other:
+            assert other.recv(10) == b"", "it is one too many"
+    finally:
+        ended.set()
+        scrape.join()
+        server.close()
+    assert found == [(200, b"late")]
+
+
+def test_a_name_of_another_site_that_points_to_this_host_gets_nothing() -> None:
+    server, guarded = (SmallServer("127.0.0.1", 0, each) for each in (PAGE, Page(PAGE.answer, "a-token")))
+    try:
+        for host in (
+            "evil.example",
+            f"127.0.0.1:{server.server_port}.evil.example",
+            "localhost.evil",
+            "[::1].evil",
+            "",
+        ):
+            assert get(server.server_port, {"Host": host}) == (421, b"")
+        for host in ("127.0.0.1", "localhost:9108", "[::1]:9108"):
+            assert get(server.server_port, {"Host": host})[0] == 200
+        with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as two:
+            two.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nHost: evil.example\r\n\r\n")
+            assert b" 421 " in two.recv(100)
+        behind_a_proxy = {"Host": "metrics.example", "Authorization": "Bearer a-token"}
+        assert get(guarded.server_port, behind_a_proxy)[0] == 200, "whoever has the token may come by any name"
+    finally:
+        server.close()
+        guarded.close()
+
+
 def _answer(port: int) -> tuple[int, bytes] | None:
     try:
         return get(port)

@@ -7,6 +7,7 @@ import re
 import stat
 import subprocess
 from collections.abc import Iterator, Mapping
+from ipaddress import ip_address, ip_network
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,12 +33,14 @@ def documents(file: Path) -> Iterator[Object]:
 
 
 APPLIED = [document for file in sorted(FOLDER.glob("*.yaml")) for document in documents(file)]
+CLUSTER = [document for file in sorted((FOLDER / "cluster").glob("*.yaml")) for document in documents(file)]
+"""The files for an administrator."""
 SECRETS = list(documents(FOLDER / "secrets.yaml.example"))
 
 
 def one(kind: str, name: str | None = None) -> Object:
     """The only object of this kind, or of this kind and name."""
-    (found,) = [o for o in APPLIED + SECRETS if o["kind"] == kind and name in (None, o["metadata"]["name"])]
+    (found,) = [o for o in APPLIED + CLUSTER + SECRETS if o["kind"] == kind and name in (None, o["metadata"]["name"])]
     return found
 
 
@@ -70,8 +73,10 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobConfig:
 def test_the_schemas_of_kubernetes_accept_every_object(version: str) -> None:
     validator: Any = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
     version = validator.latest_version() if version == "newest" else version
-    for each in [*APPLIED, *SECRETS, TEMPLATE]:
-        validator.validate(each, version, strict=True)
+    newer = "ValidatingAdmission"  # they are there from 1.30 on
+    for each in [*APPLIED, *SECRETS, TEMPLATE, *CLUSTER]:
+        if version != OLDEST or not each["kind"].startswith(newer):
+            validator.validate(each, version, strict=True)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +113,7 @@ def test_each_selector_finds_the_pods_that_it_means() -> None:
     budget = one("PodDisruptionBudget")["spec"]["selector"]["matchLabels"]
     assert selects(budget, TEMPLATE)
     assert not selects(budget, DRIVER)
-    policy = one("NetworkPolicy")["spec"]
+    policy = one("NetworkPolicy", "shop")["spec"]
     own = policy["ingress"][0]["from"][0]["podSelector"]["matchLabels"]
     assert own == policy["podSelector"]["matchLabels"]
     assert selects(own, TEMPLATE)
@@ -127,7 +132,9 @@ def test_the_ports_of_service_container_and_configuration_agree(job: JobConfig) 
         "metrics": job.metrics.prometheus_port,
     }
     probed = {driver[f"{kind}Probe"]["httpGet"]["port"] for kind in ("startup", "readiness", "liveness")}
-    assert probed == {"metrics"} == {port["port"] for port in one("NetworkPolicy")["spec"]["ingress"][1]["ports"]}
+    assert (
+        probed == {"metrics"} == {port["port"] for port in one("NetworkPolicy", "shop")["spec"]["ingress"][1]["ports"]}
+    )
     assert (job.metrics.prometheus_host, job.metrics.prometheus_token) == ("0.0.0.0", None), "the kubelet has no token"
 
 
@@ -171,6 +178,126 @@ def test_accounts_secrets_and_volumes_exist() -> None:
                 assert one("Secret", volume["secret"]["secretName"])
         assert [one("Secret", each["secretRef"]["name"]) for each in container(pod)["envFrom"]]
     assert {value for secret in SECRETS for value in secret["stringData"].values()} == {"REPLACE"}
+
+
+PORTS = {7078: "driver", 7079: "blocks", 9404: "metrics"}
+OWN = ("streams", DRIVER["metadata"]["labels"])
+EXECUTOR_POD = ("streams", TEMPLATE["metadata"]["labels"])
+PROMETHEUS = {"app.kubernetes.io/name": "prometheus"}
+METADATA = "169.254.169.254"
+
+
+def admits(rules: list[Object], way: str, peer: tuple[str, Mapping[str, str]] | str, port: int, protocol: str) -> bool:
+    """True if a rule of the namespace `streams` lets through a connection with a pod (its namespace and labels), or
+    with an address outside the cluster."""
+
+    def is_peer(each: Object) -> bool:
+        if isinstance(peer, str):
+            block = each.get("ipBlock")
+            address = ip_address(peer)
+            return (
+                block is not None
+                and address in ip_network(block["cidr"])
+                and not any(address in ip_network(left_out) for left_out in block["except"])
+            )
+        namespace, labels = peer
+        if "ipBlock" in each:
+            return False
+        wanted = each.get("namespaceSelector", {"matchLabels": {"kubernetes.io/metadata.name": "streams"}})
+        is_there = wanted.get("matchLabels", {}).items() <= {"kubernetes.io/metadata.name": namespace}.items()
+        return bool(is_there and each.get("podSelector", {}).get("matchLabels", {}).items() <= labels.items())
+
+    def is_port(each: Object) -> bool:
+        return each["protocol"] == protocol and each["port"] in (port, PORTS.get(port))
+
+    return any(
+        any(map(is_peer, rule[way])) and ("ports" not in rule or any(map(is_port, rule["ports"]))) for rule in rules
+    )
+
+
+def rules(pod: Object, way: str) -> list[Object]:
+    """The rules of all policies for a pod. Every way has a policy: without one, everything is let through."""
+    mine = [
+        each["spec"]
+        for each in APPLIED
+        if each["kind"] == "NetworkPolicy" and selects(each["spec"]["podSelector"]["matchLabels"], pod)
+    ]
+    mine = [each for each in mine if way in each["policyTypes"]]
+    assert mine
+    return [rule for each in mine for rule in each.get(way.lower(), [])]
+
+
+@PODS
+def test_no_pod_of_another_namespace_or_name_reaches_the_job(pod: Object) -> None:
+    incoming = rules(pod, "Ingress")
+    for port in PORTS:
+        for own in (OWN, EXECUTOR_POD):
+            assert admits(incoming, "from", own, port, "TCP")
+        for peer in (("other", PROMETHEUS), ("streams", PROMETHEUS), ("other", OWN[1]), ("monitoring", {"app": "x"})):
+            assert not admits(incoming, "from", peer, port, "TCP"), (peer, port)
+        assert admits(incoming, "from", ("monitoring", PROMETHEUS), port, "TCP") == (PORTS[port] == "metrics")
+
+
+@PODS
+def test_a_pod_that_is_taken_over_reaches_little(pod: Object) -> None:
+    outgoing = rules(pod, "Egress")
+    resolver = {"k8s-app": "kube-dns"}
+    assert admits(outgoing, "to", OWN, 7078, "TCP")
+    assert admits(outgoing, "to", EXECUTOR_POD, 40_000, "TCP")
+    assert admits(outgoing, "to", ("kube-system", resolver), 53, "UDP")
+    assert admits(outgoing, "to", "52.216.0.1", 443, "TCP")
+    assert admits(outgoing, "to", "10.0.0.1", 6443, "TCP") == (pod is DRIVER), "executors have no account"
+    for peer, port, protocol in (
+        (("other", {}), 8080, "TCP"), (("other", resolver), 53, "UDP"), (("kube-system", {"k8s-app": "x"}), 53, "UDP"),
+        ("8.8.8.8", 53, "UDP"), ("8.8.8.8", 53, "TCP"), ("52.216.0.1", 80, "TCP"), ("52.216.0.1", 22, "TCP"),
+        (METADATA, 80, "TCP"), (METADATA, 443, "TCP"), ("fd00:ec2::254", 443, "TCP"), ("fe80::1", 443, "TCP"),
+    ):  # fmt: skip
+        assert not admits(outgoing, "to", peer, port, protocol), (peer, port)
+
+
+def test_the_driver_has_no_right_that_reads_secrets_or_gives_more_rights() -> None:
+    rights = {
+        (resource, verb) for rule in one("Role")["rules"] for resource in rule["resources"] for verb in rule["verbs"]
+    }
+    assert {resource for resource, _ in rights} == {"pods", "configmaps", "services", "persistentvolumeclaims"}
+    assert not {verb for _, verb in rights} & {"*", "escalate", "bind", "impersonate", "update"}
+    assert {verb for resource, verb in rights if resource.startswith(("services", "pers"))} == {
+        "delete", "deletecollection", "list"
+    }  # fmt: skip
+    assert not [o for o in APPLIED if o["kind"].startswith("Cluster")], "nothing beyond the namespace"
+
+
+def test_the_namespace_refuses_pods_that_are_more_than_restricted() -> None:
+    labels = one("Namespace")["metadata"]["labels"]
+    assert {labels[f"pod-security.kubernetes.io/{mode}"] for mode in ("enforce", "audit", "warn")} == {"restricted"}
+    (commands,) = [
+        block for block in blocks((ROOT / "docs/kubernetes.md").read_text("utf-8"), "sh") if "cluster/" in block
+    ]
+    assert commands.splitlines()[0] == "kubectl apply -f deploy/kubernetes/cluster/"
+    assert f"-n {one('Namespace')['metadata']['name']} " in commands
+
+
+def test_the_admission_policy_names_what_executors_have() -> None:
+    policy, binding = one("ValidatingAdmissionPolicy"), one("ValidatingAdmissionPolicyBinding")["spec"]
+    spec = policy["spec"]
+    assert (spec["failurePolicy"], binding["validationActions"]) == ("Fail", ["Deny"])
+    assert binding["policyName"] == policy["metadata"]["name"]
+    namespace = binding["matchResources"]["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"]
+    assert namespace == one("Namespace")["metadata"]["name"]
+    (condition,) = spec["matchConditions"]
+    assert f"':{DRIVER['spec']['serviceAccountName']}'" in condition["expression"]
+    text = " ".join(each["expression"] for each in spec["validations"])
+    executor = container(TEMPLATE)
+    for name in (
+        TEMPLATE["spec"]["serviceAccountName"],
+        executor["image"],
+        executor["envFrom"][0]["secretRef"]["name"],
+    ):
+        assert f"'{name}'" in text
+    assert text.count("(") == text.count(")")
+    assert all({"emptyDir"} & volume.keys() for volume in TEMPLATE["spec"]["volumes"]), (
+        "the volumes that it lets through"
+    )
 
 
 @PODS

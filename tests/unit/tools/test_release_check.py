@@ -11,6 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.support.tools.places import ROOT
+from tools import release_check
 from tools.release_check import (
     LockedPackage,
     changelog_problems,
@@ -18,6 +19,8 @@ from tools.release_check import (
     licence_problems,
     locked_packages,
     metadata_problems,
+    needs_audit,
+    vulnerabilities,
     vulnerability_problems,
     wheel_problems,
     with_hashes,
@@ -164,6 +167,54 @@ def test_a_vulnerability_names_the_package_and_the_repair() -> None:
     ]
     (problem,) = vulnerability_problems(packages)
     assert problem.startswith("a 1 has the vulnerability PYSEC-1, repaired in 1.1")
+
+
+def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Take this script for pip-audit."""
+    program = folder / "pip-audit"
+    program.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setattr(release_check, "_program", lambda name: [str(program)])
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("echo 'Max retries exceeded' >&2; exit 1", "the scan was skipped, because no database is available"),
+        ("""echo '{"dependencies": [{"name": "a", "skip_reason": "x"}]}'""", "the scan was skipped"),
+        (
+            """echo '{"dependencies": [{"name": "a", "version": "1"}, {"name": "b", "skip_reason": "x"}]}'""",
+            "pypi does not know b",
+        ),
+    ],
+)
+def test_a_release_is_not_made_without_a_look_for_vulnerabilities(
+    script: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stand_in(tmp_path, monkeypatch, script)
+    assert vulnerabilities([], required=False) == []
+    assert "This is no check of a release" in capsys.readouterr().out
+    (problem,) = vulnerabilities([], required=True)
+    assert problem.startswith(says)
+
+
+def test_a_scan_of_everything_is_enough_for_a_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(tmp_path, monkeypatch, """echo '{"dependencies": [{"name": "a", "version": "1", "vulns": []}]}'""")
+    assert vulnerabilities([], required=True) == []
+    stand_in(tmp_path, monkeypatch, "echo 'an error of its own' >&2; exit 1")
+    for required in (True, False):
+        assert vulnerabilities([], required=required) == ["pip-audit failed: an error of its own"]
+
+
+def test_who_asks_for_a_release_or_names_its_version_needs_the_scan() -> None:
+    unreleased, released = "# Changelog\n\n## Unreleased\n", "# Changelog\n\n## 1.0.0 - 2026-01-01\n\n## Unreleased\n"
+    assert not needs_audit({}, unreleased)
+    assert not needs_audit({"REQUIRE_AUDIT": "0"}, unreleased)
+    assert not needs_audit({"REQUIRE_AUDIT": ""}, unreleased)
+    for asked in ("1", "yes", "true"):
+        assert needs_audit({"REQUIRE_AUDIT": asked}, unreleased)
+    for environment in ({}, {"REQUIRE_AUDIT": "0"}):
+        assert needs_audit(environment, released), "a version cannot be released without it"
 
 
 def test_the_locks_have_all_that_the_project_names() -> None:

@@ -26,7 +26,16 @@ NAME = "shop-totals"
 PAGE = (ROOT / "docs/projects.md").read_text("utf-8")
 COMMANDS = blocks(PAGE, "sh")[0].splitlines()
 FILES = [
-    *(".dockerignore", ".gitignore", "Dockerfile", "README.md", "data/orders/first.jsonl", "entrypoint.sh", "job.py"),
+    *(
+        ".dockerignore",
+        ".gitignore",
+        "Dockerfile",
+        "README.md",
+        "build.lock",
+        "data/orders/first.jsonl",
+        "entrypoint.sh",
+        "job.py",
+    ),
     *("job.yaml", "requirements.txt", "test_job.py"),
 ]
 
@@ -108,10 +117,24 @@ def test_its_image_copies_what_exists_and_nothing_that_is_ignored(project: Path)
     lines = instructions((project / "Dockerfile").read_text())
     sources = [each for line in lines if line.startswith("COPY") for each in line.split()[1:-1] if "--" not in each]
     context = [each for each in sources if not each.startswith("/")]
-    assert [each for each in context if "*" not in each and not (project / each).exists()] == []
+    missing = [each for each in context if "*" not in each and not (project / each).exists()]
+    assert missing == ["requirements.lock"], "who builds an image makes it first, and without it none is built"
     allowed = [line.removeprefix("!") for line in (project / ".dockerignore").read_text().splitlines()]
     assert allowed == ["*", *sorted(context)]
     assert lines[-1] == 'CMD ["run", "/app/job.py:app", "--config", "/app/job.yaml"]'
+
+
+def test_its_image_installs_nothing_without_a_hash(project: Path) -> None:
+    text = (project / "Dockerfile").read_text()
+    installs = re.findall(r"pip install (.*?)(?: && |$)", "\n".join(instructions(text)), re.MULTILINE)
+    assert len(installs) == 2
+    assert all(each.startswith("--require-hashes") for each in installs)
+    assert "--no-build-isolation" in installs[1], "what builds a package would have no hash"
+    assert (project / "build.lock").read_text() == (ROOT / "requirements" / "build.lock").read_text()
+    for page in (text, (project / "README.md").read_text(), PAGE):
+        assert "uv pip compile --generate-hashes" in page
+    assert "imagetools inspect" in text
+    assert not re.search(r"sha256:[0-9a-f]", text), "nobody knows which base is trusted"
 
 
 @pytest.mark.parametrize("name", ["Shop", "1st", "a b", "a--b", "a-", "-a", "a/b", "..", "", "a_b", "a" * 41, "ä"])
