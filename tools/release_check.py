@@ -2,7 +2,7 @@
 known vulnerabilities.
 
 `make release-check` runs it in the development environment. The SBOM of the dependencies at run time, in CycloneDX's
-JSON, is written to `build/penstock.cdx.json`.
+JSON, is written to `build/penstock.cdx.json`, and the wheel and the sdist that were checked to `build/dist`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -29,6 +30,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 SBOM = ROOT / "build" / "penstock.cdx.json"
+DIST = ROOT / "build" / "dist"
 NOT_AT_RUN_TIME = {"dev", "docs", "demo"}
 """The extras that no job uses. The packages of all others are in the SBOM."""
 SECTIONS = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"]
@@ -70,6 +72,8 @@ def main() -> None:
             *difference(release.wheel, release.direct),
             *metadata_problems(release.wheel, project["version"], (ROOT / "README.md").read_text(encoding="utf-8")),
         ]
+        shutil.rmtree(DIST, ignore_errors=True)
+        shutil.copytree(release.wheel.parent, DIST)
         print(f"{release.wheel.name}: {release.wheel.stat().st_size:,} bytes, {len(release.package)} files")
     problems += changelog_problems(project["version"], (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
     extras = project["optional-dependencies"].keys() - NOT_AT_RUN_TIME

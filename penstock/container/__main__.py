@@ -26,7 +26,7 @@ from penstock.file_modes import go_private
 from penstock.host.logs import log_path, log_to, page_path, setup_logging
 from penstock.host.machine import machine_id, watch_process
 from penstock.host.position_page import PositionPage, use_page, void_page
-from penstock.host.process import ignore_signals, settle
+from penstock.host.process import allow_files, ignore_signals, settle
 from penstock.host.socket_folders import make_socket_folder, remove_dead_folders
 from penstock.runtime.pandas_later import keep_pandas_out
 from penstock.state.copies import tasks_with_copies
@@ -49,6 +49,7 @@ def main() -> None:
     log = log_path(spec.log_directory, name, incarnation)
     watch_process(parent, lambda: _follow(parent, folder))
     ignore_signals()
+    allow_files()
     container = Container(name, incarnation)
     use_page(PositionPage.create(page_path(log)))
     check = TokenCheck(spec.secret, incarnation)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import gc
+import resource
 import signal
+from contextlib import suppress
 
 import pyarrow as pa
+
+_FILES = 1 << 16
 
 
 def ignore_signals() -> None:
@@ -17,6 +21,16 @@ def ignore_signals() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
         signal.siginterrupt(number, False)
+
+
+def allow_files() -> None:
+    """Let this process open as many files as its host allows, 65,536 at most. Shells allow 1,024, which strangers on a
+    port can take in a moment, before they are turned away."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):  # macOS has a lower limit than it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def settle() -> None:

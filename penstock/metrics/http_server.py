@@ -8,19 +8,23 @@ import ssl
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from email.message import Message
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socket import SHUT_RDWR
 from typing import Any
 
+from penstock.crowd import Crowd
 from penstock.http_hosts import Authority, is_loopback
 
 CONNECTIONS = 16
-"""Connections served at once. A further one takes the place of the oldest that has not sent its request. If there is
-none, it is closed; a client that asks again is served later."""
+"""Connections at once. One more takes the place of one whose request has not come: the oldest one of the host that has
+the most. If there is none, it is closed; a client that asks again is served later."""
+_END_SECONDS = 1.0
+"""The longest that a connection waits for the end of the one whose place it takes."""
 SECONDS = 10.0
 """The time limit of a connection, with its handshake, the request and the answer."""
-_LEAVING_S = 0.2
 
 
 class Page:
@@ -56,6 +60,16 @@ def _is_own(host: str) -> bool:
     return found is not None and is_loopback(found.host)
 
 
+@dataclass(eq=False, slots=True)
+class _Visit:
+    socket: socket.socket
+
+    def cut(self) -> None:
+        """From any thread."""
+        with suppress(OSError):
+            self.socket.shutdown(SHUT_RDWR)
+
+
 class SmallServer(ThreadingHTTPServer):
     """Serves one page, from threads of its own, until it is closed."""
 
@@ -78,48 +92,65 @@ class SmallServer(ThreadingHTTPServer):
         self._tls = tls
         self._seconds = seconds
         self._free = threading.BoundedSemaphore(connections)
-        self._waiting: dict[int, list[socket.socket]] = {}
-        """Thread -> the connection whose request has not come, the oldest first."""
+        self._crowd: Crowd[_Visit] = Crowd(connections)
+        """Connections whose request has not come."""
+        self._visits: dict[int, _Visit] = {}
+        """Thread -> its connection."""
+        self._lock = threading.Lock()
         self.address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         super().__init__((host, port), _Handler)
         self._thread = threading.Thread(target=self.serve_forever, name="penstock-http", daemon=True)
         self._thread.start()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._free.acquire(blocking=False) or (self._cut_oldest() and self._free.acquire(timeout=_LEAVING_S)):
-            super().process_request(request, client_address)
+        visit: Any = _Visit(request)
+        if self._free.acquire(blocking=False) or (self._cut_one() and self._free.acquire(timeout=_END_SECONDS)):
+            with self._lock:
+                self._crowd.add(visit, client_address[0])
+            try:
+                super().process_request(visit, client_address)
+            except RuntimeError:  # no thread is left
+                with self._lock:
+                    self._crowd.discard(visit)
+                self._free.release()
+                self.shutdown_request(request)
         else:
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Serve a connection. One that takes too long is cut off, in whatever state."""
-        held = self._waiting[threading.get_ident()] = [request]
-        timer = threading.Timer(self._seconds, lambda: _cut(held[-1]))
+        visit: _Visit = request
+        self._visits[threading.get_ident()] = visit
+        timer = threading.Timer(self._seconds, visit.cut)
         timer.daemon = True
         timer.start()
         try:
-            request.settimeout(self._seconds)
+            visit.socket.settimeout(self._seconds)
             if self._tls is not None:
-                wrapped = self._tls.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
-                held.append(wrapped)
-                wrapped.do_handshake()
-            super().process_request_thread(held[-1], client_address)
+                visit.socket = made = self._tls.wrap_socket(
+                    visit.socket, server_side=True, do_handshake_on_connect=False
+                )
+                made.do_handshake()
+            super().process_request_thread(visit.socket, client_address)
         except (OSError, ValueError):
-            self.shutdown_request(held[-1])
+            self.shutdown_request(visit.socket)
         finally:
             timer.cancel()
             self.has_come()
+            self._visits.pop(threading.get_ident(), None)
             self._free.release()
 
     def has_come(self) -> None:
-        """Called by the thread of a connection once its request is answered, or it has ended."""
-        self._waiting.pop(threading.get_ident(), None)
+        """Called by the thread of a connection once its request has come, or it has ended."""
+        with self._lock:
+            self._crowd.discard(self._visits[threading.get_ident()])
 
-    def _cut_oldest(self) -> bool:
-        with suppress(StopIteration, RuntimeError, KeyError):  # others begin and end meanwhile
-            _cut(self._waiting.pop(next(iter(self._waiting)))[-1])
-            return True
-        return False
+    def _cut_one(self) -> bool:
+        with self._lock:
+            found = self._crowd.remove_one()
+        if found is not None:
+            found.cut()
+        return found is not None
 
     def handle_error(self, request: Any, client_address: Any) -> None: ...
 
@@ -152,11 +183,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *args: Any) -> None:
         """Log nothing: anybody can send many requests."""
-
-
-def _cut(connection: socket.socket) -> None:
-    with suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
 
 
 def tls_context(certificate: str, key: str) -> ssl.SSLContext:

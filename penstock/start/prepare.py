@@ -28,6 +28,7 @@ from penstock.graph.keyed import check_keys
 from penstock.graph.specs import ApplicationGraph
 from penstock.graph.topology import Topology, plan_topology
 from penstock.job.identity import known_uid, settle
+from penstock.job.owned_streams import OwnedStreams
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
 from penstock.outbox.unpublished import OwedOutput, Unpublished
@@ -230,8 +231,10 @@ def prepare(
     streams = streams.owing(owed.streams, config)
     publisher = publisher_name(owed, uid, paths)
     _check_debts(owed, view, publisher, streams, tasks, lambda: log.read(on_damage))
-    intermediate = _begin_streams(graph, plan, streams, tasks, owner_of_intermediates(paths.root, uid))
-    output_partitions = _create_outputs(streams, tasks)
+    owned, mine = OwnedStreams(objects, paths), owner_of_intermediates(paths.root, uid)
+    new = streams.create_intermediates(tasks, mine, owned)
+    intermediate = begin_streams(declared_streams(graph), plan.kept, streams.intermediate_ends(), new)
+    output_partitions = _create_outputs(streams, tasks, owned)
     warn_of_going_back(streams.exactly_once, plan, view)
     claim = log.claim(request.run_id, on_damage)
     if log.known().latest_before(claim) != view.latest:
@@ -382,16 +385,8 @@ def _check_debts(
     warn_of_new_outputs(owed, recorded, streams)
 
 
-def _begin_streams(
-    graph: ApplicationGraph, plan: StartPlan, streams: JobStreams, tasks: int, owner: str
-) -> dict[SystemStream, Intermediate]:
-    """Create the durable intermediate streams that are missing. Returns where the run begins in each."""
-    new = streams.create_intermediates(tasks, owner)
-    return begin_streams(declared_streams(graph), plan.kept, streams.intermediate_ends(), new)
-
-
-def _create_outputs(streams: JobStreams, tasks: int) -> dict[str, int]:
-    partitions = streams.create_outputs(tasks)
+def _create_outputs(streams: JobStreams, tasks: int, owned: OwnedStreams) -> dict[str, int]:
+    partitions = streams.create_outputs(tasks, owned)
     for stream in set(streams.outputs) - set(streams.fenced):
         logger.warning(
             "the system of the output `%s` does not fence writers: a driver that lost this job may still append to it",

@@ -6,13 +6,15 @@ import hashlib
 import json
 import shutil
 import sqlite3
+import uuid
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import penstock as ps
 from penstock.api.retention import StreamRetention
-from penstock.api.ssp import SystemStreamPartition
+from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.id import CheckpointId
 from penstock.documents import decode_format
 from penstock.drain.progress import DrainProgress, StageDrain
@@ -21,6 +23,7 @@ from penstock.errors import CorruptError, IncompatibleError, PenstockError
 from penstock.job.audit_log import FORMAT, AuditEntry
 from penstock.job.identity import JobIdentity
 from penstock.job.lease import LeaseHolder, LeaseState
+from penstock.job.owned_streams import OwnedStreams
 from penstock.job.paths import JobPaths
 from penstock.job.shown_metrics import MetricsBoard, ShownRun
 from penstock.metrics.samza import Origin, samza_messages
@@ -33,6 +36,7 @@ from penstock.state.copies import LocalCopies
 from penstock.state.engines.memory import MemoryEngine
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.local import LocalSystem
+from penstock.system.memory import MemorySystem
 from tests.support.tools.places import GOLDEN
 
 OBJECTS, PATHS = open_store("memory://formats"), JobPaths("flights", "1")
@@ -117,6 +121,25 @@ def golden(name: str) -> bytes:
 def test_the_lease() -> None:
     assert LeaseState.decode(golden("lease-format1.json"), "k") == LEASE
     assert LEASE.encode() == golden("lease-format1.json")
+
+
+def test_the_owners_of_streams_in_the_folder_of_a_job() -> None:
+    stream, paths = SystemStream("kafka", "log"), JobPaths("counts", "1")
+    mine = "job counts-1 (uid 0123456789ab), store words"
+    system = MemorySystem("kafka")
+    admin = system.admin()
+    admin.create_stream("log", 1)
+    identity = admin.stream_identity("log")
+    with closing(open_store(f"memory://{uuid.uuid4().hex}")) as objects:
+        owned = OwnedStreams(objects, paths)
+        assert owned.own(stream, admin, mine, lambda: None) == mine
+        key = paths.metadata("owned-streams", f"kafka.log {identity}")
+        assert objects.get(key) == golden("owned-stream-format1.json")
+        system.owners.clear()
+        system.writer(None).append(SystemStreamPartition("kafka", "log", 0), [(0, None, b"m")])
+        assert owned.keeps_from(stream, admin) is None
+        key = paths.metadata("written-outputs", f"kafka.log {identity}")
+        assert objects.get(key) == golden("written-output-format1.json")
 
 
 def test_the_identity() -> None:

@@ -144,6 +144,7 @@ def test_a_folder_that_is_not_ours(tmp_path: Path) -> None:
         tmp_path.chmod(0o700)
 
 
+@pytest.mark.attack
 def test_nobody_else_reads_what_is_in_a_folder_but_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a process with a private umask, too."""
     before = os.umask(0o022)

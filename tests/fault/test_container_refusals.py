@@ -53,6 +53,7 @@ def _read_one(client: flight.FlightClient, options: flight.FlightCallOptions) ->
     return reader.read_chunk()
 
 
+@pytest.mark.attack
 def test_calls_without_the_right_token_are_refused_and_logged_once(container: ContainerProcess, job: Job) -> None:
     address = container.address
     me = address.incarnation
@@ -79,6 +80,7 @@ def test_calls_without_the_right_token_are_refused_and_logged_once(container: Co
     assert SECRET not in " ".join(psutil.Process(address.pid).cmdline())
 
 
+@pytest.mark.attack
 def test_a_stranger_on_a_freed_port_gets_nothing_that_another_container_accepts(
     tmp_path: Path, container: ContainerProcess
 ) -> None:
@@ -122,6 +124,7 @@ class _Ears(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         self._heard.append(headers)
 
 
+@pytest.mark.attack
 def test_garbage_bytes_on_the_port(container: ContainerProcess, job: Job) -> None:
     port = urlsplit(container.address.tcp_uri).port
     assert port is not None
@@ -143,6 +146,7 @@ def test_garbage_bytes_on_the_port(container: ContainerProcess, job: Job) -> Non
     job.run_batch(1, messages(10))
 
 
+@pytest.mark.attack
 def test_malformed_calls_are_errors_and_the_container_goes_on(container: ContainerProcess, job: Job) -> None:
     address = container.address
     client, options = flight.connect(address.tcp_uri), call_options(SECRET, address.incarnation, DEADLINE_S)

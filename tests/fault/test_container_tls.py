@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import psutil
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
@@ -18,6 +19,7 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from penstock.batch.batch import Batch
+from penstock.container.process.gate import STRANGERS
 from penstock.errors import ContainerLostError, PenstockError
 from penstock.wire.auth import call_options
 from penstock.wire.calls import CLOSE, START_RUN
@@ -27,6 +29,7 @@ from penstock.wire.protocol import Identity, NoArguments, StartRun
 from penstock.wire.tls import TlsIdentity, connect, new_identity
 from tests.support.apps.container_app import oracle
 from tests.support.processes.containers import SECRET, ContainerProcess, Job, stored, wait_until
+from tests.support.processes.silent_caller import SilentCaller
 
 CALLER = new_identity("client")
 
@@ -69,6 +72,7 @@ def test_a_caller_of_the_run_is_served_on_the_port_and_on_the_socket(container: 
     assert is_served(container.client)
 
 
+@pytest.mark.attack
 def test_no_one_else_is_served(container: ContainerProcess) -> None:
     plain = container.address.tcp_uri.replace("grpc+tls", "grpc")
     for client in (by_port(container, new_identity("client")), by_port(container, None, plain)):
@@ -84,6 +88,7 @@ def test_no_one_else_is_served(container: ContainerProcess) -> None:
     assert is_served(by_port(container, CALLER))
 
 
+@pytest.mark.attack
 def test_a_caller_talks_to_no_other_server(tmp_path: Path, container: ContainerProcess) -> None:
     """Not to one that has the callers' own key, nor to another container of the run."""
     heard: list[str] = []
@@ -145,6 +150,7 @@ def test_a_renewed_port_has_other_certificates_and_the_heartbeats_go_over_to_it(
     assert losses == []
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("tls", [CALLER, pytest.param(None, marks=pytest.mark.slow)], ids=["tls", "clear"])
 def test_what_strangers_send_does_not_fill_the_memory(tmp_path: Path, tls: TlsIdentity | None) -> None:
     """The first message of a call reaches gRPC before the call's headers reach Flight."""
@@ -165,6 +171,36 @@ def test_what_strangers_send_does_not_fill_the_memory(tmp_path: Path, tls: TlsId
         container.kill()
 
 
+@pytest.mark.attack
+@pytest.mark.parametrize("tls", [CALLER, pytest.param(None, marks=pytest.mark.slow)], ids=["tls", "clear"])
+def test_silent_connections_take_few_files_and_threads_and_keep_no_caller_out(
+    tmp_path: Path, tls: TlsIdentity | None
+) -> None:
+    """However many a stranger opens, and whenever one is ended. Callers that were there before stay."""
+    container = ContainerProcess(tmp_path, tls=tls)
+    uri = urlsplit(container.address.tcp_uri)
+    process = psutil.Process(container.address.pid)
+    listening = by_port(container, tls)
+    losses: list[str | None] = []
+    with ExitStack() as undo:
+        undo.callback(container.kill)
+        stranger = undo.enter_context(SilentCaller(uri.hostname or "", uri.port or 0))
+        listening.listen(lambda lost: losses.append(lost.lost))
+        wait_until(lambda: listening.last_beat, "a beat")
+        files, threads = process.num_fds(), process.num_threads()
+        stranger.open(1_500)
+        assert is_served(by_port(container, tls))
+        wait_until(lambda: process.num_fds() - files < 4 * STRANGERS, "few open files", 10)
+        assert process.num_threads() - threads < 3 * STRANGERS
+        for _ in range(4):
+            stranger.open(50)
+            assert is_served(by_port(container, tls))
+        at = listening.last_beat_at
+        wait_until(lambda: listening.last_beat_at > at, "a beat on a connection of before")
+        assert losses == []
+
+
+@pytest.mark.attack
 def test_strangers_keep_no_caller_out_of_a_port_in_clear_and_callers_send_what_they_like(tmp_path: Path) -> None:
     container = ContainerProcess(tmp_path)
     uri = urlsplit(container.address.tcp_uri)
@@ -195,6 +231,7 @@ def is_closed(host: str | None, port: int | None) -> bool:
     return False
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("tls", [CALLER, None], ids=["tls", "clear"])
 def test_what_an_eavesdropper_reads(tmp_path: Path, tls: TlsIdentity | None) -> None:
     container = ContainerProcess(tmp_path, tls=tls)

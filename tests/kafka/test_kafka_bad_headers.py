@@ -26,7 +26,7 @@ from tests.support.streams.kafka import new_name
 from tests.support.streams.kafka_stranger import send_bad_header
 from tests.support.streams.kafka_writers import job_state, keys, publish, records, written_end
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.attack, pytest.mark.kafka]
 
 KEY = "the key of this root, 32 characters or more"
 

@@ -10,6 +10,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, NotFoundError
@@ -20,11 +22,12 @@ from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import AdminContext, StoreMarker
 from penstock.state.backends.changelog_stream.admin import ChangelogStreamAdmin
 from penstock.state.backends.changelog_stream.factory import ChangelogStreamFactory
-from penstock.system.kafka.own_topics.owners import TOPIC
+from penstock.system.kafka.own_topics.owners import TOPIC, Owners
 from penstock.testing.kafka_broker import KafkaBroker
 from penstock.testing.state_backend_contract import BackendHarness
 from tests.kafka.test_kafka_changelog import Job
-from tests.support.streams.kafka import new_topic
+from tests.support.jobs.home import wait_until
+from tests.support.streams.kafka import QUIET, TIMEOUT_S, new_topic
 from tests.support.streams.kafka_streams import kafka_system
 from tests.support.tools.cli import call, own_home
 
@@ -56,6 +59,7 @@ def admin_of(
     return ChangelogStreamFactory().admin(context)
 
 
+@pytest.mark.attack
 def test_an_empty_topic_is_given_to_two_jobs_at_once(
     kafka_broker: KafkaBroker, objects: ObjectStore, tmp_path: Path
 ) -> None:
@@ -154,6 +158,7 @@ def test_a_topic_that_was_created_again_restores_nothing(
             assert job.harness.restore(markers["first"]) == task.content() == job.replayed()
 
 
+@pytest.mark.attack
 @pytest.mark.slow
 def test_the_owners_were_lost(kafka_broker: KafkaBroker, objects: ObjectStore, tmp_path: Path) -> None:
     """The topic that says whose a changelog is was deleted: the job's folder knows it, others are refused."""
@@ -170,3 +175,55 @@ def test_the_owners_were_lost(kafka_broker: KafkaBroker, objects: ObjectStore, t
         job.harness.backup(2)
         with closing(kafka_system(kafka_broker).admin()) as streams:
             assert str(streams.owner(job.stream)).endswith("store first")
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    "key", ["", "the key of this root, 32 characters or more"], ids=["without a key", "with a key"]
+)
+def test_a_claim_is_compacted_away_and_a_stranger_claims_the_topic(
+    kafka_broker: KafkaBroker, objects: ObjectStore, tmp_path: Path, key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The job goes on, with its state; another one gets nothing."""
+    job = Job(kafka_broker, objects, tmp_path, KEPT, **({"job.root.key": key} if key else {}))
+    plain = Producer(kafka_broker.client_options(), logger=QUIET)
+
+    def put(*records: tuple[bytes, bytes | None]) -> None:
+        for name, value in records:
+            plain.produce(TOPIC, value, name)
+        assert plain.flush(TIMEOUT_S) == 0
+
+    with closing(job.harness), closing(open_store(f"memory://{tmp_path}")) as others:
+        with closing(job.harness.backup(1)) as task:
+            markers = task.commit(first={b"a": b"1"})
+        with closing(Owners(job.system.options)) as owners, closing(job.system.admin()) as streams:
+            identity = streams.stream_identity(job.stream)
+            (claim,) = owners.read().claims[str(identity)]
+            forged = b'{"format":1,"stream":"s","owner":"job other-1 (uid uidother), store first"}'
+            put((f"owner/{identity}/{claim}".encode(), None), (f"owner/{identity}/x".encode(), forged))
+            assert str(streams.owner(job.stream)).endswith("store first"), "it is taken back by nobody"
+        change_owners_topic(kafka_broker, {"segment.ms": "100", "min.cleanable.dirty.ratio": "0.0"})
+
+        def is_gone() -> bool:
+            put((b"others", b"a new segment"))
+            with closing(Owners(job.system.options)) as owners:
+                return claim not in owners.read().claims[str(identity)]
+
+        wait_until(is_gone, "the brokers compact the claim away")
+        refused = admin_of(job.harness, others, "another")
+        with closing(refused), pytest.raises(ConfigError, match="another owner: job other-1"):
+            refused.create_resources(1)
+        with closing(job.harness.backup(2, markers)) as task:
+            markers = task.commit_changes({"first": {b"b": b"2"}})
+        assert job.harness.restore(markers["first"]) == {b"a": b"1", b"b": b"2"}
+        assert "somebody has forged or removed" in caplog.text
+
+
+def change_owners_topic(broker: KafkaBroker, settings: dict[str, str]) -> None:
+    """Change settings of the topic of owners."""
+    admin = AdminClient(broker.client_options(), logger=QUIET)
+    changes = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=changes)
+    admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)

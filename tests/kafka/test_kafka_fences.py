@@ -46,6 +46,7 @@ def test_that_another_epoch_has_taken_over_is_raised_and_not_logged(
     assert [record for record in caplog.records if record.levelno > logging.DEBUG] == []
 
 
+@pytest.mark.attack
 def test_forged_records_in_the_topics_of_penstock_stop_no_job(
     options: KafkaOptions, name: str, here: SystemStreamPartition, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -38,7 +38,7 @@ from tests.support.streams.kafka_writers import job_state, keys, other, publish,
 from tests.support.world.kafka_once_world import KafkaOnceWorld
 from tests.support.world.sums_job import TASKS
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.attack, pytest.mark.kafka]
 
 KEY = "the key of this root, 32 characters or more"
 

@@ -443,6 +443,7 @@ def test_what_another_schema_reads_can_be_put_back(written: Typed, read: Typed, 
 # Bytes from outside.
 
 
+@pytest.mark.attack
 @given(typed=schemas(), data=st.data())
 def test_damaged_bytes_are_refused_or_are_values(typed: Typed, data: st.DataObject) -> None:
     schema, values = typed
@@ -524,6 +525,7 @@ ATTACKS: list[tuple[Any, bytes]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(("schema", "data"), ATTACKS, ids=lambda each: str(each)[:40])
 def test_bytes_that_would_cost_more_than_they_are_are_refused(schema: Any, data: bytes) -> None:
     """The schema is also a registry's, with another one that reads it, and that of a field that is passed over."""
@@ -549,6 +551,7 @@ def test_the_budget_is_the_same_for_writing() -> None:
             serde.to_bytes(value)
 
 
+@pytest.mark.attack
 def test_schemas_that_exceed_the_budget_are_refused() -> None:
     deep: Any = "null"
     for _ in range(1100):

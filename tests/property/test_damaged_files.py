@@ -71,6 +71,7 @@ def test_the_files_themselves_are_read(name: str) -> None:
             read(data)
 
 
+@pytest.mark.attack
 @pytest.mark.few(4)
 @pytest.mark.parametrize("name", PARSERS)
 @given(st.data())

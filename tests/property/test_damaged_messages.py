@@ -514,6 +514,7 @@ def test_what_is_whole_is_read(name: str) -> None:
         CODECS[name].read(data)
 
 
+@pytest.mark.attack
 @pytest.mark.few(40)
 @pytest.mark.parametrize("name", CODECS)
 @given(st.data())
@@ -549,6 +550,7 @@ def filled(whole: bytes, filler: bytes, at: int) -> Callable[[int], bytes]:
     return lambda size: whole[:at] + filler * (size // len(filler)) + whole[at:]
 
 
+@pytest.mark.attack
 @pytest.mark.few(40)
 @pytest.mark.parametrize("name", CODECS)
 def test_what_is_much_longer_takes_no_more_work_for_a_byte(name: str) -> None:

@@ -341,6 +341,7 @@ def test_the_golden_document_is_read(name: str) -> None:
     assert conforms(found, form.reads), found
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("name", FORMATS)
 def test_any_value_at_any_place_is_read_or_refused(name: str) -> None:
     form = FORMATS[name]
@@ -351,6 +352,7 @@ def test_any_value_at_any_place_is_read_or_refused(name: str) -> None:
             check(form, without(form.document, path))
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("name", FORMATS)
 def test_what_is_nested_deeply_is_refused(name: str) -> None:
     form = FORMATS[name]
@@ -368,6 +370,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.attack
 @given(st.data())
 @examples(6)
 def test_any_json_at_any_places_is_read_or_refused(data: st.DataObject) -> None:
@@ -379,6 +382,7 @@ def test_any_json_at_any_places_is_read_or_refused(data: st.DataObject) -> None:
     check(form, document)
 
 
+@pytest.mark.attack
 @given(st.binary(max_size=200))
 @examples(2)
 def test_any_bytes_are_refused(data: bytes) -> None:
@@ -415,6 +419,7 @@ SSP = SystemStreamPartition("local", "s", 0)
 CELLS = ["text", b"blob", 1.5, -1, 0, 7, 2**62]
 
 
+@pytest.mark.attack
 @pytest.mark.few(30)
 @pytest.mark.parametrize(
     ("table", "column"),

@@ -23,6 +23,8 @@ from penstock.system.files.formats import read_rows
 from penstock.system.files.text import SourceFile
 from tests.support.tools.places import ROOT
 
+pytestmark = pytest.mark.attack
+
 READS = """
 import resource, sys
 from penstock.errors import CorruptError

@@ -16,13 +16,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from penstock.crowd import Crowd
+
 logger = logging.getLogger(__name__)
 _STRANGERS_BYTES = 256 << 10
 """Bytes that a connection may send before a call on it has had the container's token: much more than a first
 heartbeat."""
-_STRANGERS = 64
+STRANGERS = 64
 """Most connections at a time on which no call has had the token yet."""
-_STRANGERS_SECONDS = 20.0
+STRANGERS_SECONDS = 20.0
 _CHUNK = 256 << 10
 
 
@@ -31,7 +33,7 @@ class _Connection:
     outside: socket.socket
     inside: socket.socket
     admitted: threading.Event = field(default_factory=threading.Event)
-    until: float = field(default_factory=lambda: time.monotonic() + _STRANGERS_SECONDS)
+    until: float = field(default_factory=lambda: time.monotonic() + STRANGERS_SECONDS)
 
     def close(self) -> None:
         """End both directions. From any thread."""
@@ -73,7 +75,8 @@ class Gate:
         self._listener = socket.create_server(address[:2], family=family, backlog=128)
         self.port: int = self._listener.getsockname()[1]
         self._strangers: dict[str, _Connection] = {}
-        """By the name of their socket, the oldest first."""
+        """By the name of their socket."""
+        self._crowd: Crowd[str] = Crowd(STRANGERS)
         self._lock = threading.Lock()
         threading.Thread(target=self._accept, name="gate", daemon=True).start()
 
@@ -81,7 +84,7 @@ class Gate:
         name = peer.rpartition("/")[2]
         if name in self._strangers:
             with self._lock:
-                connection = self._strangers.pop(name, None)
+                connection = self._forget(name)
             if connection is not None:
                 connection.admitted.set()
 
@@ -94,7 +97,7 @@ class Gate:
     def _accept(self) -> None:
         for number in itertools.count():
             try:
-                outside, _ = self._listener.accept()
+                outside, (address, *_) = self._listener.accept()
             except OSError as error:
                 if self._listener.fileno() < 0:
                     return
@@ -102,18 +105,18 @@ class Gate:
                 time.sleep(0.1)  # too many open files, which pass
                 continue
             try:
-                self._begin(outside, str(number))
+                self._begin(outside, address, str(number))
             except (OSError, RuntimeError) as error:  # no file descriptor, or no thread, is left
                 logger.warning("a connection was refused: %s", error)
                 outside.close()
 
-    def _begin(self, outside: socket.socket, name: str) -> None:
+    def _begin(self, outside: socket.socket, address: str, name: str) -> None:
         outside.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         inside = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection = _Connection(outside, inside)
         with self._lock:
-            crowd = list(self._strangers)
-            oldest = self._strangers.pop(crowd[0]) if len(crowd) >= _STRANGERS else None
+            out = self._crowd.add(name, address)
+            oldest = None if out is None else self._strangers.pop(out)
             self._strangers[name] = connection
         if oldest is not None:
             oldest.close()
@@ -126,9 +129,14 @@ class Gate:
                 path.unlink()
             threading.Thread(target=self._pass_on, args=(name, connection), name="gate-connection", daemon=True).start()
         except BaseException:
-            self._strangers.pop(name, None)
+            with self._lock:
+                self._forget(name)
             inside.close()
             raise
+
+    def _forget(self, name: str) -> _Connection | None:
+        self._crowd.discard(name)
+        return self._strangers.pop(name, None)
 
     def _pass_on(self, name: str, connection: _Connection) -> None:
         """Copy both directions until one of them ends: gRPC uses no half of a connection."""
@@ -140,7 +148,7 @@ class Gate:
         finally:
             connection.close()
             with self._lock:
-                self._strangers.pop(name, None)
+                self._forget(name)
             connection.outside.close()
             connection.inside.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import pyarrow as pa
 from penstock.container.epoch.container import Container
 from penstock.container.process.gate import Gate
 from penstock.container.process.server import ContainerServer
+from penstock.container.process.visitors import Visitors
 from penstock.errors import PenstockError
 from penstock.wire.address import ContainerSpec
 from penstock.wire.auth import TokenCheck
@@ -37,10 +38,11 @@ class ContainerPort:
         self.gate: Gate | None = None
         self.certificate: str | None = None
         if spec.tls:
-            self._server, self.uri, self.certificate = self._serve(spec.callers)
+            self._end, self.uri, self.certificate = self._serve(spec.callers)
         else:
             with _explained(spec):
                 self.gate = Gate(_host(spec), folder)
+            self._end = self.gate.shutdown
             self.uri = _reached(spec, self.gate.port)
 
     def renew(self, callers: str) -> RenewedPort:
@@ -51,24 +53,36 @@ class ContainerPort:
         if self.gate is not None:
             raise PenstockError("this container's port does not speak TLS, and has no certificate to renew")
         with self._lock:
-            retired = threading.Timer(_GRACE_SECONDS, self._server.shutdown)
-            self._server, self.uri, self.certificate = self._serve(callers)
+            retired = threading.Timer(_GRACE_SECONDS, self._end)
+            self._end, self.uri, self.certificate = self._serve(callers)
             retired.daemon = True
             retired.start()
             return RenewedPort(self.uri, self.certificate, callers)
 
     def shutdown(self) -> None:
-        (self.gate or self._server).shutdown()
+        self._end()
 
-    def _serve(self, callers: str | None) -> tuple[ContainerServer, str, str]:
+    def _serve(self, callers: str | None) -> tuple[Callable[[], None], str, str]:
+        """Open a port. Returns what closes it, its URI, and its certificate."""
         if callers is None:
             raise PenstockError("nothing says which certificate the callers of the container's port have")
-        tls = new_identity("server")
+        tls, visitors = new_identity("server"), Visitors()
         with _explained(self._spec):
             server = ContainerServer(
-                _uri(self._spec, _host(self._spec), 0), self._container, self._check, tls=tls, callers=callers
+                _uri(self._spec, _host(self._spec), 0),
+                self._container,
+                self._check,
+                visitors.admit,
+                tls,
+                callers,
             )
-        return server, _reached(self._spec, server.port), tls.certificate
+        visitors.watch(server.port)
+
+        def end() -> None:
+            server.shutdown()
+            visitors.close()
+
+        return end, _reached(self._spec, server.port), tls.certificate
 
 
 @contextmanager

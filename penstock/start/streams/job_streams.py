@@ -23,6 +23,7 @@ from penstock.errors import (
     SystemAwayError,
 )
 from penstock.graph.specs import ApplicationGraph
+from penstock.job.owned_streams import OwnedStreams
 from penstock.refusals import Refusals
 from penstock.side.plan import side_input_of, side_streams
 from penstock.start.streams.grouping import Grouping, group_inputs
@@ -179,8 +180,12 @@ class JobStreams:
         """Assign the inputs' partitions to tasks. Raises ConfigError as `group_inputs`."""
         return group_inputs(ssps, self.broadcast, self.least_tasks)
 
-    def create_outputs(self, partitions: int) -> dict[str, int]:
+    def create_outputs(self, partitions: int, owned: OwnedStreams) -> dict[str, int]:
         """Partitions of every output; one that does not exist is created with as many as there are tasks.
+
+        Args:
+            partitions: how many tasks there are.
+            owned: what the job's folder knows of the owners of streams.
 
         Raises:
             IncompatibleError: an output that exists has another retention than the configuration says.
@@ -202,7 +207,7 @@ class JobStreams:
                 )
             if stream in self.retention:
                 admin.create_stream(stream.stream, counts[str(stream)], self.retention[stream])  # refuses another one
-            if (owner := admin.owner(stream.stream)) is not None:
+            if (owner := owned.keeps_from(stream, admin)) is not None:
                 raise ConfigError(
                     f"the output `{stream}` is {owned_stream(owner)} that only its owner writes: {owner}. Name another "
                     "output"
@@ -214,12 +219,13 @@ class JobStreams:
         found = {str(own): self.admins[own.system].record_limits(own.stream) for own in self.exactly_once}
         return {name: limits for name, limits in found.items() if limits != RecordLimits()}
 
-    def create_intermediates(self, tasks: int, owner: str) -> frozenset[SystemStream]:
+    def create_intermediates(self, tasks: int, owner: str, owned: OwnedStreams) -> frozenset[SystemStream]:
         """Make the durable intermediate streams with a partition for each task, where they are missing, and own them.
 
         Args:
             tasks: how many the job has.
             owner: the text by which streams name the job as their owner.
+            owned: what the job's folder knows of that.
 
         Returns:
             The streams that were not the job's before, where the system keeps owners.
@@ -240,10 +246,12 @@ class JobStreams:
                 ) from error
             if not self.systems[stream.system].keeps_owners:
                 continue
-            if admin.owner(stream.stream) is None:
+
+            def check_new(stream: SystemStream = stream, admin: SystemAdmin = admin) -> None:
                 _refuse_messages(stream, admin)
                 new.add(stream)
-            if (found := admin.own(stream.stream, owner)) != owner:
+
+            if (found := owned.own(stream, admin, owner, check_new)) != owner:
                 raise ConfigError(
                     f"the intermediate stream `{stream}` belongs to another owner: {found}. This is {owner}. Name "
                     "another stream in `through`. If the owner's job was deleted, "

@@ -16,6 +16,7 @@ import pytest
 from tests.support.tools.places import ROOT
 
 pytestmark = [
+    pytest.mark.attack,
     pytest.mark.spark,
     pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user"),
 ]

@@ -39,6 +39,7 @@ def test_readers_see_only_what_the_application_sent() -> None:
     assert read_user_messages(messages) == ([(4, 1, b"k", b"v"), (6, 3, b"k", None), (7, 4, None, b"")], 0)
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(
     "value",
     [

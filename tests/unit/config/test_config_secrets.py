@@ -124,6 +124,7 @@ def test_a_command_runs_only_if_its_value_counts(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.attack
 def test_the_command_line_takes_no_secret() -> None:
     said = refusal(f"spark.authenticate.secret={HIDDEN}")
     assert "every user of this machine can read what is on a command line" in said
@@ -133,6 +134,7 @@ def test_the_command_line_takes_no_secret() -> None:
     assert load("spark.authenticate.secret=", given={"spark.authenticate.secret": HIDDEN}).spark
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(
     "assignment",
     [f"spark.password:{HIDDEN}", f"spark.password {HIDDEN}", f"password:{HIDDEN}", f" {HIDDEN}", f"={HIDDEN}"],
@@ -141,6 +143,7 @@ def test_a_secret_with_the_wrong_sign_is_not_shown(assignment: str) -> None:
     assert "expected `-c key=value`" in refusal(assignment)
 
 
+@pytest.mark.attack
 def test_a_value_that_does_not_fit_is_not_shown_where_it_is_secret(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text(f"spark.a.password: [{HIDDEN}, b]\ntask.commit.ms: ${{env:PENSTOCK_TEST_SECRET_MS}}\n")

@@ -8,7 +8,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -43,6 +43,7 @@ def handlers() -> int:
     return sum("process_request_thread" in each.name for each in threading.enumerate())
 
 
+@pytest.mark.attack
 def test_half_requests_hold_few_threads_and_each_for_a_short_time(server: SmallServer) -> None:
     before = handlers()
     halves = [socket.create_connection(("127.0.0.1", server.server_port)) for _ in range(60)]
@@ -140,6 +141,19 @@ def _answer(port: int) -> tuple[int, bytes] | None:
         return None
 
 
+@pytest.mark.attack
+def test_whoever_holds_all_places_keeps_nobody_out() -> None:
+    server = SmallServer("127.0.0.1", 0, PAGE, connections=4, seconds=60)
+    with ExitStack() as undo:
+        undo.callback(server.close)
+        for _ in range(3):
+            for _ in range(20):
+                undo.enter_context(socket.create_connection(("127.0.0.1", server.server_port), timeout=20))
+            assert get(server.server_port) == (200, b"content")
+        assert handlers() <= 4
+
+
+@pytest.mark.attack
 def test_a_request_that_drips_is_cut_off(server: SmallServer) -> None:
     began = time.monotonic()
     with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as slow:
@@ -151,6 +165,7 @@ def test_a_request_that_drips_is_cut_off(server: SmallServer) -> None:
     assert time.monotonic() - began < 10
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("sent", [b"\x00" * 1000, b"GET " + b"/" * 100_000, b"GET / HTTP/1.1\r\n" + b"a:b\r\n" * 1000])
 def test_garbage_harms_nobody(server: SmallServer, sent: bytes) -> None:
     with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as stranger:
@@ -163,6 +178,7 @@ def test_garbage_harms_nobody(server: SmallServer, sent: bytes) -> None:
     assert get(server.server_port) == (200, b"content")
 
 
+@pytest.mark.attack
 def test_a_token_is_asked_for() -> None:
     endpoint = PrometheusEndpoint("a-1", "127.0.0.1", 0, Snapshot, token="a-token")
     try:

@@ -52,6 +52,7 @@ def test_what_is_read_is_what_was_written(url: str, size: int, read: Read) -> No
         read(store, "a/c")
 
 
+@pytest.mark.attack
 @pytest.mark.few(9)
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("size", [0, 1, 300 << 10])
@@ -76,6 +77,7 @@ def test_no_changed_bytes_are_read(url: str, size: int, read: Read) -> None:
     assert read(store, "a/b") == b"x" * size
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("read", READS)
 def test_no_object_is_read_under_another_key(url: str, read: Read) -> None:
     store, raw = open_root(url, SIGNED), open_store(url)
@@ -85,6 +87,7 @@ def test_no_object_is_read_under_another_key(url: str, read: Read) -> None:
         read(store, "a/c")
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("read", READS)
 def test_a_stranger_has_another_key(url: str, read: Read) -> None:
     open_root(url, RootKeys(OTHER)).put_if_absent("a/b", b"data")
@@ -95,6 +98,7 @@ def test_a_stranger_has_another_key(url: str, read: Read) -> None:
     assert KEY not in repr(SIGNED)
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("read", [get, tagged])
 def test_without_a_key_nothing_signed_is_read(url: str, read: Read) -> None:
     open_root(url, SIGNED).put_if_absent("a/b", b"data")

@@ -199,6 +199,7 @@ def test_a_stream_that_was_created_again_while_nothing_waited_in_it_is_used(worl
     everything(world)
 
 
+@pytest.mark.attack
 def test_a_stream_that_holds_messages_of_others_is_refused_and_keeps_them(world: TimedWorld) -> None:
     world.system.writer(None).append(SystemStreamPartition("m", "by-key", 1), [(0, None, b"of another program")])
     world.put(10, 20)
@@ -221,6 +222,20 @@ def test_what_was_in_the_stream_before_the_job_is_not_read_where_streams_have_no
     everything(world)
 
 
+@pytest.mark.attack
+@pytest.mark.parametrize("claim", [None, "job other-1 (uid 77), intermediate stream"])
+def test_a_claim_that_is_removed_or_forged_later_ends_no_job(world: TimedWorld, claim: str | None) -> None:
+    world.put(10, 20)
+    everything(world)
+    system = world.system
+    assert isinstance(system, MemorySystem)
+    system.owners.clear()
+    if claim is not None:
+        system.owners["by-key"] = claim
+    everything(world)
+
+
+@pytest.mark.attack
 def test_a_stream_of_another_owner_is_refused(world: TimedWorld) -> None:
     world.system.admin().own("by-key", "job other-1 (uid 77), intermediate stream")
     with pytest.raises(ConfigError, match="belongs to another owner: job other-1"):

@@ -11,6 +11,9 @@ from penstock.api.retention import StreamRetention
 from penstock.config.load import load_config
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.graph.specs import ApplicationGraph
+from penstock.job.owned_streams import OwnedStreams
+from penstock.job.paths import JobPaths
+from penstock.objects.open import open_store
 from penstock.start.fit import check_config
 from penstock.start.streams.job_streams import JobStreams
 from penstock.system.local import LocalSystem
@@ -64,7 +67,8 @@ def test_outputs_are_created_with_the_configured_retention(tmp_path: Path, caplo
         overrides = {"job.name": "flights", **config, **more}
         streams = JobStreams.open(app.graph(), load_config(overrides=overrides, environ={}))
         try:
-            assert streams.create_outputs(3) == {"local.copies": 3}
+            owned = OwnedStreams(open_store("memory://outputs"), JobPaths("flights", "1"))
+            assert streams.create_outputs(3, owned) == {"local.copies": 3}
             return streams.admins["local"].retention("copies")
         finally:
             streams.close()

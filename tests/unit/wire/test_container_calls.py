@@ -256,6 +256,7 @@ def test_each_container_gets_what_concerns_its_tasks() -> None:
     assert REQUESTS["snapshot"].for_tasks([1]) is REQUESTS["snapshot"]
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("name", sorted(REQUESTS.keys() - {"open"}))
 def test_a_call_for_another_process_is_refused(name: str) -> None:
     call = CALLS[name]
@@ -263,6 +264,7 @@ def test_a_call_for_another_process_is_refused(name: str) -> None:
         next(serve(call, Container("c1", "me"), call.encode(Identity("another", 1), REQUESTS[name])))
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("name", sorted(REQUESTS.keys() - {"open", "close", "beat", "renew-port"}))
 def test_a_call_of_an_epoch_is_refused_outside_of_it(name: str) -> None:
     call = CALLS[name]
@@ -270,6 +272,7 @@ def test_a_call_of_an_epoch_is_refused_outside_of_it(name: str) -> None:
         next(serve(call, Container("c1", "me"), call.encode(Identity("me", 1), REQUESTS[name])))
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("body", [b"", b"{", b"\x92", b"\xc1", b"\x80"])
 @pytest.mark.parametrize("name", sorted(REQUESTS))
 def test_a_malformed_call_is_refused(name: str, body: bytes) -> None:

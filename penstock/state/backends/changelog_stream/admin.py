@@ -8,8 +8,8 @@ from contextlib import suppress
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.errors import ConfigError, FencedError, IncompatibleError, NotFoundError
+from penstock.job.owned_streams import OwnedStreams
 from penstock.refusals import Refusals
-from penstock.retry import Retry, retry
 from penstock.state.backends.base import (
     AdminContext,
     Garbage,
@@ -29,9 +29,6 @@ from penstock.wording import counted, listed
 
 logger = logging.getLogger(__name__)
 
-_CLAIMS = "changelog-streams"
-"""The namespace of the claims: which streams are the job's, where their system does not say."""
-_STORED = Retry(pause_s=0.02, longest_pause_s=1.0, within_s=20.0)
 _MIN_DIRTY_RATIO = 0.5
 """A partition is compacted if at least this part of the range is new, as Kafka's log cleaner does it."""
 
@@ -42,6 +39,7 @@ class ChangelogStreamAdmin(StateBackendAdmin):
     def __init__(self, context: AdminContext) -> None:
         self._context = context
         self._admins: dict[str, SystemAdmin] = {}
+        self._owned = OwnedStreams(context.objects, context.paths)
 
     def create_resources(self, epoch: int) -> None:
         """Create the streams that do not exist, and fence all of them.
@@ -77,7 +75,7 @@ class ChangelogStreamAdmin(StateBackendAdmin):
         for stream, store in self._streams().items():
             with refusals.noted(), suppress(NotFoundError):  # one that is missing is created
                 self._check_partitions(stream)
-                self._check_owner(stream, store, self._admin(stream).owner(stream.stream))
+                self._check_owner(stream, store, self._owned.owner(stream, self._admin(stream)))
         refusals.check()
 
     def collect(self, retention: Retention, *, dry_run: bool) -> Garbage:
@@ -94,7 +92,7 @@ class ChangelogStreamAdmin(StateBackendAdmin):
                 continue
             admin = self._admin(ssp.system_stream)
             try:
-                owner = admin.owner(ssp.stream)
+                owner = self._owned.owner(ssp.system_stream, admin)
                 if owner is not None and not is_owned_by(owner, self._context.paths.root, self._context.uid):
                     continue  # the job was made of a copy of another one, whose stream this is
                 dropped = admin.compact(offsets, writer, min_dirty_ratio=ratio, dry_run=dry_run)
@@ -126,15 +124,13 @@ class ChangelogStreamAdmin(StateBackendAdmin):
 
     def _own(self, stream: SystemStream, store: str) -> None:
         """Become the stream's owner. Raises ConfigError if it has another one."""
-        mine = owner_text(self._context.paths.root, self._context.uid, store)
-        keeps_owners = self._context.systems[stream.system].keeps_owners
-        owner = self._admin(stream).owner(stream.stream)
-        if owner is None:
-            if self._compacts_by_age(stream):
-                self._claim(stream, store)
-            else:
-                self._refuse_messages(stream, store)
-            owner = self._admin(stream).own(stream.stream, mine) if keeps_owners else mine
+        owner = self._owned.own(
+            stream,
+            self._admin(stream),
+            owner_text(self._context.paths.root, self._context.uid, store),
+            lambda: self._refuse_messages(stream, store),
+            keeps_owners=self._context.systems[stream.system].keeps_owners,
+        )
         self._check_owner(stream, store, owner)
 
     def _check_owner(self, stream: SystemStream, store: str, owner: str | None) -> None:
@@ -144,29 +140,6 @@ class ChangelogStreamAdmin(StateBackendAdmin):
                 f"the changelog `{stream}` of store `{store}` belongs to another owner: {owner}. This is {mine}. Each "
                 f"store of each job needs a separate stream: set `stores.{store}.changelog`. If the owner's job was "
                 f"deleted, `penstock stream delete {stream}` deletes what it left"
-            )
-
-    def _claim(self, stream: SystemStream, store: str) -> None:
-        """Record in the job's folder, before the first message is written, that the stream belongs to a store. A system
-        that compacts by age may lose the owner of a stream (in Kafka, with a topic); the folder then says whose the
-        messages are. Raises ConfigError if it is another store's, or has messages that this job did not write."""
-        identity = self._admin(stream).stream_identity(stream.stream)
-        key = self._context.paths.metadata(_CLAIMS, f"{stream} {identity}")
-        objects = self._context.objects
-
-        def claim() -> str:
-            try:
-                return objects.get(key).decode()
-            except NotFoundError:
-                self._refuse_messages(stream, store)
-                objects.put_if_absent(key, store.encode())
-                return objects.get(key).decode()
-
-        owner = retry(claim, _STORED)
-        if owner != store:
-            raise ConfigError(
-                f"the changelog `{stream}` of store `{store}` belongs to the store `{owner}` of this job. Each store "
-                f"needs a separate stream: set `stores.{store}.changelog`"
             )
 
     def _compacts_by_age(self, stream: SystemStream) -> bool:

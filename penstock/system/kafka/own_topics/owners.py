@@ -6,14 +6,16 @@ owner/<id of the topic>/<claim>    {"format": 1, "stream": "counts-changelog", "
 
 Each claim has a key with only one record, so compaction moves none: the first claim of a topic counts.
 A job that claims a topic writes first and reads afterwards. Two jobs that do it at once both see the same first claim.
+The one that is refused takes its claim back, and so does who deletes a topic; that only lets the brokers drop the
+claims. For a reader nothing takes a claim back or replaces it, because a later record of its key may be anybody's. Once
+the brokers have dropped a claim for such a record, its job still knows that the topic is its own: see
+`penstock.job.owned_streams`.
 
 Every job of the cluster reads all claims. One that does not parse is ignored and reported. One of a newer format has an
 unknown owner, which matters for its topic alone.
 
 Jobs may have different keys (`job.root.key`), or none, so a claim counts even if its signature cannot be verified:
-it keeps other jobs from writing. Only a signature that is known to be wrong makes a claim nobody's. A signed claim is
-neither replaced nor withdrawn by a record of its key that this job cannot verify. If its own job withdrew it, its topic
-is gone, or it is not the first claim, so that keeping it does no harm.
+it keeps other jobs from writing. Only a signature that is known to be wrong makes a claim nobody's.
 """
 
 from __future__ import annotations
@@ -53,7 +55,6 @@ class OwnersTopic:
     claims: dict[str, dict[str, _Claim]] = field(default_factory=dict)
     """By the id of a topic and that of the claim, the first claim first."""
     foreign: ForeignRecords = field(default_factory=ForeignRecords)
-    _signatures: dict[bytes, Signature] = field(default_factory=dict)
 
     def add(self, key: bytes | None, value: bytes | None, headers: Headers = None) -> None:
         """Add the next record. Records of kinds that this version does not know are for others."""
@@ -61,22 +62,18 @@ class OwnersTopic:
         if key is None or kind != _OWNER:
             return
         signature = self.signer.signature(self.topic, key, value, headers)
-        earlier = self._signatures.get(key, Signature.NONE)
-        is_wrong = signature in (Signature.WRONG, Signature.UNREADABLE)
-        if is_wrong or (earlier is not Signature.NONE and signature is not Signature.GENUINE):
-            if not signature is earlier is Signature.UNKNOWN:  # that may be the other job itself
-                self.foreign.add(key, signature.value)
+        if signature in (Signature.WRONG, Signature.UNREADABLE):
+            self.foreign.add(key, signature.value)
             return
         what = "it is damaged"
         try:
             with decoding(what):
                 topic_id, _, claim_id = rest.decode().rpartition("/")  # an id may have a slash
-                if value is None:
-                    self.claims.get(topic_id, {}).pop(claim_id, None)
-                else:
-                    self.claims.setdefault(topic_id, {})[claim_id] = _claim(value, what)
-                    if signature is not Signature.NONE:
-                        self._signatures[key] = signature
+            if value is None:
+                return
+            claim = _claim(value, what)
+            if self.claims.setdefault(topic_id, {}).setdefault(claim_id, claim) != claim:
+                self.foreign.add(key, "it would replace another one")
         except CorruptError as error:
             self.foreign.add(key, str(error))
 

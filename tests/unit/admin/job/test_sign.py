@@ -120,6 +120,7 @@ def test_signing_that_was_interrupted_is_repeated(job: Job, monkeypatch: pytest.
     job.check(OLD)
 
 
+@pytest.mark.attack
 def test_what_a_stranger_adds_to_a_signed_root_is_not_signed(job: Job) -> None:
     job.publish(100)
     run(OLD)
@@ -147,6 +148,7 @@ def test_nothing_of_a_running_job_is_signed(job: Job) -> None:
     assert set(before) - set(job.unsigned()) <= {found.paths.lease}
 
 
+@pytest.mark.attack
 def test_no_object_of_a_stranger_becomes_state(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stranger runs the same job with other messages, and puts objects of that run into the root: each alone, and
     all together. They have the right checksums."""

@@ -14,6 +14,8 @@ from penstock.cli.shared.output import print_facts, print_table
 from penstock.cli.stream.messages import _text_line
 from penstock.wording import escaped
 
+pytestmark = pytest.mark.attack
+
 TITLE, CLEAR, RIGHT_TO_LEFT = "\x1b]0;mine\x07", "\x9b2J", "\u202egpj.exe"
 ATTACK = f"a{TITLE}b{CLEAR}c\x7f\r{RIGHT_TO_LEFT}\ud800"
 

@@ -43,6 +43,7 @@ def test_messages_pass_and_what_waits_follows_the_watermark(world: TimedWorld) -
     assert world.came() == {number: [] for number in range(6)}
 
 
+@pytest.mark.attack
 def test_what_somebody_else_has_written_is_left_out(world: TimedWorld, caplog: pytest.LogCaptureFixture) -> None:
     """Here in the place of a message: brokers put records of others between those of a batch."""
     world.put(10, 20, 30, 40, 50, 60)

@@ -16,6 +16,8 @@ from penstock.system.files import parquet, text
 from penstock.system.files.formats import Format, read_columns, read_rows
 from penstock.system.files.text import SourceFile
 
+pytestmark = pytest.mark.attack
+
 
 def source(path: Path) -> SourceFile:
     return SourceFile(fs.LocalFileSystem(), str(path), str(path), path.name, {})

@@ -13,6 +13,8 @@ from penstock.errors import NotFoundError, PenstockError, SystemRefusedError
 from penstock.system.files.folders import Folder
 from tests.support.streams.folder import Room
 
+pytestmark = pytest.mark.attack
+
 SECRET = b'{"secret":"of the job\'s user"}\n'
 
 

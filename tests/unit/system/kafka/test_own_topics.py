@@ -9,6 +9,8 @@ from penstock.system.base import WriterIdentity
 from penstock.system.kafka.own_topics.job_topic import JobTopic, fence_record, producer_record
 from penstock.system.kafka.own_topics.owners import OwnersTopic
 
+pytestmark = pytest.mark.attack
+
 FORGED = (None, b"", b"{}", b"not json", b'{"format":true}', b"\xff", b'{"format":1,"stream":7,"owner":null}')
 
 
@@ -55,6 +57,15 @@ def test_a_claim_that_does_not_parse_is_nobodys(value: bytes) -> None:
     assert state.owner("id") == "job a-1"
     assert state.streams() == ["s"]
     assert "2 that Penstock has not written" in state.foreign.take()
+
+
+@pytest.mark.parametrize("later", [None, b'{"format":1,"stream":"s","owner":"stranger"}', b"no json"])
+def test_no_later_record_takes_a_claim_back_or_replaces_it(later: bytes | None) -> None:
+    state = OwnersTopic()
+    state.add(b"owner/id/1", b'{"format":1,"stream":"s","owner":"job a-1"}')
+    state.add(b"owner/id/1", later)
+    state.add(b"owner/id/2", b'{"format":1,"stream":"s","owner":"stranger"}')
+    assert state.owner("id") == "job a-1"
 
 
 def test_a_claim_of_a_newer_version_is_a_matter_of_its_topic() -> None:

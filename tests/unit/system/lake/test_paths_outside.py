@@ -18,6 +18,8 @@ from penstock.system.lake.system import IcebergSystem
 from tests.support.world.lake_tables import SCHEMA, WrittenDelta, WrittenIceberg, all_rows
 from tests.support.world.lake_world import options_of
 
+pytestmark = pytest.mark.attack
+
 
 @pytest.fixture
 def private(tmp_path: Path) -> Path:
