@@ -88,6 +88,7 @@ def session(home: Path) -> SparkSession:
         "spark.ui.showConsoleProgress": "false",
         "spark.python.worker.idleTimeoutSeconds": "1205",
         "spark.python.worker.killOnIdleTimeout": "true",
+        "spark.authenticate": "true",
         "spark.sql.shuffle.partitions": "2",
         f"{store}.providerClass": provider,
         f"{store}.rocksdb.changelogCheckpointing.enabled": "true",

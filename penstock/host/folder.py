@@ -6,9 +6,12 @@ import fcntl
 import logging
 import os
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
+
+from penstock.file_modes import open_lock
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +42,7 @@ class HostFolder:
         file system has no locks, or the folder is not ours."""
         kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         with suppress(FileNotFoundError):
-            lock = _locked(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, kind)
+            lock = _locked(path, _open_folder, kind)
             return None if lock is None else cls(path, lock)
         return None
 
@@ -55,7 +58,7 @@ class HostFolder:
         while True:
             path.parent.mkdir(parents=True, exist_ok=True)
             with suppress(FileNotFoundError):  # somebody removed the folder, and the lock with it, before it was ours
-                lock = _locked(lock_file, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
+                lock = _locked(lock_file, open_lock, fcntl.LOCK_EX)
                 return None if lock is None else cls(path, lock, lock_file)
 
     def empty(self) -> None:
@@ -89,11 +92,15 @@ def beside(path: Path, suffix: str) -> Path:
     return path.with_name(f"{path.name}.{suffix}")
 
 
-def _locked(path: Path, flags: int, kind: int) -> int | None:
+def _open_folder(path: Path) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+
+
+def _locked(path: Path, opened: Callable[[Path], int], kind: int) -> int | None:
     """A descriptor of what has this path now, with its lock; None if others' locks forbid it. Raises FileNotFoundError
     if nothing has the path."""
     while True:
-        descriptor = os.open(path, flags, 0o644)
+        descriptor = opened(path)
         try:
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(descriptor), path.stat()):

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from penstock.errors import ConfigError, NotFoundError, RetryableError
-from penstock.file_modes import PRIVATE_FILE, PRIVATE_FOLDER, chosen_mode
+from penstock.file_modes import PRIVATE_FILE, PRIVATE_FOLDER, chosen_mode, open_lock
 from penstock.host.posix import other_spelling, sync, sync_path
 from penstock.objects.store import RESERVED_PREFIX, ObjectStore, check_key, check_prefix
 from penstock.os_errors import explain
@@ -31,9 +31,10 @@ class FileObjectStore(ObjectStore):
 
     A put writes a temporary file in the object's folder, syncs it, links it to its name (which fails if the name
     is taken) and syncs the folder, and before it the folders it made. A conditional replace compares and renames
-    under an exclusive `flock` on one file of the store, held for microseconds; nothing else waits for that lock
-    but `delete`. Every temporary file is locked by its writer while the writer lives, so that a listing removes
-    those of dead processes and only those. The file system must have hard links.
+    under an exclusive `flock` on a file of the key's first folder, held for microseconds; nothing else waits for that
+    lock but `delete`, and nobody can take it who may not write. Every temporary file is locked by its writer while the
+    writer lives, so that a listing removes those of dead processes and only those. The file system must have hard
+    links.
 
     The root is made by the first put, not by opening the store.
 
@@ -82,7 +83,7 @@ class FileObjectStore(ObjectStore):
             return False
 
         def replace(temporary: Path, target: Path) -> bool:
-            with self._locked():
+            with self._locked(key):
                 if self._tag_now(key) != tag:
                     return False
                 os.rename(temporary, target)
@@ -125,7 +126,7 @@ class FileObjectStore(ObjectStore):
             if not path.is_file():
                 return
             # Under the lock, so that a replace that has just compared does not bring the object back.
-            with self._locked(), suppress(FileNotFoundError):
+            with suppress(FileNotFoundError), self._locked(key):
                 path.unlink()
 
     def delete_durably(self, key: str) -> None:
@@ -139,6 +140,7 @@ class FileObjectStore(ObjectStore):
         base = self.root / check_key(prefix)
         for folder, _, _ in os.walk(base, topdown=False):
             with suppress(OSError):  # it is not empty, or gone
+                _remove_lock(Path(folder, _LOCK))
                 os.rmdir(folder)
 
     def close(self) -> None:
@@ -221,26 +223,43 @@ class FileObjectStore(ObjectStore):
                 path.chmod(mode)
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Hold the store's lock. Raises RetryableError if another process keeps it for longer than the timeout."""
-        path = self.root / _LOCK
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    def _locked(self, key: str) -> Iterator[None]:
+        """Hold the lock of the key's first folder. Raises RetryableError if another process keeps it for longer than
+        the timeout, and FileNotFoundError if the folder is gone."""
+        above, slash, _ = key.partition("/")
+        path = (self.root / above if slash else self.root) / _LOCK
+        deadline = time.monotonic() + self._lock_timeout_s
+        while (descriptor := _locked_file(path, is_for_others=self._is_for_others)) is None:
+            if time.monotonic() >= deadline:
+                raise RetryableError(
+                    f"{path} is locked by another process for more than {self._lock_timeout_s:g} s, which takes "
+                    "microseconds unless that process is stopped: `lslocks` or `lsof` names it; continue or kill it"
+                )
+            time.sleep(_LOCK_POLL_S)
         try:
-            deadline = time.monotonic() + self._lock_timeout_s
-            while not _try_lock(descriptor):
-                if time.monotonic() >= deadline:
-                    raise RetryableError(
-                        f"{path} is locked by another process for more than {self._lock_timeout_s:g} s, which takes "
-                        "microseconds unless that process is stopped: `lslocks` or `lsof` names it; continue or kill it"
-                    )
-                time.sleep(_LOCK_POLL_S)
-            try:
-                yield
-            finally:
-                # Explicitly: a child forked meanwhile holds the same open file, which closing ours would not unlock.
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
+            yield
         finally:
+            # Explicitly: a child forked meanwhile holds the same open file, which closing ours would not unlock.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
+
+
+def _locked_file(path: Path, *, is_for_others: bool) -> int | None:
+    """A descriptor of the file that has this path now, with its lock; None if another has the lock, or the file was
+    removed meanwhile."""
+    descriptor = open_lock(path, for_writers=is_for_others)
+    with suppress(FileNotFoundError):
+        if _try_lock(descriptor) and os.path.samestat(os.fstat(descriptor), path.stat()):
+            return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _remove_lock(path: Path) -> None:
+    """Remove the lock of a folder that has nothing else; whoever waits for it finds out that it is gone."""
+    if os.listdir(path.parent) == [path.name] and (descriptor := _locked_file(path, is_for_others=False)) is not None:
+        path.unlink()
+        os.close(descriptor)
 
 
 def _tag(data: bytes) -> str:
@@ -266,7 +285,8 @@ def _temporary_file(folder: Path, data: bytes, *, is_for_others: bool) -> Iterat
     try:
         if is_for_others and (chosen := chosen_mode(mode)) is not None:
             os.fchmod(descriptor, chosen)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if not _try_lock(descriptor):
+            raise FileNotFoundError(path)  # a sweep has it, or a reader of the folder who would keep us waiting
         rest = memoryview(data)
         while rest:
             rest = rest[os.write(descriptor, rest) :]

@@ -17,6 +17,7 @@ from pathlib import Path
 import orjson
 
 from penstock.documents import decode, decoding
+from penstock.file_modes import PRIVATE_FILE, open_lock
 from penstock.wire.address import ContainerAddress
 
 _LARGEST = 16 << 20
@@ -38,7 +39,7 @@ class Register:
     def locked(self) -> Iterator[None]:
         """Exclude other processes while the block runs."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self._lock.open("w") as lock:
+        with open(open_lock(self._lock), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
@@ -56,7 +57,9 @@ class Register:
 
     def write(self, containers: Sequence[ContainerAddress]) -> None:
         temporary = self.path.with_suffix(".tmp")
-        temporary.write_bytes(orjson.dumps([asdict(address) for address in containers]))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+        with open(os.open(temporary, flags, PRIVATE_FILE), "wb") as file:
+            file.write(orjson.dumps([asdict(address) for address in containers]))
         temporary.rename(self.path)
 
     def remove(self) -> None:

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError
+from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError, PenstockTimeoutError
 from penstock.system.base import OffsetRange, PartitionOffsets, RawRecord, System, SystemAdmin
 from penstock.system.local import LocalSystem, compaction
 from penstock.system.local import admin as local_admin
@@ -34,6 +34,7 @@ from penstock.testing.system_contract import (
     ssp,
 )
 from tests.support.tools.profiles import examples
+from tests.support.tools.strangers import needs_strangers, open_folder, stranger_locks
 
 
 class TestLocalSystem(SystemContract):
@@ -273,3 +274,35 @@ def test_compactions_keep_the_file_small(system: LocalSystem) -> None:
     connection = sqlite3.connect(path)
     assert connection.execute("SELECT COUNT(*) FROM peak").fetchone()[0] <= 2
     connection.close()
+
+
+_LOCKS_OF_WAL = (120, 8)
+"""The bytes of the file `<partition>.db-shm` that SQLite locks: its first and their number."""
+
+
+@needs_strangers
+def test_another_user_holds_up_no_writer(caplog: pytest.LogCaptureFixture) -> None:
+    """A read lock on the files of SQLite needs the right to read only. Folders of earlier versions can be entered."""
+    with open_folder() as folder:
+        os.umask(0o022)
+        system = LocalSystem("local", str(folder / "streams"), 50)
+        system.admin().create_stream(STREAM, 1)
+        assert (folder / "streams" / STREAM).stat().st_mode & 0o777 == 0o700
+        assert (system.admin().partition_count(STREAM), caplog.messages) == (1, [])
+        writer = system.writer(None)
+        writer.append(ssp(system, 0), records(0, 1))
+        shared = folder / "streams" / STREAM / "0.db-shm"
+        with stranger_locks(shared, *_LOCKS_OF_WAL) as answer:
+            assert "Permission denied" in answer
+        for file in shared.parent.iterdir():
+            with stranger_locks(file) as answer:
+                assert "Permission denied" in answer
+        shared.parent.chmod(0o755)
+        with stranger_locks(shared, *_LOCKS_OF_WAL) as answer:
+            assert answer == "locked"
+            with pytest.raises(PenstockTimeoutError, match="locked"):
+                writer.append(ssp(system, 0), records(0, 1))
+        for _ in range(2):
+            assert system.admin().partition_count(STREAM) == 1
+        (warning,) = caplog.messages
+        assert f"`chmod -R go= {shared.parent}`" in warning

@@ -17,6 +17,7 @@ from penstock.objects.open import open_root, open_store
 from penstock.objects.remote import RemoteObjectStore
 from penstock.objects.store import ObjectStore
 from penstock.testing.object_store_contract import ObjectStoreContract, SharedObjectStoreContract
+from tests.support.tools.strangers import needs_strangers, open_folder, stranger_locks
 
 
 class TestFileStore(SharedObjectStoreContract):
@@ -132,6 +133,41 @@ def test_a_lock_that_is_never_given_back_is_named(tmp_path: Path) -> None:
             store.put_if_match("k", b"2", tag)
         assert store.put_if_absent("other", b"1"), "creating waits for no lock"
     assert store.put_if_match("k", b"2", tag)
+
+
+@needs_strangers
+def test_another_user_can_lock_nothing_of_a_store() -> None:
+    """A lock needs only the right to read: whoever could read a lock's file would stop all who wait for it.
+    Folders of earlier versions can be entered."""
+    with open_folder() as folder:
+        (folder / "job").mkdir()
+        store = FileObjectStore(folder, lock_timeout_s=0.05)
+        store.put_if_absent("job/lease", b"1")
+        assert store.put_if_match("job/lease", b"2", store.get_with_tag("job/lease")[1])
+        (lock,) = folder.rglob(".penstock-lock")
+        with stranger_locks(lock) as answer:
+            assert "Permission denied" in answer
+        with lock.open("rb") as ours:
+            fcntl.flock(ours, fcntl.LOCK_EX)
+            with pytest.raises(RetryableError, match="lslocks"):
+                store.put_if_match("job/lease", b"3", store.get_with_tag("job/lease")[1])
+        store.delete("job/lease")
+        store.remove_empty_folders("job")
+        assert list(folder.iterdir()) == [], "no lock is left"
+
+
+@needs_strangers
+def test_another_user_holds_up_no_output_that_is_for_others() -> None:
+    with open_folder() as folder:
+        os.umask(0o022)
+        store = FileObjectStore(folder / "out", lock_timeout_s=0.05, is_for_others=True)
+        store.put_if_absent("part/a", b"1")
+        assert store.put_if_match("part/a", b"2", store.get_with_tag("part/a")[1])
+        with stranger_locks(folder / "out" / "part" / "a") as answer:
+            assert answer == "locked", "everybody may read it"
+            assert store.put_if_match("part/a", b"3", store.get_with_tag("part/a")[1])
+        with stranger_locks(folder / "out" / "part" / ".penstock-lock") as answer:
+            assert "Permission denied" in answer
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere; the fault tests use a read-only mount")

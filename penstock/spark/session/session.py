@@ -19,6 +19,7 @@ from penstock.config.settings import ContainerSettings
 from penstock.errors import ConfigError
 from penstock.host.posix import forks_with_libraries
 from penstock.host.socket_folders import SPARK_NAME, make_socket_folder
+from penstock.spark.session.authentication import check_authentication, default_authentication
 from penstock.spark.session.dynamic_allocation import default_minimum, fault_in_allocation
 from penstock.spark.session.gateway import silence_broken_streams, start_jvm
 from penstock.spark.session.spark_conf import is_true, outside_conf, seconds, use_python_of
@@ -130,7 +131,7 @@ def session_conf(
     """All keys of a session: `given` has precedence over `outside`, and this over `built_in`."""
     asked = {**outside, **given}
     defaults = {"spark.master": "local[*]", "spark.app.name": app_name, **_DEFAULTS, **worker_daemon(asked), **built_in}
-    defaults |= default_minimum(asked)
+    defaults |= default_minimum(asked) | default_authentication(asked)
     if asked.get("spark.master", "local[*]").startswith("local"):
         defaults |= _LOCAL_DEFAULTS
     return defaults | asked
@@ -164,7 +165,7 @@ def check_session(session: SparkSession, container: ContainerSettings) -> None:
     """Check a session that somebody else made, for a job with these settings.
 
     Raises:
-        ConfigError: it has a setting under which state could be lost or doubled.
+        ConfigError: it has a setting under which state could be lost or doubled, or lets everybody on the network in.
     """
     conf = dict(session.sparkContext.getConf().getAll())
     _refuse(conf)
@@ -235,3 +236,4 @@ def _refuse(conf: Mapping[str, str]) -> None:
         )
     if (fault := fault_in_allocation(conf)) is not None:
         raise ConfigError(fault)
+    check_authentication(conf)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
@@ -28,6 +31,7 @@ from penstock.system.local.retention import Piece, mark_time, read_retention, tr
 from penstock.system.local.sqlite import ConnectionPool, data_version, in_parallel, stored_integer, transaction
 from penstock.wording import owned_stream
 
+logger = logging.getLogger(__name__)
 _CREATE_OWNER = "CREATE TABLE IF NOT EXISTS owner (id INTEGER PRIMARY KEY CHECK (id = 0), name TEXT NOT NULL)"
 _AT_TIME = """
 SELECT COALESCE(
@@ -36,6 +40,16 @@ SELECT COALESCE(
       ORDER BY offset LIMIT 1),
     (SELECT upcoming FROM head))
 """
+
+
+@cache
+def _warn_of_readers(folder: str, mode: str) -> None:
+    logger.warning(
+        "other users of this host can enter `%s` (mode %s), and hold up whoever writes this stream: `chmod -R go= %s`",
+        folder,
+        mode,
+        folder,
+    )
 
 
 class LocalAdmin(SystemAdmin):
@@ -60,6 +74,8 @@ class LocalAdmin(SystemAdmin):
         version, known = self._files.version(stream), self._described.get(stream)
         if version is None or known is None or known[0] != version:
             known = self._described[stream] = version, self._files.describe(stream)
+            if (mode := self._files.open_to_readers(stream)) is not None:
+                _warn_of_readers(os.path.join(self._files.root, stream), mode)
         return known[1].partitions
 
     def offsets(self, stream: str) -> dict[int, PartitionOffsets]:

@@ -33,6 +33,7 @@ from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
 from penstock.documents import Positive, decode_format
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError, RetryableError
+from penstock.file_modes import PRIVATE_FOLDER
 from penstock.host.posix import other_spelling, sync, sync_path
 from penstock.os_errors import explain
 from penstock.system.base import check_stream_name, is_stream_name
@@ -160,7 +161,8 @@ class LocalFiles:
             building = os.path.join(self.root, f".creating-{uuid.uuid4().hex}")
             try:
                 _make_folder(self.root)
-                os.mkdir(building)
+                # Whoever can read the files that SQLite keeps beside a partition's can hold up all who write it.
+                os.mkdir(building, PRIVATE_FOLDER)
                 self._build(building, partitions, retention)
                 if _rename_if_absent(building, target):
                     sync_path(self.root)
@@ -178,6 +180,14 @@ class LocalFiles:
                 "asked for. A partition count cannot be changed: create a stream of another name"
             )
         return False
+
+    def open_to_readers(self, stream: str) -> str | None:
+        """The mode of a stream's folder if somebody can enter it who cannot write; None if not."""
+        try:
+            mode = os.stat(os.path.join(self.root, stream)).st_mode & 0o777
+        except OSError:
+            return None
+        return f"{mode:o}" if mode & 0o007 or (mode & 0o050 and not mode & 0o020) else None
 
     def streams(self) -> list[str]:
         try:

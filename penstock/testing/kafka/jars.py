@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from penstock.errors import CorruptError, NotFoundError
+from penstock.file_modes import open_lock
 from penstock.testing.kafka.jar_hashes import JAR_SHA256
 
 KAFKA_VERSION = "4.1.2"
@@ -92,7 +93,7 @@ def locked(folder: Path, within_s: float) -> Iterator[float]:
     since = time.time()
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        lock = folder.with_name(f"{folder.name}.lock").open("w")
+        lock = os.fdopen(open_lock(folder.with_name(f"{folder.name}.lock")), "w")
     except OSError as error:
         raise NotFoundError(
             f"{folder.parent} cannot be written ({error.strerror}); set XDG_CACHE_HOME to a folder that can"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -61,7 +62,8 @@ limit = idle_limit(container)
 session = create_session("short", {"spark.master": "local[1]", **limit, "spark.python.worker.idleTimeoutSeconds": "2m"})
 check_session(session, container)
 session.stop()
-check_session(create_session("good", {"spark.master": "local[1]", **limit}), container)
+open_to_all = {"spark.master": "local[1]", **limit, "spark.authenticate": "false"}
+check_session(create_session("good", open_to_all), container)
 print(json.dumps([*told, heard]))
 """
 
@@ -80,7 +82,9 @@ def test_sessions_that_could_lose_state_are_refused_and_left_alone(home: Home) -
     assert "spark.dynamicAllocation.minExecutors" in allocation
     assert "spark=" in other, "a session of other settings runs already: say so instead of taking it over"
     assert count == 3
-    hangs, short = warnings
+    hangs, short, made, checked = warnings
+    assert made.startswith("`spark.authenticate` is not true in the Spark session: whoever can connect to")
+    assert re.search(r"can connect to 127\.0\.0\.1:\d+ can run code in this job", checked)
     assert "spark.python.worker.killOnIdleTimeout=true" in hangs
     assert "send nothing for 120 s" in short
     assert "`spark.python.worker.idleTimeoutSeconds=1205` or more" in short

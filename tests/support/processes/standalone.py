@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from pathlib import Path
 import psutil
 import pyspark
 
+from penstock.spark.session.gateway import write_conf
 from tests.support.jobs.home import DriverProcess, Home, wait_until
 from tests.support.processes import class_archive
 from tests.support.processes.hosts import Host, hosts
@@ -29,6 +31,8 @@ class Standalone:
     """Where the master and the drivers are."""
     workers: tuple[Host, ...]
     folder: Path
+    secret: str
+    """Spark's, for the cluster and all who use it."""
 
     @property
     def config(self) -> dict[str, object]:
@@ -37,6 +41,8 @@ class Standalone:
             "spark.master": f"spark://{self.main.address}:{_PORT}",
             "spark.executor.memory": "512m",
             "spark.executor.extraJavaOptions": class_archive.java_options(),
+            "spark.authenticate": "true",
+            "spark.authenticate.secret": self.secret,
         }
 
     def driver(self, home: Home, until: str | None = "latest", **config: object) -> DriverProcess:
@@ -58,10 +64,13 @@ def standalone(folder: Path, *, workers: int = 2, worker_env: Mapping[str, str] 
     with hosts(*names) as (main, *others):
         folder.mkdir(exist_ok=True)
         url = f"spark://{main.address}:{_PORT}"
-        _java(main, folder / "master.log", ["org.apache.spark.deploy.master.Master", "--port", str(_PORT)])
+        secret = secrets.token_hex(32)
+        keys = {"spark.authenticate": "true", "spark.authenticate.secret": secret}
+        shared = ["--properties-file", str(write_conf(folder / "spark.conf", keys))]
+        _java(main, folder / "master.log", ["org.apache.spark.deploy.master.Master", "--port", str(_PORT), *shared])
         wait_until(lambda: "New state: ALIVE" in _text(folder / "master.log"), "Spark's master")
         for host in others:
-            command = ["org.apache.spark.deploy.worker.Worker", "-c", "1", "-m", "1g", url]
+            command = ["org.apache.spark.deploy.worker.Worker", "-c", "1", "-m", "1g", *shared, url]
             work = folder / host.name
             work.mkdir()
             _java(host, folder / f"{host.name}.log", [*command, "-d", str(work)], worker_env or {})
@@ -69,7 +78,7 @@ def standalone(folder: Path, *, workers: int = 2, worker_env: Mapping[str, str] 
             lambda: _text(folder / "master.log").count("Registering worker") >= workers,
             "the workers to register",
         )
-        yield Standalone(main, tuple(others), folder)
+        yield Standalone(main, tuple(others), folder, secret)
 
 
 def environment() -> dict[str, str]:
