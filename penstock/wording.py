@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import unicodedata
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 
 def counted(count: int, noun: str) -> str:
@@ -47,6 +49,36 @@ def printable(data: bytes) -> str | None:
         return None
     if text.isprintable() or not any(unicodedata.category(char) == "Cc" and char not in "\n\r\t" for char in text):
         return text
+    return None
+
+
+def lone_surrogate(error: UnicodeEncodeError) -> str:
+    """The reason why a text has no UTF-8, with its place in the text."""
+    text, at = str(error.object), error.start
+    shown = text if len(text) <= 60 else f"{text[max(0, at - 20) : at + 20]}"
+    return (
+        f"the text {shown!a} has no UTF-8: its character {at + 1} is half of a surrogate pair, "
+        f"U+{ord(text[at]):04X}. Write it as text with errors='replace', or as bytes"
+    )
+
+
+def no_utf8(value: object) -> str | None:
+    """The reason why a text in the value has no UTF-8; None if all have."""
+    waiting: list[Any] = [value]
+    for each in waiting:
+        if isinstance(each, str):
+            try:
+                each.encode()
+            except UnicodeEncodeError as error:
+                return lone_surrogate(error)
+        elif isinstance(each, dict):
+            waiting += [*each.keys(), *each.values()]
+        elif isinstance(each, list | tuple | set | frozenset | deque):
+            waiting += each
+        elif is_dataclass(each) and not isinstance(each, type):
+            waiting += [getattr(each, field.name, None) for field in fields(each)]
+        elif (names := getattr(type(each), "__struct_fields__", None)) is not None:
+            waiting += [getattr(each, name, None) for name in names]
     return None
 
 

@@ -58,6 +58,8 @@ class DrainNotification:
             raise ConfigError(f"a drain notification needs the id of a run, not {self.run_id!r}")
         if not isinstance(self.drain_mode, DrainMode):
             raise ConfigError(f"a drain notification needs a DrainMode, not {self.drain_mode!r}")
+        if not all(isinstance(each, str) and each for each in self.operators):
+            raise ConfigError(f"a drain notification names operators by their ids, not {self.operators!r}")
         if bool(self.operators) != (self.drain_mode is DrainMode.OPERATORS):
             raise ConfigError(
                 f"a drain notification in the mode {self.drain_mode.value} has the operators {self.operators!r}; only "

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
-
-import orjson
 
 from penstock.api.callbacks import Callback, check_all
 from penstock.api.expressions import Expression
 from penstock.api.messages.envelope import IncomingMessageEnvelope
-from penstock.api.serdes import Bytes, Serde
+from penstock.api.serdes import Bytes, JsonKey, Serde
 from penstock.api.serdes.base import BytesWithKey
-from penstock.api.serdes.failures import process_place
+from penstock.api.serdes.exact import exact_bytes
+from penstock.api.serdes.failures import SerdePlace, process_place
 from penstock.api.task import MessageCollector, OperatorTask, TaskContext, TaskCoordinator
 from penstock.api.time.durations import Duration, milliseconds, whole_number
 from penstock.errors import ConfigError
@@ -313,6 +313,19 @@ def _first_part(seen: bytes) -> bytes:
     return seen[_LENGTH : _LENGTH + int.from_bytes(seen[:_LENGTH], "big")]
 
 
+def _compared(value: Any) -> bytes:
+    """Equal values have equal bytes; NaN is equal to itself alone."""
+    if type(value) is float and not isfinite(value):
+        return exact_bytes(value)
+    try:
+        return _COMPARED.to_bytes(value)
+    except Exception as error:
+        raise SerdePlace("deduplicate", "").unwritable("value", _COMPARED, value, error) from error
+
+
+_COMPARED = JsonKey()
+
+
 class _Deduplicate(OperatorTask):
     def __init__(self, store: str, key: Serde[Any], by: Callable[[Any], Any] | None) -> None:
         self._store = store
@@ -329,8 +342,7 @@ class _Deduplicate(OperatorTask):
             raise ValueError(_NO_KEY)
         key = self._key.to_bytes(envelope.key)
         if self._by is not None:
-            compared = orjson.dumps(self._by(envelope.value), option=orjson.OPT_SORT_KEYS)
-            key = len(key).to_bytes(_LENGTH, "big") + key + compared
+            key = len(key).to_bytes(_LENGTH, "big") + key + _compared(self._by(envelope.value))
         if self._seen.get(key) is None:
             self._seen.put(key, b"")
             collector.emit(key=envelope.key, value=envelope.value)

@@ -49,7 +49,7 @@ def column_of(given: object) -> pa.Array:
 
 def converted(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """The column with this type. Numbers become numbers, texts texts, and times times; text is never read as a number,
-    nor a number written as text.
+    nor a number written as text. A point in time keeps its date and its time of day.
 
     Raises:
         ValueError: the column is of another kind, or a value does not fit the type.
@@ -67,8 +67,9 @@ def converted(column: pa.Array, kind: pa.DataType) -> pa.Array:
 def _is_alike(one: pa.DataType, other: pa.DataType) -> bool:
     if pa.types.is_dictionary(one):
         one = one.value_type
-    families = (_is_number, is_text, is_bytes, pa.types.is_temporal, pa.types.is_nested, pa.types.is_boolean)
-    return pa.types.is_null(one) or any(is_one(one) and is_one(other) for is_one in families)
+    if pa.types.is_date(one) and pa.types.is_timestamp(other):
+        return True
+    return pa.types.is_null(one) or any(is_one(one) and is_one(other) for is_one in _FAMILIES)
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -88,3 +89,16 @@ def _is_of_pandas(given: object, kind: str) -> bool:
     """pandas is not loaded for this: an object of it has loaded it."""
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(given, getattr(pandas, kind, ()))
+
+
+_FAMILIES = (
+    _is_number,
+    is_text,
+    is_bytes,
+    pa.types.is_timestamp,
+    pa.types.is_date,
+    pa.types.is_time,
+    pa.types.is_duration,
+    pa.types.is_nested,
+    pa.types.is_boolean,
+)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, date, datetime
-from decimal import Decimal
 from operator import attrgetter
 from typing import Annotated, Any, TypeAlias
 
@@ -15,7 +14,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.budgets import MessageBudget, check_numbers_as_keys
-from penstock.columns.limits import Spend, fit_of, spend_of
+from penstock.columns.limits import Spend, decimal_fit, fit_of, spend_of
 from penstock.columns.plain import has_map, is_finite, row_fits
 from penstock.columns.times import (
     from_milliseconds,
@@ -26,6 +25,7 @@ from penstock.columns.times import (
     with_odd_offset,
     without_object,
 )
+from penstock.literals import decimal_of, json_decimal
 
 Problems: TypeAlias = Mapping[int, str]
 """Row → the reason why it does not fit the schema."""
@@ -57,7 +57,7 @@ class JsonRows:
         self._written = pa.struct([pa.field(field.name, _wire(field.type, field.name)) for field in fields])
         kinds = [(each.attribute, _python(each.kind) | None, None) for each in self._fields]
         row = msgspec.defstruct("Row", kinds, rename={each.attribute: each.name for each in self._fields}, gc=False)
-        decode = msgspec.json.Decoder(row).decode
+        decode = msgspec.json.Decoder(row, float_hook=decimal_of).decode
         spend = spend_of(self.type, lambda value, number, _: getattr(value, f"f{number}"))
         has_keys = any(map(_has_large_keys, self.type))
         self._decode = decode if spend is None and not has_keys else _within(decode, spend, has_keys)
@@ -305,7 +305,7 @@ _SIMPLE = (
     (pa.types.is_large_binary, bytes),
     (pa.types.is_fixed_size_binary, bytes),
     (pa.types.is_date, date),
-    (pa.types.is_decimal, Decimal),
+    (pa.types.is_decimal, Any),  # a Decimal of msgspec takes `1_0.5` and digits of any script
 )
 
 
@@ -322,6 +322,9 @@ def _taken(kind: pa.DataType) -> Callable[[Any], Any] | None:
     if pa.types.is_nested(kind):
         element = _taken(kind.value_type)
         return element and (lambda value: None if value is None else [*map(element, value)])
+    if pa.types.is_decimal(kind):
+        fit = decimal_fit(kind)
+        return lambda value: fit(json_decimal(value))
     return fit_of(kind)
 
 

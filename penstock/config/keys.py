@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from penstock.api.ssp import SystemStream
 from penstock.config.key import AnyKey
@@ -25,6 +26,9 @@ _NO_OPTION = re.compile(
 _RUN_ID = re.compile(r"app[._-]*run[._-]*id", re.IGNORECASE)
 _NEAR = 0.75
 _SAME_GROUP = 0.8
+_SOME_WORDS, _MOST_WORDS = 0.4, 0.5
+_TELLING = 8
+"""The most keys that have a word which tells a key from others."""
 _NAMES = {
     "stores.": (
         r"[A-Za-z0-9_][A-Za-z0-9_.-]*",
@@ -101,7 +105,31 @@ def nearest(text: str) -> str | None:
         ratio = _alike(wanted, _normal(candidate))
         if ratio > score:
             best, score = candidate, ratio
-    return best
+    known = [word for word in wanted.split(".") if 0 < _uses()[word] <= _TELLING]
+    rarest = min(known, key=_uses().__getitem__, default=None)
+    if rarest is None or (best is not None and rarest in _normal(best).split(".")):
+        return best
+    key, share = _with_word(rarest, set(wanted.split(".")))
+    return key if share >= (_SOME_WORDS if best else _MOST_WORDS) else best
+
+
+def _with_word(word: str, words: set[str]) -> tuple[str, float]:
+    """The key with this word that has the most words of a text, and their share: `task.commit.ms` for
+    `job.commit.interval.ms`. By letters alone, `job.batch.interval.ms` would be nearer."""
+    found = [(len(words & own) / len(words | own), key) for key, own in _words().items() if word in own]
+    share, key = max(found)
+    return key, share
+
+
+@cache
+def _words() -> dict[str, set[str]]:
+    return {key: set(_normal(key).split(".")) for key in _EXACT}
+
+
+@cache
+def _uses() -> Counter[str]:
+    """By word, the number of keys that have it."""
+    return Counter(word for words in _words().values() for word in words)
 
 
 def _candidates(text: str) -> Iterator[str]:

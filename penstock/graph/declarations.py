@@ -69,9 +69,17 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _Spec = TypeVar("_Spec", bound=OperatorSpec)
 
 
+NAME_RULE = "a name begins with a letter, digit or `_`, and may also hold `-` and `.`"
+
+
+def is_name(text: str) -> bool:
+    """True if an operator, a store or an application can have this name."""
+    return _NAME.fullmatch(text) is not None
+
+
 def _check_name(kind: str, name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise ConfigError(f"{kind} `{name}`: a name begins with a letter, digit or `_`, and may also hold `-` and `.`")
+    if not is_name(name):
+        raise ConfigError(f"{kind} `{name}`: {NAME_RULE}")
     return name
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from penstock.budgets import MESSAGE_DIGITS
+from penstock.literals import uuid_of
 from penstock.schemas.avro_misfits import MisfitError, shown, wrong
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -139,13 +140,13 @@ def _uuid() -> Logical:
             return str(value)
         if isinstance(value, str):
             try:
-                UUID(value)
+                uuid_of(value)
             except ValueError:
                 raise MisfitError(f"{shown(value)} is no UUID") from None
             return value
         raise wrong(value, "UUID")
 
-    return Logical("UUID", takes, plain, UUID)
+    return Logical("UUID", takes, plain, uuid_of)
 
 
 def _decimal(definition: Any) -> Logical | None:

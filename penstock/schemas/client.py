@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any, NoReturn
 
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError, SystemAwayError, SystemRefusedError
+from penstock.literals import float_of, whole_of
 from penstock.schemas.avro_resolution import why_unreadable
 from penstock.schemas.calls import Calls, plain_credentials, status_of, text_of
 from penstock.schemas.references import collected
@@ -61,7 +62,7 @@ def _client(options: tuple[tuple[str, str], ...]) -> Registry:
     try:
         for name in _NUMBERS:
             if name in given:
-                given[name] = float(given[name]) if name == "timeout" else int(given[name])
+                given[name] = float_of(given[name]) if name == "timeout" else whole_of(given[name])
         registry = ConfluentRegistry(SchemaRegistryClient(given), given)
     except (ValueError, TypeError, OSError) as error:
         raise ConfigError(f"the configuration of the schema registry: {error}") from error

@@ -129,6 +129,13 @@ def _changed_operator(
     put = "Put" if now is None else "Set"
     if now is None:
         found += f' (if it has another id now, declare it with renamed_from="{operator}")'
+    if kind == "order":
+        now_is = f"It is ordered as `{is_now}` now" if is_now else "It is not ordered by event time any more"
+        return IncompatibleError(
+            f'operator `{operator}` had order="event-time" at checkpoint {record.id} (`{was}`), so messages wait in '
+            f'it for their turn. {now_is}, and they would be lost. Give it back its order, with id="{operator}". To '
+            f"change it, start the application as it was, and {drain} the changed one. {reset}"
+        )
     if kind == "aggregate":
         return IncompatibleError(
             f"the aggregate of operator `{operator}` {found}. Its totals "

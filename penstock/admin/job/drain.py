@@ -22,6 +22,7 @@ from penstock.drain.progress import DrainProgress
 from penstock.drain.requests import DrainNotifications, DrainRequests
 from penstock.drain.utils import drain_target, present_run
 from penstock.errors import ConfigError, CorruptError, NotFoundError, PenstockError, PenstockTimeoutError
+from penstock.graph.declarations import NAME_RULE, is_name
 from penstock.wording import counted, listed
 
 _POLL_SECONDS = 0.2
@@ -85,7 +86,7 @@ def drain(
     """
     running = _is_running(job)
     target = drain_target(job.objects, job.paths, run_id, running=running)
-    alone = tuple(sorted(set(operators)))
+    alone = tuple(sorted({operators} if isinstance(operators, str) else set(operators)))
     if alone:
         _check_operators(job, alone)
     requests = DrainRequests(job.objects, job.paths)
@@ -164,11 +165,13 @@ def _check_operators(job: FoundJob, operators: Sequence[str]) -> None:
     users = {user for layout in latest.stores.values() for user in StoreLayout.parse(layout).operators}
     totals = {store.removesuffix(".aggregate") for store in latest.stores if store.endswith(".aggregate")}
     known = {each for each in waits | users if not each.startswith("(")} - totals
+    these = f"These can be drained alone: {listed([f'`{each}`' for each in sorted(known)]) if known else 'none'}"
+    if odd := [each for each in operators if not is_name(each)]:
+        raise ConfigError(f"no operator has the id {listed([repr(each) for each in odd])}: {NAME_RULE}. {these}")
     if strangers := [each for each in operators if each not in known and each not in latest.watermarks]:
         raise NotFoundError(
             f"nothing waits in {counted(len(strangers), 'operator')} of job {job.paths.root}: "
-            f"{listed([f'`{each}`' for each in strangers])}. These can be drained alone: "
-            f"{listed([f'`{each}`' for each in sorted(known)]) if known else 'none'}"
+            f"{listed([f'`{each}`' for each in strangers])}. {these}"
         )
 
 

@@ -15,7 +15,7 @@ from penstock.admin.job.lease import refuse_running
 from penstock.admin.job.ownership import claimed_job
 from penstock.admin.jobs import FoundJob
 from penstock.admin.state.held import state_versions
-from penstock.admin.state.repartition_refusals import refused_backends, refused_entries
+from penstock.admin.state.repartition_refusals import large_stores, notes_of_large, refused_backends, refused_entries
 from penstock.admin.state.store_uploads import StoreUploads
 from penstock.application.application import Application
 from penstock.batch.positions import Ends
@@ -157,8 +157,10 @@ def planned_for(
             f"`job.intermediate.stream.partitions: {tasks}`"
         )
     plan = _plan(graph, record, streams, tasks, rules, found.paths.root)
-    refused = (*refused_backends(found, plan, streams.systems, view), *refused_entries(found, plan))
-    return Repartition(found, log, view, streams, replace(plan, refused=refused))
+    large = large_stores(found, plan)
+    refused = (*refused_backends(found, plan, streams.systems, view), *refused_entries(found, plan, large))
+    notes = (*plan.notes, *notes_of_large(large))
+    return Repartition(found, log, view, streams, replace(plan, refused=refused, notes=notes))
 
 
 def _plan(

@@ -19,6 +19,7 @@ from penstock.state.admins import BackendAdmins
 from penstock.state.reading.reader import StateReader
 from penstock.system.base import System
 from penstock.system.registry import open_systems
+from penstock.wording import size_text
 
 LOOKED_THROUGH_BYTES = 256 << 20
 """The largest store of an operator that is looked through for a plan: a larger one takes as long as the move."""
@@ -39,19 +40,33 @@ def refused_backends(
             yield from map(str, error.refusals or (error,))
 
 
-def refused_entries(found: FoundJob, plan: RepartitionPlan) -> Iterator[str]:
+def large_stores(found: FoundJob, plan: RepartitionPlan) -> Mapping[str, int]:
+    """The operators' own stores that are not looked through for a plan, with the bytes that they take."""
+    own = _of_operators(plan)
+    sizes = Counter[str]()
+    if own:
+        for each in state_versions(found).objects:
+            sizes[each.store] += each.size_bytes
+    return {store: sizes[store] for store in own if sizes[store] > LOOKED_THROUGH_BYTES}
+
+
+def notes_of_large(large: Mapping[str, int]) -> tuple[str, ...]:
+    """The sentences of a plan about such stores."""
+    return tuple(
+        f"store `{store}` takes {size_text(size)}, so its entries are looked through in the move alone: if one of them "
+        "cannot be placed, the move is refused then. It changes nothing in that case, and the job starts as it was"
+        for store, size in large.items()
+    )
+
+
+def refused_entries(found: FoundJob, plan: RepartitionPlan, large: Mapping[str, int]) -> Iterator[str]:
     """Reasons why entries of operators' own stores cannot be placed, as sentences. Looks through the stores in which
-    keys may be others than those of the messages: what waits there is small, as a rule."""
-    own = {store: place for store, place in plan.placements.items() if isinstance(place, ByKey) and place.of_operator}
+    keys may be others than those of the messages, but for the large ones: what waits there is small, as a rule."""
+    own = {store: place for store, place in _of_operators(plan).items() if store not in large}
     if not own:
         return
-    sizes = Counter[str]()
-    for each in state_versions(found).objects:
-        sizes[each.store] += each.size_bytes
     with StateReader(found.config, found.paths, found.objects, open_systems(found.config)) as reader:
         for store, place in own.items():
-            if sizes[store] > LOOKED_THROUGH_BYTES:
-                continue
             try:
                 for task in range(plan.record.task_count):
                     with reader.open(plan.record, store, task) as engine:
@@ -60,3 +75,7 @@ def refused_entries(found: FoundJob, plan: RepartitionPlan) -> Iterator[str]:
                             pass
             except IncompatibleError as error:
                 yield str(error).removesuffix(". Nothing was changed")
+
+
+def _of_operators(plan: RepartitionPlan) -> dict[str, ByKey]:
+    return {store: place for store, place in plan.placements.items() if isinstance(place, ByKey) and place.of_operator}

@@ -29,6 +29,7 @@ from penstock.api.serdes import (
 )
 from penstock.api.serdes.numbers import OrderedDouble, OrderedInteger, OrderedLong
 from penstock.errors import ConfigError
+from penstock.literals import float_of, whole_of
 from penstock.wording import argument, flag, printable, size_text
 
 _JSON = (Json, JsonKey)
@@ -39,7 +40,6 @@ _OF_PROCESSOR = re.compile(r"(key|value|list|map)-\d+\(")
 _HOW_PROCESSOR = "`penstock.spark.read_state` shows the state of a PySpark processor as a DataFrame"
 _SHOWN = 60
 """Characters of a key or value in a table."""
-_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
 _CONTROLS = re.compile(r"[\x7f-\x9f]")
 _ESCAPES = str.maketrans({"\n": "\\n", "\r": "\\r", "\t": "\\t"})
 
@@ -166,17 +166,11 @@ def _json(value: object, option: int = 0) -> str:
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def _whole_number(text: str) -> int:
-    if not _WHOLE_NUMBER.fullmatch(text):
-        raise ValueError("an integer is expected")
-    return int(text)
-
-
 def _key_of(serde: Serde[Any], text: str) -> Any:
     if isinstance(serde, _WHOLE):
-        return _whole_number(text)
+        return whole_of(text)
     if isinstance(serde, _DOUBLE):
-        return float(text)
+        return float_of(text)
     if isinstance(serde, _JSON):
         return msgspec.json.decode(text)
     if isinstance(serde, Tuple):
@@ -193,5 +187,9 @@ def _fields_of(serde: Tuple, values: list[Any]) -> tuple[Any, ...]:
         elif isinstance(field, Bytes):
             made.append(bytes.fromhex(value))
         else:
-            made.append(float(value) if isinstance(field, OrderedDouble) else value)
+            made.append(_double(value) if isinstance(field, OrderedDouble) else value)
     return (*made, *values[len(serde.fields) :])
+
+
+def _double(value: Any) -> float:
+    return float_of(value) if isinstance(value, str) else float(value)

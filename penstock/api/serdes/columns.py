@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from penstock.api.serdes.base import Serde
 from penstock.errors import ConfigError
+from penstock.wording import lone_surrogate
 
 if TYPE_CHECKING:  # loaded when the first serde is made: the command line does without
     import pyarrow as pa
@@ -109,7 +110,10 @@ class ColumnSerde(Serde[Any]):
         for each in objects:
             if each is not None:
                 self._check(each)
-        return pa.array(objects if self._fit is None else [*map(self._fit, objects)], self.type)
+        try:
+            return pa.array(objects if self._fit is None else [*map(self._fit, objects)], self.type)
+        except UnicodeEncodeError as error:
+            raise ValueError(lone_surrogate(error)) from None
 
     def _check(self, row: Any) -> None:
         if not isinstance(row, Mapping):

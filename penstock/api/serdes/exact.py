@@ -1,18 +1,21 @@
-"""JSON of state that Penstock writes for itself: what is read equals what was written.
+"""JSON of state that Penstock writes for itself: what is read equals what was written, and has its types.
 
-Values that JSON has are JSON. If there are others, as a NaN, a Decimal or a time, a mark comes first, and each of them
-is an object with one field that names its type. Numbers that are not finite are those of Python's `json`.
+Values that JSON has are JSON. If there are others, as a NaN, a set or a time, a mark comes first, and each of them is
+an object with one field that names its type. Numbers that are not finite are those of Python's `json`. An object of
+any other type is refused: it would come back as something else, or the reader would have to load code that the state
+names.
 """
 
 from __future__ import annotations
 
 import json
+import marshal
 from base64 import b64decode, b64encode
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from enum import Enum
-from numbers import Integral, Real
+from fractions import Fraction
 from operator import attrgetter, index
 from typing import Any
 from uuid import UUID
@@ -22,25 +25,34 @@ import msgspec
 import orjson
 
 from penstock.budgets import check_hashes
+from penstock.wording import lone_surrogate, no_utf8
 
 _MARK = b"!"
 _decode: Callable[[bytes], Any] = msgspec.json.Decoder().decode
+_STRICT = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+_SCALARS = frozenset({type(None), bool, int, float, str})
 
 
 def exact_bytes(value: Any) -> bytes:
-    """The bytes of a value: None, numbers, texts, bytes, decimals, dates, times, durations, UUIDs, and lists, tuples
-    and dicts of them. Objects of other types with fields are dicts, members of enums their values.
+    """The bytes of a value: None, booleans, numbers (also Decimal, Fraction and NumPy's), texts, bytes, dates, times,
+    durations, UUIDs, and lists, tuples, dicts, sets, frozensets, deques, Counters and OrderedDicts of them.
 
     Raises:
-        TypeError, ValueError: it has another object, or a text that is none.
+        TypeError, ValueError: it has an object of another type, a subclass of these included, or a text that is none.
     """
     try:
-        data = orjson.dumps(value)
+        data = orjson.dumps(value, option=_STRICT)
         if _decode(data) == value:
+            marshal.dumps(value, 2)  # refuses members of enums, some of which equal their values
             return b"%b" % data  # a copy, as in Json.to_bytes
-    except TypeError:  # of what JSON does not have
+    except (TypeError, ValueError):  # of what JSON does not have
         pass
-    return _MARK + json.dumps(_tagged(value), ensure_ascii=False, separators=(",", ":")).encode()
+    try:
+        return _MARK + json.dumps(_tagged(value), ensure_ascii=False, separators=(",", ":")).encode()
+    except RecursionError:
+        raise ValueError("it is nested too deeply to be stored, or contains itself") from None
+    except UnicodeEncodeError as error:
+        raise ValueError(no_utf8(value) or lone_surrogate(error)) from None
 
 
 def exact_value(data: bytes) -> Any:
@@ -54,6 +66,7 @@ _WRITTEN: Mapping[type, Callable[[Any], Any]] = {
     bytes: lambda value: b64encode(value).decode(),
     bytearray: lambda value: b64encode(value).decode(),
     Decimal: str,
+    Fraction: lambda value: [value.numerator, value.denominator],
     datetime: datetime.isoformat,
     date: date.isoformat,
     time: time.isoformat,
@@ -64,60 +77,116 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
     "$bytes": b64decode,
     "$bytearray": lambda text: bytearray(b64decode(text)),
     "$Decimal": Decimal,
+    "$Fraction": lambda parts: Fraction(*parts),  # a text may have an exponent of any size
     "$datetime": datetime.fromisoformat,
     "$date": date.fromisoformat,
     "$time": time.fromisoformat,
     "$timedelta": lambda parts: timedelta(*parts),
     "$UUID": UUID,
     "$zoned": lambda parts: _zoned(parts),
+    "$numpy": lambda parts: _numpy(parts),
     "$Timestamp": lambda parts: _timestamp(parts),
     "$Timedelta": lambda count: _timedelta(count),
     "$tuple": tuple,
+    "$set": lambda parts: set(_checked(parts)),
+    "$frozenset": lambda parts: frozenset(_checked(parts)),
+    "$deque": lambda parts: deque(parts[0], parts[1]),
     "$dict": lambda pairs: _dict(pairs),
+    "$Counter": lambda pairs: Counter(_dict(pairs)),
+    "$OrderedDict": lambda pairs: OrderedDict(_dict(pairs)),
 }
 
 
 def _tagged(value: Any) -> Any:
     """The value as JSON, in which what JSON does not have is an object with one field."""
-    if value is None or isinstance(value, bool):
+    kind = type(value)
+    if kind in _SCALARS:
         return value
-    if isinstance(value, Enum):
-        return _tagged(value.value)
-    if (special := _tagged_type(value)) is not None:
-        return special
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, Integral | Real):
-        return _number(value)
-    if isinstance(value, list):
+    if kind is list:
         return [_tagged(each) for each in value]
-    if isinstance(value, tuple):
-        return {"$tuple": [_tagged(each) for each in value]}
-    if isinstance(value, Mapping):
+    if kind is dict:
         return _tagged_dict(value)
-    plain = msgspec.to_builtins(value, builtin_types=tuple(_WRITTEN), str_keys=False)  # of objects with fields
-    if type(plain) is type(value):
-        raise TypeError(f"a {type(value).__name__} cannot be stored")
-    return _tagged(plain)
+    if (make := _CONTAINERS.get(kind)) is not None:
+        return {f"${kind.__name__}": make(value)}
+    return _tagged_object(value)
 
 
-def _tagged_type(value: Any) -> dict[str, Any] | None:
-    """An object that names its type; None for any other value."""
-    if type(value) is datetime and isinstance(value.tzinfo, ZoneInfo):
-        return {"$zoned": [value.replace(tzinfo=None).isoformat(), value.tzinfo.key, value.fold]}
-    if type(value).__module__.startswith("pandas.") and isinstance(value, datetime | timedelta):
+def _tagged_dict(value: dict[Any, Any]) -> Any:
+    if all(type(key) is str and not key.startswith("$") for key in value):
+        return {key: _tagged(each) for key, each in value.items()}
+    return {"$dict": _pairs(value)}
+
+
+def _pairs(value: Mapping[Any, Any]) -> list[Any]:
+    return [[_tagged(key), _tagged(each)] for key, each in value.items()]
+
+
+def _elements(value: Any) -> list[Any]:
+    return [_tagged(each) for each in value]
+
+
+def _in_order(value: Any) -> list[Any]:
+    """The elements of a set. Equal sets have equal bytes, in every process."""
+    return sorted(_elements(value), key=lambda each: json.dumps(each))
+
+
+_CONTAINERS: Mapping[type, Callable[[Any], Any]] = {
+    tuple: _elements,
+    set: _in_order,
+    frozenset: _in_order,
+    deque: lambda value: [_elements(value), value.maxlen],
+    Counter: _pairs,
+    OrderedDict: _pairs,
+}
+
+
+def _tagged_object(value: Any) -> dict[str, Any]:
+    """An object that names its type. It is read at once: what does not come back is refused here."""
+    try:
+        found = _object_parts(value)
+    except (OverflowError, ValueError) as error:
+        raise ValueError(f"the {type(value).__name__} {value!r} cannot be stored: {error}") from error
+    if found is None:
+        raise TypeError(f"a value of type {type(value).__qualname__} cannot be stored: {_ADVICE}")
+    ((name, written),) = found.items()
+    try:
+        read = _READ[name](written)
+        is_same = type(read) is type(value) and bool(read == value or value != value)
+        is_same = is_same and (getattr(read, "tzinfo", None) is None) == (getattr(value, "tzinfo", None) is None)
+    except Exception:
+        is_same = False
+    if not is_same:
+        raise TypeError(f"the {type(value).__name__} {value!r} cannot be stored: it would not come back as it is")
+    return found
+
+
+_ADVICE = (
+    "it would not come back as one. Use numbers, texts, bytes, decimals, dates, times, and lists, tuples, dicts and "
+    "sets of them, or convert it in `to_json` and back in `from_json`"
+)
+
+
+def _object_parts(value: Any) -> dict[str, Any] | None:
+    kind = type(value)
+    if kind is datetime and (isinstance(value.tzinfo, ZoneInfo) or (value.tzinfo is None and value.fold)):
+        zone = None if value.tzinfo is None else value.tzinfo.key
+        return {"$zoned": [value.replace(tzinfo=None, fold=0).isoformat(), zone, value.fold]}
+    module = kind.__module__.partition(".")[0]
+    if module == "pandas" and isinstance(value, datetime | timedelta):
         count: Any = attrgetter("value")(value)
         if isinstance(value, timedelta):
             return {"$Timedelta": count}
         zone = getattr(value, "tz", None)
         return {"$Timestamp": [count, None if zone is None else str(zone)]}
-    written = _WRITTEN.get(type(value))
-    return None if written is None else {f"${type(value).__name__}": written(value)}
+    if module == "numpy" and (dtype := getattr(value, "dtype", None)) is not None and dtype.kind in "biuf":
+        return {"$numpy": [dtype.name, value.item()]} if isinstance(value.item(), int | float) else None
+    written = _WRITTEN.get(kind)
+    return None if written is None else {f"${kind.__name__}": written(value)}
 
 
 def _zoned(parts: list[Any]) -> datetime:
     text, zone, fold = parts
-    return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(_zone(zone)), fold=fold)
+    return datetime.fromisoformat(text).replace(tzinfo=None if zone is None else ZoneInfo(_zone(zone)), fold=fold)
 
 
 def _zone(name: str) -> str:
@@ -125,6 +194,15 @@ def _zone(name: str) -> str:
     if len(name) > _LONGEST_ZONE or name.startswith("dateutil/"):
         raise ValueError(f"`{name[:_LONGEST_ZONE]}` is no zone")
     return name
+
+
+def _numpy(parts: list[Any]) -> Any:
+    import numpy as np
+
+    name, value = parts
+    if name not in np.sctypeDict or np.dtype(name).kind not in "biuf":
+        raise ValueError(f"`{name[:_LONGEST_ZONE]}` is no number of NumPy")
+    return np.dtype(name).type(value)
 
 
 def _timestamp(parts: list[Any]) -> Any:
@@ -144,22 +222,13 @@ def _dict(pairs: list[Any]) -> dict[Any, Any]:
     return dict(pairs)
 
 
+def _checked(members: list[Any]) -> list[Any]:
+    """The members of a set."""
+    check_hashes(hash(each) for each in members)
+    return members
+
+
 _LONGEST_ZONE = 100
-
-
-def _number(value: Any) -> int | float:
-    if isinstance(value, Integral):
-        return int(value)
-    number = float(value)
-    if number != value and number == number:
-        raise TypeError(f"the {type(value).__name__} {value!r} cannot be stored: it is no float")
-    return number
-
-
-def _tagged_dict(value: Mapping[Any, Any]) -> Any:
-    if all(type(key) is str and not key.startswith("$") for key in value):
-        return {key: _tagged(each) for key, each in value.items()}
-    return {"$dict": [[_tagged(key), _tagged(each)] for key, each in value.items()]}
 
 
 def _untagged(found: dict[str, Any]) -> Any:

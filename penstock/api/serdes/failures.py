@@ -14,6 +14,7 @@ from penstock.api.serdes.numbers import Double, Integer, Long, OrderedDouble, Or
 from penstock.api.serdes.tuples import Tuple
 from penstock.api.shipped import missing_code
 from penstock.errors import SerdeError, SystemAwayError
+from penstock.wording import no_utf8
 
 Part: TypeAlias = Literal["key", "value"]
 
@@ -72,6 +73,9 @@ class SerdePlace:
     ) -> SerdeError:
         """The error for an object that the serde does not write; `key` is that of a value, if it is known."""
         kind, name = _kind_of(serde), declared(serde)
+        if "surrogates not allowed" in str(error) and (reason := no_utf8(obj)) is not None:
+            _trim(error)
+            return SerdeError(f"{self.name}: {_subject(part, obj, key)} cannot be written: {reason}")
         problem = f"cannot be written by {name}: {_text(error)}"
         advice = f"Give it a {part} that it takes"
         if kind is not None:
@@ -115,6 +119,15 @@ class SerdePlace:
         return SerdeError(
             f"{self.name}: {_subject(part, data, key)} cannot be read by {declared(serde)}: {_text(error)}{advice}"
         )
+
+
+def unstorable(operator: str, part: str, state: object, error: Exception, key: object) -> SerdeError:
+    """The error for a state, of this key, that cannot be stored. `operator` and `part` say whose state it is."""
+    _trim(error)
+    return SerdeError(
+        f"{operator}: the state of {part}{'' if key is None else f' of key {_shown(key)}'} cannot be stored, "
+        f"{_shown(state)}: {_text(error)}"
+    )
 
 
 def store_place(name: str) -> SerdePlace:

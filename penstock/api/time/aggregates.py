@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Context, Decimal
+from math import nan
 from typing import Any, TypeAlias
 
 from penstock.api.time.durations import whole_number
@@ -33,7 +34,8 @@ class Aggregate(ABC):
     """An aggregate of messages: a state that takes them one at a time, and a result. Values that are None do not count.
 
     Subclass it for an aggregate of your own. Its states consist of numbers, texts, bytes, decimals, times, lists,
-    tuples and dicts, unless `to_json` and `from_json` say how they are stored.
+    tuples, dicts, sets and counters, and come back as they were. A state with other objects is refused when it is
+    stored, unless `to_json` and `from_json` convert it.
 
     Example:
         >>> class Product(ps.Aggregate):
@@ -127,6 +129,12 @@ def _added(total: Any, x: Any) -> Any:
     return _EXACT.add(total, x) if type(x) is Decimal and type(total) in (int, Decimal) else total + x
 
 
+def _with_nan(stored: Any) -> Any:
+    """A stored state with NaN for its nulls. Earlier versions wrote null for NaN and the infinities; which of them it
+    was is lost, and NaN lets no later result look as if it were known."""
+    return stored if stored is None or None not in stored else [nan if each is None else each for each in stored]
+
+
 def _mean_of(total: Any, count: int) -> Any:
     """The mean. One of decimals has four more digits behind the point; half a digit is rounded away from zero."""
     if type(total) is not Decimal or not total.is_finite():
@@ -195,6 +203,9 @@ class Mean(Aggregate):
     def result(self, state: Any) -> Any:
         return None if state is None else _mean_of(state[0], state[1])
 
+    def from_json(self, stored: Any) -> Any:
+        return _with_nan(stored)
+
 
 class Variance(Aggregate):
     """The sample variance of the values; None if there are fewer than two.
@@ -220,6 +231,9 @@ class Variance(Aggregate):
 
     def result(self, state: Any) -> Any:
         return None if state is None or state[0] < 2 else state[2] / (state[0] - 1)
+
+    def from_json(self, stored: Any) -> Any:
+        return _with_nan(stored)
 
 
 class First(Aggregate):
@@ -318,6 +332,9 @@ class TopN(Aggregate):
 
     def result(self, state: Any) -> Any:
         return [x for _, x in state or ()]
+
+    def from_json(self, stored: Any) -> Any:
+        return stored if stored is None else [*map(_with_nan, stored)]
 
 
 def _rank(ranked: Any) -> Any:

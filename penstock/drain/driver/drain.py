@@ -136,9 +136,9 @@ class Drain:
         return True
 
     def begins_anew(self) -> bool:
-        """True if the run is to go back to its last checkpoint: the drain was taken back; or the requests are for other
-        operators now, and some have come to their end: what others send to those would be in no checkpoint. Raises
-        RetryableError if the store fails."""
+        """True if the run is to go back to its last checkpoint: the drain was taken back, or a part of it; or requests
+        are for other operators now, and some have come to their end: what others send to those would be in no
+        checkpoint. Raises RetryableError if the store fails."""
         if self._taken_back():
             return True
         if self._is_recorded or self._begun in (frozenset(), self.operators):
@@ -149,22 +149,31 @@ class Drain:
         return True
 
     def _taken_back(self) -> bool:
-        """True if every request of the drain was cancelled or deleted. They are gone then, and the run drains no
-        more. Raises RetryableError if the store fails; some of them may have been deleted by then."""
+        """True if the run is to go back to its last checkpoint, because requests of the drain were cancelled or
+        deleted, and those that are left name fewer operators, or none is left. Raises RetryableError if the store
+        fails; some of them may have been deleted by then."""
         if self._is_recorded:
             return False
+        before = self.operators
         own = self._requests.find().of_run(self._run_id)
         cancelled = {each: who for each in own if (who := self._requests.cancelled_by(each)) is not None}
-        if len(cancelled) < len(own):
-            self.notifications = own
-            return False
         self._requests.delete(cancelled)
-        who = listed(sorted(set(cancelled.values()))) or "somebody who deleted the requests"
-        logger.warning("%s cancelled the drain: the run continues from its last checkpoint", who)
-        self.notifications = ()
-        self._report.cancelled()
-        self._stop.drain_is_over()
-        self._watch()
+        self.notifications = self._known_alone([each for each in own if each not in cancelled])
+        who = listed(sorted(set(cancelled.values()))) or "somebody who deleted requests"
+        if not self.notifications:
+            logger.warning("%s cancelled the drain: the run continues from its last checkpoint", who)
+            self._report.cancelled()
+            self._stop.drain_is_over()
+            self._watch()
+            return True
+        after = self.operators
+        if after is None or (before is not None and before <= after):
+            return False
+        logger.warning(
+            "%s cancelled a part of the drain: the run goes back to its last checkpoint, and drains %s alone",
+            who,
+            listed(sorted(after)),
+        )
         return True
 
     def count(self, reports: Sequence[Report], boundary: Boundary, committed: int) -> None:

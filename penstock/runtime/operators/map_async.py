@@ -7,6 +7,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import fields, is_dataclass
+from datetime import datetime
+from datetime import time as time_of_day
 from decimal import Decimal
 from typing import Any
 
@@ -96,8 +99,16 @@ def exact_form(value: Any) -> Any:
         return kind, tuple(map(exact_form, value))
     if kind is dict:
         return kind, tuple((exact_form(key), exact_form(each)) for key, each in value.items())
+    if kind is set or kind is frozenset:
+        return kind, frozenset(map(exact_form, value))
     if kind is Decimal:
         return kind, str(value)
+    if isinstance(value, datetime | time_of_day):  # equal times of two zones, and the two of an hour that comes twice
+        return kind, repr(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return kind, tuple(exact_form(getattr(value, field.name, None)) for field in fields(value))
+    if hasattr(value, "dtype") and hasattr(value, "tobytes"):  # a number of NumPy
+        return kind, value.tobytes()
     return kind, value
 
 

@@ -13,6 +13,7 @@ from penstock.api.serdes import Json, Serde
 from penstock.api.serdes.exact import exact_bytes, exact_value
 from penstock.api.serdes.failures import SerdePlace
 from penstock.api.time.aggregates import Aggregate, adder
+from penstock.api.time.unstorable import unstorable_states
 from penstock.api.time.windows import Aggregates, Fold, Messages, Window
 from penstock.errors import SerdeError
 
@@ -88,13 +89,12 @@ class AggregateContent(Content):
     serde = Json()
 
     def __init__(self, aggregates: Aggregates) -> None:
+        self._by_name = aggregates.by_name
         self._all = list(aggregates.by_name.values())
         self._adds = [adder(each) for each in self._all]
         self._results = [(name, each.result) for name, each in aggregates.by_name.items()]
-        self._are_json = all(
-            type(each).to_json is Aggregate.to_json and type(each).from_json is Aggregate.from_json
-            for each in self._all
-        )
+        self._stored_as_is = all(type(each).to_json is Aggregate.to_json for each in self._all)
+        self._read_as_is = all(type(each).from_json is Aggregate.from_json for each in self._all)
 
     def initial(self) -> Any:
         return [None] * len(self._all)
@@ -109,15 +109,18 @@ class AggregateContent(Content):
         ]
 
     def to_bytes(self, content: Any) -> bytes:
-        if not self._are_json:
+        if not self._stored_as_is:
             content = [each.to_json(state) for each, state in zip(self._all, content, strict=True)]
         return exact_bytes(content)
 
     def from_bytes(self, data: bytes) -> Any:
         stored = exact_value(data)
-        if self._are_json:
+        if self._read_as_is:
             return stored
         return [each.from_json(state) for each, state in zip(self._all, stored, strict=True)]
+
+    def unwritable(self, content: Any, key: Any, error: Exception) -> SerdeError:
+        return unstorable_states(f"window operator `{self.operator}`", self._by_name, content, key, error)
 
     def shown(self, content: Any) -> Any:
         return {name: result(state) for (name, result), state in zip(self._results, content, strict=True)}

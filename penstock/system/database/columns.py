@@ -7,11 +7,12 @@ import binascii
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any, Literal
-from uuid import UUID
 
 import msgspec
+
+from penstock.literals import json_decimal, uuid_of
 
 Kind = Literal[
     "array", "boolean", "bytes", "choice", "date", "decimal", "flag", "float", "integer", "json", "local", "other",
@@ -114,16 +115,17 @@ def _decimal(column: Column, value: Any) -> Decimal:
     if isinstance(value, bool) or not isinstance(value, int | str | Decimal):
         raise _not(value, "a decimal")
     try:
-        number = Decimal(value)
-    except InvalidOperation:
+        number: Decimal = json_decimal(value)
+    except ValueError:
         raise _not(value, "a decimal") from None
     if not number.is_finite():
         raise _not(value, "a decimal")
-    _, digits, exponent = number.normalize().as_tuple() if number else (0, (), 0)
-    behind = max(0, -int(exponent))
+    _, digits, exponent = number.as_tuple()
+    zeros = next((count for count, digit in enumerate(reversed(digits)) if digit), 0)
+    behind = max(0, -int(exponent) - zeros) if number else 0
     if column.scale is not None and behind > column.scale:
         raise ValueError(f"{shown(value)} has more than {column.scale} digits behind the point")
-    before = max(0, len(digits) + int(exponent))
+    before = max(0, number.adjusted() + 1) if number else 0
     if column.precision is not None and before > column.precision - (column.scale or 0):
         raise ValueError(f"{shown(value)} has more than {column.precision - (column.scale or 0)} digits before it")
     return number
@@ -171,7 +173,10 @@ def _timestamp(column: Column, value: Any) -> datetime:
     found: datetime = _parsed(value, datetime.fromisoformat, what)
     if found.tzinfo is None:
         raise _not(value, what)
-    return found.astimezone(UTC)
+    try:
+        return found.astimezone(UTC)
+    except OverflowError:  # of the first or last day that there is
+        raise _not(value, what) from None
 
 
 def _local(column: Column, value: Any) -> datetime:
@@ -210,5 +215,5 @@ _KINDS: Mapping[Kind, Callable[[Column, Any], Any]] = {
     "text": _text,
     "time": lambda column, value: _parsed(value, time.fromisoformat, "a time of day, as in 12:30:00"),
     "timestamp": _timestamp,
-    "uuid": lambda column, value: _parsed(value, UUID, "a UUID"),
+    "uuid": lambda column, value: _parsed(value, uuid_of, "a UUID"),
 }

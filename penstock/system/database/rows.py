@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import Any, NamedTuple
 
 import msgspec
 
+from penstock.literals import decimal_of
 from penstock.system.base import RecordLimits
 from penstock.system.database.columns import Column, shown
 
-_decode: Callable[[bytes], Any] = msgspec.json.Decoder(float_hook=Decimal).decode
+_decode: Callable[[bytes], Any] = msgspec.json.Decoder(float_hook=decimal_of).decode
 
 
 class Change(NamedTuple):
@@ -77,7 +77,7 @@ class TableForm:
     def _row_of(self, value: bytes) -> dict[str, Any]:
         try:
             read = _decode(value)
-        except (msgspec.DecodeError, ValueError) as error:
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise ValueError(f"its value is not JSON: {error}") from None
         if not isinstance(read, dict):
             raise ValueError(f"its value is {shown(read)}, and no object whose fields are columns")  # noqa: TRY004
@@ -107,7 +107,7 @@ class TableForm:
             raise ValueError(f"{wanted}, and it is not text") from None
         try:
             read = _decode(key)
-        except (msgspec.DecodeError, ValueError):
+        except (msgspec.DecodeError, ValueError, RecursionError):
             read = text
         if isinstance(read, dict):
             if sorted(read) != sorted(self.key):

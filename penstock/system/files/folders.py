@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ _ADVICE = (
     ": any writer of the folder could show any file of this machine. If that is wanted, set `systems.<name>.links` to "
     "`follow`; otherwise remove the link"
 )
+_PACKED_DAMAGE = re.compile(r"compressed stream|(inflate|decompress) failed")
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -111,7 +113,13 @@ class Folder:
             except (pa.ArrowInvalid, UnicodeDecodeError) as error:
                 raise CorruptError(f"`{name}` cannot be read: {error}") from error
             except OSError as error:
-                if error.errno is None and isinstance(system, fs.LocalFileSystem):  # packed data that is cut off
+                if error.errno is None and _PACKED_DAMAGE.search(str(error)):
+                    raise CorruptError(
+                        f"`{name}` cannot be read: what is packed in it is cut off or damaged, or other bytes follow "
+                        f"({error}). Put a whole file in its place under another name, and continue behind this one "
+                        "with a startpoint"
+                    ) from error
+                if error.errno is None and isinstance(system, fs.LocalFileSystem):  # there is no network that failed
                     raise CorruptError(f"`{name}` cannot be read: {error}") from error
                 raise
 

@@ -8,11 +8,13 @@ from typing import Literal, TypeAlias
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet
 
 from penstock.columns.given import converted
 from penstock.columns.json_rows import json_value
 from penstock.columns.plain import has_map, is_finite
+from penstock.columns.times import texts_of
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.system.files.cells import path_scalar, typed_values
 from penstock.system.files.csv_rows import csv_rows, header_of
@@ -34,7 +36,7 @@ ROWS = 4096
 COLUMN_ROWS = 1 << 15
 """Rows that are read together into columns."""
 _OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
-_UNREADABLE = (OverflowError, ValueError)
+_UNREADABLE = (OverflowError, ValueError, KeyError)
 """Errors for a value that Python does not have."""
 
 
@@ -136,8 +138,16 @@ def _fitted(batch: pa.RecordBatch, field: pa.Field, columns: Columns, path: str)
     except ValueError as error:
         raise IncompatibleError(
             f"column `{field.name}` of `{path}` has the type {column.type}, which does not fit {field.type}: {error}. "
-            "Declare the column with the type that the files have"
+            f"Declare the column as the files have it{_declaration(column.type)}"
         ) from error
+
+
+def _declaration(kind: pa.DataType) -> str:
+    """The type of a point in time in words that can be copied; its unit and its zone are easily taken for others."""
+    if not pa.types.is_timestamp(kind):
+        return ""
+    zone = "" if kind.tz is None else f', "{kind.tz}"'
+    return f', pa.timestamp("{kind.unit}"{zone}), and round or convert the times in the application'
 
 
 def _with(line: bytes, added: bytes) -> bytes:
@@ -170,22 +180,26 @@ def _readable_row(name: str, row: pa.RecordBatch, number: int, columns: Columns)
         try:
             return next(as_json(one, columns))
         except _UNREADABLE as error:
-            problem = _unreadable(one) or str(error)
+            problem = "a map has a key twice" if isinstance(error, KeyError) else _unreadable(one) or str(error)
     return failed_row(name, f"row {number}, counted from 0", problem)
 
 
 def as_json(batch: pa.RecordBatch, columns: Columns) -> Iterator[bytes]:
     """The rows of a batch as JSON. Raises OverflowError or ValueError, before the first row, if Python or JSON does not
     have a value."""
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+    for name, column in _columns(batch):
         if not is_finite(column):
             raise ValueError(
                 f"the column `{name}` has a NaN or an infinity, which JSON does not have. Declare the input with "
                 "value=ps.Columns(schema): it reads the columns of the file as they are"
             )
+    texts = [(name, *found) for name, column in _columns(batch) if (found := _with_ns(name, column)) is not None]
     arrays = [_without_ns(column) for column in batch.columns]
-    maps = "lossy" if any(map(has_map, batch.schema)) else None
+    maps = "strict" if any(map(has_map, batch.schema)) else None
     rows = pa.RecordBatch.from_arrays(arrays, names=batch.schema.names).to_pylist(maps_as_pydicts=maps)
+    for name, places, own in texts:
+        for place, text in zip(places, own, strict=True):
+            rows[place][name] = text
     dump: Callable[..., bytes] = orjson.dumps
     for row in rows:
         if columns:
@@ -193,9 +207,42 @@ def as_json(batch: pa.RecordBatch, columns: Columns) -> Iterator[bytes]:
         yield b"%b" % dump(row, json_value, _OPTIONS)
 
 
+def _columns(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.Array]]:
+    return zip(batch.schema.names, batch.columns, strict=True)
+
+
+def _with_ns(name: str, column: pa.Array) -> tuple[list[int], list[str]] | None:
+    """The rows whose time has digits behind the microseconds, which Python's times do not have, and their texts. Raises
+    ValueError if such times are nested."""
+    if pa.types.is_timestamp(column.type) or pa.types.is_time64(column.type):
+        if column.type.unit != "ns":
+            return None
+        odd = pc.not_equal(pc.multiply(pc.divide(column.view(pa.int64()), 1000), 1000), column.view(pa.int64()))
+        if not (places := pc.indices_nonzero(odd.fill_null(False)).to_pylist()):
+            return None
+        some = column.take(pa.array(places))
+        texts = texts_of(some) if pa.types.is_timestamp(column.type) else some.cast(pa.string())
+        return places, texts.to_pylist()
+    if (kind := _without_type(column.type)) != column.type:
+        try:
+            column.take(pa.array(range(len(column)))).cast(kind)  # a part of a column has the lists of all of it
+        except pa.ArrowInvalid:
+            raise ValueError(
+                f"the column `{name}` has nested times with nanoseconds, which are not read as rows here. Declare the "
+                "input with value=ps.Columns(schema), or write microseconds"
+            ) from None
+    return None
+
+
 def _without_ns(column: pa.Array) -> pa.Array:
     """Python's times have microseconds."""
-    return _cast(column, lambda kind: pa.timestamp("us", kind.tz) if kind.unit == "ns" else kind)
+    kind = _without_type(column.type)
+    return column if kind == column.type else column.cast(kind, safe=False)
+
+
+def _without_type(kind: pa.DataType) -> pa.DataType:
+    """The type with microseconds for nanoseconds."""
+    return _changed(kind, lambda own: pa.timestamp("us", own.tz) if own.unit == "ns" else own)
 
 
 def _in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -226,7 +273,7 @@ def _changed(kind: pa.DataType, change: Callable[[pa.TimestampType], pa.DataType
 
 def _unreadable(row: pa.RecordBatch) -> str | None:
     """The column that Python cannot hold, in words."""
-    for name, column in zip(row.schema.names, row.columns, strict=True):
+    for name, column in _columns(row):
         try:
             column.to_pylist()
         except UnicodeDecodeError:

@@ -116,7 +116,7 @@ class KafkaAdmin(SystemAdmin):
         if retention is not None:
             settings |= _limits(retention)
         replicas = settings.pop(_REPLICAS, "-1")
-        if not replicas.removeprefix("-").isdigit():
+        if not (replicas.isascii() and replicas.removeprefix("-").isdigit()):
             raise ConfigError(
                 f"`systems.{self._options.system}.default.stream.{_REPLICAS}` = `{replicas}`: expected a whole number"
             )

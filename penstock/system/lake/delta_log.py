@@ -24,6 +24,7 @@ from penstock.system.lake.files import Shape, TableFiles, count_rows, reading
 from penstock.system.lake.log import Commit, DataFile, TableLog, gone
 
 _PARTITIONS = "penstock.partitions"
+_ESCAPED = re.compile(rb"(?:\\u00[0-9A-Fa-f]{2})+")
 _READ_FEATURES = frozenset(
     ("columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "v2Checkpoint", "vacuumProtocolCheck")
 )
@@ -320,8 +321,17 @@ def _typed(value: Any, kind: pa.DataType) -> pa.Scalar:
     """The value of a partition column. Commits have it as text, which for every type is null if it is empty."""
     if value is None or value == "":
         return pa.scalar(None, kind)
+    if pa.types.is_binary(kind):
+        return pa.scalar(_unescaped(value.encode() if isinstance(value, str) else value), kind)
     if not isinstance(value, str):
         return pa.scalar(value, kind)
     if pa.types.is_timestamp(kind):
         return pa.scalar(value.removesuffix("Z")).cast(pa.timestamp("us")).cast(kind)
-    return pa.scalar(value.encode()) if pa.types.is_binary(kind) else pa.scalar(value).cast(kind)
+    return pa.scalar(value).cast(kind)
+
+
+def _unescaped(data: bytes) -> bytes:
+    """The bytes of a partition. Where delta-rs wrote them, each is an escape of JSON, as text."""
+    if not _ESCAPED.fullmatch(data):
+        return data
+    return bytes(int(each, 16) for each in data.split(b"\\u")[1:])

@@ -396,6 +396,23 @@ def test_no_unknown_key_is_taken_for_one_of_the_application() -> None:
     assert "did you mean `task.callback.drain.timeout.ms`?" in text
 
 
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("job.commit.interval.ms", "task.commit.ms"),
+        ("job.commit.ms", "task.commit.ms"),
+        ("task.comit.ms", "task.commit.ms"),
+        ("job.bach.interval.ms", "job.batch.interval.ms"),
+        ("task.batch.interval.ms", "job.batch.interval.ms"),
+        ("job.checkpoint.retained", "task.checkpoint.retained"),
+        ("foo.bar", None),
+        ("job.ms", None),
+    ],
+)
+def test_a_key_with_the_telling_word_of_another_one(key: str, meant: str | None) -> None:
+    assert config_keys.nearest(key) == meant
+
+
 @pytest.mark.parametrize("key", ["task.commit.ms", "job.root", "job.retry.max", "task.dead.letter.stream", "job.name"])
 def test_an_empty_value_is_the_default_wherever_it_is(key: str, tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"

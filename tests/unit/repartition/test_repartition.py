@@ -17,6 +17,7 @@ import pytest
 import penstock as ps
 from penstock.admin.checkpoint.change import append_record
 from penstock.admin.state import repartition as repartition_module
+from penstock.admin.state import repartition_refusals
 from penstock.admin.state.repartition import RepartitionFacts, plan_repartition, repartition
 from penstock.clock import SYSTEM_CLOCK
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
@@ -383,6 +384,28 @@ class TestRules:
         jobs.run(60)
         jobs.refused_in_plan(5, r"messages of its key come to task .*Drain the job, .* or drop what is in it with")
         jobs.move(5, **{"later.timers": "empty"})
+        jobs.close()
+
+    def test_a_large_store_is_looked_through_in_the_move_and_the_plan_says_so(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        app = ps.StreamApplication("every")
+        app.output("m.out")
+        events = app.input("m.left", timestamp=lambda value: value["t"]).partition_by(lambda value: value["k"])
+        events.process(Flush, timers=ps.String(), id="later")
+        jobs = Jobs(tmp_path, app)
+        jobs.run(60)
+        monkeypatch.setattr(repartition_refusals, "LOOKED_THROUGH_BYTES", 0)
+        with jobs.plan(5) as planned:
+            facts = planned.facts()
+            assert facts.problems == ()
+            (note,) = (each for each in facts.notes if "later.timers" in each)
+            assert re.search(r"takes [0-9.,]+ \w+, so its entries are looked through in the move alone", note)
+        before = jobs.checkpoints[-1]
+        with pytest.raises(IncompatibleError, match=r"messages of its key come to task"):
+            jobs.move(5)
+        assert jobs.checkpoints[-1] == before
+        jobs.run(10)
         jobs.close()
 
     @pytest.mark.parametrize("shape", ["tumbling", "count"])

@@ -71,6 +71,11 @@ SUMS = ps.Windows.tumbling(10, fold=(0, add))
 App: TypeAlias = ps.StreamApplication
 
 
+def add_ordered(stream: ps.MessageStream[Any], orders: list[Any]) -> None:
+    for order in orders:
+        stream.process(Idle, order=order, id="ordered")
+
+
 def flights(**changed: Any) -> App:
     """The application, with some things changed.
 
@@ -107,6 +112,7 @@ def flights(**changed: Any) -> App:
     if is_["planes"] is not None:
         planes = app.table("planes", history_ms=is_["planes"] or None)
         app.input("m.planes", timestamp=int, id="planes").partition_by(parity, id="planes-by").send_to(planes)
+    add_ordered(keyed, is_["ordered"])
     if is_["output"]:
         keyed.send_to(app.output("m.copies"), id="copies")
     return app
@@ -117,6 +123,7 @@ DEFAULT: dict[str, Any] = {
     "by": parity, "key": None, "sent": None, "through": None,
     "stores": ("totals", ps.Integer(), None), "timers": ps.String(), "totals": "totals", "second": False,
     "hours": SUMS, "hours_id": "hours", "sum": None, "pairs": None, "planes": None, "new": False, "output": False,
+    "ordered": [],
 }  # fmt: skip
 
 
@@ -234,6 +241,7 @@ NOTHING: dict[str, Changed] = {
     "`timestamp=` and `watermark=` of an input": changed(
         timestamp=lambda value: value + 1, watermark=ps.BoundedOutOfOrderness(max_delay_ms=5)
     ),
+    '`order="event-time"` of an operator added': ({"ordered": [None]}, {"ordered": ["event-time"]}),
     "the time to live of a store: a new one, or another one": changed(stores=("totals", ps.Integer(), 10**6)),
     "`history_ms` of a table: another one": ({"planes": 10}, {"planes": 20}),
 }
@@ -245,6 +253,9 @@ DRAIN: dict[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
         WITH_PAIRS, {**WITH_PAIRS, "sent": ps.Long()}, "pairs",
     ),
     "a join's bounds, kind or `keep`": (WITH_PAIRS, {"pairs": (5, 9)}, "pairs"),
+    '`order="event-time"` of an operator removed, or messages that wait for their turn get another serde': (
+        {"ordered": ["event-time"]}, {"ordered": [None]}, "ordered",
+    ),
     "the serde of a task's timers": ({}, {"timers": ps.Long()}, "totals"),
     "a window, a join or timers removed, or under another id without `renamed_from=`": (
         {}, {"hours_id": "days"}, "hours"

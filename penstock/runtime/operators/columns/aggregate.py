@@ -12,6 +12,7 @@ import pyarrow as pa
 from penstock.api.serdes import ColumnSerde
 from penstock.api.serdes.exact import exact_bytes, exact_value
 from penstock.api.time.aggregates import adder
+from penstock.api.time.unstorable import unstorable_states
 from penstock.batch.batch import Batch
 from penstock.columns.byte_arrays import ByteArray
 from penstock.columns.json_values import json_form
@@ -219,14 +220,20 @@ class _RowNode(_AggregateNode):
         keys, values = [], []
         for key, states in self._states.items():
             try:
-                stored = [each.to_json(state) for each, state in zip(self._aggregates, states, strict=True)]
-                self._store.put(key, exact_bytes(stored))
+                self._store.put(key, self._stored(key, states))
             except BaseException as error:
                 raise failure_in(self.spec.id, error) from error
             keys.append(key)
             values.append(states)
         self._states = {}
         yield from self._firings(batch, ArrowSequence(pa.array(keys, pa.binary())), values)
+
+    def _stored(self, key: bytes, states: list[Any]) -> bytes:
+        try:
+            return exact_bytes([each.to_json(state) for each, state in zip(self._aggregates, states, strict=True)])
+        except Exception as error:
+            shown, place = self.spec.key_serde.from_bytes(key), f"aggregate operator `{self.spec.id}`"
+            raise unstorable_states(place, self.spec.aggregates, states, shown, error) from error
 
     def _results(self, values: Any, first: int) -> Any:
         found = []

@@ -136,8 +136,8 @@ def reason(call: Any, key: ps.Serde[Any] | None = None, value: ps.Serde[Any] | N
         ),
         (
             lambda s, k: s.delete("\ud800"), None, None,
-            ("store `s`: the key '\\ud800' cannot be written by ps.String(): UnicodeEncodeError: 'utf-8' codec can't "
-            "encode character '\\ud800' in position 0: surrogates not allowed. ps.String() takes str"),
+            ("store `s`: the key '\\ud800' cannot be written: the text '\\ud800' has no UTF-8: its character 1 is half "
+            "of a surrogate pair, U+D800."),
         ),
         (
             lambda s, k: s.put(2**31, 1), ps.Integer(), None,

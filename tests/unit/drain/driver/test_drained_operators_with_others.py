@@ -9,6 +9,7 @@ import pytest
 
 import penstock as ps
 from penstock.api.drain import DrainMode, DrainNotification
+from penstock.drain.requests import DrainRequests
 from penstock.drain.utils import write_drain_notification
 from penstock.testing import TestRunner
 from penstock.testing.in_process import InProcessDriver
@@ -123,6 +124,7 @@ def test_a_request_for_what_comes_before_an_operator_that_has_drained(
     asked.append(ask(timed_world, *more))
     ends(driver)
     assert timed_world.checkpoints[-1].drains == tuple(sorted(str(each.uuid) for each in asked))
+    assert timed_world.came() == {n: [] for n in range(4)}, "nothing is left that waits in either operator"
     again = timed_world.started()
     ask(timed_world)
     again.loop.ask_to_drain()
@@ -138,3 +140,54 @@ def test_an_aggregate_that_is_drained_alone_keeps_its_totals() -> None:
     runner = TestRunner(app).input("m.in", [("a", 1), ("a", 2)]).run().drain(["totals"])
     runner.restore().input("m.in", [("a", 3)]).run()
     assert [message.value for message in runner.output("m.out")][-1] == 3
+
+
+ALONE = {"all": (), "one": ("one",), "two": ("two",)}
+
+
+@pytest.mark.few(6)
+@pytest.mark.parametrize("deleted", [False, True])
+@pytest.mark.parametrize(
+    ("kept", "gone"), [("one", "all"), ("two", "all"), ("one", "two"), ("two", "one"), ("all", "one")]
+)
+@pytest.mark.parametrize("steps_before", [0, 1, 2, 3])
+def test_a_part_of_the_requests_is_taken_back(
+    timed_world: TimedWorld, kept: str, gone: str, deleted: bool, steps_before: int
+) -> None:
+    """The run obeys those that are left alone, as if the others had never been."""
+    timed_world.through = True
+    driver = timed_world.started()
+    timed_world.put(10, 20, 30, 40)
+    steps(driver)
+    driver.loop.commit()
+    left, other = ask(timed_world, *ALONE[kept]), ask(timed_world, *ALONE[gone])
+    driver.loop.ask_to_drain()
+    for _ in range(steps_before):
+        driver.loop.step()
+    assert not timed_world.checkpoints[-1].drains
+    requests = DrainRequests(timed_world.objects, timed_world.paths)
+    requests.delete([other]) if deleted else requests.cancel(other, "somebody")
+    ends(driver)
+    last = timed_world.checkpoints[-1]
+    assert (last.drains, last.reset_operators) == ((str(left.uuid),), ALONE[kept])
+    assert last.ended == ("drained" if kept == "all" else "stopped")
+    assert requests.find().notifications == ()
+    again = timed_world.started()
+    timed_world.put(90, 90)
+    ask(timed_world)
+    again.loop.ask_to_drain()
+    ends(again)
+    assert timed_world.came().keys() >= {0, 1, 2, 3}
+
+
+def test_a_request_for_a_stranger_during_a_drain_delays_nothing(timed_world: TimedWorld) -> None:
+    driver = timed_world.started()
+    timed_world.put(10, 20, 30, 40)
+    steps(driver)
+    driver.loop.commit()
+    asked = ask(timed_world, "two")
+    driver.loop.ask_to_drain()
+    driver.loop.step()
+    ask(timed_world, "nobody")
+    ends(driver)
+    assert timed_world.checkpoints[-1].drains == (str(asked.uuid),)

@@ -5,8 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
+import numpy as np
 import pytest
 
 import penstock as ps
@@ -194,6 +199,25 @@ def test_equal_values_of_other_types_are_other_values() -> None:
     for key in (lambda value: value, lambda value: (value,), lambda value: {"k": value}):
         assert results(run(values * 2, Service(), function=kind, key=key)) == shown * 2
     assert results(run(values, Service(), function=kind, dead="m.dead")) == shown
+
+
+@dataclass(frozen=True)
+class Cell:
+    value: Any
+
+
+def test_keys_of_any_type_that_can_be_told_apart_are_other_keys() -> None:
+    hour = datetime(2024, 10, 27, 2, tzinfo=ZoneInfo("Europe/Berlin"))
+    keys: list[Any] = [hour, hour.replace(fold=1), hour.astimezone(UTC), hour.astimezone(ZoneInfo("Asia/Tokyo"))]
+    keys += [frozenset({1}), frozenset({True}), Cell(1), Cell(True), Cell(0.0), Cell(-0.0), (1, 0.0), (1, -0.0)]
+    keys += [np.float64(0.0), np.float64(-0.0), float("nan"), float("inf"), Decimal(1), Decimal("1.0"), 1, 1.0, True]
+
+    async def shown(number: int) -> str:
+        return repr(keys[number])
+
+    numbers = list(range(len(keys)))
+    found = run(numbers * 2, Service(), function=shown, key=lambda number: keys[number])
+    assert results(found) == [repr(key) for key in keys] * 2
 
 
 def test_a_value_that_another_branch_made_of_a_message_is_called_for() -> None:

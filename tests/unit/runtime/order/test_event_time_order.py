@@ -247,7 +247,10 @@ def test_an_order_can_be_added_and_goes_with_a_drain() -> None:
         runner.input("m.in", [("k", 30)], timestamp=10).run().commit().crash()
         runner.restore(app(order="event-time")).input("m.in", [("k", 50)], timestamp=40).run().commit().crash()
         assert values(runner) == [["message", 10], ["due", 30]]
-        with pytest.raises(ps.IncompatibleError, match="the order of operator `o` is in checkpoint"):
+        with pytest.raises(
+            ps.IncompatibleError,
+            match=r"operator `o` had order=.* wait in it for their turn\. It is not ordered by event time any more",
+        ):
             runner.restore(app())
         runner.restore(app(order="event-time")).run().drain().restore(app())
 

@@ -183,3 +183,29 @@ def after(start: dict[Any, dict[str, Any]], changes: list[Change]) -> dict[Any, 
         else:
             rows.setdefault(key, {}).update(row)
     return rows
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        (b"a", b'{"v":%b}' % (b"[" * 5000 + b"]" * 5000), "its value is not JSON"),
+        (b"[" * 5000, b"{}", None),
+        (b"a", b'{"d":1e99999999999999999999999}', "its value is not JSON"),
+        (b"a", b'{"d":"1e999999999999"}', "more than 22 digits before it"),
+        (b"a", b'{"d":"1_0.5"}', "is not a decimal"),
+        (b"a", b'{"d":1234567890123456789012.1234567890}', None),
+        (b"a", b'{"d":1234567890123456789012.12345678901}', "more than 10 digits behind the point"),
+        (b"a", b'{"d":0.00000000000000000000000000000000001}', "more than 10 digits behind the point"),
+        (b"a", b'{"t":"0001-01-01T00:00:00+01:00"}', "is not a time"),
+        (b"a", b'{"t":"9999-12-31T23:59:59-01:00"}', "is not a time"),
+    ],
+)
+def test_extremes_are_problems_of_one_message(key: bytes, value: bytes, problem: str | None) -> None:
+    columns = (
+        Column("k", "text", "TEXT"),
+        Column("v", "json", "JSON"),
+        Column("d", "decimal", "DECIMAL(32, 10)", precision=32, scale=10),
+        Column("t", "timestamp", "TIMESTAMPTZ"),
+    )
+    found = TableForm("t", columns, ["k"]).problem(key, value)
+    assert problem in found if problem is not None and found is not None else problem is found

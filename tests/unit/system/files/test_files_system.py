@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import json
 import random
+import re
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, date, datetime
@@ -22,14 +24,14 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.api.startpoint import StartpointSpecific
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError, RetryableError
 from penstock.objects.open import open_store
-from penstock.system.base import RawMessage
+from penstock.system.base import ColumnChunk, RawMessage
 from penstock.system.files import listing
 from penstock.system.files.formats import read_columns
 from penstock.system.files.listing import Listing
 from penstock.system.files.system import FilesSystem
 from penstock.system.files.text import SourceFile
 from penstock.system.registry import open_system
-from tests.support.streams.folder import STREAM, Room, csv, jsonl, numbered, of, parquet
+from tests.support.streams.folder import STREAM, Room, chunks, csv, jsonl, numbered, of, parquet
 from tests.support.tools.configs import load
 
 
@@ -268,6 +270,111 @@ def test_damaged_files_are_not_tried_again(room: Room, name: str, data: bytes) -
     room.put(name, data)
     with pytest.raises(CorruptError, match=f"{name}` cannot be read: "):
         room.all()
+
+
+ROWS = jsonl(numbered(0, 500))
+PACKED: dict[str, Callable[[bytes], bytes]] = {
+    "gz": lambda data: gzip.compress(data, mtime=0),
+    "bz2": bz2.compress,
+    "zst": lambda data: pa.compress(data, "zstd", asbytes=True),
+    "lz4": lambda data: pa.compress(data, "lz4", asbytes=True),
+}
+
+
+@pytest.mark.parametrize("ending", PACKED)
+def test_packed_files_of_several_members(room: Room, ending: str) -> None:
+    pack = PACKED[ending]
+    parts = [ROWS[:0], ROWS[:1001], ROWS[1001:], ROWS[:0]]
+    room.put(f"a.json.{ending}", b"".join(pack(part) for part in parts))
+    assert room.all() == numbered(0, 500)
+
+
+@pytest.mark.parametrize("ending", PACKED)
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[: len(data) // 2],
+        lambda data: data[:-1],
+        lambda data: data[:5],
+        lambda data: data + b"garbage, as of a copy that went wrong",
+        lambda data: data + data[: len(data) // 2],
+        lambda data: b"{}" + data,
+    ],
+    ids=["half", "last", "head", "behind", "second", "before"],
+)
+def test_a_damaged_packed_file_is_named_with_what_to_do(room: Room, ending: str, damage: Any) -> None:
+    room.put(f"a.json.{ending}", damage(PACKED[ending](ROWS)))
+    with pytest.raises(CorruptError, match=rf"a.json.{ending}` cannot be read: .* cut off or damaged.* startpoint"):
+        room.all()
+
+
+@pytest.mark.parametrize("at", [-8, -5, -4, -1])
+def test_a_gzip_file_whose_checksum_or_length_is_wrong(room: Room, at: int) -> None:
+    data = bytearray(PACKED["gz"](ROWS))
+    data[at] ^= 1
+    room.put("a.csv.gz", bytes(data))
+    with pytest.raises(CorruptError, match=r"a.csv.gz` cannot be read: .* cut off or damaged.* \(zlib .*check"):
+        room.all()
+
+
+NS = 1_704_067_200_123_456_789
+
+
+@pytest.mark.parametrize(("zone", "end"), [(None, ""), ("UTC", "Z"), ("Asia/Tokyo", "+09:00")])
+def test_nanoseconds_keep_their_digits_by_row_and_by_column(room: Room, zone: str | None, end: str) -> None:
+    kind = pa.timestamp("ns", zone)
+    times = pa.array([NS, NS - 789, None, -1, 0], pa.int64()).cast(kind)
+    sink = pa.BufferOutputStream()
+    pa.parquet.write_table(pa.table({"t": times}), sink)
+    room.put("a.parquet", bytes(sink.getvalue()))
+    hour, day = ("09", "01") if zone == "Asia/Tokyo" else ("00", "31")
+    before = f"1970-01-01T08:59:59.999999999{end}" if day == "01" else f"1969-12-31T23:59:59.999999999{end}"
+    assert [row["t"] for row in room.all()] == [
+        f"2024-01-01T{hour}:00:00.123456789{end}",
+        f"2024-01-01T{hour}:00:00.123456{end}",
+        None,
+        before,
+        f"1970-01-01T{hour}:00:00{end}",
+    ]
+    (found,) = chunks(room, pa.schema({"t": kind}))
+    assert isinstance(found, ColumnChunk)
+    assert found.values.field(0).equals(times)
+    declared = pa.schema({"t": pa.timestamp("us", zone)})
+    wanted = re.escape(f'pa.timestamp("ns"{"" if zone is None else f", {chr(34)}{zone}{chr(34)}"}), and round')
+    with pytest.raises(IncompatibleError, match=rf"column `t` of .*a.parquet` has the type timestamp\[ns.*{wanted}"):
+        chunks(room, declared)
+
+
+def test_times_of_day_keep_their_digits_and_maps_their_keys(room: Room) -> None:
+    sink = pa.BufferOutputStream()
+    times = pa.array([1, 86_399_999_999_999, 1000, None], pa.int64()).cast(pa.time64("ns"))
+    maps = pa.array([[("a", 1), ("b", None)], [], None, [("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int64()))
+    pa.parquet.write_table(pa.table({"t": times, "m": maps}), sink)
+    room.put("a.parquet", bytes(sink.getvalue()))
+    rows = [message[3] or b"" for own in room.rows(room.ends()).values() for message in own]
+    assert [json.loads(row) for row in rows[:3]] == [
+        {"t": "00:00:00.000000001", "m": {"a": 1, "b": None}},
+        {"t": "23:59:59.999999999", "m": {}},
+        {"t": "00:00:00.000001", "m": None},
+    ]
+    assert rows[3] == b"`a.parquet`, row 3, counted from 0: a map has a key twice"
+
+
+def test_nested_nanoseconds_are_no_rows(room: Room) -> None:
+    sink = pa.BufferOutputStream()
+    times = pa.array([[0], [NS]], pa.list_(pa.int64())).cast(pa.list_(pa.timestamp("ns")))
+    pa.parquet.write_table(pa.table({"t": times}), sink)
+    room.put("a.parquet", bytes(sink.getvalue()))
+    rows = [message[3] or b"" for own in room.rows(room.ends()).values() for message in own]
+    assert rows[0] == b'{"t":["1970-01-01T00:00:00"]}'
+    assert rows[1].startswith(b"`a.parquet`, row 1, counted from 0: the column `t` has nested times with nanoseconds")
+
+
+@pytest.mark.parametrize("kind", [pa.date32(), pa.time64("us"), pa.duration("us"), pa.int64(), pa.string()], ids=str)
+def test_a_point_in_time_is_not_cut_to_a_part_of_it(room: Room, kind: pa.DataType) -> None:
+    room.put("a.parquet", parquet([{"t": datetime(2024, 1, 1, 12, 30, tzinfo=UTC)}]))
+    with pytest.raises(IncompatibleError, match=r'Declare the column as .*pa.timestamp\("us", "UTC"'):
+        chunks(room, pa.schema({"t": kind}))
 
 
 @pytest.mark.parametrize(
