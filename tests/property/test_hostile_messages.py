@@ -12,6 +12,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.attack
+
 
 @pytest.mark.parametrize("size", [5_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_no_serde_is_harmed_by_any_message(size: int) -> None:

@@ -17,6 +17,8 @@ from penstock.testing.kafka.jars import locked
 from penstock.wire.register import Register
 from tests.support.tools.strangers import needs_strangers, open_folder, stranger_locks
 
+pytestmark = pytest.mark.attack
+
 
 @contextmanager
 def umask(mask: int) -> Iterator[None]:

@@ -15,6 +15,8 @@ from penstock.host.log_lines import LineFormatter, PassedOn
 from penstock.job.shown_failure import Failure
 from penstock.redaction import is_secret, without_secrets
 
+pytestmark = pytest.mark.attack
+
 SECRET = "hunter2"
 NAMES = """auth basic.auth basic_auth basicAuth http-auth auth.header authorization pass db.pass dbPass user_pass pwd
  db_pwd PWD pw passwd password passphrase passcode jwt jwt.assertion dsn sentry.dsn SENTRY_DSN private webhook

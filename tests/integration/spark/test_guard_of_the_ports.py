@@ -14,7 +14,7 @@ import pytest
 from tests.support.tools.places import ROOT
 from tests.support.tools.strangers import PYTHON, as_stranger
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.attack]
 
 PROGRAM = """
 import logging, sys

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from penstock.dashboard.access import Access, RawHeaders
 
+pytestmark = pytest.mark.attack
+
 TOKEN = "a-token-of-this-test"
 LOCAL = Access("127.0.0.1", TOKEN)
 OPEN = Access("0.0.0.0", TOKEN)

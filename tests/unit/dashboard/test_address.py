@@ -11,6 +11,8 @@ import pytest
 from penstock.dashboard.address import AddressFile
 from penstock.errors import ConfigError
 
+pytestmark = pytest.mark.attack
+
 
 def test_only_the_user_can_read_the_address_whatever_the_umask_and_what_was_there(tmp_path: Path) -> None:
     place, victim = tmp_path / "logs" / "dashboard.address", tmp_path / "victim"

@@ -18,6 +18,8 @@ from penstock.dashboard.server import Dashboard
 from tests.support.jobs.dashboards import TOKEN, dashboard, events, request
 from tests.support.jobs.home import wait_until
 
+pytestmark = pytest.mark.attack
+
 HEAD = "GET /api/events?job= HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 
 

@@ -176,6 +176,7 @@ def test_requests_of_others_change_nothing(served: Dashboard, headers: dict[str,
         assert admin.status(job).drain.awaiting == ()
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
 def test_a_user_of_this_host_reads_nothing_of_a_job_without_the_token(host: str) -> None:
     with dashboard(host) as served:
@@ -202,6 +203,7 @@ def test_a_user_of_this_host_reads_nothing_of_a_job_without_the_token(host: str)
             assert JOB.encode() not in content, "it is the same for every job"
 
 
+@pytest.mark.attack
 def test_the_token_is_in_no_place_but_its_header(served: Dashboard) -> None:
     for path in (f"/api/home?token={TOKEN}", f"/api/home?authorization=Bearer%20{TOKEN}"):
         assert request(served, path, token=None)[0] == 401
@@ -221,6 +223,7 @@ def test_a_token_that_can_be_guessed_is_refused() -> None:
             )
 
 
+@pytest.mark.attack
 def test_no_path_is_made_of_the_name_of_a_page(served: Dashboard) -> None:
     names = [
         "x" * 250,
@@ -237,6 +240,7 @@ def test_no_path_is_made_of_the_name_of_a_page(served: Dashboard) -> None:
         assert request(served, f"/static/{name}", token=None)[0] == 404, name
 
 
+@pytest.mark.attack
 def test_hostile_names_are_refused_in_words(served: Dashboard) -> None:
     for name in ("x" * 250, "x" * 5_000, "a\0b", "../../etc", "..", "/", "\n", "é" * 300, "%00"):
         status, answer, _ = request(served, f"/api/events?job={quote(name)}")
@@ -251,6 +255,7 @@ def test_hostile_names_are_refused_in_words(served: Dashboard) -> None:
             assert (status, bool(answer["error"])) == (409, True)
 
 
+@pytest.mark.attack
 def test_bodies_that_are_none(served: Dashboard) -> None:
     bodies: list[object] = [[], {}, "text", {"job": JOB, "more": "x" * 70_000}]
     bodies += [{"job": "\ud800"}, {"job": JOB, "store": ["x", 1]}, {"job": 7}]

@@ -22,6 +22,8 @@ from penstock.schemas.registry import Registry
 from penstock.testing import TestRunner
 from tests.support.faults.damaged_bytes import memory_budget
 
+pytestmark = pytest.mark.attack
+
 QUICK = {"max.retries": "0", "timeout": "5"}
 TOKEN = {
     "bearer.auth.credentials.source": "STATIC_TOKEN",

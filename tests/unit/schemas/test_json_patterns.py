@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.schemas.patterns import _in_one_pass, longest, search_of
 
+pytestmark = pytest.mark.attack
+
 ATOMS = [
     "a",
     "b",

@@ -179,6 +179,7 @@ def test_json_that_is_too_deep_or_too_long_a_number_is_one_failed_message(data: 
             serde.from_bytes(data)
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(
     ("schema", "data"),
     [
@@ -199,6 +200,7 @@ def test_rules_that_lead_to_each_other_have_a_budget(schema: Any, data: bytes) -
         ps.JsonSchema(schema).from_bytes(data)
 
 
+@pytest.mark.attack
 def test_each_byte_may_be_checked_by_each_rule() -> None:
     branch = {"type": "object", "required": ["a"], "properties": {"a": {"type": "integer", "minimum": 0}}}
     serde = ps.JsonSchema({"items": {"anyOf": [{**branch, "maxProperties": 0}] * 20 + [branch]}})
@@ -206,6 +208,7 @@ def test_each_byte_may_be_checked_by_each_rule() -> None:
     assert serde.from_bytes(ps.Json().to_bytes(rows)) == rows
 
 
+@pytest.mark.attack
 def test_what_a_library_says_of_a_large_value_is_cut() -> None:
     app = ps.StreamApplication("a")
     app.input("kafka.in", value=ps.JsonSchema({"type": "integer"})).send_to(app.output("kafka.out"))

@@ -299,6 +299,7 @@ class ModelPrice(pydantic.BaseModel):
 LARGE = ["1e-300000000", "1e300000000", "1" * 1001, "0." + "0" * 1000 + "1", "1\\u0065300000000", "1e٣٣٣٣٣", "٣" * 1001]
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("text", LARGE)
 @pytest.mark.parametrize(
     ("kind", "form"),
@@ -323,6 +324,7 @@ def test_other_decimals_are_read(text: str) -> None:
     assert one.price == other.price == Decimal(text)
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("kind", [dict[int, int], dict[UUID, int], set[int], list[dict[Decimal, int]], frozenset[Any]])
 def test_keys_that_all_have_one_hash_are_refused(kind: Any) -> None:
     hashes = [number * (2**61 - 1) for number in range(1, 2000)]

@@ -112,6 +112,7 @@ def test_schemas_that_cannot_be_written_are_refused(schema: Any, text: str) -> N
 FIXED = pa.list_(pa.list_(pa.int8(), 100_000))
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(
     ("kind", "value", "why"),
     [
@@ -135,11 +136,13 @@ def test_a_few_bytes_that_would_be_large_columns_are_refused(kind: pa.DataType, 
             PackedColumns(schema).from_bytes(b"\x01\x00\x00" + len(packed).to_bytes(4, "little") + packed)
 
 
+@pytest.mark.attack
 def test_what_nobody_could_read_is_not_stored() -> None:
     with pytest.raises(ValueError, match="too many values without bytes"):
         PackedColumns(pa.schema({"c": FIXED})).to_bytes({"c": [None] * 100})
 
 
+@pytest.mark.attack
 def test_numbers_of_one_hash_are_no_keys_of_a_map() -> None:
     keys = b",".join(b'"%d":1' % (number * (2**61 - 1)) for number in range(1, 3000))
     with pytest.raises(ValueError, match="have the same hash"):

@@ -290,6 +290,7 @@ ONE_HASH = b",".join(b"%d" % (number * (2**61 - 1)) for number in range(2000))
 ONE_HASH_PAIRS = b",".join(b"[%d,1]" % (number * (2**61 - 1)) for number in range(2000))
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(
     "data",
     [

@@ -10,6 +10,8 @@ from penstock.errors import ConfigError
 from penstock.spark.session.authentication import check_authentication
 from penstock.spark.session.session import session_conf
 
+pytestmark = pytest.mark.attack
+
 ON = {"spark.authenticate": "true"}
 OFF = {"spark.authenticate": "false"}
 SECRET = {"spark.authenticate.secret": "x"}
