@@ -157,7 +157,8 @@ class Drain:
         before = self.operators
         own = self._requests.find().of_run(self._run_id)
         cancelled = {each: who for each in own if (who := self._requests.cancelled_by(each)) is not None}
-        self._requests.delete(cancelled)
+        if cancelled:
+            self._requests.delete(cancelled)
         self.notifications = self._known_alone([each for each in own if each not in cancelled])
         who = listed(sorted(set(cancelled.values()))) or "somebody who deleted requests"
         if not self.notifications:

@@ -45,14 +45,14 @@ def check_authentication(conf: Mapping[str, str]) -> None:
             raise ConfigError(f"`{SECRET}` is missing: with the master {master}, Spark makes no secret. {_how(conf)}")
     elif not master.startswith("local") and AUTHENTICATE not in conf:
         raise ConfigError(
-            f"the Spark session has no `{AUTHENTICATE}`: whoever reaches a port of Spark's on the network could run "
+            f"the Spark session has no `{AUTHENTICATE}`: everybody who reaches a port of Spark's on the network could run "
             f"code in this job. {_how(conf)}. Where everybody on the network may, set `{AUTHENTICATE}=false`"
         )
     else:
         host, port = conf.get("spark.driver.host", "this host"), conf.get("spark.driver.port")
         place = f"{host}:{port}" if port else f"a port of Spark's on {host}"
         logger.warning(
-            "`%s` is not true in the Spark session: whoever can connect to %s can run code in this job. %s",
+            "`%s` is not true in the Spark session: everybody who can connect to %s can run code in this job. %s",
             AUTHENTICATE,
             place,
             _how(conf),

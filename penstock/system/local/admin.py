@@ -45,7 +45,7 @@ SELECT COALESCE(
 @cache
 def _warn_of_readers(folder: str, mode: str) -> None:
     logger.warning(
-        "other users of this host can enter `%s` (mode %s), and hold up whoever writes this stream: `chmod -R go= %s`",
+        "other users of this host can enter `%s` (mode %s), and hold up the writers of this stream: `chmod -R go= %s`",
         folder,
         mode,
         folder,

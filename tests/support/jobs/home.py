@@ -39,6 +39,8 @@ from tests.support.processes.inspection import HEARD, containers_of, print_logs,
 from tests.support.tools.places import ROOT
 
 DRIVER = ROOT / "tests" / "support" / "faults" / "driver.py"
+LOCK = ".penstock-lock"
+"""The lock of a folder of a file store, which is no object."""
 DEADLINE_S = 240.0
 """For one step of a driver under load."""
 REGIONS = 5
@@ -194,7 +196,9 @@ class Home:
     def job_files(self) -> dict[str, bytes]:
         """Every object under job.root."""
         root = Path(str(self.config["job.root"]))
-        return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
+        return {
+            str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file() and p.name != LOCK
+        }
 
     # What must come out.
 

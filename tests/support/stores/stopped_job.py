@@ -19,6 +19,7 @@ from penstock.cli.main import app
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
 from penstock.system.local import LocalSystem
+from tests.support.jobs.home import LOCK
 from tests.support.stores.checkpoints import checkpoint
 
 SSP = SystemStreamPartition
@@ -73,9 +74,9 @@ class StoppedJob:
         return claim
 
     def files(self) -> dict[str, bytes]:
-        """Every object of the job but the lease and the audit log."""
+        """Every object of the job but the lease and the audit log, and no lock of the store."""
         root = self.home / "jobs" / PATHS.root
-        files = [path for path in root.rglob("*") if path.is_file() and not {"lease", "audit"} & set(path.parts)]
+        files = [path for path in root.rglob("*") if path.is_file() and not {"lease", "audit", LOCK} & set(path.parts)]
         return {str(path.relative_to(root)): path.read_bytes() for path in files}
 
 

@@ -21,6 +21,7 @@ from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
 from penstock.state.backends.changelog_stream.owner import owner_text
 from penstock.system.local import LocalSystem
+from tests.support.jobs.home import LOCK
 from tests.support.tools.cli import call, call_json, own_home, published
 from tests.support.tools.leases import LONG_MS, EagerKeeper
 
@@ -146,7 +147,9 @@ def test_a_job_is_deleted_with_all_that_is_its_own(objects: FileObjectStore, hom
     assert (facts["job"], facts["checkpoints"], facts["stateObjects"], facts["stateBytes"]) == ("totals-1", 1, 1, 2048)
     assert len(facts["folders"]) == 1
     assert [key for key in objects.list("") if key not in objects.list(PATHS.audit_log)] == ["other-1/uid"]
-    assert {path.name for path in (home / "jobs" / PATHS.root).iterdir()} == {"audit"}, "and no empty folder is left"
+    assert {path.name for path in (home / "jobs" / PATHS.root).iterdir()} - {LOCK} == {"audit"}, (
+        "and no empty folder is left"
+    )
     assert list((home / "state").iterdir()) == []
     assert call_json("stream", "list")[0]["messages"] == 3
     assert "there is no job" in call("job", "delete", "totals", "--yes", status=1)[1]
