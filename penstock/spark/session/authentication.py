@@ -45,7 +45,7 @@ def check_authentication(conf: Mapping[str, str]) -> None:
             raise ConfigError(f"`{SECRET}` is missing: with the master {master}, Spark makes no secret. {_how(conf)}")
     elif not master.startswith("local") and AUTHENTICATE not in conf:
         raise ConfigError(
-            f"the Spark session has no `{AUTHENTICATE}`: everybody who reaches a port of Spark's on the network could run "
+            f"the Spark session has no `{AUTHENTICATE}`: everybody who reaches a port of Spark's could run "
             f"code in this job. {_how(conf)}. Where everybody on the network may, set `{AUTHENTICATE}=false`"
         )
     else:

@@ -83,7 +83,7 @@ def test_sessions_that_could_lose_state_are_refused_and_left_alone(home: Home) -
     assert "spark=" in other, "a session of other settings runs already: say so instead of taking it over"
     assert count == 3
     hangs, short, made, checked = warnings
-    assert made.startswith("`spark.authenticate` is not true in the Spark session: whoever can connect to")
+    assert made.startswith("`spark.authenticate` is not true in the Spark session: everybody who can connect to")
     assert re.search(r"can connect to 127\.0\.0\.1:\d+ can run code in this job", checked)
     assert "spark.python.worker.killOnIdleTimeout=true" in hangs
     assert "send nothing for 120 s" in short

@@ -51,7 +51,7 @@ def test_a_secret_is_enough_for_a_standalone_cluster(where: str) -> None:
     ],
 )
 def test_a_context_that_everybody_on_the_network_could_use_is_not_made(keys: dict[str, str], said: str) -> None:
-    with pytest.raises(ConfigError, match=r"whoever reaches|is missing") as refused:
+    with pytest.raises(ConfigError, match=r"everybody who reaches|is missing") as refused:
         check_authentication(session_conf("job", keys, {}, {}))
     assert said in str(refused.value)
 
@@ -80,5 +80,5 @@ def test_a_session_of_somebody_else_on_one_host_is_warned_of(
     with caplog.at_level(logging.WARNING):
         check_authentication({"spark.master": master, **place, **more})
     (warning,) = caplog.messages
-    assert "whoever can connect to 10.0.0.7:4711" in warning
+    assert "everybody who can connect to 10.0.0.7:4711" in warning
     assert "`spark.authenticate=true`" in warning
