@@ -78,6 +78,7 @@ class Gate:
         """By the name of their socket."""
         self._crowd: Crowd[str] = Crowd(STRANGERS)
         self._lock = threading.Lock()
+        self._closing = False
         threading.Thread(target=self._accept, name="gate", daemon=True).start()
 
     def admit(self, peer: str) -> None:
@@ -90,6 +91,7 @@ class Gate:
 
     def shutdown(self) -> None:
         """Accept no more connections. Present ones go on."""
+        self._closing = True
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -99,7 +101,7 @@ class Gate:
             try:
                 outside, (address, *_) = self._listener.accept()
             except OSError as error:
-                if self._listener.fileno() < 0:
+                if self._closing:
                     return
                 logger.warning("a connection was not accepted: %s", error)
                 time.sleep(0.1)  # too many open files, which pass
