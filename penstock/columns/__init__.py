@@ -1,1 +1,1 @@
-"""Keys and values by column: arrays of bytes, an index of keys, and rows of a schema as bytes."""
+"""Rows of a schema by column: as JSON, as bytes, and folded."""

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.columns.byte_arrays import Integers
-from penstock.columns.entries import Flags
+from penstock.arrays.byte_arrays import Integers
+from penstock.arrays.entries import Flags
 
 Numbers: TypeAlias = npt.NDArray[Any]
 

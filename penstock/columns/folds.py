@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.columns.byte_arrays import Integers
+from penstock.arrays.byte_arrays import Integers
 from penstock.columns.fold import CountFold, Fold, Numbers, numbers_of
 from penstock.columns.sums import DecimalMeanFold, DecimalSumFold, FloatSumFold, IntegerSumFold, MeanFold, VarianceFold
 

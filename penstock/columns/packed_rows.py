@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.arrays.byte_arrays import ByteArray, Integers, write_at
 from penstock.budgets import MessageBudget
-from penstock.columns.byte_arrays import ByteArray, Integers, write_at
 from penstock.columns.limits import deep_fit, spend_of
 from penstock.columns.plain import CODES, row_fits
 

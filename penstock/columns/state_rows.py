@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from penstock.columns.byte_arrays import ByteArray, Integers
-from penstock.columns.entries import Flags
+from penstock.arrays.byte_arrays import ByteArray, Integers
+from penstock.arrays.entries import Flags
 from penstock.columns.packed_rows import PackedRows
 
 _WORD = 8

@@ -26,8 +26,8 @@ from penstock.errors import ConfigError
 if TYPE_CHECKING:  # loaded with the first aggregate of columns: the command line does without
     import pyarrow as pa
 
-    from penstock.columns.byte_arrays import ByteArray, Integers
-    from penstock.columns.entries import Flags
+    from penstock.arrays.byte_arrays import ByteArray, Integers
+    from penstock.arrays.entries import Flags
     from penstock.columns.fold import Fold
 
 _FOLDS: Mapping[type[Aggregate], str] = {

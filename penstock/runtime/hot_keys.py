@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.columns.sequences import ArrowSequence
+from penstock.arrays.sequences import ArrowSequence
 
 STEP = 31
 """One message of so many is looked at. A prime: a power of 2 would meet the steps in which keys of some inputs come."""

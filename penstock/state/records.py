@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.columns.byte_arrays import ByteArray, write_at
-from penstock.columns.entries import Entries
-from penstock.columns.key_index import KeyIndex
+from penstock.arrays.byte_arrays import ByteArray, write_at
+from penstock.arrays.entries import Entries
+from penstock.arrays.key_index import KeyIndex
 from penstock.errors import CorruptError
 
 Changes: TypeAlias = Mapping[bytes, bytes | None]

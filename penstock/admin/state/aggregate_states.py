@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock.api.serdes import Serde
 from penstock.api.serdes.exact import exact_value
-from penstock.columns.byte_arrays import ByteArray
+from penstock.arrays.byte_arrays import ByteArray
 from penstock.columns.state_rows import StateRows
 from penstock.columns.sums import whole_sum
 

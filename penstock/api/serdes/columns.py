@@ -262,7 +262,7 @@ class PackedColumns(ColumnSerde):
     def read(self, values: Sequence[bytes | None]) -> tuple[pa.StructArray, Problems]:
         import pyarrow as pa
 
-        from penstock.columns.byte_arrays import ByteArray
+        from penstock.arrays.byte_arrays import ByteArray
 
         array = pa.array(values, pa.large_binary())
         valid = ~array.is_null().to_numpy(zero_copy_only=False)

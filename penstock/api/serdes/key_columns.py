@@ -21,7 +21,7 @@ from penstock.api.serdes.numbers import (
     SamzaLong,
 )
 from penstock.api.serdes.tuples import Tuple
-from penstock.columns.byte_arrays import ByteArray
+from penstock.arrays.byte_arrays import ByteArray
 from penstock.columns.given import is_bytes, is_text
 from penstock.errors import ConfigError
 

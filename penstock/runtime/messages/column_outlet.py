@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock.api.serdes import ColumnSerde
 from penstock.api.serdes.failures import SerdePlace
-from penstock.columns.sequences import ArrowSequence
+from penstock.arrays.sequences import ArrowSequence
 from penstock.graph.topology import Channel
 from penstock.runtime.context import Page, Position
 from penstock.runtime.messages.columns import Accept, Columns, Raw, encode_column, rows_of

@@ -14,7 +14,7 @@ from penstock.api.callbacks import UNSTARTED, unused
 from penstock.api.expressions import Expression
 from penstock.api.serdes.failures import SerdePlace, partition_by_place
 from penstock.api.serdes.key_columns import keys_to_bytes
-from penstock.columns.sequences import ArrowSequence
+from penstock.arrays.sequences import ArrowSequence
 from penstock.graph.specs import (
     FilterSpec,
     FlatMapSpec,

@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 
 from penstock.api.serdes import PackedColumns
 from penstock.api.time.order import EventTimeOrder
+from penstock.arrays.byte_arrays import ByteArray, Integers
+from penstock.arrays.entries import Entries, Flags
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
-from penstock.columns.byte_arrays import ByteArray, Integers
-from penstock.columns.entries import Entries, Flags
 from penstock.runtime.messages.columns import Columns
 from penstock.runtime.operators.base import Firing, Node, StageContext
 from penstock.runtime.operators.columns.groups import AT_ONCE, column_task_store

@@ -16,9 +16,9 @@ from typing import Any, TypeAlias, TypeGuard
 import numpy as np
 
 from penstock.api.messages.headers import pack_headers
+from penstock.arrays.sequences import ArrowSequence
 from penstock.batch.batch import Batch, Due
 from penstock.batch.portions import Portion, PortionRead
-from penstock.columns.sequences import ArrowSequence
 from penstock.errors import FIRED_OFFSET, FailedMessage, PenstockTimeoutError, SystemAwayError
 from penstock.runtime.context import FiredPage, OperatorFailedError, Page, ReceivedPage, blaming
 from penstock.runtime.hot_keys import HotKeys

@@ -20,11 +20,11 @@ from penstock.api.serdes import ColumnSerde
 from penstock.api.serdes.failures import SerdePlace
 from penstock.api.time.windows import SPAN_COLUMNS, Fixed, TimeWindow, WindowPane
 from penstock.api.time.windows import Firing as FiringType
+from penstock.arrays.byte_arrays import ByteArray, Integers
+from penstock.arrays.entries import Entries, Flags
+from penstock.arrays.key_index import KeyIndex
+from penstock.arrays.sequences import ArrowSequence
 from penstock.batch.batch import END_OF_TIME, Batch, Due
-from penstock.columns.byte_arrays import ByteArray, Integers
-from penstock.columns.entries import Entries, Flags
-from penstock.columns.key_index import KeyIndex
-from penstock.columns.sequences import ArrowSequence
 from penstock.graph.aggregation import ColumnAggregates, window_aggregates
 from penstock.graph.specs import WindowSpec
 from penstock.runtime.messages.columns import NOWHERE, Columns, Entry, Target, rows_of

@@ -16,8 +16,8 @@ from pyspark.sql.types import StructType
 from penstock.api.batch_task import BatchInfo, BatchTask, BatchTaskContext, Emit, KeyedValue
 from penstock.api.callbacks import check_all, methods, not_started
 from penstock.api.serdes import PackedColumns
-from penstock.columns.byte_arrays import ByteArray
-from penstock.columns.entries import Entries, last_rows
+from penstock.arrays.byte_arrays import ByteArray
+from penstock.arrays.entries import Entries, last_rows
 from penstock.columns.given import RowsLike, batch_of, converted
 from penstock.errors import ConfigError
 from penstock.spark.processor.declared import DeclaredVariables, ParseSchema, Variable

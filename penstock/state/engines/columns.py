@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.columns.byte_arrays import ByteArray, Heap, Integers, with_room
-from penstock.columns.entries import Entries, Flags, Found
-from penstock.columns.key_index import KeyIndex
+from penstock.arrays.byte_arrays import ByteArray, Heap, Integers, with_room
+from penstock.arrays.entries import Entries, Flags, Found
+from penstock.arrays.key_index import KeyIndex
 from penstock.errors import ConfigError
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.entries_file import ENTRIES, read_entries, write_entries

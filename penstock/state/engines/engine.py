@@ -9,8 +9,8 @@ from typing import Protocol
 
 import numpy as np
 
-from penstock.columns.byte_arrays import ByteArray
-from penstock.columns.entries import Flags
+from penstock.arrays.byte_arrays import ByteArray
+from penstock.arrays.entries import Flags
 from penstock.metrics.snapshot import CounterValue, TimerValue
 from penstock.state.records import Changes
 

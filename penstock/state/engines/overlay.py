@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 from sortedcontainers import SortedSet
 
-from penstock.columns.byte_arrays import ByteArray
-from penstock.columns.entries import Flags
+from penstock.arrays.byte_arrays import ByteArray
+from penstock.arrays.entries import Flags
 from penstock.state.engines.engine import Content, Engine, found_in, get_each
 from penstock.state.engines.gaps import Gaps
 from penstock.state.records import Changes

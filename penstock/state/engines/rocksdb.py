@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow.compute as pc
 import rocksdict
 
-from penstock.columns.byte_arrays import ByteArray
-from penstock.columns.entries import Flags
+from penstock.arrays.byte_arrays import ByteArray
+from penstock.arrays.entries import Flags
 from penstock.errors import CorruptError, PenstockError
 from penstock.metrics.snapshot import CounterValue, TimerValue
 from penstock.os_errors import explain, os_error_in

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from penstock.columns.byte_arrays import ByteArray
-from penstock.columns.entries import Flags
+from penstock.arrays.byte_arrays import ByteArray
+from penstock.arrays.entries import Flags
 from penstock.errors import PenstockError, PenstockTimeoutError
 from penstock.metrics.snapshot import CounterValue, TimerValue
 from penstock.state.engines.engine import Engine, Moment

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Never
 
 from penstock.api.state.store import StoreSpec
-from penstock.columns.byte_arrays import ByteArray
-from penstock.columns.entries import Flags
+from penstock.arrays.byte_arrays import ByteArray
+from penstock.arrays.entries import Flags
 from penstock.errors import ConfigError
 from penstock.graph.side_declarations import read_only
 from penstock.state.engines.overlay import Overlay

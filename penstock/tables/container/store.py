@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from penstock.columns.byte_arrays import ByteArray
-from penstock.columns.entries import Flags
+from penstock.arrays.byte_arrays import ByteArray
+from penstock.arrays.entries import Flags
 from penstock.config.settings import StoreSettings
 from penstock.errors import CorruptError
 from penstock.state.engines.columns import ColumnEngine

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.columns.byte_arrays import ByteArray
+from penstock.arrays.byte_arrays import ByteArray
 from penstock.columns.packed_rows import PackedRows
 from tests.unit.columns.arrays import rows, types
 

@@ -8,7 +8,7 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from penstock.columns.sequences import ArrowSequence
+from penstock.arrays.sequences import ArrowSequence
 from penstock.runtime.hot_keys import _LONGEST, _MOST, STEP, HotKeys
 
 

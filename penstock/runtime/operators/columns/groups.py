@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.columns.byte_arrays import ByteArray, Integers
-from penstock.columns.entries import Entries, Flags, Found
-from penstock.columns.key_index import KeyIndex
+from penstock.arrays.byte_arrays import ByteArray, Integers
+from penstock.arrays.entries import Entries, Flags, Found
+from penstock.arrays.key_index import KeyIndex
 from penstock.runtime.operators.base import KeyValue
 from penstock.state.stores.columns import ColumnTaskStore
 from penstock.state.stores.task_store import TaskStore

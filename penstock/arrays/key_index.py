@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.columns.byte_arrays import ByteArray, Heap, Integers, with_room
+from penstock.arrays.byte_arrays import ByteArray, Heap, Integers, with_room
 
 Words = npt.NDArray[np.uint64]
 

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.columns.byte_arrays import ByteArray, Integers
-from penstock.columns.key_index import KeyIndex
+from penstock.arrays.byte_arrays import ByteArray, Integers
+from penstock.arrays.key_index import KeyIndex
 
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
