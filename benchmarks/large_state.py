@@ -46,8 +46,8 @@ from penstock.graph.topology import plan_topology
 from penstock.parallel import each
 from penstock.runtime.stage.attempt import new_token
 from penstock.runtime.stage.instance import RuntimeSettings
-from penstock.standby.copies import StandbyCopies
 from penstock.state.engines.engine import Engine
+from penstock.state.kept.stores import KeptStores
 from penstock.wire.package import JobPackage
 from penstock.wire.protocol import CleanUp, Markers, OpenEpoch, TakeSnapshot, UploadSnapshot
 
@@ -90,7 +90,7 @@ class Container:
         runtime = RuntimeSettings(app.name, tasks, {})
         self._package = JobPackage(plan_topology(app.graph()), runtime, config, "uid", "probe", {})
         self._tasks, self._number, self._batch = tuple(range(tasks)), 0, 0
-        self._open_copies = StandbyCopies("benchmark")
+        self._open_copies = KeptStores("benchmark")
         self._id = CheckpointId.next_after(None, time.time_ns() // 1_000_000, 0)
         self._markers: Markers = {}
         self.places = [(task, store) for task in self._tasks for store in STORES]
@@ -100,7 +100,7 @@ class Container:
         """The next epoch: stores that are open are taken over, the others restored from the last commit."""
         self._number += 1
         resources = EpochResources(
-            self._package, "benchmark", self._number, len(self._tasks), standby_copies=self._open_copies
+            self._package, "benchmark", self._number, len(self._tasks), kept_stores=self._open_copies
         )
         covered = STORES if self._markers else ()
         request = OpenEpoch(b"", self._batch, str(self._id), self._markers, covered, self._tasks)

@@ -18,7 +18,7 @@ from penstock.host.log_lines import PassedOn
 from penstock.host.position_page import void_page
 from penstock.metrics.snapshot import GaugeValue, MetricId, Snapshot
 from penstock.runtime.stage.task_instance import TaskInstance
-from penstock.standby.copies import StandbyCopies
+from penstock.state.kept.stores import KeptStores
 from penstock.wire.package import JobPackage
 from penstock.wire.protocol import Beat, Identity, OpenEpoch, RenewedPort
 
@@ -77,7 +77,7 @@ class Container:
         """The epoch that is being left: its counters are not in the past yet."""
         self._cancel_restore = threading.Event()
         self._open_lock = threading.Lock()
-        self._standbys = StandbyCopies(incarnation)
+        self._standbys = KeptStores(incarnation)
         self._of: tuple[str, JobConfig] | None = None
         """The job of the present epoch, and its configuration."""
 
@@ -114,7 +114,7 @@ class Container:
                 self.container,
                 identity.epoch,
                 len(request.tasks),
-                standby_copies=self._standbys,
+                kept_stores=self._standbys,
                 clock=self._clock,
             )
             try:

@@ -20,13 +20,13 @@ from penstock.parallel import each
 from penstock.runtime.side_stores import NO_SIDE_STORES, SideStores
 from penstock.runtime.stage.task_instance import TaskInstance
 from penstock.side.plan import BACKUP
-from penstock.standby.copies import StandbyPlace
-from penstock.standby.copy import StandbyCopy, StandbyTarget
 from penstock.state.backends.base import RestoreProgress, TaskBackupManager
 from penstock.state.backends.registry import backend_factory
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.engines.write_behind import WriteBehindEngine
+from penstock.state.kept.store import KeptStore, StoreTarget
+from penstock.state.kept.stores import StorePlace
 from penstock.state.restore import FailedRestore, RestoredStore, restore_order, restore_store
 from penstock.wire.protocol import OpenEpoch
 
@@ -62,8 +62,8 @@ class RestoredTask:
         for store in resources.stores:
             if store in found:
                 directory = resources.folders.leave(store, self.instance.task)
-                copy = StandbyCopy.kept(store, found[store].target, directory, found[store].engine)
-                resources.standby_copies.keep(StandbyPlace(self.instance.task, store), copy)
+                copy = KeptStore.kept(store, found[store].target, directory, found[store].engine)
+                resources.kept_stores.keep(StorePlace(self.instance.task, store), copy)
             else:
                 resources.folders.remove_live(store, self.instance.task)
 
@@ -171,16 +171,16 @@ class Restorer:
     def _open_store(
         self, task: int, store: str, markers: Mapping[str, Mapping[str, str]], progress: RestoreProgress
     ) -> _OpenStore:
-        place = StandbyPlace(task, store)
+        place = StorePlace(task, store)
         if store not in self._request.covered or self._checkpoint_id is None:
-            self._resources.standby_copies.give_up(place)
+            self._resources.kept_stores.give_up(place)
             self._folders.copies(store, task).keep_only(None)
             live = self._folders.live(store, task)
             shutil.rmtree(live, ignore_errors=True)
             return _OpenStore(self._folders.open(store, live))
         wanted = self._resources.target(self._checkpoint_id, store, markers)
         taken = self._take_over(place, wanted, progress)
-        self._resources.standby_copies.give_up(place)
+        self._resources.kept_stores.give_up(place)
         live = self._folders.live(store, task)
         if taken is not None:
             return taken
@@ -201,11 +201,11 @@ class Restorer:
         self.notes.extend(_fallbacks(store, task, self._checkpoint_id, restored))
         return _OpenStore(restored.engine, restored.failed)
 
-    def _take_over(self, place: StandbyPlace, wanted: StandbyTarget, progress: RestoreProgress) -> _OpenStore | None:
+    def _take_over(self, place: StorePlace, wanted: StoreTarget, progress: RestoreProgress) -> _OpenStore | None:
         """The store that this process has, as the task's before or as its standby, brought to the checkpoint if it is
         behind."""
         task, store = place.task, place.store
-        if self._resources.standby_copies.checkpoint_of(place) is None:
+        if self._resources.kept_stores.checkpoint_of(place) is None:
             return None
         metrics = self._resources.metrics.of_task(task)
         restored_bytes = metrics.new_counter("standby", "bytes-restored")
@@ -215,7 +215,7 @@ class Restorer:
             progress.report(size_bytes)
 
         try:
-            taken = self._resources.standby_copies.take(
+            taken = self._resources.kept_stores.take(
                 place,
                 wanted,
                 lambda name: self._resources.backend_context(name, task, (store,)),
@@ -235,7 +235,7 @@ class Restorer:
             metrics.new_counter("standby", "takeovers").inc()
         return _OpenStore(taken.engine, was_here=taken.was_working)
 
-    def _open_copy(self, store: str, task: int, wanted: StandbyTarget, live: Path) -> Engine | None:
+    def _open_copy(self, store: str, task: int, wanted: StoreTarget, live: Path) -> Engine | None:
         """The store over the copy on this host, if there is one of exactly this checkpoint that can be used."""
         if not self._config.job.keeps_copies:
             return None

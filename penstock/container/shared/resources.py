@@ -21,11 +21,11 @@ from penstock.objects.metered import MeteredObjectStore
 from penstock.objects.open import open_job_root
 from penstock.objects.store import ObjectStore
 from penstock.side.plan import backed_up_side_stores
-from penstock.standby.copies import StandbyCopies
-from penstock.standby.copy import StandbyTarget
 from penstock.state.backends.base import BackendContext
 from penstock.state.backends.pools import BackendPools
 from penstock.state.backends.roots import BackendRoots
+from penstock.state.kept.store import StoreTarget
+from penstock.state.kept.stores import KeptStores
 from penstock.state.restore import restore_order
 from penstock.wire.package import JobPackage
 
@@ -43,11 +43,11 @@ class EpochResources:
         epoch: int,
         tasks: int,
         objects: ObjectStore | None = None,
-        standby_copies: StandbyCopies | None = None,
+        kept_stores: KeptStores | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """`tasks`: how many of the job's tasks the container will hold. `objects`: the job root, if it is open.
-        `standby_copies`: those of the process. `clock`: for the time-based work of backends."""
+        `kept_stores`: those of the process. `clock`: for the time-based work of backends."""
         config = package.config
         self.package = package
         self.container = container
@@ -59,7 +59,7 @@ class EpochResources:
         self.side_backups = backed_up_side_stores(graph, config)
         self.metrics = EpochMetrics()
         self.standby_metrics = EpochMetrics("Standby")
-        self.standby_copies = standby_copies or StandbyCopies(container)
+        self.kept_stores = kept_stores or KeptStores(container)
         self.leaving = threading.Event()
         """Set once the container leaves the epoch: long work looks at it now and then."""
         self.paths = JobPaths(config.job.name, config.job.id)
@@ -122,12 +122,10 @@ class EpochResources:
         objects = MeteredObjectStore(self._roots.of(backend), metrics, f"backend.{backend}")
         return replace(context, objects=objects, metrics=metrics, damaged=set())
 
-    def target(
-        self, checkpoint_id: CheckpointId, store: str, markers: Mapping[str, Mapping[str, str]]
-    ) -> StandbyTarget:
+    def target(self, checkpoint_id: CheckpointId, store: str, markers: Mapping[str, Mapping[str, str]]) -> StoreTarget:
         """A store at a checkpoint. `markers`: of its task, by backend and store."""
         order = restore_order(store, self.package.config.store(store).restore_factories, markers)
-        return StandbyTarget.of(checkpoint_id, store, order, markers)
+        return StoreTarget.of(checkpoint_id, store, order, markers)
 
     def time_to_go_back(self) -> float:
         """The end of the time that stores have to go back to a checkpoint, on the monotonic clock, if it begins now."""

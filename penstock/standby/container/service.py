@@ -13,9 +13,9 @@ from penstock.container.shared.resources import EpochResources
 from penstock.container.shared.services import Service
 from penstock.errors import RetryableError
 from penstock.metrics.snapshot import GaugeValue, MetricId, Snapshot
-from penstock.standby.copies import StandbyPlace, remove_of_the_dead
-from penstock.standby.copy import StandbyTarget
 from penstock.state.backends.base import BackendContext, RestoreProgress
+from penstock.state.kept.store import StoreTarget
+from penstock.state.kept.stores import StorePlace, remove_of_the_dead
 from penstock.wire.protocol import Follow, StandbyState
 
 logger = logging.getLogger(__name__)
@@ -44,14 +44,14 @@ class Standbys(Service):
         """`may_move`: False while a task that moved here would wait, for its side stores: then no standby is ready."""
         self._resources = resources
         self._may_move = may_move
-        self._copies = resources.standby_copies
+        self._copies = resources.kept_stores
         self._changed = threading.Condition()
         self._follow: Follow | None = None
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self._doing: tuple[StandbyPlace, str] | None = None
-        self._failures: dict[StandbyPlace, _Failure] = {}
-        self._warned: dict[StandbyPlace, float] = {}
+        self._doing: tuple[StorePlace, str] | None = None
+        self._failures: dict[StorePlace, _Failure] = {}
+        self._warned: dict[StorePlace, float] = {}
 
     def start(self) -> None:
         """Remove the copies of dead processes, even if there are no standbys any more."""
@@ -84,8 +84,8 @@ class Standbys(Service):
         task: int,
         backends: Mapping[str, Mapping[str, str]],
         wanted: str,
-        doing: tuple[StandbyPlace, str] | None,
-        failures: dict[StandbyPlace, _Failure],
+        doing: tuple[StorePlace, str] | None,
+        failures: dict[StorePlace, _Failure],
     ) -> StandbyState:
         places = _places(task, backends, self._resources.stores)
         held = [self._copies.checkpoint_of(place) for place in places]
@@ -161,7 +161,7 @@ class Standbys(Service):
                 continue
             self._bring(place, self._resources.target(checkpoint_id, place.store, backends))
 
-    def _bring(self, place: StandbyPlace, wanted: StandbyTarget) -> None:
+    def _bring(self, place: StorePlace, wanted: StoreTarget) -> None:
         held = self._copies.checkpoint_of(place)
         metrics = self._resources.standby_metrics.of_task(place.task)
         folders = self._resources.folders
@@ -188,10 +188,10 @@ class Standbys(Service):
         finally:
             self._doing = None
 
-    def _context(self, backend: str, place: StandbyPlace) -> BackendContext:
+    def _context(self, backend: str, place: StorePlace) -> BackendContext:
         return self._resources.standby_context(backend, place.task, place.store)
 
-    def _failed(self, place: StandbyPlace, error: BaseException) -> None:
+    def _failed(self, place: StorePlace, error: BaseException) -> None:
         """Schedule another attempt, and log at most one failure a minute. The run needs no standby to go on."""
         now, before = time.monotonic(), self._failures.get(place)
         pause_s = _FIRST_PAUSE_S if before is None else min(2 * before.pause_s, _LONGEST_PAUSE_S)
@@ -202,5 +202,5 @@ class Standbys(Service):
             logger.warning("the standby of %s is behind, and tries again: %s%s", place, kind, error)
 
 
-def _places(task: int, backends: Mapping[str, Mapping[str, str]], stores: Collection[str]) -> list[StandbyPlace]:
-    return [StandbyPlace(task, store) for store in stores if any(store in own for own in backends.values())]
+def _places(task: int, backends: Mapping[str, Mapping[str, str]], stores: Collection[str]) -> list[StorePlace]:
+    return [StorePlace(task, store) for store in stores if any(store in own for own in backends.values())]

@@ -41,11 +41,11 @@ from penstock.repartition.placement import Rule
 from penstock.retry import Retry, retry
 from penstock.runtime.stage.attempt import new_token
 from penstock.runtime.stage.instance import RuntimeSettings
-from penstock.standby.copies import StandbyCopies
 from penstock.start.layout import store_layout
 from penstock.start.streams.job_streams import JobStreams
 from penstock.state import outside_backup
 from penstock.state.admins import BackendAdmins
+from penstock.state.kept.stores import KeptStores
 from penstock.state.records import Changes
 from penstock.system.base import System
 from penstock.wire.calls import SNAPSHOT, UPLOAD, Call
@@ -153,7 +153,7 @@ class StorageJob:
         self._inputs = [SystemStreamPartition("local", "events", number) for number in range(inputs)]
         if inputs:
             self.systems["local"].admin().create_stream("events", inputs)
-        self._open: dict[str, StandbyCopies] = {}
+        self._open: dict[str, KeptStores] = {}
         """By container, the stores that its process keeps open from one epoch to the next."""
 
     def settings(self, tasks: int | None = None) -> Any:
@@ -211,7 +211,7 @@ class StorageJob:
                 tasks,
             )
             try:
-                copies = self._open.setdefault(name, StandbyCopies(name))
+                copies = self._open.setdefault(name, KeptStores(name))
                 resources = EpochResources(package, name, claim.epoch, len(tasks), self.objects, copies)
                 self.fleet.homes[name] = Epoch(resources, request, threading.Event(), lambda _: None)
                 copies.drop_kept()

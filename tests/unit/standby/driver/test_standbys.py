@@ -18,8 +18,8 @@ from penstock.driver.show.metrics_exports import put_changes
 from penstock.errors import RetryableError
 from penstock.metrics.snapshot import MetricId
 from penstock.objects.open import forget_memory_store, open_store
-from penstock.standby.copy import StandbyCopy
 from penstock.standby.shown import RunStandbys, standby_board
+from penstock.state.kept.store import KeptStore
 from penstock.system.base import OffsetRange
 from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver
@@ -43,8 +43,8 @@ def world(tmp_path: Path) -> Iterator[SumsWorld]:
 @pytest.fixture
 def other_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Standbys find no copies of others, as if each container were on a separate host."""
-    made = StandbyCopy.made
-    monkeypatch.setattr(StandbyCopy, "made", classmethod(lambda cls, *args: made(*args[:-1])))
+    made = KeptStore.made
+    monkeypatch.setattr(KeptStore, "made", classmethod(lambda cls, *args: made(*args[:-1])))
 
 
 def started(world: SumsWorld, containers: int = 3, **config: object) -> InProcessDriver:
@@ -293,7 +293,7 @@ def test_failures_of_a_standby_are_said_and_never_end_the_run(
     world.put(*range(30))
     commit(driver)
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
-        patch.setattr("penstock.standby.copy.StandbyCopy.advance", refuse)
+        patch.setattr("penstock.state.kept.store.KeptStore.advance", refuse)
         for _ in range(5):
             world.put(*range(10))
             drain(driver)

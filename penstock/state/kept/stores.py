@@ -1,5 +1,5 @@
-"""The copies that a container process keeps as a standby. They survive its epochs: a change of epochs is when they are
-needed.
+"""The stores that a container process keeps beside its tasks. They survive its epochs: a change of epochs is when they
+are needed.
 
     <base>/.standbys/<incarnation>.lock    locked as long as the process lives
                     /<incarnation>/<store>-<task>-<number>/   one copy
@@ -17,9 +17,9 @@ from pathlib import Path
 
 from penstock.errors import RetryableError
 from penstock.host.folder import HostFolder
-from penstock.standby.copy import StandbyCopy, StandbyTarget
 from penstock.state.backends.base import BackendContext, RestoreProgress
 from penstock.state.engines.engine import Engine
+from penstock.state.kept.store import KeptStore, StoreTarget
 
 logger = logging.getLogger(__name__)
 _FOLDER = ".standbys"
@@ -46,7 +46,7 @@ class TakenStore:
 
 
 @dataclass(frozen=True, slots=True)
-class StandbyPlace:
+class StorePlace:
     """A store of a task."""
 
     task: int
@@ -56,13 +56,13 @@ class StandbyPlace:
         return f"store `{self.store}` of task {self.task}"
 
 
-class StandbyCopies:
+class KeptStores:
     """All copies of one process. The dict is thread-safe; each copy is used by one thread at a time."""
 
     def __init__(self, incarnation: str) -> None:
         self._incarnation = incarnation
         self._lock = threading.Lock()
-        self._copies: dict[StandbyPlace, StandbyCopy] = {}
+        self._copies: dict[StorePlace, KeptStore] = {}
         self._folder: HostFolder | None = None
         self._made = 0
 
@@ -77,23 +77,23 @@ class StandbyCopies:
     def is_empty(self) -> bool:
         return not self._copies
 
-    def checkpoint_of(self, place: StandbyPlace) -> str | None:
+    def checkpoint_of(self, place: StorePlace) -> str | None:
         with self._lock:
             copy = self._copies.get(place)
         return None if copy is None else str(copy.checkpoint_id)
 
     def bring(
         self,
-        place: StandbyPlace,
-        wanted: StandbyTarget,
+        place: StorePlace,
+        wanted: StoreTarget,
         contexts: Callable[[str], BackendContext],
         open_engine: Callable[[Path], Engine],
         progress: RestoreProgress,
         take_local: Callable[[Path], bool],
     ) -> None:
-        """Bring the copy of a store to a checkpoint, by its tail or whole; `take_local` as in `StandbyCopy.made`.
+        """Bring the copy of a store to a checkpoint, by its tail or whole; `take_local` as in `KeptStore.made`.
 
-        Raises the errors of `StandbyCopy.made`. The previous copy then stays, unless it is of no use.
+        Raises the errors of `KeptStore.made`. The previous copy then stays, unless it is of no use.
         """
         with self._lock:
             held = self._copies.get(place)
@@ -103,13 +103,13 @@ class StandbyCopies:
             raise AssertionError("the copies of standbys have no folder yet")
         self._made += 1
         directory = self._folder.path / f"{place.store}-{place.task}-{self._made}"
-        made = StandbyCopy.made(place.store, wanted, contexts, directory, open_engine, progress, take_local)
+        made = KeptStore.made(place.store, wanted, contexts, directory, open_engine, progress, take_local)
         with self._lock:
             held, self._copies[place] = self._copies.get(place), made
         if held is not None:
             held.remove()
 
-    def keep(self, place: StandbyPlace, copy: StandbyCopy) -> None:
+    def keep(self, place: StorePlace, copy: KeptStore) -> None:
         """Keep a store that a task of this process has worked with."""
         with self._lock:
             held, self._copies[place] = self._copies.get(place), copy
@@ -118,8 +118,8 @@ class StandbyCopies:
 
     def take(
         self,
-        place: StandbyPlace,
-        wanted: StandbyTarget,
+        place: StorePlace,
+        wanted: StoreTarget,
         contexts: Callable[[str], BackendContext],
         progress: RestoreProgress,
     ) -> TakenStore | None:
@@ -141,7 +141,7 @@ class StandbyCopies:
             del self._copies[place]
         return TakenStore(engine, held.directory, held.was_working)
 
-    def give_up(self, place: StandbyPlace) -> None:
+    def give_up(self, place: StorePlace) -> None:
         """Drop the store that a task of this process has worked with, if it is still here: it is not of use."""
         with self._lock:
             held = self._copies.get(place)
@@ -170,9 +170,9 @@ class StandbyCopies:
 
     def _advanced(
         self,
-        place: StandbyPlace,
-        held: StandbyCopy,
-        wanted: StandbyTarget,
+        place: StorePlace,
+        held: KeptStore,
+        wanted: StoreTarget,
         contexts: Callable[[str], BackendContext],
         progress: RestoreProgress,
     ) -> bool:
@@ -186,7 +186,7 @@ class StandbyCopies:
             self._drop(place)
             return False
 
-    def _drop(self, place: StandbyPlace) -> None:
+    def _drop(self, place: StorePlace) -> None:
         with self._lock:
             copy = self._copies.pop(place, None)
         if copy is not None:

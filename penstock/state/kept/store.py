@@ -1,4 +1,4 @@
-"""A standby's copy of one store at the last checkpoint, from any backend."""
+"""One store that a process keeps at a checkpoint, restored from any backend or left by a task."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class StandbyTarget:
+class StoreTarget:
     """A store at a checkpoint: its marker from each backend that has one, in the order of preference."""
 
     checkpoint_id: CheckpointId
@@ -35,13 +35,13 @@ class StandbyTarget:
         store: str,
         order: Sequence[str],
         markers: Mapping[str, Mapping[str, str]],
-    ) -> StandbyTarget:
+    ) -> StoreTarget:
         """`order`: the backends, from `restore_order`. `markers`: by backend and store."""
         own = {name: markers[name][store] for name in order if store in markers.get(name, {})}
         return cls(checkpoint_id, own)
 
 
-class StandbyCopy:
+class KeptStore:
     """One store in a private folder, as of one complete checkpoint. Used by one thread at a time.
 
     A backend that loads entries keeps the engine open from checkpoint to checkpoint; over the files of one that brings
@@ -49,7 +49,7 @@ class StandbyCopy:
     """
 
     def __init__(
-        self, store: str, wanted: StandbyTarget, backend: str, directory: Path, open_engine: Callable[[Path], Engine]
+        self, store: str, wanted: StoreTarget, backend: str, directory: Path, open_engine: Callable[[Path], Engine]
     ) -> None:
         """Create an empty copy; `made` fills it."""
         self._store = store
@@ -68,13 +68,13 @@ class StandbyCopy:
     def made(
         cls,
         store: str,
-        wanted: StandbyTarget,
+        wanted: StoreTarget,
         contexts: Callable[[str], BackendContext],
         directory: Path,
         open_engine: Callable[[Path], Engine],
         progress: RestoreProgress,
         take_local: Callable[[Path], bool] = lambda _: False,
-    ) -> StandbyCopy:
+    ) -> KeptStore:
         """Restore a whole store: from the host's copy of exactly this checkpoint, or from the first backend that
         can.
 
@@ -110,7 +110,7 @@ class StandbyCopy:
         raise CorruptError(f"store `{store}` could not be restored for a standby. {'; '.join(errors) or 'No marker'}")
 
     @classmethod
-    def kept(cls, store: str, wanted: StandbyTarget, directory: Path, engine: Engine) -> StandbyCopy:
+    def kept(cls, store: str, wanted: StoreTarget, directory: Path, engine: Engine) -> KeptStore:
         """A store that a task of this process has worked with, brought back to a checkpoint. The open engine and the
         folder belong to the copy."""
         copy = cls(store, wanted, next(iter(wanted.markers)), directory, lambda _: engine)
@@ -132,7 +132,7 @@ class StandbyCopy:
         return self._directory
 
     def advance(
-        self, wanted: StandbyTarget, contexts: Callable[[str], BackendContext], progress: RestoreProgress
+        self, wanted: StoreTarget, contexts: Callable[[str], BackendContext], progress: RestoreProgress
     ) -> bool:
         """Bring the copy to a later checkpoint of the same run. False if it has to be restored whole.
 
