@@ -197,6 +197,12 @@ def column_aggregates(
     return ColumnAggregates(found)
 
 
+def columns_of(aggregates: Mapping[str, Aggregate]) -> frozenset[str]:
+    """The columns that the expressions of aggregates read."""
+    expressions: list[Any] = [each.of for each in aggregates.values()]
+    return frozenset(name for each in expressions if isinstance(each, Expression) for name in each.columns)
+
+
 def window_aggregates(window: Window, serde: Serde[Any]) -> ColumnAggregates | None:
     """As `column_aggregates`, of a window: one of a fixed size and of event time, for each key, that fires once."""
     is_plain = window.early is None and window.allowed_lateness_ms == 0 and window.keyed and window.time == "event"

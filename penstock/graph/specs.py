@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from penstock.api.batch_processor import BatchProcessor
 from penstock.api.batch_task import BatchTask
 from penstock.api.callbacks import Callback, maker, methods
+from penstock.api.expressions import Expression, Selection
 from penstock.api.joins import Join, JoinFunction, JoinSide
 from penstock.api.serdes import ColumnSerde, Serde
 from penstock.api.ssp import StreamPattern, SystemStream
@@ -19,11 +20,14 @@ from penstock.api.time.aggregates import Aggregate
 from penstock.api.time.order import EventTimeOrder
 from penstock.api.time.timers import timers_store
 from penstock.api.time.watermarks import Ascending, WatermarkPolicy
-from penstock.api.time.windows import Counting, Running, Window, WindowPane, row_of
+from penstock.api.time.windows import Aggregates, Counting, Running, Window, WindowPane, row_of
 from penstock.errors import ConfigError
+from penstock.graph.aggregation import column_aggregates, columns_of, window_aggregates
 
 SinkFunction: TypeAlias = Callable[[Any, MessageCollector, TaskCoordinator], None]
 TableJoinKind: TypeAlias = Literal["inner", "left"]
+Use: TypeAlias = frozenset[str] | None
+"""Names of columns; None: all of them, because code of the application or a stream gets whole rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,10 @@ class OutputSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorSpec:
-    """An operator: its stable id, the operators it reads, the serdes of its output, and the stores it uses."""
+    """An operator: its stable id, the operators it reads, the serdes of its output, and the stores it uses.
+
+    Whoever plans asks it what it does, and knows no kind of operators: a new kind answers here where it is not as most.
+    """
 
     operator: ClassVar[str] = ""
     """The class that runs it, as `module:Class`: the graph knows no operator, and a new one is in no table."""
@@ -52,6 +59,12 @@ class OperatorSpec:
     """Its results are messages for the operators that follow it, and nothing else: without one they are dropped."""
     is_input: ClassVar[bool] = False
     """Its messages come from a stream, as bytes that another stage may decode."""
+    spreads_keys: ClassVar[bool] = False
+    """Its messages go to the tasks that own their new keys, at once or through a durable stream."""
+    gives_keys: ClassVar[bool] = False
+    """Its messages have keys although those that it gets have none. A task may give some, and is taken to do so."""
+    reads_shared_stores: ClassVar[bool] = False
+    """It may have a store that every task has as a whole, although its messages have no keys."""
 
     id: str
     upstream: tuple[str, ...]
@@ -69,13 +82,73 @@ class OperatorSpec:
         return self.renamed_from or self.id
 
     @property
+    def input_stream(self) -> SystemStream | None:
+        """The input of the application that it reads."""
+        return None
+
+    @property
+    def declared_stream(self) -> SystemStream | StreamPattern | None:
+        """The input that it is declared to read, or the pattern of its name."""
+        return None
+
+    @property
+    def fed_by(self) -> tuple[str, ...]:
+        """The operators whose messages it gets, at once or through a durable stream."""
+        return self.upstream
+
+    @property
     def sent_to(self) -> SystemStream | None:
         """The output that every one of its messages goes to."""
         return None
 
     @property
+    def works_by_key(self) -> bool:
+        """True if it keeps or finds something under the keys of its messages."""
+        return False
+
+    @property
+    def without_keys(self) -> str:
+        """The way to declare it for messages without keys, for an error; empty if there is none."""
+        return ""
+
+    @property
+    def keeps_offsets(self) -> bool:
+        """True if its messages have the offsets with which inputs have them, however batches are cut."""
+        return not self.needs_task
+
+    @property
+    def writes_table(self) -> str | None:
+        """The table to which its messages go."""
+        return None
+
+    @property
+    def reads_table(self) -> str | None:
+        """The table that it only reads, under the keys of its messages."""
+        return None
+
+    @property
+    def waits_for_table(self) -> str | None:
+        """The table whose writers hold back its watermark."""
+        return None
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """The operators whose messages it joins with each other, the left one first; empty if it joins none."""
+        return ()
+
+    @property
+    def deleted_stores(self) -> tuple[str, ...]:
+        """Stores that it may have had before: a start drops them."""
+        return ()
+
+    @property
     def uses_time(self) -> bool:
         """True if event times, watermarks and the end of stream matter to it."""
+        return False
+
+    @property
+    def has_end(self) -> bool:
+        """True if it may do something at the end of the stream, without time."""
         return False
 
     @property
@@ -88,6 +161,10 @@ class OperatorSpec:
         """The reason why its results depend on the order in which the messages of a key come; empty if they do not,
         or it is not known."""
         return ""
+
+    def columns_read(self, passed_on: Use) -> Use:
+        """The columns that it needs of the rows that it gets, if `passed_on` is needed of those that it emits."""
+        return None
 
     def callbacks(self) -> Iterator[Callback]:
         yield from ()
@@ -109,6 +186,14 @@ class InputSpec(OperatorSpec):
     """The pattern that found the stream; None: the application names the stream."""
 
     @property
+    def input_stream(self) -> SystemStream:
+        return self.stream
+
+    @property
+    def declared_stream(self) -> SystemStream:
+        return self.stream
+
+    @property
     def uses_time(self) -> bool:
         return self.timestamp is not None or self.watermark is not None
 
@@ -128,6 +213,10 @@ class PatternSpec(OperatorSpec):
     pattern: StreamPattern
     input: InputSpec
     """An input of the pattern, but for its stream."""
+
+    @property
+    def declared_stream(self) -> StreamPattern:
+        return self.pattern
 
     @property
     def uses_time(self) -> bool:
@@ -173,6 +262,9 @@ class MapSpec(FunctionSpec):
 
     operator = "penstock.runtime.operators.elementwise:Map"
 
+    def columns_read(self, passed_on: Use) -> Use:
+        return self.function.columns if isinstance(self.function, Selection) else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlatMapSpec(FunctionSpec):
@@ -189,6 +281,9 @@ class FilterSpec(FunctionSpec):
     """Keeps a message if the function of its value is true."""
 
     operator = "penstock.runtime.operators.elementwise:Filter"
+
+    def columns_read(self, passed_on: Use) -> Use:
+        return _besides(self.function, passed_on)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +346,11 @@ class PartitionBySpec(FunctionSpec):
 
     operator = "penstock.runtime.operators.elementwise:PartitionBy"
     changes_key = True
+    spreads_keys = True
+    gives_keys = True
+
+    def columns_read(self, passed_on: Use) -> Use:
+        return _besides(self.function, passed_on)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,11 +373,20 @@ class IntermediateSpec(OperatorSpec):
 
     operator = "penstock.runtime.operators.passing:Intermediate"
     is_input = True
+    gives_keys = True
 
     stream: SystemStream
     writer: str
     timestamp: None = None
     """The event times are the messages' own timestamps."""
+
+    @property
+    def fed_by(self) -> tuple[str, ...]:
+        return (self.writer,)
+
+    @property
+    def keeps_offsets(self) -> bool:
+        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,6 +396,8 @@ class ProcessSpec(OperatorSpec):
     operator = "penstock.runtime.operators.tasks.process:Process"
     hands_on = False
     needs_task = True
+    gives_keys = True
+    reads_shared_stores = True
     takes_order = True
     sends = True
 
@@ -300,6 +411,10 @@ class ProcessSpec(OperatorSpec):
     @property
     def uses_time(self) -> bool:
         return self.timers is not None
+
+    @property
+    def has_end(self) -> bool:
+        return self.ends
 
     @property
     def order_matters(self) -> str:
@@ -321,11 +436,15 @@ class BatchTaskSpec(OperatorSpec):
     operator = "penstock.runtime.operators.tasks.batch_task:BatchTaskOperator"
     hands_on = False
     needs_task = True
+    gives_keys = True
 
     task: Callable[[], BatchTask]
     deletes: tuple[str, ...] = ()
-    """Stores that it may have had before: a start drops them."""
     event_time: bool = False
+
+    @property
+    def deleted_stores(self) -> tuple[str, ...]:
+        return self.deletes
 
     @property
     def uses_time(self) -> bool:
@@ -342,6 +461,7 @@ class ColumnTaskSpec(OperatorSpec):
     operator = "penstock.runtime.operators.columns.processor:ColumnTask"
     hands_on = False
     needs_task = True
+    gives_keys = True
 
     @property
     def sends(self) -> bool:  # type: ignore[override]
@@ -369,6 +489,14 @@ class AggregateSpec(OperatorSpec):
     message_serde: Serde[Any]
     """Its aggregates are by column if this is a ColumnSerde."""
 
+    @property
+    def works_by_key(self) -> bool:
+        return True
+
+    def columns_read(self, passed_on: Use) -> Use:
+        by_column = column_aggregates(self.aggregates, self.message_serde)
+        return None if by_column is None else columns_of(self.aggregates)
+
     def callbacks(self) -> Iterator[Callback]:
         for name, aggregate in self.aggregates.items():
             yield Callback(f"`of` of `{name}`", aggregate.of)
@@ -388,6 +516,14 @@ class WindowSpec(OperatorSpec):
     """True: panes are emitted as rows."""
 
     @property
+    def works_by_key(self) -> bool:
+        return self.window.keyed
+
+    @property
+    def without_keys(self) -> str:
+        return "declare the window with keyed=False"
+
+    @property
     def uses_time(self) -> bool:
         return True
 
@@ -404,6 +540,12 @@ class WindowSpec(OperatorSpec):
                 return "a window has the messages that came one after the other"
             case _:
                 return ""
+
+    def columns_read(self, passed_on: Use) -> Use:
+        contents, by_column = self.window.contents, window_aggregates(self.window, self.message_serde)
+        if by_column is None or self.window.late_to is not None or not isinstance(contents, Aggregates):
+            return None
+        return columns_of(contents.by_name)
 
     def callbacks(self) -> Iterator[Callback]:
         return self.window.contents.callbacks()
@@ -426,6 +568,14 @@ class JoinSpec(OperatorSpec):
     function: JoinFunction
     left: JoinSide
     right: JoinSide
+
+    @property
+    def works_by_key(self) -> bool:
+        return True
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        return self.left.source, self.right.source
 
     @property
     def uses_time(self) -> bool:
@@ -482,6 +632,14 @@ class SendToTableSpec(OperatorSpec):
     """The serde of the keys in the table's store, without the times of versions."""
 
     @property
+    def works_by_key(self) -> bool:
+        return True
+
+    @property
+    def writes_table(self) -> str:
+        return self.table
+
+    @property
     def uses_time(self) -> bool:
         return self.history_ms is not None
 
@@ -501,6 +659,14 @@ class TableJoinSpec(OperatorSpec):
     function: Callable[[Any, Any], Any]
     kind: TableJoinKind
 
+    @property
+    def works_by_key(self) -> bool:
+        return True
+
+    @property
+    def reads_table(self) -> str:
+        return self.table
+
     def callbacks(self) -> Iterator[Callback]:
         yield Callback("the function", self.function)
 
@@ -518,6 +684,10 @@ class TableColumnsSpec(OperatorSpec):
     message_serde: ColumnSerde
     message_key: Serde[Any]
 
+    @property
+    def reads_table(self) -> str:
+        return self.table
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemporalJoinSpec(OperatorSpec):
@@ -534,11 +704,28 @@ class TemporalJoinSpec(OperatorSpec):
     late_to: SystemStream | None = None
 
     @property
+    def works_by_key(self) -> bool:
+        return True
+
+    @property
+    def reads_table(self) -> str:
+        return self.table
+
+    @property
+    def waits_for_table(self) -> str:
+        return self.table
+
+    @property
     def uses_time(self) -> bool:
         return True
 
     def callbacks(self) -> Iterator[Callback]:
         yield Callback("the function", self.function)
+
+
+def _besides(function: object, passed_on: Use) -> Use:
+    """The columns that an expression reads of rows that are passed on."""
+    return function.columns | passed_on if isinstance(function, Expression) and passed_on is not None else None
 
 
 SourceSpec: TypeAlias = InputSpec | IntermediateSpec
@@ -597,10 +784,10 @@ class ApplicationGraph:
         join's table."""
         writers: dict[str, list[str]] = {}
         for op in self.operators:
-            if isinstance(op, SendToTableSpec):
-                writers.setdefault(op.table, []).append(op.id)
+            if op.writes_table is not None:
+                writers.setdefault(op.writes_table, []).append(op.id)
         return {
-            op.id: (*op.upstream, *(writers.get(op.table, ()) if isinstance(op, TemporalJoinSpec) else ()))
+            op.id: (*op.upstream, *(() if op.waits_for_table is None else writers.get(op.waits_for_table, ())))
             for op in self.operators
         }
 
@@ -629,6 +816,10 @@ class ApplicationGraph:
             place(op.id)
         return replace(self, operators=tuple(order.values()))
 
+    def replacing(self, operators: Mapping[str, Sequence[OperatorSpec]]) -> ApplicationGraph:
+        """The same graph with others in place of these operators, by id."""
+        return replace(self, operators=tuple(each for op in self.operators for each in operators.get(op.id, (op,))))
+
     def operator(self, op_id: str) -> OperatorSpec:
         return next(op for op in self.operators if op.id == op_id)
 
@@ -645,7 +836,7 @@ class ApplicationGraph:
     @property
     def has_end(self) -> bool:
         """True if the end of the stream matters to it: a run that reaches the end has a last batch that says so."""
-        return self.uses_time or any(isinstance(op, ProcessSpec) and op.ends for op in self.operators)
+        return self.uses_time or any(op.has_end for op in self.operators)
 
     def store_users(self) -> dict[str, list[str]]:
         """Store -> the ids of the operators that use it, in order."""

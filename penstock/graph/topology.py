@@ -114,6 +114,10 @@ class Topology:
     def container_stages(self) -> tuple[Stage, ...]:
         return self.stages[1:]
 
+    def stage_of(self, operator: str) -> int:
+        """The number of the stage that runs an operator."""
+        return next(stage.number for stage in self.stages for op in stage.operators if op.id == operator)
+
     def channels_from(self, stage: int) -> tuple[Channel, ...]:
         return tuple(c for c in self.channels if c.source_stage == stage)
 

@@ -16,7 +16,7 @@ from penstock.config.named_class import named_class
 from penstock.config.settings import StoreSettings
 from penstock.errors import ConfigError
 from penstock.graph.side_declarations import check_side_store, read_only
-from penstock.graph.specs import ApplicationGraph, SendToTableSpec
+from penstock.graph.specs import ApplicationGraph
 from penstock.wording import listed
 
 BACKUP = "blob"
@@ -32,7 +32,7 @@ def with_side_inputs(graph: ApplicationGraph, config: JobConfig) -> ApplicationG
     """
     stores = tuple(_filled(spec, config) for spec in graph.stores)
     filled = graph if stores == graph.stores else replace(graph, stores=stores)
-    written = {op.table: op.id for op in filled.operators if isinstance(op, SendToTableSpec)}
+    written = {op.writes_table: op.id for op in filled.operators}
     for spec in filled.side_stores:
         if spec.name in written:
             raise ConfigError(f"`{written[spec.name]}` writes table `{spec.name}`, but {read_only(spec)}")
