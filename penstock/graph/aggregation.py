@@ -20,7 +20,7 @@ from penstock.api.time.aggregates import (
     is_whole_value,
 )
 from penstock.api.time.sketches import ApproxQuantiles
-from penstock.api.time.windows import SPAN_COLUMNS, Aggregates, Counting, Fixed, Window
+from penstock.api.time.windows import SPAN_COLUMNS, Aggregates, Window
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:  # loaded with the first aggregate of columns: the command line does without
@@ -204,9 +204,10 @@ def columns_of(aggregates: Mapping[str, Aggregate]) -> frozenset[str]:
 
 
 def window_aggregates(window: Window, serde: Serde[Any]) -> ColumnAggregates | None:
-    """As `column_aggregates`, of a window: one of a fixed size and of event time, for each key, that fires once."""
+    """As `column_aggregates`, of a window: one of a shape that has a form by column, and of event time, for each key,
+    that fires once."""
     is_plain = window.early is None and window.allowed_lateness_ms == 0 and window.keyed and window.time == "event"
-    if not (is_plain and isinstance(window.shape, Fixed) and isinstance(window.contents, Aggregates)):
+    if not (is_plain and window.shape.column_node and isinstance(window.contents, Aggregates)):
         return None
     return column_aggregates(window.contents.by_name, serde, "window()")
 
@@ -220,7 +221,7 @@ def serde_of_rows(window: Window, by_column: ColumnAggregates | None) -> Serde[A
     Raises:
         ConfigError: the panes of the window are no rows.
     """
-    if not isinstance(window.contents, Aggregates) or isinstance(window.shape, Counting):
+    if not isinstance(window.contents, Aggregates) or window.shape.counts:
         raise ConfigError(
             "window(rows=True): a row has the window's span of time and its aggregates, so the window needs "
             "aggregates={...} and must not count messages"

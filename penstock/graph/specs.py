@@ -20,7 +20,7 @@ from penstock.api.time.aggregates import Aggregate
 from penstock.api.time.order import EventTimeOrder
 from penstock.api.time.timers import timers_store
 from penstock.api.time.watermarks import Ascending, WatermarkPolicy
-from penstock.api.time.windows import Aggregates, Counting, Running, Window, WindowPane, row_of
+from penstock.api.time.windows import Aggregates, Window, WindowPane, row_of
 from penstock.errors import ConfigError
 from penstock.graph.aggregation import column_aggregates, columns_of, window_aggregates
 
@@ -55,6 +55,8 @@ class OperatorSpec:
     sends: ClassVar[bool] = False
     takes_order: ClassVar[bool] = False
     """It can be declared with an `ordering`."""
+    waits_as_columns: ClassVar[bool] = False
+    """With an `ordering`, its messages wait as columns, and come as such."""
     hands_on: ClassVar[bool] = True
     """Its results are messages for the operators that follow it, and nothing else: without one they are dropped."""
     is_input: ClassVar[bool] = False
@@ -460,6 +462,7 @@ class ColumnTaskSpec(OperatorSpec):
 
     operator = "penstock.runtime.operators.columns.processor:ColumnTask"
     hands_on = False
+    waits_as_columns = True
     needs_task = True
     gives_keys = True
 
@@ -533,13 +536,7 @@ class WindowSpec(OperatorSpec):
 
     @property
     def order_matters(self) -> str:
-        match self.window.shape:
-            case Running():
-                return "each message is counted with those that came before it"
-            case Counting():
-                return "a window has the messages that came one after the other"
-            case _:
-                return ""
+        return self.window.shape.order_matters
 
     def columns_read(self, passed_on: Use) -> Use:
         contents, by_column = self.window.contents, window_aggregates(self.window, self.message_serde)

@@ -18,7 +18,7 @@ _KINDS = r"([^,=:]+=[^,=:]+(?:,[^,=:]+=[^,=:]+)*)"
 """The names of aggregates with their kinds, as `flights=Count,miles=Sum`."""
 _OF_ROWS = re.compile(rf"aggregate\({_KINDS}\)")
 _OF_COLUMNS = re.compile(rf"aggregate-columns\({_KINDS}:(.+)\)")
-_OF_WINDOWS = re.compile(rf"Fixed\([^)]*\):event:{_KINDS}:.*:columns=(.+)")
+_OF_WINDOWS = re.compile(rf"[A-Z]\w*\([^)]*\):event:{_KINDS}:.*:columns=(.+)")
 _BETWEEN_TYPES = re.compile(r",(?![^(\[<]*[)\]>])")
 """A comma that is not inside of brackets."""
 _DECIMAL = re.compile(r"decimal(128|256)\((\d+),(-?\d+)\)")
