@@ -85,7 +85,7 @@ def meetings(graph: ApplicationGraph) -> Iterator[Meeting]:
     for op in graph.operators:
         if op.writes_table is not None:
             tables.setdefault(op.writes_table, []).append(Member(op.upstream[0], f"`{op.id}` writes", copies=True))
-        if op.reads_table is not None and op.works_by_key:
+        if op.reads_table is not None:
             tables.setdefault(op.reads_table, []).append(Member(op.upstream[0], f"`{op.id}` joins"))
         if op.sides:
             names = zip(("left", "right"), op.sides, strict=True)

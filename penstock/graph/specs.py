@@ -682,6 +682,10 @@ class TableColumnsSpec(OperatorSpec):
     message_key: Serde[Any]
 
     @property
+    def works_by_key(self) -> bool:
+        return True
+
+    @property
     def reads_table(self) -> str:
         return self.table
 
