@@ -97,7 +97,7 @@ def test_columns_of_a_table_that_is_filled_from_outside() -> None:
     app.input("m.a", value=rows).join_table(users, columns=["name"], id="reader")
     app.input("m.b").map(lambda value: value)
     check(app, 3, 3, 3)
-    with pytest.raises(ps.ConfigError, match=r"`reader` joins input `m\.a` \(2 partitions\); the side input `m\.users`"):
+    with pytest.raises(ps.ConfigError, match=r"`reader` joins input `m.a` \(2 partitions\); the side input `m.users`"):
         check(app, 2, 3, 3)
 
 
