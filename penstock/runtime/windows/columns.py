@@ -78,7 +78,10 @@ class ColumnWindowNode(Node):
         return min(_stored_ends(column_task_store(store)), default=None), None
 
     def _new_aggregates(self) -> ColumnAggregates:
-        return window_aggregates(self._spec.window, self._serde) or ColumnAggregates(())
+        found = window_aggregates(self._spec.window, self._serde)
+        if found is None:
+            raise TypeError(f"operator `{self._spec.id}` adds its messages one at a time")
+        return found
 
     def _reset(self) -> None:
         self._groups.reset()
