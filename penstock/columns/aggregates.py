@@ -122,3 +122,8 @@ def column_aggregates(aggregates: Mapping[str, Aggregate], serde: ColumnSerde, w
         except (TypeError, ValueError) as error:
             raise refused(what, name, each, error) from None
     return FoldedAggregates(found)
+
+
+def state_columns() -> dict[str, tuple[str, ...]]:
+    """Kind of an aggregate → the columns of its state, whose names do not depend on the type of its values."""
+    return {kind.__qualname__: tuple(name for name, _ in fold(pa.int64()).fields) for kind, fold in _FOLDS.items()}
