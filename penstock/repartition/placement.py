@@ -10,10 +10,8 @@ from penstock.api.serdes import Double, Serde
 from penstock.api.serdes.base import BytesWithKey
 from penstock.api.serdes.numbers import DoubleKey
 from penstock.api.serdes.tuples import Tuple
-from penstock.api.serdes.versions import VersionKey
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.state.store import StoreSpec
-from penstock.api.state.tables import TableSpec
 from penstock.config.values.broadcast import PartitionRange
 from penstock.errors import ConfigError
 from penstock.graph.specs import ApplicationGraph, InputSpec, OperatorSpec
@@ -178,7 +176,7 @@ def _keys_of_store(spec: StoreSpec, rule: Rule | None) -> list[KeyInEntry]:
     if isinstance(serde, Tuple):
         first = serde.fields[0]
         of_first = KeyInEntry(first, lambda entry: first.to_bytes(serde.from_bytes(entry)[0]))
-        if rule == "first" or (isinstance(serde, VersionKey) and isinstance(spec, TableSpec)):
+        if rule == "first" or spec.has_versions:
             return [of_first]
         whole = KeyInEntry(serde, lambda entry: entry)
         return [whole] if rule == "key" else [whole, of_first]

@@ -13,6 +13,7 @@ import pytest
 
 import penstock as ps
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.api.state.store import StoreSpec
 from penstock.api.time.windows import Shape
 from penstock.graph import specs
 from penstock.graph.copartitioning import check_copartitioning, found_by_hash
@@ -99,7 +100,7 @@ def kinds(kind: type[Any]) -> Iterator[str]:
 
 def test_nobody_asks_for_a_kind() -> None:
     """A new kind would have to be entered wherever one is asked for."""
-    known = {*kinds(OperatorSpec), *kinds(Shape)}
+    known = {*kinds(OperatorSpec), *kinds(Shape), *kinds(StoreSpec)}
     asked = [
         f"{path.relative_to(PACKAGE)}:{where.lineno}"
         for path in PACKAGE.rglob("*.py")
