@@ -453,7 +453,7 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
         same = self._same()
         kind = self._check_expression(function, "partition_by()", envelope=envelope)
 
-        def make(i: str) -> PartitionBySpec:
+        def with_keys(i: str) -> dict[str, Any]:
             place = partition_by_place(f"operator `{i}`")
             same["key_serde"] = place.serde("key", key, String()).for_keys()
             if kind is not None:
@@ -461,15 +461,15 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
 
                 check_key_type(same["key_serde"], kind, f"partition_by({function})")
             same["value_serde"] = place.serde("value", value, same["value_serde"])
-            if through is not None:
-                stream = SystemStream.parse(through)
-                return PartitionThroughSpec(id=i, function=function, envelope=envelope, through=stream, **same)
-            return PartitionBySpec(id=i, function=function, envelope=envelope, **same)
+            return {"id": i, "function": function, "envelope": envelope, **same}
 
-        operator = self._declared.add(make, "partition_by", id)
-        if isinstance(operator, PartitionThroughSpec):
-            return MessageStream(self._declared, self._declared.reader_of(operator))
-        return MessageStream(self._declared, operator)
+        def write(i: str, stream: str) -> PartitionThroughSpec:
+            return PartitionThroughSpec(**with_keys(i), through=SystemStream.parse(stream))
+
+        if through is None:
+            return self._next("partition_by", id, lambda i: PartitionBySpec(**with_keys(i)))
+        writer = self._declared.add(lambda i: write(i, through), "partition_by", id)
+        return MessageStream(self._declared, self._declared.reader_of(writer))
 
     def process(
         self,

@@ -2,26 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Iterable
 
-from penstock.api.expressions import Expression, Selection
 from penstock.api.serdes import ColumnSerde
-from penstock.api.time.aggregates import Aggregate
-from penstock.api.time.windows import Aggregates
-from penstock.graph.aggregation import column_aggregates, window_aggregates
-from penstock.graph.specs import (
-    AggregateSpec,
-    ApplicationGraph,
-    FilterSpec,
-    MapSpec,
-    OperatorSpec,
-    PartitionBySpec,
-    WindowSpec,
-)
-
-Use: TypeAlias = frozenset[str] | None
-"""Names of columns; None: all of them, because code of the application or a stream gets whole rows."""
+from penstock.graph.specs import ApplicationGraph, OperatorSpec, Use
 
 
 class ColumnUse:
@@ -55,21 +39,4 @@ class ColumnUse:
 
 def _use_of(spec: OperatorSpec, passed_on: Use) -> Use:
     """The columns that an operator needs of its messages, if `passed_on` is needed of those that it emits."""
-    if spec.ordering is not None:
-        return None
-    if isinstance(spec, MapSpec) and isinstance(spec.function, Selection):
-        return spec.function.columns
-    if isinstance(spec, FilterSpec | PartitionBySpec) and isinstance(spec.function, Expression):
-        return None if passed_on is None else spec.function.columns | passed_on
-    if isinstance(spec, AggregateSpec) and column_aggregates(spec.aggregates, spec.message_serde) is not None:
-        return _columns_of(spec.aggregates)
-    if isinstance(spec, WindowSpec) and window_aggregates(spec.window, spec.message_serde) is not None:
-        contents = spec.window.contents
-        if isinstance(contents, Aggregates) and spec.window.late_to is None:
-            return _columns_of(contents.by_name)
-    return None
-
-
-def _columns_of(aggregates: Mapping[str, Aggregate]) -> Use:
-    expressions: list[Any] = [each.of for each in aggregates.values()]
-    return frozenset(name for each in expressions if isinstance(each, Expression) for name in each.columns)
+    return spec.columns_read(passed_on) if spec.ordering is None else None

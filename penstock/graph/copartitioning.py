@@ -5,23 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from penstock.api.ssp import SystemStreamPartition
+from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.state.side_inputs import PushedTable
 from penstock.api.state.store import StoreSpec
 from penstock.config.values.broadcast import PartitionRange
 from penstock.errors import ConfigError
-from penstock.graph.specs import (
-    ApplicationGraph,
-    InputSpec,
-    IntermediateSpec,
-    JoinSpec,
-    OperatorSpec,
-    PartitionBySpec,
-    SendToTableSpec,
-    TableColumnsSpec,
-    TableJoinSpec,
-    TemporalJoinSpec,
-)
+from penstock.graph.specs import ApplicationGraph, OperatorSpec
 from penstock.refusals import Refusals
 from penstock.wording import counted, listed
 
@@ -94,13 +83,13 @@ def check_copartitioning(
 def meetings(graph: ApplicationGraph) -> Iterator[Meeting]:
     tables: dict[str, list[Member]] = {}
     for op in graph.operators:
-        if isinstance(op, SendToTableSpec):
-            tables.setdefault(op.table, []).append(Member(op.upstream[0], f"`{op.id}` writes", copies=True))
-        elif isinstance(op, TableJoinSpec | TemporalJoinSpec):
-            tables.setdefault(op.table, []).append(Member(op.upstream[0], f"`{op.id}` joins"))
-        elif isinstance(op, JoinSpec):
-            sides = Member(op.left.source, "its left side has"), Member(op.right.source, "its right side has")
-            yield Meeting(f"join `{op.id}`", sides)
+        if op.writes_table is not None:
+            tables.setdefault(op.writes_table, []).append(Member(op.upstream[0], f"`{op.id}` writes", copies=True))
+        if op.reads_table is not None:
+            tables.setdefault(op.reads_table, []).append(Member(op.upstream[0], f"`{op.id}` joins"))
+        if op.sides:
+            names = zip(("left", "right"), op.sides, strict=True)
+            yield Meeting(f"join `{op.id}`", tuple(Member(side, f"its {name} side has") for name, side in names))
     for spec in graph.side_stores:
         if spec.name in tables:
             tables[spec.name] += [Member(name, does, copies=True, keys=s.keys) for name, does, s in _fillers(spec, 1)]
@@ -157,15 +146,13 @@ def _spreads(
     is taken to keep the keys of its messages."""
     found: dict[str, frozenset[_Spread]] = {}
     for op in graph.operators:
-        if isinstance(op, InputSpec):
-            found[op.id] = frozenset({_of_input(op, partitions, broadcast)})
-        elif isinstance(op, PartitionBySpec):
+        if op.input_stream is not None:
+            found[op.id] = frozenset({_of_input(op.input_stream, op.key_serde.name, partitions, broadcast)})
+        elif op.spreads_keys:
             what = f"the keys of `{op.id}` ({counted(tasks, 'task')})"
             found[op.id] = frozenset({_Spread(tasks, what, op.key_serde.name)})
-        elif isinstance(op, IntermediateSpec):
-            found[op.id] = found[op.writer]
         else:
-            found[op.id] = frozenset().union(*(found[up] for up in op.upstream))
+            found[op.id] = frozenset().union(*(found[each] for each in op.fed_by))
     return found
 
 
@@ -174,12 +161,11 @@ def found_by_hash(graph: ApplicationGraph) -> frozenset[str]:
     behind: set[str] = set()
     found: set[str] = set()
     for op in graph.operators:
-        sources = (op.writer,) if isinstance(op, IntermediateSpec) else op.upstream
-        if isinstance(op, PartitionBySpec) or not behind.isdisjoint(sources):
+        if op.spreads_keys or not behind.isdisjoint(op.fed_by):
             behind.add(op.id)
             found.update(op.stores)
-            if isinstance(op, TableJoinSpec | TableColumnsSpec | TemporalJoinSpec):
-                found.add(op.table)
+            if op.reads_table is not None:
+                found.add(op.reads_table)
     return frozenset(found)
 
 
@@ -205,9 +191,11 @@ def _fillers(spec: StoreSpec, tasks: int) -> Iterator[tuple[str, str, _Spread]]:
 
 
 def _of_input(
-    op: InputSpec, partitions: Collection[SystemStreamPartition], broadcast: Sequence[PartitionRange]
+    stream: SystemStream,
+    keys: str,
+    partitions: Collection[SystemStreamPartition],
+    broadcast: Sequence[PartitionRange],
 ) -> _Spread:
-    stream, keys = op.stream, op.key_serde.name
     own = [ssp for ssp in partitions if ssp.system_stream == stream]
     shared = sum(any(ssp in each for each in broadcast) for ssp in own)
     if shared == len(own):

@@ -83,10 +83,6 @@ def _check_name(kind: str, name: str) -> str:
     return name
 
 
-def stream_of(op: InputSpec | PatternSpec) -> SystemStream | StreamPattern:
-    return op.stream if isinstance(op, InputSpec) else op.pattern
-
-
 _LONGEST_TTL_MS = 10**15
 
 
@@ -131,7 +127,7 @@ class Declarations:
         """Operator → the id that it had when its state was made, where that was another one."""
 
     def __str__(self) -> str:
-        inputs = [str(stream_of(op)) for op in self._operators.values() if isinstance(op, InputSpec | PatternSpec)]
+        inputs = [str(op.declared_stream) for op in self._operators.values() if op.declared_stream is not None]
         parts = {"inputs": inputs, "stores": self._stores, "outputs": map(str, self._outputs)}
         named = "; ".join(f"{kind} {', '.join(names)}" for kind, found in parts.items() if (names := list(found)))
         return f"{self.name}: {named or 'empty'}"
@@ -331,7 +327,7 @@ class Declarations:
         left, seen = list(sources), set[str]()
         while left:
             op = left.pop()
-            if op.needs_task or isinstance(op, IntermediateSpec):
+            if not op.keeps_offsets:
                 return False
             left += [self._operators[up] for up in op.upstream if up not in seen]
             seen.update(op.upstream)
@@ -439,7 +435,7 @@ class Declarations:
         name = SystemStream.parse(stream)
         declared_as = matched or name
         for op in self._operators.values():
-            if isinstance(op, InputSpec | PatternSpec) and stream_of(op) == declared_as:
+            if op.declared_stream == declared_as:
                 raise ConfigError(f"input `{name}` is declared twice in application `{self.name}`: reuse the first one")
         place = input_place(name)
         key = place.serde("key", key, String()).for_keys()

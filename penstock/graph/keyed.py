@@ -6,26 +6,8 @@ from collections.abc import Container
 
 from penstock.api.ssp import SystemStream
 from penstock.errors import ConfigError
-from penstock.graph.specs import (
-    AggregateSpec,
-    ApplicationGraph,
-    BatchTaskSpec,
-    ColumnTaskSpec,
-    InputSpec,
-    IntermediateSpec,
-    JoinSpec,
-    OperatorSpec,
-    PartitionBySpec,
-    ProcessSpec,
-    SendToTableSpec,
-    TableJoinSpec,
-    TemporalJoinSpec,
-    WindowSpec,
-)
+from penstock.graph.specs import ApplicationGraph
 from penstock.refusals import Refusals
-
-_GIVE_KEYS = (PartitionBySpec, IntermediateSpec, ProcessSpec, BatchTaskSpec, ColumnTaskSpec)
-"""Operators whose messages have keys; those of a task have, if it gives them some."""
 
 
 def check_keys(graph: ApplicationGraph, keyless: Container[SystemStream]) -> None:
@@ -37,13 +19,13 @@ def check_keys(graph: ApplicationGraph, keyless: Container[SystemStream]) -> Non
     without: dict[str, SystemStream] = {}
     refusals = Refusals("operators work by key, and their messages have none")
     for op in graph.operators:
-        if isinstance(op, InputSpec):
-            if op.stream in keyless:
-                without[op.id] = op.stream
-        elif not isinstance(op, _GIVE_KEYS) and (found := [up for up in op.upstream if up in without]):
+        if op.input_stream is not None:
+            if op.input_stream in keyless:
+                without[op.id] = op.input_stream
+        elif not op.gives_keys and (found := [up for up in op.upstream if up in without]):
             stream = without[found[0]]
-            if _works_by_key(op):
-                other = ", or declare the window with keyed=False" if isinstance(op, WindowSpec) else ""
+            if op.works_by_key:
+                other = f", or {op.without_keys}" if op.without_keys else ""
                 error = ConfigError(
                     f"operator `{op.id}` works by key, and the messages of `{stream}` have none: put "
                     f".partition_by(...) before it{other}"
@@ -51,9 +33,3 @@ def check_keys(graph: ApplicationGraph, keyless: Container[SystemStream]) -> Non
                 refusals.note(error)
             without[op.id] = stream
     refusals.check()
-
-
-def _works_by_key(op: OperatorSpec) -> bool:
-    if isinstance(op, WindowSpec):
-        return op.window.keyed
-    return isinstance(op, AggregateSpec | JoinSpec | SendToTableSpec | TableJoinSpec | TemporalJoinSpec)

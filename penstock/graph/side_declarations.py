@@ -23,7 +23,6 @@ from penstock.api.state.side_inputs import (
     SideStream,
 )
 from penstock.api.state.store import StoreSpec
-from penstock.api.state.tables import TableSpec
 from penstock.errors import ConfigError
 from penstock.wording import listed
 
@@ -122,7 +121,7 @@ def check_side_store(spec: StoreSpec) -> None:
     if spec.side is None:
         return
     what, by = _named(spec), "side inputs" if isinstance(spec.side, SideInputs) else "a pushed table"
-    if isinstance(spec, TableSpec) and spec.history_ms is not None:
+    if spec.has_versions:
         raise ConfigError(
             f"{what}: history_ms is for a table that the job writes with send_to, in the order of event times; this "
             f"one is filled by {by}, without a watermark. Leave history_ms out, or read the stream as an input and "
@@ -149,7 +148,7 @@ def read_only(spec: StoreSpec) -> str:
 
 
 def _named(spec: StoreSpec) -> str:
-    return f"{'table' if isinstance(spec, TableSpec) else 'store'} `{spec.name}`"
+    return f"{spec.kind} `{spec.name}`"
 
 
 def _is_columns(given: object) -> bool:

@@ -17,7 +17,6 @@ from penstock.api.intermediate import IntermediateMessageSerde
 from penstock.api.serdes import Bytes, Columns, ColumnSerde, Json, Serde, String
 from penstock.api.ssp import SystemStream
 from penstock.api.state.store import StoreSpec
-from penstock.api.state.tables import TableSpec
 from penstock.errors import ConfigError
 from penstock.graph.column_use import ColumnUse
 from penstock.graph.specs import (
@@ -113,6 +112,10 @@ class Topology:
     @property
     def container_stages(self) -> tuple[Stage, ...]:
         return self.stages[1:]
+
+    def stage_of(self, operator: str) -> int:
+        """The number of the stage that runs an operator."""
+        return next(stage.number for stage in self.stages for op in stage.operators if op.id == operator)
 
     def channels_from(self, stage: int) -> tuple[Channel, ...]:
         return tuple(c for c in self.channels if c.source_stage == stage)
@@ -238,7 +241,7 @@ def _to_the_last_stage(stage_of: Mapping[str, int], shared: Mapping[str, list[st
 
 
 def _check_stores(graph: ApplicationGraph, stage_of: Mapping[str, int], shared: Mapping[str, list[str]]) -> None:
-    tables = [spec.name for spec in graph.stores if isinstance(spec, TableSpec)]
+    tables = [spec.name for spec in graph.stores if spec.kind == "table"]
     for store, ids in shared.items():
         for first in ids:
             later = [each for each in ids if each in _behind_partition_by(graph, first)]

@@ -10,23 +10,11 @@ from penstock.api.serdes import Double, Serde
 from penstock.api.serdes.base import BytesWithKey
 from penstock.api.serdes.numbers import DoubleKey
 from penstock.api.serdes.tuples import Tuple
-from penstock.api.serdes.versions import VersionKey
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.state.store import StoreSpec
-from penstock.api.state.tables import TableSpec
 from penstock.config.values.broadcast import PartitionRange
 from penstock.errors import ConfigError
-from penstock.graph.specs import (
-    ApplicationGraph,
-    InputSpec,
-    IntermediateSpec,
-    OperatorSpec,
-    PartitionBySpec,
-    SendToTableSpec,
-    TableColumnsSpec,
-    TableJoinSpec,
-    TemporalJoinSpec,
-)
+from penstock.graph.specs import ApplicationGraph, InputSpec, OperatorSpec
 from penstock.runtime.operators.base import KeyInEntry
 from penstock.runtime.operators.table import operator_of
 from penstock.wording import argument, listed
@@ -139,7 +127,7 @@ def _check_rules(stores: Mapping[str, StoreSpec], rules: Mapping[str, Rule]) -> 
 def _placement(
     graph: ApplicationGraph, spec: StoreSpec, users: Sequence[str], change: Change, rule: Rule | None
 ) -> Placement:
-    writers = [op for op in map(graph.operator, users) if not _only_reads(op, spec.name)]
+    writers = [op for op in map(graph.operator, users) if op.reads_table != spec.name]
     own = next(filter(None, (_key_of_operator(op, spec.name) for op in writers)), None)
     if own is not None and rule not in (None, "empty"):
         raise ConfigError(f"store `{spec.name}` belongs to operator `{writers[0].id}`, which places its entries itself")
@@ -168,11 +156,7 @@ def _of_application(spec: StoreSpec, writers: Sequence[OperatorSpec], spread: _S
 
 def _has_messages_keys(spec: StoreSpec, writers: Sequence[OperatorSpec]) -> bool:
     """True if Penstock alone writes the store, under the keys of messages."""
-    return isinstance(spec.key_serde, BytesWithKey) or all(isinstance(op, SendToTableSpec) for op in writers)
-
-
-def _only_reads(op: OperatorSpec, store: str) -> bool:
-    return isinstance(op, TableJoinSpec | TableColumnsSpec | TemporalJoinSpec) and op.table == store
+    return isinstance(spec.key_serde, BytesWithKey) or all(op.writes_table == spec.name for op in writers)
 
 
 def _nothing(entry: bytes) -> bytes | None:
@@ -192,7 +176,7 @@ def _keys_of_store(spec: StoreSpec, rule: Rule | None) -> list[KeyInEntry]:
     if isinstance(serde, Tuple):
         first = serde.fields[0]
         of_first = KeyInEntry(first, lambda entry: first.to_bytes(serde.from_bytes(entry)[0]))
-        if rule == "first" or (isinstance(serde, VersionKey) and isinstance(spec, TableSpec)):
+        if rule == "first" or spec.has_versions:
             return [of_first]
         whole = KeyInEntry(serde, lambda entry: entry)
         return [whole] if rule == "key" else [whole, of_first]
@@ -270,13 +254,9 @@ class _Feeds:
 
     @classmethod
     def of(cls, graph: ApplicationGraph, users: Collection[OperatorSpec]) -> _Feeds:
-        exchanges, inputs = dict[str, OperatorSpec](), dict[str, InputSpec]()
-        for op in _sources(graph, users):
-            if isinstance(op, InputSpec):
-                inputs[op.id] = op
-            else:
-                exchanges[op.id] = op
-        return cls(tuple(exchanges.values()), tuple(inputs.values()))
+        found, inputs = list(_sources(graph, users)), {op.id: op for op in graph.inputs}
+        exchanges = tuple(op for op in found if op.id not in inputs)
+        return cls(exchanges, tuple(inputs[op.id] for op in found if op.id in inputs))
 
     def spread(self, change: Change) -> _Spread | Unplaced:
         names = listed([f"`{op.stream}`" for op in self.inputs])
@@ -323,12 +303,10 @@ def _sources(graph: ApplicationGraph, users: Collection[OperatorSpec]) -> Iterat
         if op.id in seen:
             continue
         seen.add(op.id)
-        if isinstance(op, InputSpec | PartitionBySpec):
+        if op.spreads_keys or op.input_stream is not None:
             yield op
-        elif isinstance(op, IntermediateSpec):
-            yield graph.operator(op.writer)
         else:
-            pending.extend(op.upstream)
+            pending.extend(op.fed_by)
 
 
 def unplaced(found: Mapping[str, Placement]) -> list[str]:

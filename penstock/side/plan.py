@@ -9,14 +9,13 @@ from typing import Any
 from penstock.api.ssp import SystemStream
 from penstock.api.state.side_inputs import SideInputs, SideInputsProcessorFactory, SideStream
 from penstock.api.state.store import OPERATOR_STORES, StoreSpec
-from penstock.api.state.tables import TableSpec
 from penstock.checkpoint.versions.changelog_marker import BACKEND as CHANGELOG_STREAM
 from penstock.config.model import JobConfig
 from penstock.config.named_class import named_class
 from penstock.config.settings import StoreSettings
 from penstock.errors import ConfigError
 from penstock.graph.side_declarations import check_side_store, read_only
-from penstock.graph.specs import ApplicationGraph, SendToTableSpec
+from penstock.graph.specs import ApplicationGraph
 from penstock.wording import listed
 
 BACKUP = "blob"
@@ -32,7 +31,7 @@ def with_side_inputs(graph: ApplicationGraph, config: JobConfig) -> ApplicationG
     """
     stores = tuple(_filled(spec, config) for spec in graph.stores)
     filled = graph if stores == graph.stores else replace(graph, stores=stores)
-    written = {op.table: op.id for op in filled.operators if isinstance(op, SendToTableSpec)}
+    written = {op.writes_table: op.id for op in filled.operators}
     for spec in filled.side_stores:
         if spec.name in written:
             raise ConfigError(f"`{written[spec.name]}` writes table `{spec.name}`, but {read_only(spec)}")
@@ -73,7 +72,7 @@ def _filled(spec: StoreSpec, config: JobConfig) -> StoreSpec:
     if broadcast in config.origins and not settings.side_inputs:
         raise ConfigError(
             f"`{broadcast}` ({config.origin(broadcast)}): `{StoreSettings.side_inputs.full(spec.name)}` names no side "
-            f"inputs. Where the application names them, it says broadcast= in app.{_method(spec)}(...)"
+            f"inputs. Where the application names them, it says broadcast= in app.{spec.kind}(...)"
         )
     if not settings.side_inputs and settings.side_processor is None:
         return spec
@@ -84,7 +83,7 @@ def _filled(spec: StoreSpec, config: JobConfig) -> StoreSpec:
         if side is not None:
             raise ConfigError(
                 f"{where}: the application says what fills store `{spec.name}`. Remove the key, or the argument of "
-                f"app.{_method(spec)}(...)"
+                f"app.{spec.kind}(...)"
             )
         if spec.name.endswith(OPERATOR_STORES):
             raise ConfigError(f"{where}: store `{spec.name}` belongs to an operator, which alone writes it")
@@ -96,7 +95,7 @@ def _filled(spec: StoreSpec, config: JobConfig) -> StoreSpec:
         if not isinstance(side, SideInputs):
             raise ConfigError(
                 f"{where}: store `{spec.name}` has no side inputs whose messages a processor could process: name them "
-                f"in `{inputs}`, or with side_inputs= of app.{_method(spec)}(...)"
+                f"in `{inputs}`, or with side_inputs= of app.{spec.kind}(...)"
             )
         if side.processor is not None:
             raise ConfigError(
@@ -116,10 +115,6 @@ def _factory(name: str, where: str) -> SideInputsProcessorFactory:
     except Exception as error:  # the user's code
         raise ConfigError(f"{where}: calling it without arguments failed: {type(error).__name__}: {error}") from error
     return factory
-
-
-def _method(spec: StoreSpec) -> str:
-    return "table" if isinstance(spec, TableSpec) else "store"
 
 
 def _check_backup(spec: StoreSpec, config: JobConfig) -> None:

@@ -14,7 +14,7 @@ from penstock.api.serdes import ColumnSerde, PackedColumns
 from penstock.api.time.watermarks import BoundedOutOfOrderness
 from penstock.application.application import Application
 from penstock.errors import ConfigError
-from penstock.graph.specs import ApplicationGraph, InputSpec, OperatorSpec, OutputSpec
+from penstock.graph.specs import ApplicationGraph, InputSpec, OutputSpec
 from penstock.spark.queries import Frames, QueryPlan, StreamWriter, check_begin_at
 from penstock.spark.query.job import QueryInput, QueryOutput
 from penstock.spark.query.source import RowReader
@@ -118,7 +118,7 @@ def run_application(
         return frames
 
     plan = QueryPlan(
-        graph=replace(graph, operators=tuple(_timed(op, schemas, graph) for op in graph.operators)),
+        graph=graph.replacing({op.id: [_timed(op, schemas, graph)] for op in graph.inputs}),
         inputs=[QueryInput(op.stream.stream, _reader(op, schemas[op.stream.stream])) for op in graph.inputs],
         outputs=[_output(each) for each in graph.outputs if each.stream.system == QUERY_SYSTEM],
         root=root,
@@ -245,10 +245,10 @@ def _schemas(inputs: Inputs, df: DataFrame) -> dict[str, StructType]:
         ) from error
 
 
-def _timed(op: OperatorSpec, schemas: Mapping[str, StructType], graph: ApplicationGraph) -> OperatorSpec:
-    """The operator; an input with the watermark of its DataFrame, unless the application declares another one. Spark
-    has one watermark for all inputs, so each of several inputs has a separate one."""
-    if not isinstance(op, InputSpec) or op.uses_time or not graph.uses_time:
+def _timed(op: InputSpec, schemas: Mapping[str, StructType], graph: ApplicationGraph) -> InputSpec:
+    """The input with the watermark of its DataFrame, unless the application declares another one. Spark has one
+    watermark for all inputs, so each of several inputs has a separate one."""
+    if op.uses_time or not graph.uses_time:
         return op
     column = event_time_column(schemas[op.stream.stream])
     if column is None:

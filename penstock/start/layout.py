@@ -7,7 +7,6 @@ from collections.abc import Container, Mapping
 from dataclasses import replace
 
 from penstock.api.state.store import OPERATOR_STORES, StoreSpec, layout_of
-from penstock.api.state.tables import TableSpec
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.store_layout import StoreLayout
 from penstock.errors import IncompatibleError
@@ -32,7 +31,7 @@ def store_layout(graph: ApplicationGraph) -> dict[str, str]:
 
 
 def _layout_of(spec: StoreSpec, users: list[str]) -> StoreLayout:
-    operators = (TABLE,) if isinstance(spec, TableSpec) else tuple(users)
+    operators = (TABLE,) if spec.is_shared else tuple(users)
     return StoreLayout(operators, spec.key_serde.name, spec.value_serde.name, spec.ttl is not None)
 
 

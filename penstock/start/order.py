@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from penstock.api.ssp import SystemStream
-from penstock.graph.specs import ApplicationGraph, InputSpec, OperatorSpec
+from penstock.graph.specs import ApplicationGraph, OperatorSpec
 from penstock.wording import listed
 
 
@@ -18,7 +18,7 @@ def order_warnings(graph: ApplicationGraph, keeps_order: Callable[[SystemStream]
     """
     reads: dict[str, frozenset[SystemStream]] = {}
     for op in graph.operators:
-        own = frozenset([op.stream] if isinstance(op, InputSpec) else [])
+        own = frozenset([] if op.input_stream is None else [op.input_stream])
         reads[op.id] = own.union(*(reads[up] for up in op.upstream))
         if op.ordering is None and op.order_matters:
             unordered = sorted(str(stream) for stream in reads[op.id] if not keeps_order(stream))

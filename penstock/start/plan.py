@@ -14,7 +14,7 @@ from penstock.checkpoint.origin import Origin
 from penstock.checkpoint.record import CheckpointRecord, OfferedBatch
 from penstock.checkpoint.store_layout import StoreLayout
 from penstock.errors import IncompatibleError
-from penstock.graph.specs import ApplicationGraph, BatchTaskSpec
+from penstock.graph.specs import ApplicationGraph
 from penstock.start.facts import StartFacts
 from penstock.start.layout import check_layout, store_layout
 from penstock.start.positions import moved_inputs, start_positions
@@ -169,7 +169,7 @@ def stores_without_writer(facts: StartFacts, decision: StartDecision) -> tuple[f
     record = decision.restore_from
     if record is None:
         return frozenset(), frozenset()
-    deleted = {store for op in facts.graph.operators if isinstance(op, BatchTaskSpec) for store in op.deletes}
+    deleted = {store for op in facts.graph.operators for store in op.deleted_stores}
     filled = frozenset(spec.name for spec in facts.graph.side_stores)
     layout = store_layout(facts.graph)
     return frozenset(deleted.intersection(record.stores).difference(layout)), filled.intersection(record.stores)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +11,7 @@ import pyarrow as pa
 from penstock.api.serdes import Serde
 from penstock.api.serdes.exact import exact_value
 from penstock.arrays.byte_arrays import ByteArray
+from penstock.columns.aggregates import state_columns
 from penstock.columns.state_rows import StateRows
 from penstock.columns.sums import whole_sum
 
@@ -18,22 +19,11 @@ _KINDS = r"([^,=:]+=[^,=:]+(?:,[^,=:]+=[^,=:]+)*)"
 """The names of aggregates with their kinds, as `flights=Count,miles=Sum`."""
 _OF_ROWS = re.compile(rf"aggregate\({_KINDS}\)")
 _OF_COLUMNS = re.compile(rf"aggregate-columns\({_KINDS}:(.+)\)")
-_OF_WINDOWS = re.compile(rf"Fixed\([^)]*\):event:{_KINDS}:.*:columns=(.+)")
+_OF_WINDOWS = re.compile(rf"[A-Z]\w*\([^)]*\):event:{_KINDS}:.*:columns=(.+)")
 _BETWEEN_TYPES = re.compile(r",(?![^(\[<]*[)\]>])")
 """A comma that is not inside of brackets."""
 _DECIMAL = re.compile(r"decimal(128|256)\((\d+),(-?\d+)\)")
 _ZONED = re.compile(r"timestamp\[(s|ms|us|ns),tz=(.+)\]")
-_COLUMNS: Mapping[str, Sequence[str]] = {
-    "Count": ("n",),
-    "First": ("time", "value"),
-    "Last": ("time", "value"),
-    "Max": ("value",),
-    "Mean": ("sum", "n"),
-    "Min": ("value",),
-    "Sum": ("sum",),
-    "Variance": ("n", "mean", "m2"),
-}
-"""The columns of a state, as in `penstock.columns.folds`, by the kind of the aggregate."""
 
 
 class _States(Serde[dict[str, Any]]):
@@ -96,7 +86,8 @@ def _kinds(text: str) -> list[tuple[str, str]]:
 
 
 def _column_states(kinds: Sequence[tuple[str, str]], types: Sequence[str]) -> ColumnStates | None:
-    columns = [(name, column) for name, kind in kinds for column in _COLUMNS.get(kind, ())]
+    of_kinds = state_columns()
+    columns = [(name, column) for name, kind in kinds for column in of_kinds.get(kind, ())]
     if len(columns) != len(types):
         return None
     try:

@@ -18,7 +18,7 @@ from penstock.checkpoint.log_view import LogView
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, IncompatibleError
-from penstock.graph.specs import ApplicationGraph, InputSpec
+from penstock.graph.specs import ApplicationGraph
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_job_root
 from penstock.start.layout import check_layout, store_layout
@@ -133,14 +133,14 @@ def _owners(graph: ApplicationGraph, store: str, streams: JobStreams, tasks: int
         seen.add(op.id)
         if op.changes_key:
             counts.setdefault(tasks, f"`{op.id}` by {tasks}")
-        elif isinstance(op, InputSpec):
-            if any(each.stream == op.stream for each in streams.broadcast):
+        elif (stream := op.input_stream) is not None:
+            if any(each.stream == stream for each in streams.broadcast):
                 raise IncompatibleError(
-                    f"store `{store}` gets messages of `{op.stream}`, which every task reads "
+                    f"store `{store}` gets messages of `{stream}`, which every task reads "
                     "(task.broadcast.inputs), so it is not known which task owns a key"
                 )
-            own = streams.admins[op.stream.system].partition_count(op.stream.stream)
-            counts.setdefault(own, f"input `{op.stream}` by {own}")
+            own = streams.admins[stream.system].partition_count(stream.stream)
+            counts.setdefault(own, f"input `{stream}` by {own}")
         else:
             pending.extend(op.upstream)
     if len(counts) > 1:

@@ -6,7 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, overload
 
 from penstock.api.serdes import Bytes, Serde
 
@@ -34,6 +34,11 @@ class StoreSpec:
     """A declared store: its name, its serdes, and the time to live of its entries. Every task has a separate
     instance."""
 
+    kind: ClassVar[str] = "store"
+    """The word for it in texts, and the method of an application that declares it."""
+    is_shared: ClassVar[bool] = False
+    """Any operator may use it, so a checkpoint does not record which ones do."""
+
     name: str
     key_serde: Serde[Any]
     value_serde: Serde[Any]
@@ -44,6 +49,11 @@ class StoreSpec:
     """An operator reads and writes many of its keys at once."""
     writes_once: bool = False
     """Each key is written once, and then deleted once. One that comes and goes between two commits is in neither."""
+
+    @property
+    def has_versions(self) -> bool:
+        """True if it has an entry for each version of a value, under (key, event time)."""
+        return False
 
 
 OPERATOR_STORES = (".window", ".join", ".timers", ".aggregate", ".in-order")

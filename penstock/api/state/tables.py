@@ -35,9 +35,13 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class TableSpec(StoreSpec):
-    """The store of a table. Any operator may use it, so a checkpoint does not record which ones do.
+    """The store of a table."""
 
-    A table with history has an entry for each version of a value, under (key, event time).
-    """
+    kind = "table"
+    is_shared = True
 
     history_ms: int | None = None
+
+    @property
+    def has_versions(self) -> bool:
+        return self.history_ms is not None

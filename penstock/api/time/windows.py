@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeAlias, TypedDict, TypeVar, Unpack
+from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
 import msgspec
 
@@ -85,8 +85,29 @@ class Panes(Serde[WindowPane[Any, Any]]):
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
+class Shape:
+    """When windows begin and end. A new shape answers here, and has a class that runs it: nothing else knows it."""
+
+    node: ClassVar[str] = ""
+    """The class that runs it, as `module:Class`; see `penstock.runtime.operators.window`."""
+    column_node: ClassVar[str] = ""
+    """The class that runs it where its aggregates are computed by column; empty: they never are."""
+    counts: ClassVar[bool] = False
+    """Its windows have a number of messages, and no span of time."""
+    shares_messages: ClassVar[bool] = False
+    """Each of its windows is made of messages that others have as well: all messages are kept until it fires."""
+    merges: ClassVar[bool] = False
+    """Two of its windows may become one."""
+    order_matters: ClassVar[str] = ""
+    """The reason why its results depend on the order in which the messages of a key come; empty if they do not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed(Shape):
     """Spans of one size that begin at regular intervals."""
+
+    node = "penstock.runtime.windows.fixed:FixedNode"
+    column_node = "penstock.runtime.windows.columns:ColumnWindowNode"
 
     size_ms: int
     every_ms: int
@@ -94,34 +115,45 @@ class Fixed:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class Session(Shape):
     """Spans that grow with each message, and end when none came for a time."""
+
+    node = "penstock.runtime.windows.sessions:SessionNode"
+    merges = True
 
     gap_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class Counting:
+class Counting(Shape):
     """A fixed number of messages."""
+
+    node = "penstock.runtime.windows.counting:CountingNode"
+    counts = True
+    order_matters = "a window has the messages that came one after the other"
 
     messages: int
 
 
 @dataclass(frozen=True, slots=True)
-class Sliding:
+class Sliding(Shape):
     """A span of this size that ends with a message."""
+
+    node = "penstock.runtime.windows.sliding:SlidingNode"
+    shares_messages = True
 
     size_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class Running(Shape):
     """A span of this size that ends with a message, for each message as it comes."""
 
+    node = "penstock.runtime.windows.running:RunningNode"
+    shares_messages = True
+    order_matters = "each message is counted with those that came before it"
+
     size_ms: int
-
-
-Shape: TypeAlias = Fixed | Session | Counting | Sliding | Running
 
 
 # The contents of a window.
@@ -183,11 +215,9 @@ class Window:
     def keeps_messages(self) -> bool:
         """True if all messages are kept until it fires: sliding windows share messages; sessions merge, and a fold may
         not say how."""
-        if isinstance(self.shape, Sliding | Running):
-            return True
         contents = self.contents
-        unmerged = isinstance(contents, Fold) and contents.merge is None and isinstance(self.shape, Session)
-        return unmerged or isinstance(contents, Messages)
+        unmerged = isinstance(contents, Fold) and contents.merge is None and self.shape.merges
+        return self.shape.shares_messages or unmerged or isinstance(contents, Messages)
 
 
 class WindowOptions(TypedDict, total=False):
@@ -415,7 +445,7 @@ def _with_options(
     for name, flag in (("keyed", keyed), ("accumulating", accumulating)):
         if type(flag) is not bool:
             raise ConfigError(f"{name}={flag!r}: expected True or False")
-    if (lateness_ms or late or late_to) and (time == "processing" or isinstance(shape, Counting)):
+    if (lateness_ms or late or late_to) and (time == "processing" or shape.counts):
         raise ConfigError(
             "only windows of event time have late messages: leave out allowed_lateness_ms=, late= and late_to="
         )

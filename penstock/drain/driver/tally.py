@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 from penstock.drain.progress import StageDrain
 from penstock.driver.feed.boundary import Boundary
-from penstock.graph.specs import IntermediateSpec
 from penstock.graph.topology import Topology
 from penstock.runtime.reports import Report
 
@@ -70,9 +69,8 @@ class DrainTally:
 
 def unread_before(topology: Topology, boundary: Boundary) -> dict[int, int]:
     """Stage → messages that wait for it in durable intermediate streams. Gaps in the offsets count as messages."""
-    found: dict[int, int] = {}
-    for stage in topology.stages:
-        for op in stage.operators:
-            if isinstance(op, IntermediateSpec) and (stream := boundary.intermediate.get(op.stream)) is not None:
-                found[stage.number] = found.get(stage.number, 0) + stream.left()
+    found = Counter[int]()
+    for op in topology.graph.intermediates:
+        if (stream := boundary.intermediate.get(op.stream)) is not None:
+            found[topology.stage_of(op.id)] += stream.left()
     return found

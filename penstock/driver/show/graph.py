@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from penstock.graph.specs import InputSpec, OperatorSpec
+from penstock.graph.specs import OperatorSpec
 from penstock.graph.topology import DEAD_LETTER_CHANNEL, Channel, Topology
 from penstock.job.shown_graph import GraphEdge, GraphOperator, GraphStage, JobGraph
 
@@ -19,13 +19,13 @@ def graph_of(topology: Topology, run_id: str) -> JobGraph:
         GraphStage(stage.number, tuple(map(_operator, stage.operators))) for stage in topology.stages if stage.operators
     )
     reads = (
-        GraphEdge(str(op.stream), stage.number)
+        GraphEdge(str(op.input_stream), stage.number)
         for stage in topology.stages
         for op in stage.operators
-        if isinstance(op, InputSpec)
+        if op.input_stream is not None
     )
     channels = map(_of_channel, topology.channels)
-    through = (GraphEdge(str(op.stream), _stage_of(topology, op.id)) for op in topology.graph.intermediates)
+    through = (GraphEdge(str(op.stream), topology.stage_of(op.id)) for op in topology.graph.intermediates)
     return JobGraph(run_id, stages, tuple(dict.fromkeys((*reads, *channels, *through))))
 
 
@@ -35,11 +35,7 @@ def _of_channel(channel: Channel) -> GraphEdge:
     return GraphEdge(channel.source_stage, target, name)
 
 
-def _stage_of(topology: Topology, operator: str) -> int:
-    return next(stage.number for stage in topology.stages for op in stage.operators if op.id == operator)
-
-
 def _operator(op: OperatorSpec) -> GraphOperator:
     words = re.findall("[A-Z][a-z]*", type(op).__name__.removesuffix("Spec"))
-    stream = str(op.stream) if isinstance(op, InputSpec) else ""
+    stream = "" if op.input_stream is None else str(op.input_stream)
     return GraphOperator(op.id, " ".join(words).lower(), op.stores, stream)

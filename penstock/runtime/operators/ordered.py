@@ -10,7 +10,7 @@ from dataclasses import replace
 from penstock.api.serdes.failures import SerdePlace
 from penstock.api.time.order import EventTimeOrder
 from penstock.batch.batch import Due
-from penstock.graph.specs import ColumnTaskSpec, OperatorSpec
+from penstock.graph.specs import OperatorSpec
 from penstock.runtime.messages.columns import Target
 from penstock.runtime.operators.base import KeyInEntry, KeyValue, Node, Operator, StageContext, Watch
 from penstock.runtime.operators.columns.groups import column_task_store
@@ -39,7 +39,7 @@ class OrderedOperator(Operator[OperatorSpec]):
 
     @property
     def _by_column(self) -> bool:
-        return isinstance(self.spec, ColumnTaskSpec)
+        return self.spec.waits_as_columns
 
     @property
     def time_stores(self) -> tuple[str, ...]:

@@ -1,25 +1,31 @@
-"""window: reduces the messages of a span of time, or a number of messages, to panes. Each shape of windows has a node
-in `penstock.runtime.windows`."""
+"""window: reduces the messages of a span of time, or a number of messages, to panes. Each shape of windows names its
+node, which is in `penstock.runtime.windows`."""
 
 from __future__ import annotations
 
+from typing import Any, Protocol
+
 from penstock.api.serdes.failures import SerdePlace
-from penstock.api.time.windows import Counting, Fixed, Running, Session, Sliding
+from penstock.api.time.windows import Window
 from penstock.batch.batch import Due
 from penstock.graph.aggregation import window_aggregates
 from penstock.graph.specs import WindowSpec
+from penstock.plugins import load
 from penstock.runtime.messages.columns import Target
 from penstock.runtime.operators.base import KeyInEntry, KeyValue, Node, Operator, StageContext
-from penstock.runtime.operators.columns.groups import column_task_store
-from penstock.runtime.windows import cells, columns, sliding
-from penstock.runtime.windows.cells import next_end
-from penstock.runtime.windows.columns import ColumnWindowNode, stored_ends
-from penstock.runtime.windows.counting import CountingNode
-from penstock.runtime.windows.fixed import FixedNode, PlainNode, is_plain
-from penstock.runtime.windows.node import next_due
-from penstock.runtime.windows.running import RunningNode
-from penstock.runtime.windows.sessions import SessionNode
-from penstock.runtime.windows.sliding import SlidingNode
+
+
+class ShapeNode(Protocol):
+    """The class that runs the windows of a shape, which alone knows the entries of their store."""
+
+    def of(self, spec: WindowSpec, stage: StageContext, downstream: Target, shape: Any) -> Node:
+        """The running operator."""
+
+    def key_in(self, entry: bytes) -> bytes | None:
+        """The key of the message that an entry's key belongs to."""
+
+    def first_due(self, window: Window, store: KeyValue) -> Due:
+        """When the first of the windows in a store fires."""
 
 
 class WindowOperator(Operator[WindowSpec]):
@@ -37,34 +43,20 @@ class WindowOperator(Operator[WindowSpec]):
     def _by_column(self) -> bool:
         return window_aggregates(self.spec.window, self.spec.message_serde) is not None
 
+    @property
+    def _node(self) -> ShapeNode:
+        shape = self.spec.window.shape
+        node: ShapeNode = load(shape.column_node if self._by_column else shape.node)
+        return node
+
     def next_due(self, store: KeyValue) -> Due:
-        if self._by_column:
-            return min(stored_ends(column_task_store(store)), default=None), None
-        return next_due(self.spec.window, next_end(store), store)
+        return self._node.first_due(self.spec.window, store)
 
     def key_in(self, store: str) -> KeyInEntry:
-        match self.spec.window.shape:
-            case Sliding() | Running():
-                find = sliding.key_in
-            case _:
-                find = columns.key_in if self._by_column else cells.key_in
-        return KeyInEntry(self.spec.key_serde, find)
+        return KeyInEntry(self.spec.key_serde, self._node.key_in)
 
     def place(self, name: str) -> SerdePlace:
         return SerdePlace(name, "")
 
     def build(self, stage: StageContext, downstream: Target) -> Node:
-        match self.spec.window.shape:
-            case Fixed() as fixed if self._by_column:
-                return ColumnWindowNode(self.spec, stage, downstream, fixed)
-            case Fixed() as fixed:
-                node = PlainNode if is_plain(self.spec, stage) else FixedNode
-                return node(self.spec, stage, downstream, fixed)
-            case Session(gap_ms):
-                return SessionNode(self.spec, stage, downstream, gap_ms)
-            case Counting(messages):
-                return CountingNode(self.spec, stage, downstream, messages)
-            case Sliding(size_ms):
-                return SlidingNode(self.spec, stage, downstream, size_ms)
-            case Running(size_ms):
-                return RunningNode(self.spec, stage, downstream, size_ms)
+        return self._node.of(self.spec, stage, downstream, self.spec.window.shape)

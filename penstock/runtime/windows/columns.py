@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from penstock.api.serdes import ColumnSerde
 from penstock.api.serdes.failures import SerdePlace
-from penstock.api.time.windows import SPAN_COLUMNS, Fixed, TimeWindow, WindowPane
+from penstock.api.time.windows import SPAN_COLUMNS, Fixed, TimeWindow, Window, WindowPane
 from penstock.api.time.windows import Firing as FiringType
 from penstock.arrays.byte_arrays import ByteArray, Integers
 from penstock.arrays.entries import Entries, Flags
@@ -28,7 +28,7 @@ from penstock.batch.batch import END_OF_TIME, Batch, Due
 from penstock.graph.aggregation import ColumnAggregates, window_aggregates
 from penstock.graph.specs import WindowSpec
 from penstock.runtime.messages.columns import NOWHERE, Columns, Entry, Target, rows_of
-from penstock.runtime.operators.base import Firings, Node, StageContext
+from penstock.runtime.operators.base import Firings, KeyValue, Node, StageContext
 from penstock.runtime.operators.columns.aggregate import refuse_unfit
 from penstock.runtime.operators.columns.groups import AT_ONCE, Gathered, Groups, column_task_store
 from penstock.runtime.operators.elementwise import locating_row
@@ -65,8 +65,23 @@ class ColumnWindowNode(Node):
         self._late_watermark = 0
         self._reset()
 
+    @classmethod
+    def of(cls, spec: WindowSpec, stage: StageContext, downstream: Target, shape: Fixed) -> Node:
+        return cls(spec, stage, downstream, shape)
+
+    @staticmethod
+    def key_in(entry: bytes) -> bytes | None:
+        return entry[_HEAD_BYTES:] if entry[_END_BYTES] else None
+
+    @staticmethod
+    def first_due(window: Window, store: KeyValue) -> Due:
+        return min(_stored_ends(column_task_store(store)), default=None), None
+
     def _new_aggregates(self) -> ColumnAggregates:
-        return window_aggregates(self._spec.window, self._serde) or ColumnAggregates(())
+        found = window_aggregates(self._spec.window, self._serde)
+        if found is None:
+            raise TypeError(f"operator `{self._spec.id}` adds its messages one at a time")
+        return found
 
     def _reset(self) -> None:
         self._groups.reset()
@@ -151,7 +166,7 @@ class ColumnWindowNode(Node):
 
     def _open_ends(self) -> set[int]:
         if self._ends is None:
-            self._ends = stored_ends(self._store)
+            self._ends = _stored_ends(self._store)
         return self._ends
 
     def _others(self, own: ByteArray, watermark: int) -> Entries:
@@ -215,12 +230,7 @@ class ColumnWindowNode(Node):
         return min(self._open_ends(), default=None), None
 
 
-def key_in(entry: bytes) -> bytes | None:
-    """The key of the message that an entry's key belongs to."""
-    return entry[_HEAD_BYTES:] if entry[_END_BYTES] else None
-
-
-def stored_ends(store: ColumnTaskStore) -> set[int]:
+def _stored_ends(store: ColumnTaskStore) -> set[int]:
     """The ends of the windows in a store."""
     found: set[int] = set()
     for block in store.blocks(AT_ONCE):

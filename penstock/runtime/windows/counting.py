@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.api.time.windows import Counting
 from penstock.batch.batch import END_OF_TIME
 from penstock.graph.specs import WindowSpec
 from penstock.runtime.messages.columns import Target
@@ -15,9 +16,9 @@ from penstock.runtime.windows.node import WindowNode
 class CountingNode(WindowNode):
     """Windows of a fixed number of messages, which fire with the last of them."""
 
-    def __init__(self, spec: WindowSpec, stage: StageContext, downstream: Target, messages: int) -> None:
-        super().__init__(spec, stage, downstream)
-        self._most = messages
+    def __init__(self, spec: WindowSpec, stage: StageContext, downstream: Target, shape: Counting) -> None:
+        super().__init__(spec, stage, downstream, shape)
+        self._most = shape.messages
         self._open: dict[bytes | None, Cell] = {}
 
     def _take(self, key: bytes | None, value: Any, time_ms: int) -> bool:

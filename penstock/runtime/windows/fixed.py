@@ -11,7 +11,7 @@ from penstock.api.time.windows import Fixed, TimeWindow, WindowPane
 from penstock.batch.batch import END_OF_TIME, Due
 from penstock.graph.specs import WindowSpec
 from penstock.runtime.messages.columns import Columns, Target, index_of_last
-from penstock.runtime.operators.base import Firing, Firings, StageContext
+from penstock.runtime.operators.base import Firing, Firings, Node, StageContext
 from penstock.runtime.windows.cells import Cell, Slot, key_slot
 from penstock.runtime.windows.node import WindowNode, next_due
 from penstock.runtime.windows.open_windows import OpenWindow, OpenWindows
@@ -31,9 +31,13 @@ class FixedNode(WindowNode):
     """Windows of one size."""
 
     def __init__(self, spec: WindowSpec, stage: StageContext, downstream: Target, shape: Fixed) -> None:
-        super().__init__(spec, stage, downstream)
+        super().__init__(spec, stage, downstream, shape)
         self._shape = shape
         self._open: dict[tuple[int, bytes | None], Cell] = {}
+
+    @classmethod
+    def of(cls, spec: WindowSpec, stage: StageContext, downstream: Target, shape: Fixed) -> Node:  # type: ignore[override]
+        return (PlainNode if is_plain(spec, stage) else FixedNode)(spec, stage, downstream, shape)
 
     def _take(self, key: bytes | None, value: Any, time_ms: int) -> bool:
         shape, in_time = self._shape, False

@@ -13,14 +13,14 @@ from typing import Any
 
 from penstock.api.serdes.failures import SerdePlace
 from penstock.api.time.triggers import Trigger
-from penstock.api.time.windows import Counting, TimeWindow, Window, WindowPane
 from penstock.api.time.windows import Firing as FiringType
+from penstock.api.time.windows import Shape, TimeWindow, Window, WindowPane
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
 from penstock.graph.specs import WindowSpec
 from penstock.runtime.context import Position, failure_in
 from penstock.runtime.messages.columns import Columns, Raw, Target, encode_column
 from penstock.runtime.operators.base import Firing, Firings, KeyValue, Node, StageContext
-from penstock.runtime.windows.cells import Cell, Cells, Slot, next_trigger, slot_key
+from penstock.runtime.windows.cells import Cell, Cells, Slot, key_in, next_end, next_trigger, slot_key
 from penstock.runtime.windows.conditions import due_at, repeats
 from penstock.runtime.windows.contents import content_of
 
@@ -54,7 +54,7 @@ class WindowNode(Node):
     at_most = 100_000
     """On-time panes of an attempt, unless operators downstream rely on more: a batch should not take too long."""
 
-    def __init__(self, spec: WindowSpec, stage: StageContext, downstream: Target) -> None:
+    def __init__(self, spec: WindowSpec, stage: StageContext, downstream: Target, shape: Shape) -> None:
         one = Node.of_columns(self._accept, stage.position)
         super().__init__(one.accept, one.push)
         self._spec, self._window = spec, spec.window
@@ -66,15 +66,27 @@ class WindowNode(Node):
         self._undoable = stage.undoable
         self._open: dict[Any, Any] = {}
         """Held cells: their content from this attempt is not stored yet."""
-        self._counts = spec.window.early is not None or isinstance(spec.window.shape, Counting)
+        self._counts = spec.window.early is not None or shape.counts
         """It matters how many messages have come, and when."""
         self._triggers = has_triggers(spec.window)
         late_to = spec.window.late_to
         self._late_to = None if late_to is None else stage.outputs[str(late_to)]
         self._late = stage.metrics.new_counter(spec.id, "late-dropped")
         self._pane_count = stage.metrics.new_counter(spec.id, "panes-fired")
-        self._by_event_time = spec.window.time == "event" and not isinstance(spec.window.shape, Counting)
+        self._by_event_time = spec.window.time == "event" and not shape.counts
         self._begin_at(NO_WATERMARK, 0)
+
+    @classmethod
+    def of(cls, spec: WindowSpec, stage: StageContext, downstream: Target, shape: Shape) -> Node:
+        return cls(spec, stage, downstream, shape)
+
+    @staticmethod
+    def key_in(entry: bytes) -> bytes | None:
+        return key_in(entry)
+
+    @staticmethod
+    def first_due(window: Window, store: KeyValue) -> Due:
+        return next_due(window, next_end(store), store)
 
     def _begin_at(self, late: int, now_ms: int, earliest: int = NO_WATERMARK) -> None:
         self._late_watermark, self._now_ms, self._earliest = late, now_ms, earliest

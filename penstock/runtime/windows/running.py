@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Any, TypeAlias
 
 from penstock.api.time.windows import Firing as FiringType
-from penstock.api.time.windows import TimeWindow
+from penstock.api.time.windows import Running, TimeWindow
 from penstock.batch.batch import NO_WATERMARK
 from penstock.graph.specs import WindowSpec
 from penstock.runtime.messages.columns import Target
@@ -30,8 +30,8 @@ _TIME = itemgetter(0)
 class RunningNode(SlidingNode):
     """Emits a pane for each message."""
 
-    def __init__(self, spec: WindowSpec, stage: StageContext, downstream: Target, size_ms: int) -> None:
-        super().__init__(spec, stage, downstream, size_ms)
+    def __init__(self, spec: WindowSpec, stage: StageContext, downstream: Target, shape: Running) -> None:
+        super().__init__(spec, stage, downstream, shape)
         self._known: dict[bytes, Known] = {}
         """By key, all its messages: those in the store, and those of this attempt."""
         self._count = 0

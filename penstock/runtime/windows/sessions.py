@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.api.time.windows import Session
 from penstock.graph.specs import WindowSpec
 from penstock.runtime.messages.columns import Target
 from penstock.runtime.operators.base import StageContext
@@ -14,9 +15,9 @@ from penstock.runtime.windows.node import WindowNode
 class SessionNode(WindowNode):
     """Windows that grow with the messages of a key."""
 
-    def __init__(self, spec: WindowSpec, stage: StageContext, downstream: Target, gap_ms: int) -> None:
-        super().__init__(spec, stage, downstream)
-        self._gap_ms = gap_ms
+    def __init__(self, spec: WindowSpec, stage: StageContext, downstream: Target, shape: Session) -> None:
+        super().__init__(spec, stage, downstream, shape)
+        self._gap_ms = shape.gap_ms
         self._open: dict[bytes, list[Cell]] = {}
 
     def _take(self, key: bytes | None, value: Any, time_ms: int) -> bool:

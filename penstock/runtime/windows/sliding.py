@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from penstock.api.time.windows import Firing as FiringType
-from penstock.api.time.windows import TimeWindow
+from penstock.api.time.windows import Running, Sliding, TimeWindow
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK
 from penstock.graph.specs import WindowSpec
 from penstock.runtime.messages.columns import Target
@@ -43,14 +43,18 @@ def key_in(entry: bytes) -> bytes | None:
 class SlidingNode(WindowNode):
     """Windows that end with a message."""
 
-    def __init__(self, spec: WindowSpec, stage: StageContext, downstream: Target, size_ms: int) -> None:
-        super().__init__(spec, stage, downstream)
-        self._size_ms = size_ms
+    def __init__(self, spec: WindowSpec, stage: StageContext, downstream: Target, shape: Sliding | Running) -> None:
+        super().__init__(spec, stage, downstream, shape)
+        self._size_ms = shape.size_ms
         self._store = stage.stores[spec.stores[0]]
         self._messages = MessageContent(spec.message_serde)
         self._messages.operator = spec.id
         self._open: dict[tuple[bytes, int], list[Any]] = {}
         """By key and time: the messages that came in this attempt and are not stored yet."""
+
+    @staticmethod
+    def key_in(entry: bytes) -> bytes | None:
+        return key_in(entry)
 
     def _take(self, key: bytes | None, value: Any, time_ms: int) -> bool:
         if time_ms + self._size_ms <= self._late_watermark:

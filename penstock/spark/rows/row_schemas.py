@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from penstock.api.serdes import Serde
 from penstock.api.state.store import OperatorBytes, StoreSpec
 from penstock.errors import ConfigError
-from penstock.graph.specs import ApplicationGraph, InputSpec, PartitionBySpec, ProcessSpec
+from penstock.graph.specs import ApplicationGraph
 from penstock.spark.rows.serde import Rows
 
 
@@ -101,9 +101,9 @@ def check_keyed(graph: ApplicationGraph) -> None:
     unkeyed = set[str]()
     shared = {store.name for store in graph.side_stores if store.side is not None and store.side.broadcast}
     for op in graph.operators:
-        if not (isinstance(op, InputSpec) or unkeyed.intersection(op.upstream)) or isinstance(op, PartitionBySpec):
+        if op.spreads_keys or (op.input_stream is None and unkeyed.isdisjoint(op.upstream)):
             continue
-        if set(op.stores) - (shared if isinstance(op, ProcessSpec) else set()):
+        if set(op.stores) - (shared if op.reads_shared_stores else set()):
             raise ConfigError(
                 f"operator `{op.id}` has state by key, and the rows of a DataFrame have no key: put "
                 ".partition_by(lambda row: row.<column>) before it"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 
 from penstock.api.ssp import StreamPattern, SystemStream
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, NotFoundError
-from penstock.graph.specs import ApplicationGraph, OperatorSpec, PatternSpec
+from penstock.graph.specs import ApplicationGraph, OperatorSpec
 from penstock.side.plan import side_streams
 from penstock.system.base import System, SystemAdmin
 from penstock.system.registry import open_named
@@ -65,11 +64,8 @@ def own_streams(graph: ApplicationGraph, config: JobConfig) -> frozenset[SystemS
 
 def _expanded(graph: ApplicationGraph, found: Mapping[StreamPattern, list[SystemStream]]) -> ApplicationGraph:
     readers = {op.stream: f"input `{op.id}`" for op in graph.inputs}
-    operators: list[OperatorSpec] = []
-    for op in graph.operators:
-        if not isinstance(op, PatternSpec):
-            operators.append(op)
-            continue
+    inputs: dict[str, tuple[OperatorSpec, ...]] = {}
+    for op in graph.patterns:
         if not (streams := found[op.pattern]):
             raise NotFoundError(
                 f"the system `{op.pattern.system}` has no stream that matches `{op.pattern.expression}`, the pattern "
@@ -82,5 +78,5 @@ def _expanded(graph: ApplicationGraph, found: Mapping[StreamPattern, list[System
                     "job reads a stream once. Narrow the pattern"
                 )
             readers[stream] = f"input `{op.id}`"
-        operators += op.with_inputs(streams)
-    return replace(graph, operators=tuple(operators))
+        inputs[op.id] = op.with_inputs(streams)
+    return graph.replacing(inputs)

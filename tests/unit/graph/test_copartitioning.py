@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import penstock as ps
@@ -87,6 +88,17 @@ def test_another_serde_of_the_keys_is_refused_where_it_is_declared() -> None:
         numbers.send_to(table)
     with pytest.raises(ps.ConfigError, match=r"join_table\(\): the keys of .* ps.String\(\). Equal keys"):
         numbers.join_table(table, lambda value, _: value)
+
+
+def test_columns_of_a_table_that_is_filled_from_outside() -> None:
+    """Its keys are spread over the tasks, and an input with fewer partitions would find none of some."""
+    app, rows = ps.StreamApplication("a"), ps.Columns(pa.schema([("n", pa.int64())]))
+    users = app.table("users", value=ps.Columns(pa.schema([("name", pa.string())])), side_inputs=["m.users"])
+    app.input("m.a", value=rows).join_table(users, columns=["name"], id="reader")
+    app.input("m.b").map(lambda value: value)
+    check(app, 3, 3, 3)
+    with pytest.raises(ps.ConfigError, match=r"`reader` joins input `m.a` \(2 partitions\); the side input `m.users`"):
+        check(app, 2, 3, 3)
 
 
 # Joins of streams.

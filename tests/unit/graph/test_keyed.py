@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import penstock as ps
@@ -46,6 +47,15 @@ def test_what_works_by_key_needs_one(build: Callable[[Stream], Stream], operator
     check_keys(app_of(build, "m.in").graph(), KEYLESS)
     by_user = app_of(lambda stream: build(stream.partition_by(lambda value: value["user"], id="by-user")))
     check_keys(by_user.graph(), KEYLESS)
+
+
+def test_columns_of_a_table_are_found_by_key() -> None:
+    rows = ps.Columns(pa.schema([("n", pa.int64())]))
+    app = ps.StreamApplication("a")
+    users = app.table("users", value=ps.Columns(pa.schema([("name", pa.string())])), side_inputs=["m.users"])
+    app.input("shop.views", value=rows).join_table(users, columns=["name"], id="named")
+    with pytest.raises(ps.ConfigError, match=r"operator `named` works by key"):
+        check_keys(app.graph(), KEYLESS)
 
 
 def test_what_needs_no_key() -> None:

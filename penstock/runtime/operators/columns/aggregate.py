@@ -108,9 +108,15 @@ class _ColumnNode(_AggregateNode):
         self._groups = Groups(self._store)
         self._reset()
 
+    def _new_aggregates(self) -> ColumnAggregates:
+        found = column_aggregates(self.spec.aggregates, self._serde)
+        if found is None:
+            raise TypeError(f"operator `{self.spec.id}` adds its messages one at a time")
+        return found
+
     def _reset(self) -> None:
         self._groups.reset()
-        self._aggregates = column_aggregates(self.spec.aggregates, self._serde) or ColumnAggregates(())
+        self._aggregates = self._new_aggregates()
         self._gathered = Gathered()
 
     def begin(self, batch: Batch) -> None:

@@ -1,4 +1,4 @@
-"""The parts of a new kind of operator: its spec, one class, and one line in the table. This one acts at the end of
+"""The parts of a new kind of operator: its spec, and one class, which the spec names. This one acts at the end of
 input, as windows and timers do."""
 
 from __future__ import annotations

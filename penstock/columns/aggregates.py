@@ -1,0 +1,129 @@
+"""Aggregates of rows by column: each has a fold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from penstock.api.expressions import Expression
+from penstock.api.serdes import ColumnSerde
+from penstock.api.time.aggregates import (
+    Aggregate,
+    Count,
+    First,
+    Last,
+    Max,
+    Mean,
+    Min,
+    Sum,
+    Variance,
+    is_whole_value,
+)
+from penstock.arrays.byte_arrays import ByteArray, Integers
+from penstock.arrays.entries import Flags
+from penstock.columns import folds
+from penstock.columns.fold import Fold
+from penstock.columns.state_rows import StateRows
+from penstock.graph.aggregation import ColumnAggregates, refused
+
+_FOLDS: Mapping[type[Aggregate], Callable[[pa.DataType | None], Fold]] = {
+    Count: folds.count_fold,
+    First: folds.first_fold,
+    Last: folds.last_fold,
+    Max: folds.greatest_fold,
+    Mean: folds.mean_fold,
+    Min: folds.least_fold,
+    Sum: folds.sum_fold,
+    Variance: folds.variance_fold,
+}
+
+
+class Part(NamedTuple):
+    """One of several aggregates."""
+
+    name: str
+    of: Expression | None
+    """None: each message that has a value counts."""
+    fold: Fold
+
+
+class FoldedAggregates(ColumnAggregates):
+    """Aggregates that each have a fold."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = parts
+        self._rows = StateRows(self.state_fields, sum(part.fold.has_word for part in parts))
+
+    @property
+    def state_fields(self) -> list[pa.Field]:
+        return [
+            pa.field(f"{number}.{name}", kind)
+            for number, part in enumerate(self._parts)
+            for name, kind in part.fold.fields
+        ]
+
+    @property
+    def result_fields(self) -> list[pa.Field]:
+        return [pa.field(part.name, part.fold.result_type) for part in self._parts]
+
+    def grow(self, stored: ByteArray, present: Flags | None = None) -> None:
+        states, words = self._rows.unpack(stored, present)
+        columns, more = iter(states.flatten()), iter(words)
+        for part in self._parts:
+            fold = part.fold
+            fold.grow([next(columns) for _ in fold.fields], next(more) if fold.has_word else None)
+
+    def values_of(self, rows: pa.StructArray) -> pa.StructArray:
+        batch, there = pa.RecordBatch.from_struct_array(rows), rows.is_valid()
+        columns = [there if part.of is None else part.of.of_batch(batch) for part in self._parts]
+        return pa.StructArray.from_arrays(columns, names=[str(number) for number in range(len(columns))])
+
+    def add(self, groups: Integers, values: pa.StructArray, times: Integers) -> None:
+        for part, column in zip(self._parts, values.flatten(), strict=True):
+            counted = column if part.of is not None else column.filter(column)
+            there: Any = None
+            if part.of is None:
+                there = column.to_numpy(zero_copy_only=False)
+            elif column.null_count:
+                there, counted = ~column.is_null().to_numpy(zero_copy_only=False), column.drop_null()
+            if len(counted):
+                some = slice(None) if there is None or there.all() else there
+                part.fold.add(groups[some], None if part.of is None else counted, times[some])
+
+    def states(self) -> ByteArray:
+        columns = [column for part in self._parts for column in part.fold.stored()]
+        words = [part.fold.words() for part in self._parts if part.fold.has_word]
+        return self._rows.pack(pa.StructArray.from_arrays(columns, fields=self.state_fields), words)
+
+    def results(self) -> pa.StructArray:
+        columns = [part.fold.results() for part in self._parts]
+        unfit: Any = None
+        for part in self._parts:
+            if (more := part.fold.misfits()) is not None:
+                unfit = more if unfit is None else unfit | more
+        mask = None if unfit is None else pa.array(unfit)
+        return pa.StructArray.from_arrays(columns, fields=self.result_fields, mask=mask)
+
+
+def column_aggregates(aggregates: Mapping[str, Aggregate], serde: ColumnSerde, what: str) -> FoldedAggregates | None:
+    """As `penstock.graph.aggregation.column_aggregates`, of rows of a schema."""
+    found = []
+    for name, each in aggregates.items():
+        fold, of = _FOLDS.get(type(each)), each.of
+        counts_all = type(each) is Count and is_whole_value(of)
+        if fold is None or not (counts_all or isinstance(of, Expression)):
+            return None
+        expression = of if isinstance(of, Expression) else None
+        kind = None if expression is None else expression.type_in(serde.schema, f"{what}: `{name}`")
+        try:
+            found.append(Part(name, expression, fold(kind)))
+        except (TypeError, ValueError) as error:
+            raise refused(what, name, each, error) from None
+    return FoldedAggregates(found)
+
+
+def state_columns() -> dict[str, tuple[str, ...]]:
+    """Kind of an aggregate → the columns of its state, whose names do not depend on the type of its values."""
+    return {kind.__qualname__: tuple(name for name, _ in fold(pa.int64()).fields) for kind, fold in _FOLDS.items()}

@@ -1,0 +1,132 @@
+"""A whole application."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from penstock.api.state.store import StoreSpec
+from penstock.errors import ConfigError
+from penstock.graph.specs.base import OperatorSpec
+from penstock.graph.specs.inputs import InputSpec, IntermediateSpec, PatternSpec, SourceSpec
+from penstock.graph.specs.outputs import OutputSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationGraph:
+    """A whole application: operators in the order they were made (upstream first), stores, outputs."""
+
+    name: str
+    operators: tuple[OperatorSpec, ...]
+    stores: tuple[StoreSpec, ...]
+    outputs: tuple[OutputSpec, ...]
+
+    @property
+    def inputs(self) -> tuple[InputSpec, ...]:
+        return tuple(op for op in self.operators if isinstance(op, InputSpec))
+
+    @property
+    def unfollowed(self) -> tuple[OperatorSpec, ...]:
+        """The operators whose results nothing takes: they are dropped."""
+        followed = {up for op in self.operators for up in op.upstream}
+        return tuple(op for op in self.operators if op.hands_on and op.id not in followed)
+
+    @property
+    def patterns(self) -> tuple[PatternSpec, ...]:
+        """The inputs of patterns, which a start has to find."""
+        return tuple(op for op in self.operators if isinstance(op, PatternSpec))
+
+    @property
+    def intermediates(self) -> tuple[IntermediateSpec, ...]:
+        return tuple(op for op in self.operators if isinstance(op, IntermediateSpec))
+
+    @property
+    def sources(self) -> tuple[SourceSpec, ...]:
+        """All operators that read a stream: inputs, then durable intermediate streams. Packets use their indices."""
+        return self.inputs + self.intermediates
+
+    def parts(self) -> tuple[frozenset[str], ...]:
+        """The operators that a batch can bring to their end together, in the order in which a drain does so. The first
+        part follows the inputs; the followers of a durable intermediate stream are one part after its writer. A
+        temporal join is in no earlier part than the writers of its table."""
+        part, sources = dict[str, int](), self.time_sources()
+        for op in self.operators:
+            before = [part[op.writer] + 1] if isinstance(op, IntermediateSpec) else [part[up] for up in sources[op.id]]
+            part[op.id] = max(before, default=0)
+        return tuple(frozenset(op for op in part if part[op] == number) for number in range(max(part.values()) + 1))
+
+    @property
+    def uses_time(self) -> bool:
+        """True if event times and watermarks are kept: an application that does not use them does not pay for them."""
+        return any(op.is_timed for op in self.operators)
+
+    def time_sources(self) -> dict[str, tuple[str, ...]]:
+        """By operator, the operators whose watermarks hold it back: those that it reads, and the writers of a temporal
+        join's table."""
+        writers: dict[str, list[str]] = {}
+        for op in self.operators:
+            if op.writes_table is not None:
+                writers.setdefault(op.writes_table, []).append(op.id)
+        return {
+            op.id: (*op.upstream, *(() if op.waits_for_table is None else writers.get(op.waits_for_table, ())))
+            for op in self.operators
+        }
+
+    def in_order_of_time(self) -> ApplicationGraph:
+        """The same graph with every operator after those whose watermarks hold it back. Raises ConfigError if there is
+        a circle."""
+        sources, order, waiting = self.time_sources(), dict[str, OperatorSpec](), list[str]()
+        sources |= {op.id: (op.writer,) for op in self.intermediates}
+
+        def place(op_id: str) -> None:
+            if op_id in order:
+                return
+            if op_id in waiting:
+                circle = ", ".join(f"`{each}`" for each in waiting[waiting.index(op_id) :])
+                raise ConfigError(
+                    f"the temporal join `{op_id}` would wait for itself: what it emits is written to its own table "
+                    f"({circle}). Send it to another table"
+                )
+            waiting.append(op_id)
+            for source in sources[op_id]:
+                place(source)
+            waiting.remove(op_id)
+            order[op_id] = self.operator(op_id)
+
+        for op in self.operators:
+            place(op.id)
+        return replace(self, operators=tuple(order.values()))
+
+    def replacing(self, operators: Mapping[str, Sequence[OperatorSpec]]) -> ApplicationGraph:
+        """The same graph with others in place of these operators, by id."""
+        return replace(self, operators=tuple(each for op in self.operators for each in operators.get(op.id, (op,))))
+
+    def operator(self, op_id: str) -> OperatorSpec:
+        return next(op for op in self.operators if op.id == op_id)
+
+    @property
+    def written_stores(self) -> tuple[StoreSpec, ...]:
+        """The stores that the job writes, which are in checkpoints."""
+        return tuple(spec for spec in self.stores if spec.side is None)
+
+    @property
+    def side_stores(self) -> tuple[StoreSpec, ...]:
+        """The stores that the job only reads, because side inputs or a pushed table fill them."""
+        return tuple(spec for spec in self.stores if spec.side is not None)
+
+    @property
+    def has_end(self) -> bool:
+        """True if the end of the stream matters to it: a run that reaches the end has a last batch that says so."""
+        return self.uses_time or any(op.has_end for op in self.operators)
+
+    def store_users(self) -> dict[str, list[str]]:
+        """Store -> the ids of the operators that use it, in order."""
+        users: dict[str, list[str]] = {}
+        for op in self.operators:
+            for store in op.stores:
+                users.setdefault(store, []).append(op.id)
+        return users
+
+    def state_ids(self) -> dict[str, str]:
+        """Operator → the id that it had when its state was made, where that was another one."""
+        return {op.id: op.renamed_from for op in self.operators if op.renamed_from is not None}

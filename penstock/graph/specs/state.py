@@ -1,0 +1,121 @@
+"""Operators with stores of their own: aggregates, windows, joins of streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.api.callbacks import Callback
+from penstock.api.joins import Join, JoinFunction, JoinSide
+from penstock.api.serdes import Serde
+from penstock.api.time.aggregates import Aggregate
+from penstock.api.time.windows import Aggregates, Window, WindowPane, row_of
+from penstock.graph.aggregation import column_aggregates, columns_of, window_aggregates
+from penstock.graph.specs.base import OperatorSpec, Use
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregateSpec(OperatorSpec):
+    """Keeps aggregates for each key, and emits those of the keys that a batch changed."""
+
+    operator = "penstock.runtime.operators.columns.aggregate:AggregateOperator"
+    hands_on = False
+    needs_task = True
+
+    aggregates: Mapping[str, Aggregate]
+    message_serde: Serde[Any]
+    """Its aggregates are by column if this is a ColumnSerde."""
+
+    @property
+    def works_by_key(self) -> bool:
+        return True
+
+    def columns_read(self, passed_on: Use) -> Use:
+        by_column = column_aggregates(self.aggregates, self.message_serde)
+        return None if by_column is None else columns_of(self.aggregates)
+
+    def callbacks(self) -> Iterator[Callback]:
+        for name, aggregate in self.aggregates.items():
+            yield Callback(f"`of` of `{name}`", aggregate.of)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowSpec(OperatorSpec):
+    """Reduces the messages of windows to panes."""
+
+    operator = "penstock.runtime.operators.window:WindowOperator"
+    needs_task = True
+    sends = True  # messages that are too late
+
+    window: Window
+    message_serde: Serde[Any]
+    rows: bool = False
+    """True: panes are emitted as rows."""
+
+    @property
+    def works_by_key(self) -> bool:
+        return self.window.keyed
+
+    @property
+    def without_keys(self) -> str:
+        return "declare the window with keyed=False"
+
+    @property
+    def uses_time(self) -> bool:
+        return True
+
+    @property
+    def takes_order(self) -> bool:  # type: ignore[override]
+        return self.window.time == "event" and not self.window.allowed_lateness_ms
+
+    @property
+    def order_matters(self) -> str:
+        return self.window.shape.order_matters
+
+    def columns_read(self, passed_on: Use) -> Use:
+        contents, by_column = self.window.contents, window_aggregates(self.window, self.message_serde)
+        if by_column is None or self.window.late_to is not None or not isinstance(contents, Aggregates):
+            return None
+        return columns_of(contents.by_name)
+
+    def callbacks(self) -> Iterator[Callback]:
+        return self.window.contents.callbacks()
+
+    def shown(self, pane: WindowPane[Any, Any]) -> Any:
+        """The value of the message for a pane."""
+        return row_of(pane) if self.rows else pane
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinSpec(OperatorSpec):
+    """Joins the messages of two streams that have the same key and are close in time."""
+
+    operator = "penstock.runtime.operators.join:StreamJoin"
+    needs_task = True
+    takes_order = True
+    sends = True  # messages that are late
+
+    join: Join
+    function: JoinFunction
+    left: JoinSide
+    right: JoinSide
+
+    @property
+    def works_by_key(self) -> bool:
+        return True
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        return self.left.source, self.right.source
+
+    @property
+    def uses_time(self) -> bool:
+        return True
+
+    @property
+    def order_matters(self) -> str:
+        return "a message joins the newest one that came before it" if self.join.keep == "newest" else ""
+
+    def callbacks(self) -> Iterator[Callback]:
+        yield Callback("the function", self.function)

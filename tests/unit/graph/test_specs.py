@@ -1,0 +1,119 @@
+"""Specs answer whoever plans: a kind of operators that Penstock does not know is planned as its own ones are."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import penstock as ps
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.api.state.store import StoreSpec
+from penstock.api.time.windows import Shape
+from penstock.graph import specs
+from penstock.graph.copartitioning import check_copartitioning, found_by_hash
+from penstock.graph.keyed import check_keys
+from penstock.graph.specs import OperatorSpec, Use
+from penstock.graph.topology import plan_topology
+from penstock.repartition.placement import Change, Stays, placements
+
+PACKAGE = Path(ps.__file__).parent
+ROWS = ps.Columns(pa.schema([("user", pa.string()), ("n", pa.int64()), ("text", pa.string())]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupSpec(OperatorSpec):
+    """Reads a table by key, and two columns of its messages."""
+
+    operator = "nowhere:Lookup"
+    needs_task = True
+
+    of: str
+
+    @property
+    def works_by_key(self) -> bool:
+        return True
+
+    @property
+    def without_keys(self) -> str:
+        return "look elsewhere"
+
+    @property
+    def reads_table(self) -> str:
+        return self.of
+
+    def columns_read(self, passed_on: Use) -> Use:
+        return frozenset(["user", "n"])
+
+
+def lookup(stream: ps.MessageStream[Any], table: str) -> ps.MessageStream[Any]:
+    """A stand-in for a method of MessageStream."""
+    return stream._next("lookup", None, lambda i: LookupSpec(id=i, of=table, stores=(table,), **stream._same()))
+
+
+def application(*, spread: bool = False) -> ps.StreamApplication:
+    app = ps.StreamApplication("a")
+    table = app.table("t", value=ROWS)
+    app.input("m.b", value=ROWS).send_to(table)
+    stream = app.input("m.a", value=ROWS)
+    lookup(stream.partition_by(ps.col("user")) if spread else stream, "t")
+    return app
+
+
+def test_it_needs_keys() -> None:
+    said = r"`lookup-1` works by key, and the messages of `m\.a` have none: .* before it, or look elsewhere"
+    with pytest.raises(ps.ConfigError, match=said):
+        check_keys(application().graph(), {SystemStream("m", "a")})
+    check_keys(application(spread=True).graph(), {SystemStream("m", "a")})
+
+
+def test_its_streams_meet_in_the_table() -> None:
+    partitions = [SystemStreamPartition("m", name, n) for name, count in (("a", 2), ("b", 3)) for n in range(count)]
+    with pytest.raises(ps.ConfigError, match=r"table `t`: .*`lookup-1` joins input `m\.a` \(2 partitions\)"):
+        check_copartitioning(application().graph(), partitions, 3)
+    assert found_by_hash(application().graph()) == frozenset()
+    assert found_by_hash(application(spread=True).graph()) == {"t"}
+
+
+def test_it_gets_the_columns_that_it_reads() -> None:
+    channels = plan_topology(application(spread=True).graph()).channels
+    (channel,) = (each for each in channels if each.targets == ("lookup-1",))
+    assert channel.columns is not None
+    assert channel.columns.schema.names == ["user", "n"]
+
+
+def test_it_does_not_say_where_the_entries_of_the_table_go() -> None:
+    change = Change(2, 4, {"m.a": (2, 2), "m.b": (2, 2)})
+    assert placements(application(spread=True).graph(), change) == {"t": Stays()}
+
+
+def kinds(kind: type[Any]) -> Iterator[str]:
+    yield kind.__name__
+    for each in kind.__subclasses__():
+        yield from kinds(each)
+
+
+def test_nobody_asks_for_a_kind() -> None:
+    """A new kind would have to be entered wherever one is asked for."""
+    known = {*kinds(OperatorSpec), *kinds(Shape), *kinds(StoreSpec)}
+    asked = [
+        f"{path.relative_to(PACKAGE)}:{where.lineno}"
+        for path in PACKAGE.rglob("*.py")
+        if not path.is_relative_to(Path(specs.__file__).parent)
+        for where in asked_for(ast.parse(path.read_text()))
+        if not known.isdisjoint(each.id for each in ast.walk(where) if isinstance(each, ast.Name))
+    ]
+    assert asked == []
+
+
+def asked_for(tree: ast.AST) -> Iterator[ast.expr]:
+    """The classes in calls of isinstance, and in patterns of a match."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id="isinstance"), args=[_, of]) | ast.MatchClass(cls=of):
+                yield of
