@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from penstock.config.settings import RootKeys
+from penstock.config.settings import ROOT_OPTIONS, RootKeys
 from penstock.errors import ConfigError
 from penstock.system.base import System, SystemWriter, WriterIdentity, check_options
 from penstock.system.contract.names import absolute_place, positive_option
@@ -18,8 +18,8 @@ from penstock.system.files.settings import FilesSettings
 from penstock.system.files.writer import FilesWriter
 from penstock.system.rows.schema import split_schemas
 
-_OPTIONS = ("folder", "format", "links", "listing", "order", "partitions", "poll.ms", "root.key", "root.key.previous")
-"""The options, with `schema` and `schema.<stream>`. The keys of the root come from `job.root.key`."""
+_OPTIONS = ("folder", "format", "links", "listing", "order", "partitions", "poll.ms")
+"""The options, with `schema` and `schema.<stream>`."""
 _POLL_MS = 1000
 
 
@@ -33,12 +33,16 @@ class FilesSystem(FilesSettings, System):
     keeps_progress: ClassVar[bool] = True
     has_keys: ClassVar[bool] = False
     lag_unit: ClassVar[str] = "file"
+    takes_root: ClassVar[bool] = True
 
     @classmethod
     def configured(cls, name: str, options: Mapping[str, str]) -> FilesSystem:
         """The options are in docs/files.md."""
-        schemas, rest = split_schemas(name, options)
-        check_options(name, rest, _OPTIONS)
+        schemas, options = split_schemas(name, options)
+        root, key, previous = (options.pop(option, None) for option in ROOT_OPTIONS)
+        check_options(name, options, _OPTIONS)
+        if root is not None:
+            options.setdefault("listing", f"{root.rstrip('/')}/_files")
         for needed in ("folder", "listing"):
             if not options.get(needed):
                 raise ConfigError(f"`systems.{name}.{needed}` is missing: the URL or path of a folder")
@@ -46,7 +50,7 @@ class FilesSystem(FilesSettings, System):
             name,
             absolute_place(options["folder"]),
             absolute_place(options["listing"]),
-            RootKeys(options.get("root.key"), options.get("root.key.previous")),
+            RootKeys(key, previous),
             _format(name, options.get("format")),
             positive_option(name, options, "partitions"),
             positive_option(name, options, "poll.ms") or _POLL_MS,
@@ -58,6 +62,11 @@ class FilesSystem(FilesSettings, System):
     def lag(self, position: int, upcoming: int) -> int:
         """In files that are not read to their end."""
         return max(0, (upcoming >> ROW_BITS) - (position >> ROW_BITS))
+
+    @property
+    def signed_objects(self) -> str:
+        """The listings."""
+        return self.listing
 
     def admin(self) -> FilesAdmin:
         return FilesAdmin(self)
