@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from penstock.clock import SYSTEM_CLOCK, Clock
@@ -27,6 +28,10 @@ class Retry:
     """The most tries; None: no limit."""
     within_s: float | None = None
     """No try begins later than this after the first one began; None: no limit."""
+
+
+_CONTENDED = Retry(pause_s=0.05, growth=1.5, longest_pause_s=1.0, within_s=60.0)
+"""The first pause is the longest one of those that are drawn."""
 
 
 def may_pass(error: BaseException) -> bool:
@@ -112,3 +117,25 @@ def retry(
                 raise
         tries += 1
         pause_s = min(pause_s * policy.growth, policy.longest_pause_s)
+
+
+def retry_contended(work: Callable[[], T], lost: type[Exception]) -> T:
+    """Do the work again while others come first, for a minute at most. The pauses are random, so that those who met do
+    not meet again.
+
+    Args:
+        work: has no effect if it raises `lost`.
+        lost: the error for work that others came before. All other errors are raised at once.
+
+    Example:
+        >>> answers = iter([BlockingIOError("others came first"), 7])
+        >>> def commit() -> int:
+        ...     answer = next(answers)
+        ...     if isinstance(answer, Exception):
+        ...         raise answer
+        ...     return answer
+        >>> retry_contended(commit, BlockingIOError)
+        7
+    """
+    first_s = _CONTENDED.pause_s * random.uniform(0.1, 1.0)  # noqa: S311 - not a secret
+    return retry(work, replace(_CONTENDED, pause_s=first_s), passes=lambda error: isinstance(error, lost))

@@ -10,10 +10,10 @@ from pathlib import Path
 from penstock.api.ssp import SystemStream
 from penstock.config import keys
 from penstock.config.key import ResolvedValues
-from penstock.config.model import ROOT_KEY_OPTIONS, JobConfig
+from penstock.config.model import JobConfig
 from penstock.config.secrets import SourceError, refers, resolve
 from penstock.config.settings import (
-    WITH_OPTIONS,
+    ROOT_OPTIONS,
     JobSettings,
     MetricsSettings,
     StoreSettings,
@@ -23,6 +23,7 @@ from penstock.config.settings import (
 from penstock.config.sources import Setting, from_assignments, from_file, from_mapping
 from penstock.config.values.kinds import RefusedError, absolute, is_own
 from penstock.errors import ConfigError
+from penstock.plugins import SYSTEMS
 from penstock.redaction import is_secret
 
 _SECTIONS = "jobs."
@@ -147,12 +148,15 @@ def _undeclared_stores(merged: Mapping[str, Setting], stores: Collection[str]) -
 
 
 def _takes(merged: Mapping[str, Setting], subject: str) -> bool:
-    """True if the option is left to its system, which checks its options itself: the user's own, Kafka, or files."""
+    """True if the option is left to its system, which checks its options itself. `local` and `memory` have only those
+    that are keys here, and nobody gives a system of Penstock the root."""
     name, _, option = subject.partition(".")
     given = merged.get(SystemKeys.factory.full(name))
-    if given is None or not isinstance(given.raw, str):
+    try:
+        factory = "" if given is None or given.raw is None else SystemKeys.factory.kind.parse(given.raw)
+    except RefusedError:
         return False
-    return is_own(given.raw) or (given.raw in WITH_OPTIONS and option not in ROOT_KEY_OPTIONS)
+    return is_own(factory) or (factory in SYSTEMS.keys() - {"local", "memory"} and option not in ROOT_OPTIONS)
 
 
 def _unknown(setting: Setting, missing: str | None) -> str:

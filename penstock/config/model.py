@@ -11,10 +11,12 @@ from penstock.config import keys
 from penstock.config.key import AnyKey, Settings
 from penstock.config.settings import (
     DEFAULT_SYSTEM,
+    ROOT_OPTIONS,
     ContainerSettings,
     JobSettings,
     MetricsSettings,
     OtherSettings,
+    RootKeys,
     SchemaRegistrySettings,
     SideInputSettings,
     StateSettings,
@@ -26,9 +28,6 @@ from penstock.config.settings import (
 )
 from penstock.errors import ConfigError
 
-ROOT_KEY_OPTIONS = ("root.key", "root.key.previous")
-"""The options by which systems of Penstock get `job.root.key` and the former one. No configuration has them."""
-
 
 @dataclass(frozen=True, slots=True)
 class SystemSettings:
@@ -39,6 +38,15 @@ class SystemSettings:
     """A short name, or `module:Class`."""
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Options that only the system itself understands, by the rest of the key."""
+    root: str = field(default="", repr=False)
+    """`job.root`, whose objects have signatures of these keys."""
+    root_keys: RootKeys = field(default_factory=RootKeys)
+
+    @property
+    def rooted(self) -> Mapping[str, str]:
+        """The options, with those of the job's root."""
+        given = zip(ROOT_OPTIONS, (self.root, self.root_keys.current, self.root_keys.previous), strict=True)
+        return {**self.options, **{option: text for option, text in given if text is not None}}
 
 
 @dataclass(frozen=True)
@@ -148,12 +156,7 @@ class JobConfig(Settings):
         options = {key.removeprefix(prefix): str(value) for key, value in found if _is_option(key, prefix)}
         if factory == "local":
             options["path"] = str(given.path)
-        if factory == "files":
-            options.setdefault("listing", f"{self.job.root.rstrip('/')}/_files")
-        if factory in ("files", "kafka"):
-            root_keys = zip(ROOT_KEY_OPTIONS, (self.job.root_key, self.job.root_key_previous), strict=True)
-            options |= {option: key for option, key in root_keys if key is not None}
-        return SystemSettings(name, factory, options)
+        return SystemSettings(name, factory, options, self.job.root, self.job.root_keys)
 
     @property
     def exactly_once_streams(self) -> tuple[SystemStream, ...]:

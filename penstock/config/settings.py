@@ -31,6 +31,7 @@ from penstock.config.values.kinds import (
 )
 from penstock.config.values.retained import Retention
 from penstock.errors import ConfigError
+from penstock.plugins import SYSTEMS
 
 LogFormat: TypeAlias = Literal["text", "json"]
 OffsetDefault: TypeAlias = Literal["oldest", "upcoming"]
@@ -50,10 +51,8 @@ _BACKENDS = Backends(
     },
 )
 _SAMZAS_KAFKA = "org.apache.samza.system.kafka.KafkaSystemFactory"
-WITH_OPTIONS = ("database", "delta", "files", "iceberg", "kafka", _SAMZAS_KAFKA)
-"""The kinds of Penstock's systems that check their options themselves."""
 _SYSTEM_FACTORY = Factory(
-    ("database", "delta", "files", "iceberg", "kafka", "local", "memory"),
+    tuple(SYSTEMS),
     {"org.apache.samza.system.inmemory.InMemorySystemFactory": "memory", _SAMZAS_KAFKA: "kafka"},
 )
 _LOG_FORMAT = Choice[LogFormat](("text", "json"))
@@ -98,6 +97,10 @@ class RootKeys:
     def all(self) -> tuple[str, ...]:
         """The keys that verify; the first one signs."""
         return tuple(key for key in (self.current, self.previous) if key is not None)
+
+
+ROOT_OPTIONS = ("root", "root.key", "root.key.previous")
+"""The options by which a system gets the root of the job and its keys. No configuration has them."""
 
 
 class JobSettings(Settings):

@@ -34,6 +34,7 @@ from penstock.system.base import (
     check_options,
     check_stream_name,
 )
+from penstock.system.contract.writer import Marks, Parts
 from penstock.system.ranges import Compacted, check_call, check_inside, missing, take_chunk
 from penstock.wording import counted, owned_stream
 
@@ -356,19 +357,11 @@ class MemoryWriter(SystemWriter):
     def close(self) -> None:
         """Does nothing: no resources are held."""
 
-    def _append_and_report(
-        self,
-        records: Mapping[SystemStreamPartition, Iterable[RawRecord]],
-        marks: Mapping[SystemStreamPartition, Progress],
-    ) -> Appended:
+    def _append_and_report(self, records: Parts, marks: Marks) -> Appended:
         appended = self._append_to_all(records, marks)
         return {ssp: (offsets,) for ssp, offsets in appended.items() if offsets[1] > offsets[0]}
 
-    def _append_to_all(
-        self,
-        records: Mapping[SystemStreamPartition, Iterable[RawRecord]],
-        marks: Mapping[SystemStreamPartition, Progress],
-    ) -> dict[SystemStreamPartition, tuple[int, int]]:
+    def _append_to_all(self, records: Parts, marks: Marks) -> dict[SystemStreamPartition, tuple[int, int]]:
         """The offset of the first record, and the one behind the last, by partition."""
         taken = {ssp: list(own) for ssp, own in records.items()}
         for record in chain.from_iterable(taken.values()):

@@ -12,21 +12,22 @@ from penstock.plugins import SYSTEMS
 from penstock.system.base import System
 
 
+def system_class(settings: SystemSettings) -> type[System]:
+    """The class of a system. Raises ConfigError if it cannot be imported or is not a `System`."""
+    where = f"`systems.{settings.name}.samza.factory` = `{settings.factory}`"
+    base: type[System] = System  # type: ignore[type-abstract]
+    return named_class(SYSTEMS.get(settings.factory, settings.factory), base, "penstock.system.base.System", where)
+
+
 def open_system(settings: SystemSettings) -> System:
     """The system that `systems.<name>.*` describes.
 
     Raises:
         ConfigError: its class cannot be imported or is not a `System`, or the class refuses an option.
     """
-    where = f"`systems.{settings.name}.samza.factory` = `{settings.factory}`"
-    found = named_class(
-        SYSTEMS.get(settings.factory, settings.factory),
-        System,  # type: ignore[type-abstract]
-        "penstock.system.base.System",
-        where,
-    )
+    found = system_class(settings)
     try:
-        system = found.configured(settings.name, settings.options)
+        system = found.configured(settings.name, settings.rooted if found.takes_root else settings.options)
     except PenstockError:
         raise
     except Exception as error:

@@ -83,10 +83,10 @@ from penstock.system.files.folders import Folder
 from penstock.system.files.formats import Format, read_rows
 from penstock.system.files.listing import Listing
 from penstock.system.files.manifests import PartitionLog, noted_partitions, number_of
-from penstock.system.files.schema import parse_schema
 from penstock.system.files.text import SourceFile
 from penstock.system.kafka.own_topics.job_topic import JobTopic, fence_record, producer_record, progress_record
 from penstock.system.kafka.own_topics.owners import OwnersTopic
+from penstock.system.rows.schema import parse_schema
 from penstock.tables.versions.encode import Problem
 from penstock.tables.versions.manifest import TableFile, TableFingerprint, TableManifest
 from penstock.wire.calls import CALLS

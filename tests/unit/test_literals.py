@@ -20,7 +20,7 @@ from penstock.literals import decimal_of, float_of, uuid_of, whole_of
 from penstock.schemas.avro_logical import logical_of
 from penstock.schemas.avro_misfits import MisfitError
 from penstock.system.database.columns import Column
-from penstock.system.files.cells import cell_reader, path_scalar
+from penstock.system.rows.cells import cell_reader, path_scalar
 
 KIND = pa.decimal128(38, 6)
 STRICT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)

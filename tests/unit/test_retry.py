@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock.errors import ConfigError, ContainerLostError, RetryableError
-from penstock.retry import Retry, retry
+from penstock.retry import Retry, retry, retry_contended
 from penstock.testing import SettableClock
 
 
@@ -86,3 +86,12 @@ def test_an_event_ends_a_pause() -> None:
             on_failure=lambda _: threading.Timer(0.05, interrupt.set).start(),
         )
     assert work.done == 1
+
+
+def test_who_lost_tries_again_and_every_other_error_is_raised_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.retry._CONTENDED", Retry(pause_s=0.001, tries=3))
+    assert retry_contended(Work(2, BlockingIOError()), BlockingIOError) == 3
+    for work, done in ((Work(9, BlockingIOError()), 3), (Work(9, RetryableError("away")), 1)):
+        with pytest.raises(type(work.error)):
+            retry_contended(work, BlockingIOError)
+        assert work.done == done

@@ -12,6 +12,7 @@ from penstock.admin.job.audit import audited
 from penstock.admin.job.ownership import held_job
 from penstock.admin.jobs import FoundJob
 from penstock.checkpoint.log import CheckpointLog
+from penstock.config.model import JobConfig
 from penstock.driver.guards.tenure import Tenure
 from penstock.errors import ConfigError, NotFoundError
 from penstock.job.identity import check_root, known_uid
@@ -21,9 +22,8 @@ from penstock.objects.store import ObjectStore
 from penstock.start.streams.owed import own_debt, publisher_name
 from penstock.state.backends.changelog_stream.partition import changelog_writer
 from penstock.state.backends.roots import BackendRoots
-from penstock.system.base import WriterIdentity
-from penstock.system.kafka.system import KafkaSystem
-from penstock.system.registry import open_system
+from penstock.system.base import System, WriterIdentity
+from penstock.system.registry import open_system, system_class
 from penstock.wording import counted
 
 _THREADS = 16
@@ -101,8 +101,7 @@ def _trusts_unsigned(job: FoundJob) -> bool:
 
 def _sign_records(found: FoundJob, log: CheckpointLog, tenure: Tenure, *, trusts: bool) -> None:
     """Before any object is signed for good: until the job's uid is, records without a signature are trusted."""
-    settings = [each for each in map(found.config.system, found.config.system_names) if each.factory == "kafka"]
-    systems = [each for each in map(open_system, settings) if isinstance(each, KafkaSystem)]
+    systems = [each for each in _rooted(found.config) if each.signs]
     uid = known_uid(found.objects, found.paths)
     if not systems or uid is None:
         return
@@ -123,14 +122,20 @@ def _places(found: FoundJob, *, trusts: bool) -> Iterator[tuple[SignedStore, Ite
         for _, root in roots.separate():
             if uid and known_uid(own := _to_sign(root, trusts=trusts), paths) == uid:
                 yield own, own.list(paths.root)
-    for settings in map(config.system, config.system_names):
-        if settings.factory == "files":
-            with closing(open_root(settings.options["listing"], config.job.root_keys)) as listing:
-                own = _to_sign(listing, trusts=trusts)
+    for place in (each.signed_objects for each in _rooted(config)):
+        if place is not None:
+            with closing(open_root(place, config.job.root_keys)) as store:
+                own = _to_sign(store, trusts=trusts)
                 yield own, own.list("")
     yield objects, [key for key in objects.list(paths.root) if key not in {paths.lease, paths.uid}]
     if uid:
         yield objects, [paths.uid]
+
+
+def _rooted(config: JobConfig) -> Iterator[System]:
+    """The systems that get the root's keys. No others are opened, because they have nothing to sign."""
+    settings = map(config.system, config.system_names)
+    return (open_system(each) for each in settings if system_class(each).takes_root)
 
 
 def _to_sign(objects: ObjectStore, *, trusts: bool) -> SignedStore:

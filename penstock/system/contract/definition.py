@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, IncompatibleError
 from penstock.system.contract.admin import SystemAdmin
 from penstock.system.contract.messages import PartitionOffsets
 from penstock.system.contract.reader import SystemReader
@@ -84,6 +84,12 @@ class System(ABC):
     """True if one reader reads many partitions as well as a reader for each of them does. A process then keeps one for
     all partitions, and names the coming ranges (`SystemReader.expect`)."""
 
+    takes_root: ClassVar[bool] = False
+    """True if `configured` also gets the options `root`, `root.key` and `root.key.previous`: `job.root` and the keys
+    that sign its objects. The configuration of the system cannot have them."""
+    signs: ClassVar[bool] = False
+    """True if the system keeps signed records under the names of writers (`sign`)."""
+
     def messages_in(self, ends: Iterable[PartitionOffsets]) -> int | None:
         """The number of messages between these ends; None if offsets have gaps, and only reading would tell.
 
@@ -101,6 +107,24 @@ class System(ABC):
             upcoming: the offset behind the newest message.
         """
         return max(0, upcoming - position)
+
+    @property
+    def signed_objects(self) -> str | None:
+        """The URL of the store whose objects the system signs with the keys of the root; None if there is none."""
+        return None
+
+    def sign(self, writer: WriterIdentity, *, takes_unsigned: bool) -> None:
+        """Sign the records that the system keeps under the writer's name with the current key of the root, and fence
+        older epochs. Idempotent.
+
+        Args:
+            writer: a name that a stopped job writes under, and the epoch of a claim of its log.
+            takes_unsigned: trust records without a signature, and sign them too.
+
+        Raises:
+            IncompatibleError: the system signs no records (`System.signs`).
+        """
+        raise IncompatibleError(f"the system `{self.name}` keeps no signed records")
 
     @abstractmethod
     def admin(self) -> SystemAdmin:

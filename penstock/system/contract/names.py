@@ -1,9 +1,10 @@
-"""Names of streams, and of the options of a system."""
+"""Names of streams, and the options of a system."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from penstock.errors import ConfigError
 
@@ -55,3 +56,28 @@ def check_options(name: str, options: Mapping[str, str], known: Iterable[str]) -
     if unknown:
         there = ", ".join(f"`{option}`" for option in known) or "none"
         raise ConfigError(f"unknown options: {', '.join(unknown)}; the options of the system `{name}` are: {there}")
+
+
+def positive_option(name: str, options: Mapping[str, str], option: str) -> int | None:
+    """The integer that an option of a system gives, at least 1; None if it is left out. Raises ConfigError.
+
+    Example:
+        >>> positive_option("archive", {"partitions": "8"}, "partitions")
+        8
+    """
+    text = options.get(option)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text)):
+        raise ConfigError(f"`systems.{name}.{option}` = `{text}` is not a number from 1")
+    return int(text)
+
+
+def absolute_place(place: str) -> str:
+    """A URL or path for processes that have another working directory.
+
+    Example:
+        >>> absolute_place("s3://bucket/tables"), absolute_place("/srv/tables")
+        ('s3://bucket/tables', '/srv/tables')
+    """
+    return place if "://" in place else str(Path(place).expanduser().absolute())

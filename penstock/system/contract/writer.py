@@ -14,6 +14,8 @@ from penstock.system.contract.messages import RawRecord
 
 Appended: TypeAlias = Mapping[SystemStreamPartition, tuple[tuple[int, int], ...]]
 """The ranges `[start, end)` of the offsets that records got, ascending, by partition."""
+Parts: TypeAlias = Mapping[SystemStreamPartition, Iterable[RawRecord]]
+"""The records for each partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,10 @@ class Progress:
                 f"chunk {self.chunk} of record {self.slot} is already published to `{ssp}`, which is at chunk "
                 f"{last.chunk} of record {last.slot}; nothing was appended"
             )
+
+
+Marks: TypeAlias = Mapping[SystemStreamPartition, Progress]
+"""The progress to keep, by partition."""
 
 
 class WriterTransaction(ABC):
@@ -140,9 +146,7 @@ class AppendedAtCommit(WriterTransaction):
         ['m.out.1']
     """
 
-    def __init__(
-        self, append: Callable[[Mapping[SystemStreamPartition, Iterable[RawRecord]]], Appended | None]
-    ) -> None:
+    def __init__(self, append: Callable[[Parts], Appended | None]) -> None:
         """
         Args:
             append: appends these records to each of these partitions, and keeps the promises of `commit`. It returns
@@ -181,14 +185,7 @@ class MarkedAtCommit(AppendedAtCommit):
         Progress(slot=7, chunk=3)
     """
 
-    def __init__(
-        self,
-        identity: WriterIdentity | None,
-        append: Callable[
-            [Mapping[SystemStreamPartition, Iterable[RawRecord]], Mapping[SystemStreamPartition, Progress]],
-            Appended | None,
-        ],
-    ) -> None:
+    def __init__(self, identity: WriterIdentity | None, append: Callable[[Parts, Marks], Appended | None]) -> None:
         """
         Args:
             identity: the writer's. Without one, `mark` refuses.
@@ -211,7 +208,7 @@ class MarkedAtCommit(AppendedAtCommit):
         super().abort()
         self._marks.clear()
 
-    def _append_marked(self, parts: Mapping[SystemStreamPartition, Iterable[RawRecord]]) -> Appended | None:
+    def _append_marked(self, parts: Parts) -> Appended | None:
         marks, self._marks = self._marks, {}
         return self._append_all(parts, marks)
 
@@ -296,7 +293,7 @@ class SystemWriter(ABC):
         """
         raise IncompatibleError("the system does not keep how far publishing is")
 
-    def _append_one_by_one(self, records: Mapping[SystemStreamPartition, Iterable[RawRecord]]) -> None:
+    def _append_one_by_one(self, records: Parts) -> None:
         for ssp in sorted(records):
             self.append(ssp, records[ssp])
 

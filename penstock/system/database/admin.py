@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
@@ -22,13 +21,10 @@ from penstock.system.base import (
 from penstock.system.database import marks
 from penstock.system.database.connection import Database
 from penstock.system.database.rows import TableForm, TableLimits
+from penstock.system.database.settings import DatabaseSettings
 from penstock.system.database.tables import Target
 from penstock.system.database.writer import DatabaseWriter
 from penstock.wording import counted
-
-if TYPE_CHECKING:
-    from penstock.system.database.system import DatabaseSystem
-
 
 logger = logging.getLogger(__name__)
 
@@ -36,9 +32,9 @@ logger = logging.getLogger(__name__)
 class DatabaseAdmin(SystemAdmin):
     """Looks at tables. It creates none: their owner knows their types and indexes."""
 
-    def __init__(self, system: DatabaseSystem) -> None:
-        self._system = system
-        self._database = Database(system)
+    def __init__(self, settings: DatabaseSettings) -> None:
+        self._settings = settings
+        self._database = Database(settings)
         self._lock = threading.Lock()
         self._used: set[str] = set()
         """The tables that somebody has asked for."""
@@ -47,16 +43,16 @@ class DatabaseAdmin(SystemAdmin):
     def partition_count(self, stream: str) -> int:
         """The configured number: partitions are only names here."""
         self._form(stream)
-        return self._system.partitions
+        return self._settings.partitions
 
     def offsets(self, stream: str) -> dict[int, PartitionOffsets]:
         """Refuses: a start asks it of inputs."""
-        raise ConfigError(self._system.not_read)
+        raise ConfigError(self._settings.not_read)
 
     def create_stream(self, stream: str, partitions: int, retention: StreamRetention | None = None) -> bool:
         """Refuses to create a table."""
         check_stream_name(stream)
-        where = f"`{self._system.name}.{stream}`"
+        where = f"`{self._settings.name}.{stream}`"
         if retention is not None and retention != StreamRetention():
             raise ConfigError(f"{where} is a table, whose rows Penstock does not delete")
         try:
@@ -66,18 +62,18 @@ class DatabaseAdmin(SystemAdmin):
         if known != partitions:
             raise IncompatibleError(
                 f"stream {where} exists with {counted(known, 'partition')}, not {partitions}: "
-                f"`systems.{self._system.name}.partitions` says how many"
+                f"`systems.{self._settings.name}.partitions` says how many"
             )
         return False
 
     def offset_at_time(self, ssp: SystemStreamPartition, timestamp_ms: int) -> int:
-        raise ConfigError(self._system.not_read)
+        raise ConfigError(self._settings.not_read)
 
     def fence(self, stream: str, writer: WriterIdentity) -> None:
         partitions = self.partition_count(stream)
         self._warn_of_unused_keys()
-        ssps = [SystemStreamPartition(self._system.name, stream, number) for number in range(partitions)]
-        with closing(DatabaseWriter(self._system, writer)) as own:
+        ssps = [SystemStreamPartition(self._settings.name, stream, number) for number in range(partitions)]
+        with closing(DatabaseWriter(self._settings, writer)) as own:
             own.progress(ssps)
 
     def keeps_progress_of(self, name: str) -> bool:
@@ -103,8 +99,8 @@ class DatabaseAdmin(SystemAdmin):
         """Say once which keys are of no output. A job fences its outputs when it has looked at all of them."""
         if self._warns:
             self._warns = False
-            for table in sorted(self._system.keys.keys() - self._used):
-                name = self._system.name
+            for table in sorted(self._settings.keys.keys() - self._used):
+                name = self._settings.name
                 logger.warning(
                     "`systems.%s.key.%s` has no effect: the job has no output `%s.%s`. Correct the table's name, or "
                     "remove the key",
@@ -113,6 +109,6 @@ class DatabaseAdmin(SystemAdmin):
 
     def _form(self, stream: str) -> TableForm:
         self._used.add(stream)
-        looking = f"the table `{self._system.name}.{stream}` cannot be looked at"
+        looking = f"the table `{self._settings.name}.{stream}` cannot be looked at"
         with self._lock, self._database.look(looking) as connection:
-            return Target(self._system, stream, connection).form
+            return Target(self._settings, stream, connection).form

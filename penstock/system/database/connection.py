@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
@@ -12,9 +12,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from penstock.errors import ConfigError, SystemAwayError
 from penstock.system.database.columns import as_json
 from penstock.system.database.errors import busy_is_away, missing_folder, place_of, translated
-
-if TYPE_CHECKING:
-    from penstock.system.database.system import DatabaseSystem
+from penstock.system.database.settings import DatabaseSettings
 
 DIALECTS = {"postgresql": "PostgreSQL", "sqlite": "SQLite", "mysql": "MySQL", "mariadb": "MariaDB"}
 """The databases whose upserts are known, by SQLAlchemy's names."""
@@ -52,20 +50,20 @@ _LIMITS = (
 """The same for PostgreSQL, for one transaction: a pooler gives the next one another connection."""
 
 
-def check_url(system: DatabaseSystem) -> None:
+def check_url(settings: DatabaseSettings) -> None:
     """Check that the database is one that Penstock writes to, and that its driver is there. Opens nothing.
 
     Raises:
         ConfigError: it is not. The message does not show the URL, which may hold a secret.
     """
-    _engine(system).dispose()
+    _engine(settings).dispose()
 
 
 class Database:
     """A connection that is opened when it is needed, and kept. Used by one thread at a time."""
 
-    def __init__(self, system: DatabaseSystem) -> None:
-        self._system = system
+    def __init__(self, settings: DatabaseSettings) -> None:
+        self._settings = settings
         self._engine: sa.Engine | None = None
 
     @contextlib.contextmanager
@@ -86,8 +84,8 @@ class Database:
                     connection.exec_driver_sql(_LIMITS)
                 yield connection
         except SQLAlchemyError as error:
-            found = translated(error, f"{doing}, in {place_of(self._system)}")
-            if isinstance(found, SystemAwayError) and (why := missing_folder(self._system)):
+            found = translated(error, f"{doing}, in {place_of(self._settings)}")
+            if isinstance(found, SystemAwayError) and (why := missing_folder(self._settings)):
                 found = SystemAwayError(f"{found}{why}")
             raise found from error
 
@@ -105,15 +103,16 @@ class Database:
 
     def _connected(self) -> sa.Connection:
         if self._engine is None:
-            self._engine = _engine(self._system)
+            self._engine = _engine(self._settings)
         return self._engine.connect()
 
 
-def _engine(system: DatabaseSystem) -> sa.Engine:
+def _engine(settings: DatabaseSettings) -> sa.Engine:
     """An engine with at most one connection, which is checked before each use."""
-    key = f"systems.{system.name}.url"
+    system = f"systems.{settings.name}"
+    key = f"{system}.url"
     try:
-        url = sa.make_url(system.url)
+        url = sa.make_url(settings.url)
     except ArgumentError as error:
         raise ConfigError(
             f"`{key}` is no URL of SQLAlchemy, as in `postgresql+psycopg://user@host/database`, or `sqlite:////path` "
@@ -121,7 +120,7 @@ def _engine(system: DatabaseSystem) -> sa.Engine:
         ) from error
     if url.password is not None or any("password" in name for name in url.query):
         raise ConfigError(
-            f"`{key}` has a password, which commands would show: give it as `systems.{system.name}.password`, best as "
+            f"`{key}` has a password, which commands would show: give it as `{system}.password`, best as "
             "`${file:PATH}`"
         )
     name = url.get_backend_name()
@@ -130,8 +129,8 @@ def _engine(system: DatabaseSystem) -> sa.Engine:
         raise ConfigError(f"`{key}` is of the kind `{name}`, whose upserts are not known: known are {known}")
     if name == "sqlite" and url.database in (None, "", ":memory:"):
         raise ConfigError(f"`{key}` names no file, and a database in memory is that of one process alone")
-    if system.password is not None:
-        url = url.set(password=system.password)
+    if settings.password is not None:
+        url = url.set(password=settings.password)
     try:
         own = _WAITS.get(url.get_dialect().driver, {})
         engine = sa.create_engine(

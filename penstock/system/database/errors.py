@@ -6,15 +6,13 @@ import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
 from penstock.errors import NotFoundError, PenstockError, RetryableError, SystemAwayError, SystemRefusedError
-
-if TYPE_CHECKING:
-    from penstock.system.database.system import DatabaseSystem
+from penstock.system.database.settings import DatabaseSettings
 
 _SHOWN = 300
 _BUSY = {"40001", "40P01", "55P03", "1205", "1213", "SQLITE_BUSY", "SQLITE_LOCKED"}
@@ -49,24 +47,24 @@ def busy_is_away() -> Iterator[None]:
         raise SystemAwayError(f"{error}. Another program or transaction has held the lock for long") from error
 
 
-def place_of(system: DatabaseSystem) -> str:
+def place_of(settings: DatabaseSettings) -> str:
     """The database in words, without user and options."""
-    url = sa.make_url(system.url)
+    url = sa.make_url(settings.url)
     if url.host is None:
         return f"the {url.get_backend_name()} database `{url.database}`"
     port = "" if url.port is None else f":{url.port}"
     return f"the {url.get_backend_name()} database `{url.database}` at {url.host}{port}"
 
 
-def missing_folder(system: DatabaseSystem) -> str:
+def missing_folder(settings: DatabaseSettings) -> str:
     """The reason why a file of SQLite cannot be opened, if its folder does not exist; else an empty text."""
-    url = sa.make_url(system.url)
+    url = sa.make_url(settings.url)
     if url.get_backend_name() != "sqlite" or not url.database or url.database.startswith("file:"):
         return ""
     folder = Path(url.database).absolute().parent
     if folder.is_dir():
         return ""
-    return f". The folder `{folder}` does not exist: create it, or correct `systems.{system.name}.url`"
+    return f". The folder `{folder}` does not exist: create it, or correct `systems.{settings.name}.url`"
 
 
 def translated(error: SQLAlchemyError, doing: str) -> PenstockError:

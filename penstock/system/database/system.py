@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from penstock.errors import ConfigError
 from penstock.system.base import System, SystemReader, WriterIdentity, check_options
+from penstock.system.contract.names import positive_option
+from penstock.system.database.settings import PARTITIONS, DatabaseSettings
 
 if TYPE_CHECKING:
     from penstock.system.database.admin import DatabaseAdmin
     from penstock.system.database.writer import DatabaseWriter
 
-_PARTITIONS = 4
 
-
-@dataclass(frozen=True, slots=True)
-class DatabaseSystem(System):
+class DatabaseSystem(DatabaseSettings, System):
     """The tables of a database as outputs.
 
     Example:
@@ -27,14 +25,7 @@ class DatabaseSystem(System):
         (('shop', 'hour_ms'), 4)
     """
 
-    name: str
-    url: str
-    """SQLAlchemy's, without a password."""
-    password: str | None = field(default=None, repr=False)
-    partitions: int = _PARTITIONS
-    """The number of partitions of each table."""
-    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By table, the columns of its key; a table that is missing here has a primary key."""
+    __slots__ = ()
 
     fences: ClassVar[bool] = True
     keeps_progress: ClassVar[bool] = True
@@ -51,14 +42,11 @@ class DatabaseSystem(System):
                 f"`systems.{name}.url` is missing: the database, as in "
                 "`postgresql+psycopg://penstock@db.example.com/shop`, or `sqlite:////srv/shop.db`"
             )
-        count = options.get("partitions", str(_PARTITIONS))
-        if not count.isascii() or not count.isdigit() or int(count) < 1:
-            raise ConfigError(f"`systems.{name}.partitions` = `{count}` is not a number from 1")
         system = cls(
             name,
             options["url"],
             options.get("password"),
-            int(count),
+            positive_option(name, options, "partitions") or PARTITIONS,
             {table: _names(f"systems.{name}.key.{table}", text) for table, text in keys.items()},
         )
         try:
@@ -82,14 +70,6 @@ class DatabaseSystem(System):
         from penstock.system.database.writer import DatabaseWriter
 
         return DatabaseWriter(self, identity)
-
-    @property
-    def not_read(self) -> str:
-        """The reason why its tables are no inputs."""
-        return (
-            f"the system `{self.name}` writes tables of a database and does not read them: send its changes to Kafka, "
-            "or read the table in a query of PySpark, as in docs/databases.md"
-        )
 
 
 def _names(key: str, text: str) -> tuple[str, ...]:

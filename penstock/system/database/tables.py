@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
@@ -15,9 +15,7 @@ from penstock.errors import ConfigError, NotFoundError
 from penstock.system.database.columns import Column, Kind
 from penstock.system.database.errors import place_of
 from penstock.system.database.rows import Change, TableForm, alike
-
-if TYPE_CHECKING:
-    from penstock.system.database.system import DatabaseSystem
+from penstock.system.database.settings import DatabaseSettings
 
 _KINDS: Sequence[tuple[type[Any], Kind]] = (
     (mysql.TINYINT, "flag"),
@@ -43,7 +41,7 @@ class Target:
     """A table with its form and its statements.
 
     Args:
-        system: the system.
+        settings: those of the system.
         stream: the table's name, perhaps with that of its schema and a dot.
         connection: the database. The table is read from it.
 
@@ -52,9 +50,9 @@ class Target:
         ConfigError: its key is not known, or is not unique.
     """
 
-    def __init__(self, system: DatabaseSystem, stream: str, connection: sa.Connection) -> None:
+    def __init__(self, settings: DatabaseSettings, stream: str, connection: sa.Connection) -> None:
         schema, _, name = stream.rpartition(".")
-        where = f"{system.name}.{stream}"
+        where = f"{settings.name}.{stream}"
         try:
             self._table = sa.Table(
                 _stored_name(connection, schema, name),
@@ -66,12 +64,12 @@ class Target:
             )
         except NoSuchTableError as error:
             raise NotFoundError(
-                f"there is no table `{stream}` in {place_of(system)}: create it, with a primary key, or correct the "
+                f"there is no table `{stream}` in {place_of(settings)}: create it, with a primary key, or correct the "
                 "output's name"
             ) from error
         self._dialect = connection.dialect.name
         columns = [_column(column, self._dialect) for column in self._table.columns]
-        key = self._key(system, stream, sa.inspect(connection))
+        key = self._key(settings, stream, sa.inspect(connection))
         for column in self._table.columns:
             if isinstance(column.type, sa.JSON):
                 column.type.none_as_null = True
@@ -106,21 +104,21 @@ class Target:
             return given.on_conflict_do_nothing(index_elements=key)
         return given.on_conflict_do_update(index_elements=key, set_={name: given.excluded[name] for name in others})
 
-    def _key(self, system: DatabaseSystem, stream: str, inspector: sa.Inspector) -> tuple[str, ...]:
-        table, setting = self._table, f"systems.{system.name}.key.{stream}"
+    def _key(self, settings: DatabaseSettings, stream: str, inspector: sa.Inspector) -> tuple[str, ...]:
+        table, name, setting = self._table, f"{settings.name}.{stream}", f"systems.{settings.name}.key.{stream}"
         primary = tuple(column.name for column in table.primary_key.columns)
-        key = system.keys.get(stream, primary)
+        key = settings.keys.get(stream, primary)
         if not primary and _is_view(inspector, table):
             raise ConfigError(
-                f"`{system.name}.{stream}` is a view in {place_of(system)}, and an upsert needs a table with a key: "
+                f"`{name}` is a view in {place_of(settings)}, and an upsert needs a table with a key: "
                 "name the output after the table that the view shows"
             )
         if not key:
             raise ConfigError(
-                f"the table `{system.name}.{stream}` has no primary key, so it is not known which row an upsert "
+                f"the table `{name}` has no primary key, so it is not known which row an upsert "
                 f"replaces: give it one, or name the columns of a unique index, as in `{setting}: shop, hour_ms`"
             )
-        if unknown := [name for name in key if name not in table.columns]:
+        if unknown := [each for each in key if each not in table.columns]:
             raise ConfigError(
                 f"`{setting}` names `{unknown[0]}`, and the table has the columns {', '.join(table.columns.keys())}"
             )
@@ -133,7 +131,7 @@ class Target:
         if self._dialect in ("mysql", "mariadb") and len(unique) > 1:
             other = next(each for each in unique if each != frozenset(key))
             raise ConfigError(
-                f"the table `{system.name}.{stream}` has another unique index, of {', '.join(sorted(other))}: an "
+                f"the table `{name}` has another unique index, of {', '.join(sorted(other))}: an "
                 "upsert of MySQL would change the row that is equal there. Drop the index, or write to another table"
             )
         return key

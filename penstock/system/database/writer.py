@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, NotFoundError, PenstockError, SystemRefusedError
-from penstock.retry import Retry, retry
+from penstock.retry import retry_contended
 from penstock.system.base import (
     MarkedAtCommit,
     Progress,
@@ -19,28 +17,26 @@ from penstock.system.base import (
     WriterTransaction,
     check_may_mark,
 )
+from penstock.system.contract.writer import Marks, Parts
 from penstock.system.database import marks
 from penstock.system.database.connection import Database
 from penstock.system.database.errors import BusyError, busy_is_away, is_of_a_row
 from penstock.system.database.marks import Mark
 from penstock.system.database.rows import Change, needed
+from penstock.system.database.settings import DatabaseSettings
 from penstock.system.database.tables import Target
 from penstock.wording import counted
 
-if TYPE_CHECKING:
-    from penstock.system.database.system import DatabaseSystem
-
 T = TypeVar("T")
-_AGAIN = Retry(pause_s=0.01, growth=1.5, longest_pause_s=1.0, within_s=60.0)
 
 
 class DatabaseWriter(SystemWriter):
     """Writes to tables. A record is an upsert of its value, or deletes the row of its key if it has no value."""
 
-    def __init__(self, system: DatabaseSystem, identity: WriterIdentity | None) -> None:
-        self._system = system
+    def __init__(self, settings: DatabaseSettings, identity: WriterIdentity | None) -> None:
+        self._settings = settings
         self._identity = identity
-        self._database = Database(system)
+        self._database = Database(settings)
         self._targets: dict[str, Target] = {}
         self._is_ready = False
 
@@ -66,11 +62,7 @@ class DatabaseWriter(SystemWriter):
     def close(self) -> None:
         self._database.close()
 
-    def _write(
-        self,
-        parts: Mapping[SystemStreamPartition, Iterable[RawRecord]],
-        progress: Mapping[SystemStreamPartition, Progress],
-    ) -> None:
+    def _write(self, parts: Parts, progress: Marks) -> None:
         """Change the rows, and set the marks, in one transaction.
 
         Raises:
@@ -105,7 +97,7 @@ class DatabaseWriter(SystemWriter):
         self,
         ssps: list[SystemStreamPartition],
         changes: Mapping[str, list[Change]],
-        progress: Mapping[SystemStreamPartition, Progress],
+        progress: Marks,
     ) -> None:
         with self._database.transaction("the tables cannot be written") as connection:
             if self._identity is not None:
@@ -145,13 +137,13 @@ class DatabaseWriter(SystemWriter):
 
     def _target(self, stream: str) -> Target:
         if stream not in self._targets:
-            with self._database.look(f"the table `{self._system.name}.{stream}` cannot be looked at") as connection:
-                self._targets[stream] = Target(self._system, stream, connection)
+            with self._database.look(f"the table `{self._settings.name}.{stream}` cannot be looked at") as connection:
+                self._targets[stream] = Target(self._settings, stream, connection)
         return self._targets[stream]
 
     def _check(self, ssp: SystemStreamPartition) -> None:
-        if ssp.partition >= self._system.partitions:
-            has = counted(self._system.partitions, "partition")
+        if ssp.partition >= self._settings.partitions:
+            has = counted(self._settings.partitions, "partition")
             raise NotFoundError(f"stream `{ssp.system_stream}` has {has}: there is no partition {ssp.partition}")
 
 
@@ -160,9 +152,8 @@ class _UndoError(Exception):
 
 
 def _again(work: Callable[[], T]) -> T:
-    pause_s = random.uniform(0.005, 0.05)  # noqa: S311 - so that writers do not meet again
     with busy_is_away():
-        return retry(work, replace(_AGAIN, pause_s=pause_s), passes=lambda error: isinstance(error, BusyError))
+        return retry_contended(work, BusyError)
 
 
 def _key_and_value(record: RawRecord) -> tuple[bytes | None, bytes | None]:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from itertools import takewhile
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -29,12 +28,10 @@ from penstock.system.files.formats import column_names, numbered_rows
 from penstock.system.files.listing import ROW_BITS, ROW_MASK, FoundFile, Listing, Order, name_order
 from penstock.system.files.listings import Listings
 from penstock.system.files.manifests import MANIFESTS, note_partitions, noted_partitions, number_of
-from penstock.system.files.rows import RowLimits
+from penstock.system.files.settings import FilesSettings
 from penstock.system.files.writer import Logs
+from penstock.system.rows.form import RowLimits
 from penstock.wording import counted
-
-if TYPE_CHECKING:
-    from penstock.system.files.system import FilesSystem
 
 logger = logging.getLogger(__name__)
 
@@ -50,11 +47,11 @@ _NUMBER = re.compile("[0-9]{1,19}")
 class FilesAdmin(SystemAdmin):
     """Looks at folders, and lists new files."""
 
-    def __init__(self, system: FilesSystem) -> None:
-        self._system = system
+    def __init__(self, settings: FilesSettings) -> None:
+        self._settings = settings
         self._lock = threading.Lock()
-        self._listings = Listings(system)
-        self._logs = Logs(lambda stream: system.folder(stream).url)
+        self._listings = Listings(settings)
+        self._logs = Logs(settings)
         self._next_look: dict[str, float] = {}
         self._warned: set[str] = set()
 
@@ -71,7 +68,7 @@ class FilesAdmin(SystemAdmin):
                 began = time.monotonic()
                 self._look(stream, listing)
                 took = time.monotonic() - began
-                self._next_look[stream] = began + max(self._system.settings.poll_ms / 1000, took * _SHARE)
+                self._next_look[stream] = began + max(self._settings.poll_ms / 1000, took * _SHARE)
             return {
                 n: PartitionOffsets(0, listing.upcoming(n), ended=n > 0 and listing.order is not None)
                 for n in range(listing.partitions)
@@ -86,22 +83,22 @@ class FilesAdmin(SystemAdmin):
         """Makes the folder, and begins its listing."""
         check_stream_name(stream)
         if retention is not None and retention != StreamRetention():
-            raise ConfigError(f"`{self._system.name}.{stream}` is a folder, whose files Penstock does not delete")
+            raise ConfigError(f"`{self._settings.name}.{stream}` is a folder, whose files Penstock does not delete")
         if partitions < 1:
-            raise ConfigError(f"stream `{self._system.name}.{stream}` needs at least 1 partition, not {partitions}")
+            raise ConfigError(f"stream `{self._settings.name}.{stream}` needs at least 1 partition, not {partitions}")
         with self._lock:
-            self._system.folder(stream).create()
+            self._settings.folder(stream).create()
             listing = self._listings.get(stream)
-            made = listing.begin(partitions, self._system.settings.order)
+            made = listing.begin(partitions, self._settings.order)
             if listing.partitions != partitions:
                 raise IncompatibleError(
-                    f"stream `{self._system.name}.{stream}` exists with "
+                    f"stream `{self._settings.name}.{stream}` exists with "
                     f"{counted(listing.partitions, 'partition')}, not {partitions}"
                 )
             return made
 
     def streams(self) -> list[str]:
-        return Folder(self._system.settings.folder).folders()
+        return Folder(self._settings.base).folders()
 
     def keeps_order(self, stream: str) -> bool:
         """Files are in the partition with the fewest bytes, or all in one if they are read in the order of names."""
@@ -118,8 +115,8 @@ class FilesAdmin(SystemAdmin):
         if newest is None:
             return ()
         try:
-            with self._system.source(stream, newest) as source:
-                known = column_names(source, self._system.format_of(newest))
+            with self._settings.source(stream, newest) as source:
+                known = column_names(source, self._settings.format_of(newest))
         except (PenstockError, OSError, pa.ArrowException):
             return ()
         if known is None:
@@ -165,12 +162,12 @@ class FilesAdmin(SystemAdmin):
         return f"{file.path}:{row}" + ("" if line is None else f", line {line:,}")
 
     def _line(self, stream: str, file: FoundFile, row: int) -> int | None:
-        kind = self._system.format_of(file)
+        kind = self._settings.format_of(file)
         if kind == "parquet":
             return None
         with (
             suppress(PenstockError, OSError),
-            self._system.source(stream, file) as source,
+            self._settings.source(stream, file) as source,
             closing(numbered_rows(source, kind, None, row)) as rows,
         ):
             return next((line for line, _ in rows), None)
@@ -193,13 +190,13 @@ class FilesAdmin(SystemAdmin):
         self._logs.close()
 
     def fence(self, stream: str, writer: WriterIdentity) -> None:
-        self._system.written_format()
-        self._system.schema_of(stream)
+        self._settings.written_format()
+        self._settings.schema_of(stream)
         with self._lock:
             partitions = self._begun(stream).partitions
             note_partitions(self._logs.folder(stream), partitions)
             for partition in range(partitions):
-                ssp = SystemStreamPartition(self._system.name, stream, partition)
+                ssp = SystemStreamPartition(self._settings.name, stream, partition)
                 self._logs.get(ssp).append(writer, None, None, 0)
 
     def progress_of(self, name: str, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
@@ -213,21 +210,21 @@ class FilesAdmin(SystemAdmin):
 
     def record_limits(self, stream: str) -> RecordLimits:
         self.partition_count(stream)
-        return RowLimits(schema=self._system.schema_of(stream))
+        return RowLimits(schema=self._settings.schema_of(stream))
 
     def _begun(self, stream: str) -> Listing:
+        settings = self._settings
         listing = self._listings.get(stream)
         if listing.exists:
             return listing
         listing.read()
-        wanted, order = self._system.settings.partitions, self._system.settings.order
+        wanted, order = settings.partitions, settings.order
         if not listing.exists:
-            folder = self._system.folder(stream)
+            folder = settings.folder(stream)
             if not folder.exists():
                 raise NotFoundError(
-                    f"there is no stream `{self._system.name}.{stream}`: the folder `{folder.url}` does not exist. "
-                    "Create it, or correct `systems."
-                    f"{self._system.name}.folder`"
+                    f"there is no stream `{settings.name}.{stream}`: the folder `{folder.url}` does not exist. "
+                    f"Create it, or correct `systems.{settings.name}.folder`"
                 )
             noted = self._noted_partitions(stream)
             if noted is not None:
@@ -235,37 +232,39 @@ class FilesAdmin(SystemAdmin):
             listing.begin(noted or wanted or _PARTITIONS, order)
         if wanted is not None and wanted != listing.partitions:
             raise IncompatibleError(
-                f"`systems.{self._system.name}.partitions` = {wanted}, and `{self._system.name}.{stream}` was listed "
+                f"`systems.{settings.name}.partitions` = {wanted}, and `{settings.name}.{stream}` was listed "
                 f"with {listing.partitions}: set it to {listing.partitions}, or name another "
-                f"`systems.{self._system.name}.listing`, for which all files are new"
+                f"`systems.{settings.name}.listing`, for which all files are new"
             )
         if order is not None and order != listing.order:
             raise IncompatibleError(
-                f"`systems.{self._system.name}.order` = {order}, and `{self._system.name}.{stream}` was listed without "
-                f"an order: leave it out, or name another `systems.{self._system.name}.listing`, for which all files "
+                f"`systems.{settings.name}.order` = {order}, and `{settings.name}.{stream}` was listed without "
+                f"an order: leave it out, or name another `systems.{settings.name}.listing`, for which all files "
                 "are new"
             )
         return listing
 
     def _check_order(self, stream: str, order: Order | None) -> None:
+        name = self._settings.name
         if order is not None:
             raise ConfigError(
-                f"`systems.{self._system.name}.order` = {order}, and `{self._system.name}.{stream}` is a folder that "
-                "Penstock writes, whose partitions have the order of its commits: read it by a system without `order`, "
-                "and with another `listing`"
+                f"`systems.{name}.order` = {order}, and `{name}.{stream}` is a folder that Penstock writes, whose "
+                "partitions have the order of its commits: read it by a system without `order`, and with another "
+                "`listing`"
             )
 
     def _look(self, stream: str, listing: Listing) -> None:
+        name = self._settings.name
         if self._noted_partitions(stream) is not None:
             self._check_order(stream, listing.order)
             self._look_at_manifests(stream, listing)
             return
-        folder = self._system.folder(stream)
+        folder = self._settings.folder(stream)
         found = folder.files()
         if not found and folder.is_gone():
             raise RetryableError(
-                f"the folder `{folder.url}` of `{self._system.name}.{stream}` is gone. Restore it, or create it if it "
-                "should be empty"
+                f"the folder `{folder.url}` of `{name}.{stream}` is gone. Restore it, or create it if it should be "
+                "empty"
             )
         listing.read()
         if listing.order is not None and listing.unseen(found):
@@ -273,7 +272,7 @@ class FilesAdmin(SystemAdmin):
         while new := listing.new(found):
             late = listing.behind_their_place(new)
             if listing.append(new):
-                logger.info("%s.%s: %s listed", self._system.name, stream, counted(len(new), "new file"))
+                logger.info("%s.%s: %s listed", name, stream, counted(len(new), "new file"))
                 if late:
                     self._warn_of_late(stream, late)
         changed = [file.path for file in listing.changed(found) if file.path not in self._warned]
@@ -281,7 +280,7 @@ class FilesAdmin(SystemAdmin):
             self._warned.update(changed)
             logger.warning(
                 "%s.%s: %s changed after being listed, and will not be read again: %s",
-                self._system.name,
+                name,
                 stream,
                 counted(len(changed), "file"),
                 ", ".join(changed[:_SHOWN]),
@@ -290,7 +289,7 @@ class FilesAdmin(SystemAdmin):
     def _warn_of_late(self, stream: str, late: Sequence[FoundFile]) -> None:
         logger.warning(
             "%s.%s: %s came after others that are behind by the order of names, and will be read after these: %s",
-            self._system.name,
+            self._settings.name,
             stream,
             counted(len(late), "file"),
             ", ".join(file.path for file in late[:_SHOWN]),
@@ -299,16 +298,16 @@ class FilesAdmin(SystemAdmin):
     def _noted_partitions(self, stream: str) -> int | None:
         """The partition count of the stream, if Penstock writes it. Other folders may be in places that cannot hold
         objects."""
-        return noted_partitions(self._logs.folder(stream)) if self._system.folder(stream).holds(MANIFESTS) else None
+        return noted_partitions(self._logs.folder(stream)) if self._settings.folder(stream).holds(MANIFESTS) else None
 
     def _look_at_manifests(self, stream: str, listing: Listing) -> None:
         """List the new commits, each partition's files in the order of their commits. A commit with a missing part
         holds back the later ones."""
-        folder, commits = self._system.folder(stream), self._logs.commits(stream)
+        folder, commits = self._settings.folder(stream), self._logs.commits(stream)
         listing.read()
         for partition in range(listing.partitions):
             listed = listing.files[partition]
-            log = self._logs.get(SystemStreamPartition(self._system.name, stream, partition))
+            log = self._logs.get(SystemStreamPartition(self._settings.name, stream, partition))
             found = [
                 folder.stat(manifest.file.name)
                 for _, manifest in takewhile(

@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from penstock.budgets import LINE_BYTES, check_budget
 from penstock.errors import CorruptError
-from penstock.system.files.cells import cell_reader, typed_values
-from penstock.system.files.text import BLANK_LINES, Numbered, SourceFile, failed_row
+from penstock.system.files.text import BLANK_LINES, Numbered, SourceFile
+from penstock.system.rows.cells import cell_reader, typed_values
+from penstock.system.rows.messages import failed_row
 from penstock.wording import counted
 
 MOST_COLUMNS = 20_000

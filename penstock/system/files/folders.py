@@ -15,8 +15,8 @@ from pyarrow import fs
 
 from penstock.errors import ConfigError, CorruptError, NotFoundError, RetryableError, SystemRefusedError
 from penstock.os_errors import explain
-from penstock.system.files.confined import leads_out, opened_inside, refused
 from penstock.system.files.listing import FoundFile
+from penstock.system.rows.confined import leads_out, opened_inside, refused
 
 Links: TypeAlias = Literal["inside", "follow"]
 """The links of a folder that are followed: those to other places below it, or all."""

@@ -10,8 +10,8 @@ import pyarrow as pa
 from pyarrow import fs
 
 from penstock.budgets import LINE_BYTES, check_budget
+from penstock.system.rows.cells import Columns
 
-Columns: TypeAlias = Mapping[str, str | None]
 Numbered: TypeAlias = tuple[int, bytes]
 """A row as JSON, and the number of its line, from 1."""
 
@@ -19,8 +19,6 @@ PACKED: Mapping[str, str] = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4
 BLOCK = 1 << 20
 BLANK_LINES = 1_000_000
 """The most blank lines in a row: a packed file may hold any number of them, and give nothing."""
-_SHOWN = 4096
-"""Characters of a row that cannot be read. The file has the rest."""
 
 
 class SourceFile(NamedTuple):
@@ -40,23 +38,6 @@ class SourceFile(NamedTuple):
         """Its bytes, unpacked if its name says that they are packed."""
         packed = next((kind for ending, kind in PACKED.items() if self.name.lower().endswith(ending)), None)
         return self.system.open_input_stream(self.path, compression=packed, buffer_size=BLOCK)
-
-
-def failed_row(name: str, place: str, problem: str, text: str = "") -> bytes:
-    """The message in place of a row that cannot be read. No serde of rows takes it, because it is no JSON: it fails as
-    any other message does, or becomes a dead letter, and says where the row is and why.
-
-    Args:
-        name: that of the file.
-        place: the line or the row.
-        text: the row as it is in the file.
-
-    Example:
-        >>> failed_row("a.csv", "line 9", "it has 1 cell, and the header has 2", "b")
-        b'`a.csv`, line 9: it has 1 cell, and the header has 2: b'
-    """
-    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text):,} characters)"
-    return f"`{name}`, {place}: {problem}{': ' * bool(shown)}{shown}".encode("utf-8", "backslashreplace")
 
 
 def json_lines(stream: Any, path: str) -> Iterator[Numbered]:

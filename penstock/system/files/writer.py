@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import NotFoundError
@@ -18,18 +18,20 @@ from penstock.system.base import (
     WriterTransaction,
     check_may_mark,
 )
-from penstock.system.files.formats import Format
+from penstock.system.contract.writer import Marks, Parts
+from penstock.system.files.formats import file_of
 from penstock.system.files.listing import ROW_BITS
 from penstock.system.files.manifests import Commits, PartitionLog, note_partitions
-from penstock.system.files.rows import row_form, row_value
+from penstock.system.files.settings import FilesSettings
+from penstock.system.rows.form import row_form, row_value
 from penstock.wording import counted
 
 
 class Logs:
     """The manifests of partitions, by stream."""
 
-    def __init__(self, url_of: Callable[[str], str]) -> None:
-        self._url_of = url_of
+    def __init__(self, settings: FilesSettings) -> None:
+        self._settings = settings
         self._stores: dict[str, ObjectStore] = {}
         self._logs: dict[SystemStreamPartition, PartitionLog] = {}
         self._commits: dict[str, Commits] = {}
@@ -46,7 +48,7 @@ class Logs:
 
     def folder(self, stream: str) -> ObjectStore:
         if stream not in self._stores:
-            self._stores[stream] = open_store(self._url_of(stream), is_for_others=True)
+            self._stores[stream] = open_store(self._settings.folder(stream).url, is_for_others=True)
         return self._stores[stream]
 
     def close(self) -> None:
@@ -57,36 +59,20 @@ class Logs:
 class FilesWriter(SystemWriter):
     """Appends to folders. The value of a record is a JSON object: a row of the stream's schema."""
 
-    def __init__(
-        self,
-        admin: SystemAdmin,
-        identity: WriterIdentity | None,
-        url_of: Callable[[str], str],
-        schema_of: Callable[[str], str],
-        kind: Format,
-    ) -> None:
-        """
-        Args:
-            url_of: gives the URL of a stream's folder.
-            schema_of: gives the schema of a stream.
-            kind: the format of its files."""
+    def __init__(self, settings: FilesSettings, admin: SystemAdmin, identity: WriterIdentity | None) -> None:
+        self._settings = settings
         self._admin = admin
         self._identity = identity
-        self._schema_of = schema_of
-        self._kind = kind
-        self._logs = Logs(url_of)
+        self._kind = settings.written_format()
+        self._logs = Logs(settings)
         self._partitions: dict[str, int] = {}
 
     def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> int:
-        return self._append_all({ssp: records}, {})[ssp] << ROW_BITS
+        file, rows = self._file(ssp, records)
+        return self._log(ssp).append(self._identity, None, file, rows, self._kind).files << ROW_BITS
 
     def begin(self) -> WriterTransaction:
-        def append(
-            parts: Mapping[SystemStreamPartition, Iterable[RawRecord]], marks: Mapping[SystemStreamPartition, Progress]
-        ) -> None:
-            self._append_all(parts, marks)
-
-        return MarkedAtCommit(self._identity, append)
+        return MarkedAtCommit(self._identity, self._append_all)
 
     def progress(self, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
         """Takes over from older epochs."""
@@ -103,23 +89,18 @@ class FilesWriter(SystemWriter):
         self._logs.close()
         self._admin.close()
 
-    def _append_all(
-        self,
-        parts: Mapping[SystemStreamPartition, Iterable[RawRecord]],
-        marks: Mapping[SystemStreamPartition, Progress],
-    ) -> dict[SystemStreamPartition, int]:
-        """The number of files that each partition had before. All files are made before the first is put."""
-        made: dict[SystemStreamPartition, tuple[bytes | None, int]] = {}
-        for ssp in sorted(parts):
-            values = [row_value(record) for record in parts[ssp]]
-            made[ssp] = (
-                row_form(self._schema_of(ssp.stream)).file(values, self._kind) if values else None,
-                len(values),
-            )
-        return {
-            ssp: self._log(ssp).append(self._identity, marks.get(ssp), *own, self._kind).files
-            for ssp, own in made.items()
-        }
+    def _append_all(self, parts: Parts, marks: Marks) -> None:
+        """All files are made before the first is put."""
+        made = {ssp: self._file(ssp, parts[ssp]) for ssp in sorted(parts)}
+        for ssp, (file, rows) in made.items():
+            self._log(ssp).append(self._identity, marks.get(ssp), file, rows, self._kind)
+
+    def _file(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> tuple[bytes | None, int]:
+        """A file of these rows, if there are any, and their number."""
+        values = [*map(row_value, records)]
+        if not values:
+            return None, 0
+        return file_of(row_form(self._settings.schema_of(ssp.stream)).batch(values), self._kind), len(values)
 
     def _log(self, ssp: SystemStreamPartition) -> PartitionLog:
         known = self._partitions.get(ssp.stream)

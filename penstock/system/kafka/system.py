@@ -38,6 +38,8 @@ class KafkaSystem(System):
     reports_appended: ClassVar[bool] = True
     keeps_progress: ClassVar[bool] = True
     readers_share: ClassVar[bool] = True
+    takes_root: ClassVar[bool] = True
+    signs: ClassVar[bool] = True
 
     @classmethod
     def configured(cls, name: str, options: Mapping[str, str]) -> Self:
@@ -70,12 +72,7 @@ class KafkaSystem(System):
         return KafkaWriter(self.options, identity)
 
     def sign(self, writer: WriterIdentity, *, takes_unsigned: bool) -> None:
-        """Sign the records in the topic of the writer's name with the current key, and fence older epochs. Idempotent.
-
-        Args:
-            writer: a name that a stopped job writes under, and the epoch of a claim of its log.
-            takes_unsigned: trust records without a signature, and sign them too.
-        """
+        """They are in the topic of the name."""
         from penstock.system.kafka.own_topics import fences
 
         fences.sign(replace(self.options, takes_unsigned=takes_unsigned), writer)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
@@ -18,13 +17,11 @@ from penstock.system.base import (
     WriterIdentity,
     check_stream_name,
 )
-from penstock.system.files.rows import RowLimits
 from penstock.system.lake.log import ADDED, SNAPSHOT, Logs, PartitionFiles, TableLog, offset_of, upcoming
+from penstock.system.lake.settings import LakeSettings
 from penstock.system.lake.writer import append
+from penstock.system.rows.form import RowLimits
 from penstock.wording import counted
-
-if TYPE_CHECKING:
-    from penstock.system.lake.system import LakeSystem
 
 _SAME_BEGIN_S = 30.0
 
@@ -32,10 +29,10 @@ _SAME_BEGIN_S = 30.0
 class LakeAdmin(SystemAdmin):
     """Looks at tables, and creates them."""
 
-    def __init__(self, system: LakeSystem) -> None:
-        self._system = system
+    def __init__(self, settings: LakeSettings) -> None:
+        self._settings = settings
         self._lock = threading.Lock()
-        self._logs = Logs(system.lake.log, system.poll_ms)
+        self._logs = Logs(settings.lake.log, settings.poll_ms)
         self._begins: dict[tuple[str, str], tuple[int, float]] = {}
 
     def partition_count(self, stream: str) -> int:
@@ -66,24 +63,24 @@ class LakeAdmin(SystemAdmin):
 
     def create_stream(self, stream: str, partitions: int, retention: StreamRetention | None = None) -> bool:
         check_stream_name(stream)
-        where = f"`{self._system.name}.{stream}`"
+        where = f"`{self._settings.name}.{stream}`"
         if retention is not None and retention != StreamRetention():
             raise ConfigError(f"{where} is a table, whose rows Penstock does not delete")
         if partitions < 1:
             raise ConfigError(f"stream {where} needs at least 1 partition, not {partitions}")
         with self._lock:
             try:
-                known = self._system.opened(stream)[1]
+                known = self._settings.opened(stream)[1]
             except NotFoundError:
-                if self._system.lake.create(stream, self._system.schema_of(stream), partitions):
+                if self._settings.lake.create(stream, self._settings.schema_of(stream), partitions):
                     return True
-                known = self._system.opened(stream)[1]
+                known = self._settings.opened(stream)[1]
         if known != partitions:
             raise IncompatibleError(f"stream {where} exists with {counted(known, 'partition')}, not {partitions}")
         return False
 
     def streams(self) -> list[str]:
-        return self._system.lake.names()
+        return self._settings.lake.names()
 
     def offset_at_time(self, ssp: SystemStreamPartition, timestamp_ms: int) -> int:
         """The timestamp of a row is the time of its commit; in a snapshot, that of its file."""
@@ -117,13 +114,13 @@ class LakeAdmin(SystemAdmin):
 
     def fence(self, stream: str, writer: WriterIdentity) -> None:
         with self._lock:
-            partitions = self._system.opened(stream)[1]
-            append(self._system, stream, writer, dict.fromkeys(range(partitions)), None)
+            partitions = self._settings.opened(stream)[1]
+            append(self._settings, stream, writer, dict.fromkeys(range(partitions)), None)
 
     def progress_of(self, name: str, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
         found, wanted = {}, list(ssps)
         with self._lock:
-            tables = {stream: self._system.lake.open(stream) for stream in {ssp.stream for ssp in wanted}}
+            tables = {stream: self._settings.lake.open(stream) for stream in {ssp.stream for ssp in wanted}}
         for ssp in wanted:
             mark = tables[ssp.stream].mark(name, ssp.partition)
             if mark is not None and mark.progress is not None:
@@ -135,13 +132,13 @@ class LakeAdmin(SystemAdmin):
 
     def record_limits(self, stream: str) -> RecordLimits:
         with self._lock:
-            return RowLimits(schema=self._system.lake.open(stream).schema.serialize().to_pybytes())
+            return RowLimits(schema=self._settings.lake.open(stream).schema.serialize().to_pybytes())
 
     def close(self) -> None:
         """Does nothing: no resources are held."""
 
     def _partitions(self, log: TableLog) -> int:
-        return log.partitions or self._system.partitions
+        return log.partitions or self._settings.partitions
 
     def _oldest(self, log: TableLog) -> int:
         return self._begin(log, "oldest", lambda: log.oldest(time.time_ns() // 1_000_000))

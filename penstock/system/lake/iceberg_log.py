@@ -25,9 +25,9 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.transforms import IdentityTransform
 
 from penstock.errors import IncompatibleError
-from penstock.system.files.confined import leads_out
 from penstock.system.lake.files import Shape, count_rows, reading
 from penstock.system.lake.log import Commit, DataFile, TableLog, gone
+from penstock.system.rows.confined import leads_out
 
 _PARTITIONS = "penstock.partitions"
 _ID = b"PARQUET:field_id"

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import FencedError, NotFoundError
-from penstock.retry import Retry, retry
+from penstock.retry import retry_contended
 from penstock.system.base import (
     MarkedAtCommit,
     Progress,
@@ -21,35 +18,29 @@ from penstock.system.base import (
     WriterTransaction,
     check_may_mark,
 )
-from penstock.system.files.rows import RowForm, row_value
+from penstock.system.contract.writer import Marks, Parts
 from penstock.system.lake.log import ADDED, offset_of
+from penstock.system.lake.settings import LakeSettings
 from penstock.system.lake.tables import ConflictError, Mark, Table
+from penstock.system.rows.form import RowForm, row_value
 from penstock.wording import counted
-
-if TYPE_CHECKING:
-    from penstock.system.lake.system import LakeSystem
-
-_AGAIN = Retry(pause_s=0.01, growth=1.5, longest_pause_s=1.0, within_s=60.0)
-"""A commit is tried again while others come first."""
 
 
 class LakeWriter(SystemWriter):
     """Appends to tables. The value of a record is a JSON object: a row of the table."""
 
-    def __init__(self, system: LakeSystem, identity: WriterIdentity | None) -> None:
-        self._system = system
+    def __init__(self, settings: LakeSettings, identity: WriterIdentity | None) -> None:
+        self._settings = settings
         self._identity = identity
 
     def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> int:
-        return self._append_all({ssp: records}, {})[ssp.stream]
+        """Returns the first offset that its commit can have."""
+        values = [*map(row_value, records)]
+        before = append(self._settings, ssp.stream, self._identity, {ssp.partition: None}, values)
+        return offset_of(before.version + 1, ADDED)
 
     def begin(self) -> WriterTransaction:
-        def at_commit(
-            parts: Mapping[SystemStreamPartition, Iterable[RawRecord]], marks: Mapping[SystemStreamPartition, Progress]
-        ) -> None:
-            self._append_all(parts, marks)
-
-        return MarkedAtCommit(self._identity, at_commit)
+        return MarkedAtCommit(self._identity, self._append_all)
 
     def progress(self, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
         """Takes over from older epochs."""
@@ -59,7 +50,7 @@ class LakeWriter(SystemWriter):
             by_stream.setdefault(ssp.stream, []).append(ssp)
         for stream, own in by_stream.items():
             marks = {ssp.partition: None for ssp in own}
-            table = append(self._system, stream, self._identity, marks, None)
+            table = append(self._settings, stream, self._identity, marks, None)
             for ssp in own:
                 mark = table.mark(name, ssp.partition)
                 if mark is not None and mark.progress is not None:
@@ -69,26 +60,20 @@ class LakeWriter(SystemWriter):
     def close(self) -> None:
         """Does nothing: no resources are held."""
 
-    def _append_all(
-        self,
-        parts: Mapping[SystemStreamPartition, Iterable[RawRecord]],
-        marks: Mapping[SystemStreamPartition, Progress],
-    ) -> dict[str, int]:
-        """Append to each table in one commit. Returns the first offset that this commit can have."""
+    def _append_all(self, parts: Parts, marks: Marks) -> None:
+        """Append to each table in one commit."""
         by_stream: dict[str, dict[int, Iterable[RawRecord]]] = {}
         for ssp in sorted(parts):
             by_stream.setdefault(ssp.stream, {})[ssp.partition] = parts[ssp]
-        found = {}
         for stream, own in by_stream.items():
             progress = {ssp.partition: mark for ssp, mark in marks.items() if ssp.stream == stream}
             values = [row_value(record) for records in own.values() for record in records]
             wanted = {partition: progress.get(partition) for partition in own}
-            found[stream] = offset_of(append(self._system, stream, self._identity, wanted, values).version + 1, ADDED)
-        return found
+            append(self._settings, stream, self._identity, wanted, values)
 
 
 def append(
-    system: LakeSystem,
+    settings: LakeSettings,
     stream: str,
     identity: WriterIdentity | None,
     partitions: Mapping[int, Progress | None],
@@ -105,19 +90,18 @@ def append(
     """
 
     def once() -> Table:
-        table, known = system.opened(stream)
+        table, known = settings.opened(stream)
         if (beyond := max(partitions, default=0)) >= known:
             raise NotFoundError(
-                f"stream `{system.name}.{stream}` has {counted(known, 'partition')}: there is no partition {beyond}"
+                f"stream `{settings.name}.{stream}` has {counted(known, 'partition')}: there is no partition {beyond}"
             )
         rows = pa.Table.from_batches([RowForm(table.schema).batch(values)]) if values else None
-        marks = {} if identity is None else _marks(table, system.name, stream, identity, partitions)
+        marks = {} if identity is None else _marks(table, settings.name, stream, identity, partitions)
         if rows is not None or (identity is not None and _is_new(table, identity, marks)):
             table.append(rows, "" if identity is None else identity.name, marks)
         return table
 
-    again = replace(_AGAIN, pause_s=random.uniform(0.005, 0.05))  # noqa: S311 - so that writers do not meet again
-    return retry(once, again, passes=lambda error: isinstance(error, ConflictError))
+    return retry_contended(once, ConflictError)
 
 
 def _marks(

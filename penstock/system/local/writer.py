@@ -18,6 +18,7 @@ from penstock.system.base import (
     WriterTransaction,
     check_may_mark,
 )
+from penstock.system.contract.writer import Marks, Parts
 from penstock.system.local.files import LocalFiles
 from penstock.system.local.headers import keep_headers
 from penstock.system.local.partition import partition_ends, raise_fence, wall_time_ms
@@ -87,11 +88,7 @@ class LocalWriter(SystemWriter):
             pool.close()
         self._pools.clear()
 
-    def _append_to_all(
-        self,
-        records: Mapping[SystemStreamPartition, Iterable[RawRecord]],
-        marks: Mapping[SystemStreamPartition, Progress],
-    ) -> Appended:
+    def _append_to_all(self, records: Parts, marks: Marks) -> Appended:
         """Works in parallel, because a disk syncs many files in the time of one."""
         pools = {ssp: self._pool_of(ssp) for ssp in records}
         appended: dict[SystemStreamPartition, tuple[tuple[int, int], ...]] = {}

@@ -379,7 +379,7 @@ def test_other_keys_are_found_as_before(key: str) -> None:
 
 
 @pytest.mark.parametrize("factory", ["kafka", "files"])
-@pytest.mark.parametrize("option", ["root.key", "root.key.previous"])
+@pytest.mark.parametrize("option", ["root", "root.key", "root.key.previous"])
 def test_the_key_of_the_root_is_no_option_of_a_system(factory: str, option: str) -> None:
     text = refused(f"systems.far.samza.factory={factory}", f"systems.far.{option}=env:HOME")
     assert text.startswith(f"unknown key `systems.far.{option}` (-c): ")

@@ -57,6 +57,10 @@ System.readers_share
 System.reports_appended
 System.retains
 System.shows_positions
+System.sign(writer, takes_unsigned)
+System.signed_objects
+System.signs
+System.takes_root
 System.writer(identity)
 SystemAdmin()
 SystemAdmin.close()

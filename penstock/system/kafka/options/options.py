@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from penstock.config.settings import RootKeys
+from penstock.config.settings import ROOT_OPTIONS, RootKeys
 from penstock.errors import ConfigError
 from penstock.system.kafka.options.known import CONSUMER, INSTEAD, PRODUCER, REFUSED, SHARED
 from penstock.system.kafka.options.values import expected
@@ -76,8 +76,7 @@ def parse_options(system: str, options: Mapping[str, str]) -> KafkaOptions:
     """Parse the options of a system.
 
     Args:
-        options: by the rest of the key, such as `consumer.bootstrap.servers`. `root.key` and `root.key.previous` come
-            from `job.root.key`.
+        options: by the rest of the key, such as `consumer.bootstrap.servers`, and those of the job's root.
 
     Raises:
         ConfigError: no brokers are given, or an option is unknown (the message names the nearest) or cannot be taken
@@ -86,7 +85,7 @@ def parse_options(system: str, options: Mapping[str, str]) -> KafkaOptions:
     keys = RootKeys(options.get("root.key"), options.get("root.key.previous"))
     parts: dict[str, dict[str, str]] = {part: {} for part in _PARTS}
     for option, value in options.items():
-        if option in ("root.key", "root.key.previous"):
+        if option in ROOT_OPTIONS:
             continue
         part = next((each for each in _PARTS if option.startswith(each)), None)
         if part is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from penstock.job.lease import LeaseHeldError
 from penstock.objects.file import FileObjectStore
 from penstock.objects.signed import SignedStore, is_signed
 from penstock.objects.store import ObjectStore
+from penstock.system.files.listing import ROW_BITS
+from penstock.system.registry import open_system
 from tests.support.jobs.example_job import publish, run
 from tests.support.tools.cli import call, call_json, own_home
 
@@ -94,6 +97,29 @@ def test_a_root_that_was_not_signed(job: Job) -> None:
     job.publish(200)
     run(OLD)
     job.check(OLD)
+
+
+@pytest.mark.parametrize("factory", ["files", "penstock.system.files.system:FilesSystem"])
+def test_listings_are_signed_whatever_name_their_system_has(job: Job, tmp_path: Path, factory: str) -> None:
+    folder = tmp_path / "data" / "rides"
+    folder.mkdir(parents=True)
+    (folder / "a.json").write_text('{"n": 1}\n')
+    own: Keys = {"systems.in.samza.factory": factory, "systems.in.folder": str(folder.parent)}
+
+    def upcoming(keys: Keys) -> int:
+        with (
+            admin.open_job(JOB, overrides={**own, **keys}) as found,
+            closing(open_system(found.config.system("in")).admin()) as looking,
+        ):
+            return max(ends.upcoming for ends in looking.offsets("rides").values())
+
+    job.publish(100)
+    run(NONE)
+    assert upcoming(NONE) == 1 << ROW_BITS
+    assert [key for key in job.unsigned() if key.startswith("_files/")]
+    job.sign({**own, **OLD})
+    assert job.unsigned() == []
+    assert upcoming(OLD) == 1 << ROW_BITS
 
 
 def test_signing_that_was_interrupted_is_repeated(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,7 +142,7 @@ def test_a_record_that_is_no_change_is_refused_before_anything_is_written(shop: 
 
 def test_a_lock_that_others_hold_is_waited_for(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "_WAITS", {"pysqlite": {"timeout": 0.01}})
-    monkeypatch.setattr("penstock.system.database.writer._AGAIN", Retry(pause_s=0.01, within_s=0.2))
+    monkeypatch.setattr("penstock.retry._CONTENDED", Retry(pause_s=0.01, within_s=0.2))
     other = sqlite3.connect(tmp_path / "shop.db", isolation_level=None)
     writer = shop.system.writer(WriterIdentity("job-1", 1))
     writer.append(ssp(0), [])
@@ -241,7 +241,7 @@ def test_rows_of_key_columns_alone(shop: Shop) -> None:
         ({"url": "postgresql+nothing://me@host/shop"}, "does not know"),
         ({"url": "postgresql+psycopg2cffi://me@host/shop"}, "psycopg"),
         ({"url": "sqlite://"}, "names no file"),
-        ({"url": "sqlite:////x.db", "partitions": "0"}, "is not a number from 1"),
+        *(({"url": "sqlite:////x.db", "partitions": text}, "is not a number from 1") for text in ("0", "9" * 5000)),
         ({"url": "sqlite:////x.db", "key.t": "a,,b"}, "`systems.db.key.t` = `a,,b` names no columns"),
         ({"url": "sqlite:////x.db", "user": "me"}, "unknown options: `systems.db.user`.*`key.<table>`, `partitions`"),
     ],
@@ -348,7 +348,7 @@ def test_a_run_waits_while_others_have_the_database_locked(
 ) -> None:
     """In a new epoch, which fences the table, and in a batch, which writes to it."""
     monkeypatch.setattr(connection, "_WAITS", {"pysqlite": {"timeout": 0.01}})
-    monkeypatch.setattr("penstock.system.database.writer._AGAIN", Retry(pause_s=0.01, within_s=0.05))
+    monkeypatch.setattr("penstock.retry._CONTENDED", Retry(pause_s=0.01, within_s=0.05))
     world.keys["streams.db.sums.output.guarantee"] = guarantee
     world.keys["job.retry.max"] = 1  # the container that is lost counts
     driver = world.next()

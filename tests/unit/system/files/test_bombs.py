@@ -12,9 +12,10 @@ import pytest
 from pyarrow import fs
 
 from penstock.errors import CorruptError
-from penstock.system.files import parquet, text
+from penstock.system.files import text
 from penstock.system.files.formats import Format, read_columns, read_rows
 from penstock.system.files.text import SourceFile
+from penstock.system.rows import parquet
 
 pytestmark = pytest.mark.attack
 

@@ -475,10 +475,10 @@ def test_options(room: Room) -> None:
     config = load("systems.in.samza.factory=files", f"systems.in.folder={room.home}", f"job.root={room.home}/jobs")
     system = open_system(config.system("in"))
     assert isinstance(system, FilesSystem)
-    assert system.settings.listing == f"file://{room.home}/jobs/_files"
+    assert system.listing == f"file://{room.home}/jobs/_files"
     for option, said in [
         ("format", "it is parquet, json, csv"),
-        ("partitions", "at least 1"),
+        ("partitions", "is not a number from 1"),
         ("x", "unknown options: "),
     ]:
         with pytest.raises(ConfigError, match=said):

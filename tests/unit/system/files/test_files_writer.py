@@ -19,11 +19,11 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, FencedError, IncompatibleError, RetryableError
 from penstock.objects.file import FileObjectStore
 from penstock.system.base import OffsetRange, Progress, RawRecord, SystemWriter, WriterIdentity
+from penstock.system.files.formats import file_of
 from penstock.system.files.listing import FoundFile, Listing
 from penstock.system.files.manifests import PartitionLog, WrittenFile
-from penstock.system.files.rows import row_form
-from penstock.system.files.schema import parse_schema
 from penstock.system.files.system import FilesSystem
+from penstock.system.rows.form import row_form
 
 STREAM = "sums"
 PARTITIONS = 2
@@ -232,7 +232,7 @@ def test_types() -> None:
         "data": "AP8=",
         "yes": True,
     }
-    table = pa.parquet.read_table(pa.BufferReader(form.file([orjson.dumps(given)], "parquet")))
+    table = pa.parquet.read_table(pa.BufferReader(file_of(form.batch([orjson.dumps(given)]), "parquet")))
     assert table.to_pylist() == [
         {
             **given,
@@ -244,7 +244,7 @@ def test_types() -> None:
             "none": None,
         }
     ]
-    lines = [json.loads(line) for line in form.file([orjson.dumps(given), b"{}"], "json").splitlines()]
+    lines = [json.loads(line) for line in file_of(form.batch([orjson.dumps(given), b"{}"]), "json").splitlines()]
     written = {"at": "2024-05-01T12:30:00Z", "local": "2024-05-01T12:30:00", "day": "2024-05-01", "none": None}
     assert lines[0] == {**given, **written, "ms": written["at"], "s": {"x": 1, "y": None}}
     assert lines[1] == dict.fromkeys(lines[0])
@@ -253,26 +253,6 @@ def test_types() -> None:
     assert "does not fit" in (form.problem(b'{"at": "2024-05-01T12:30:00"}') or "")
     assert "declare a time without one as TIMESTAMP_NTZ" in (form.problem(b'{"at": "2024-05-01T12:30:00"}') or "")
     assert "declare the column as TIMESTAMP" in (form.problem(b'{"local": "2024-05-01T12:30:00Z"}') or "")
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "at least one column"),
-        ("a", "found its end"),
-        ("a INT b INT", "expected `,`, found `b`"),
-        ("a INT, a INT", "a column twice"),
-        ("a ARRAY<INT", "expected `>`, found its end"),
-        ("a " + "ARRAY<" * 3000, "nested too deeply"),
-        ("a DECIMAL(3,99999999999)", "is not a type"),
-        ("a VARIANT", "`VARIANT` is not a type"),
-        ("a DECIMAL(99)", "is not a type"),
-        ("a INT; b INT", "`; b INT` is not understood"),
-    ],
-)
-def test_what_is_no_schema(text: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said.replace("(", r"\(")):
-        parse_schema(text)
 
 
 def test_an_output_without_a_schema(tmp_path: Path) -> None:

@@ -175,12 +175,13 @@ def test_a_claim_with_a_wrong_signature_is_nobodys() -> None:
     assert state.owner("id") == "job a-1"
 
 
-def test_the_keys_come_from_the_configuration_and_are_not_shown() -> None:
+@pytest.mark.parametrize("factory", ["kafka", "penstock.system.kafka.system:KafkaSystem"])
+def test_the_keys_come_from_the_configuration_and_are_not_shown(factory: str) -> None:
     given = {
         "job.name": "a",
         "job.root.key": OTHER,
         "job.root.key.previous": KEY,
-        "systems.kafka.samza.factory": "kafka",
+        "systems.kafka.samza.factory": factory,
         "systems.kafka.consumer.bootstrap.servers": "127.0.0.1:1",
     }
     config = load_config(overrides=given, environ={})

@@ -17,9 +17,9 @@ from deltalake import DeltaTable
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, FencedError, IncompatibleError, NotFoundError
 from penstock.system.base import Progress, RawRecord, WriterIdentity
-from penstock.system.files.rows import RowForm
 from penstock.system.lake.system import LakeSystem
 from penstock.system.lake.tables import ConflictError, Mark
+from penstock.system.rows.form import RowForm
 from tests.support.world.lake_world import Kind, LakeWorld, lake_of, rows_of
 from tests.support.world.sums_job import TASKS, drain
 
@@ -180,6 +180,7 @@ def test_a_table_of_somebody_else_is_written_by_its_own_schema(kind: Kind, tmp_p
         ({"changes": "ignore"}, "it is refuse, skip, added"),
         ({"poll.ms": "soon"}, "is not a number from 1"),
         ({"where": "there"}, "where"),
+        ({"schemas.word": "n INT"}, "unknown options: `systems.lake.schemas.word`"),
     ],
 )
 def test_wrong_options_are_refused(kind: Kind, tmp_path: Path, options: dict[str, str], said: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.api.startpoint import StartpointSpecific, StartpointTimestamp
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError
-from penstock.system.base import OffsetRange, RawMessage
+from penstock.system.base import ColumnChunk, OffsetRange, RawMessage
 from penstock.system.lake.log import ADDED, SNAPSHOT, offset_of, place_of
 from penstock.system.lake.system import LakeSystem
 from tests.support.world.lake_tables import Row, TableJob, WrittenTable, all_rows, of, written
@@ -114,7 +114,8 @@ def test_columns_are_those_that_are_asked_for(table: WrittenTable) -> None:
     system = table.system(partitions="1")
     end = system.admin().offsets("orders")[0].upcoming
     schema = pa.schema({"later": pa.string(), "n": pa.int32(), "absent": pa.float64()})
-    chunks = [*system.reader().read_columns(OffsetRange(of(0), 0, end), schema, 4)]
+    read_columns = system.reader().read_columns
+    chunks = [each for each in read_columns(OffsetRange(of(0), 0, end), schema, 4) if isinstance(each, ColumnChunk)]
     assert [len(chunk) for chunk in chunks] == [4, 4, 2, 3]
     found = [row for chunk in chunks for row in chunk.values.to_pylist()]
     assert found == [{"later": "yes" if n > 9 else None, "n": n, "absent": None} for n in range(13)]

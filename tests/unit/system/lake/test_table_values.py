@@ -23,9 +23,9 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DateType, LongType, NestedField, StringType, TimestamptzType
 
 from penstock.errors import IncompatibleError
-from penstock.system.base import OffsetRange
-from penstock.system.files.formats import as_json
+from penstock.system.base import ColumnChunk, OffsetRange
 from penstock.system.lake.system import DeltaSystem, LakeSystem
+from penstock.system.rows.messages import as_json
 from tests.support.world.lake_tables import SCHEMA, Row, WrittenDelta, WrittenIceberg, all_rows, of, written
 from tests.support.world.lake_world import Kind
 
@@ -113,7 +113,7 @@ def columns(system: LakeSystem, schema: pa.Schema) -> list[Row]:
     end = system.admin().offsets("orders")[0].upcoming
     with closing(system.reader()) as reader:
         chunks = [*reader.read_columns(OffsetRange(of(0), 0, end), schema, 100)]
-    return [row for chunk in chunks for row in chunk.values.to_pylist()]
+    return [row for chunk in chunks if isinstance(chunk, ColumnChunk) for row in chunk.values.to_pylist()]
 
 
 @pytest.mark.few(1)

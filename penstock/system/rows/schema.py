@@ -49,6 +49,29 @@ def parse_schema(text: str) -> pa.Schema:
     return pa.schema(fields)
 
 
+def split_schemas(name: str, options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The schemas among the options of a system, `schema` and `schema.<stream>`, and the options without them.
+
+    The schemas are by stream; the empty name is for all others. Raises ConfigError if one is none.
+
+    Example:
+        >>> split_schemas("in", {"folder": "/srv", "schema.visits": "user STRING"})
+        ({'visits': 'user STRING'}, {'folder': '/srv'})
+    """
+    schemas, rest = dict[str, str](), dict[str, str]()
+    for key, text in options.items():
+        option, _, stream = key.partition(".")
+        if option != "schema":
+            rest[key] = text
+            continue
+        try:
+            parse_schema(text)
+        except ConfigError as error:
+            raise ConfigError(f"`systems.{name}.{key}`: {error}") from error
+        schemas[stream] = text
+    return schemas, rest
+
+
 class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text

@@ -1,4 +1,4 @@
-"""Messages as rows of a schema: checked when they are made, and written as Parquet or lines of JSON."""
+"""Messages as rows of a schema, checked when they are made."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from functools import cache
 
 import pyarrow as pa
-import pyarrow.parquet
 
 from penstock.columns.json_rows import JsonRows
 from penstock.errors import ConfigError
 from penstock.system.base import RawRecord, RecordLimits
-from penstock.system.files.formats import Format, as_json
-from penstock.system.files.schema import parse_schema
+from penstock.system.rows.schema import parse_schema
 
 
 class RowForm:
@@ -41,15 +39,6 @@ class RowForm:
             bad = next(value for value in values if self.problem(value) is not None)
             raise ConfigError(f"a record cannot be written to a file: {self.problem(bad)}")
         return pa.RecordBatch.from_arrays(rows.flatten(), schema=self.schema)
-
-    def file(self, values: Sequence[bytes | None], kind: Format) -> bytes:
-        """A file of these rows: Parquet, or a line of JSON for each. Raises ConfigError if a value is not a row."""
-        batch = self.batch(values)
-        if kind == "json":
-            return b"".join(line + b"\n" for line in as_json(batch, {}))
-        sink = pa.BufferOutputStream()
-        pa.parquet.write_table(pa.Table.from_batches([batch]), sink)
-        return bytes(sink.getvalue())
 
 
 def row_value(record: RawRecord) -> bytes | None:

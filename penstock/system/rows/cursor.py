@@ -23,6 +23,7 @@ class RowCursor:
         self,
         ssp: SystemStreamPartition,
         position: int,
+        behind: int,
         schema: pa.Schema | None,
         time_ms: int,
         rows: Generator[bytes, None, None],
@@ -31,6 +32,7 @@ class RowCursor:
         """
         Args:
             position: the offset of the first row. It grows with each row that is taken.
+            behind: the offset behind the file.
             schema: the columns that are wanted, if any are.
             time_ms: the timestamp of each row.
             rows: the rows as JSON. The file is opened when the first one is taken.
@@ -38,6 +40,7 @@ class RowCursor:
         """
         self.ssp = ssp
         self.position = position
+        self.behind = behind
         self.schema = schema
         self._time_ms = time_ms
         self._rows = rows

@@ -7,7 +7,7 @@ a message of any other system, so there is one place that says which values a ty
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any, TypeAlias
 
@@ -15,9 +15,10 @@ import orjson
 import pyarrow as pa
 
 from penstock.columns.json_rows import JsonRows
-from penstock.system.files.text import Columns
 
 CellReader: TypeAlias = Callable[[str], Any]
+Columns: TypeAlias = Mapping[str, str | None]
+"""The columns that the path of a file gives, as text."""
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,40}")
 _FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,5})?")

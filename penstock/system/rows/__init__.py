@@ -1,0 +1,1 @@
+"""Rows of data files: what the systems of files and of tables share. It knows neither of them."""
