@@ -11,7 +11,7 @@ import io
 import re
 import zipfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from decimal import Decimal
 from typing import Final
 
@@ -126,17 +126,28 @@ def check_numbers_as_keys(data: bytes) -> None:
     """The same for the numbers and UUIDs in a text of JSON, before they are keys."""
     if len(data) < _FEW_KEYS_BYTES:
         return
-    numbers = [int(each) for each in set(_LONG_NUMBERS.findall(data))]
-    uuids = [int(each.replace(b"-", b""), 16) for each in set(_UUIDS.findall(data))]
-    check_hashes(map(hash, (*numbers, *uuids)))
+    text = _ESCAPES.sub(lambda found: chr(int(found[1], 16)), data.decode("utf-8", "ignore"))
+    uuids = [int(each.replace("-", ""), 16) for each in set(_UUIDS.findall(text))]
+    check_hashes((*_number_hashes(text), *map(hash, uuids)))
+
+
+def _number_hashes(text: str) -> Iterator[int]:
+    for each in set(_NUMBERS.findall(text)):
+        if len(each) >= _SHORTEST_NUMBER:
+            with suppress(ArithmeticError, TypeError, ValueError):  # of what is no number, or NaN
+                yield hash(Decimal(each))
 
 
 _SAME_HASHES = 100
 _FEW_KEYS_BYTES = 1 << 13
 """Keys in fewer bytes take no time, whatever their hashes."""
-_LONG_NUMBERS = re.compile(rb"-?\d{19,4300}")
-"""Integers with fewer digits have the hash of no more than one other."""
-_UUIDS = re.compile(rb"\b[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}\b")
+_SHORTEST_NUMBER = 15
+"""Numbers of fewer characters, with exponents too, have the hash of few others."""
+_NUMBERS = re.compile(r"-?[\d._]+(?:[eE][+-]?[\d_]+)?")
+"""Also decimals, which may have `_` and digits of other scripts in a text."""
+_ESCAPES = re.compile(r"\\u([0-9a-fA-F]{4})")
+"""A digit may be written so, in a text that becomes a number."""
+_UUIDS = re.compile(r"\b[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}\b")
 
 
 def check_budget(size: int, budget: int, what: str, unit: str = "bytes") -> None:

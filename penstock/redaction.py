@@ -12,11 +12,11 @@ HIDDEN = "..."
 _IN_NAMES = re.compile(
     r"(?i)secret|password|passwd|passphrase|passcode|token|credential|jaas|\.pem|keystore\.key|webhook"
     r"|connection[._-]?string|auth\.user\.info|oauthbearer\.config"
-    r"|(access|account|aes|api|cmk|customer|decryption|encryption|hmac|kms|licen[cs]e|master|private|root|rsa|shared"
-    r"|signing|sse|ssh|storage|symmetric)[._-]?key(?!board)|(client|server|ssl|tls)[._-]?key$"
+    r"|(access|account|aes|api|auth|cipher|cmk|consumer|customer|decryption|encryption|fernet|functions|hmac|kms|licen[cs]e|master|private|root|rsa|shared"
+    r"|signing|sse|ssh|storage|subscription|symmetric|unseal)[._-]?key(?!board)|(client|server|ssl|tls)[._-]?key$"
 )
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
-_ANYWHERE = frozenset({"sas", "dsn", "jwt", "cookie", "cookies", "otp", "hmac", "authorization", "bearer"})
+_ANYWHERE = frozenset({"sas", "dsn", "jwt", "cookie", "cookies", "otp", "hmac", "authorization", "bearer", "creds"})
 """Words of names whose values are secret, whatever else is in the name."""
 _ENDINGS = ("pass", "pwd", "pw", "passwort", "dsn", "jwt")
 _NO_ENDINGS = frozenset({"bypass", "compass"})

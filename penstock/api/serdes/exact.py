@@ -24,7 +24,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 import orjson
 
-from penstock.budgets import check_hashes
+from penstock.budgets import check_decimal, check_hashes
 from penstock.wording import lone_surrogate, no_utf8
 
 _MARK = b"!"
@@ -76,8 +76,8 @@ _WRITTEN: Mapping[type, Callable[[Any], Any]] = {
 _READ: Mapping[str, Callable[[Any], Any]] = {
     "$bytes": b64decode,
     "$bytearray": lambda text: bytearray(b64decode(text)),
-    "$Decimal": Decimal,
-    "$Fraction": lambda parts: Fraction(*parts),  # a text may have an exponent of any size
+    "$Decimal": lambda text: _decimal(text),
+    "$Fraction": lambda parts: Fraction(index(parts[0]), index(parts[1])),  # a text may have an exponent of any size
     "$datetime": datetime.fromisoformat,
     "$date": date.fromisoformat,
     "$time": time.fromisoformat,
@@ -203,6 +203,12 @@ def _numpy(parts: list[Any]) -> Any:
     if name not in np.sctypeDict or np.dtype(name).kind not in "biuf":
         raise ValueError(f"`{name[:_LONGEST_ZONE]}` is no number of NumPy")
     return np.dtype(name).type(value)
+
+
+def _decimal(text: str) -> Decimal:
+    found = Decimal(text)
+    check_decimal(found)
+    return found
 
 
 def _timestamp(parts: list[Any]) -> Any:

@@ -269,11 +269,11 @@ class Distinct(Aggregate):
         x = self.of(value)
         if x is not None:
             state = {} if state is None else state
-            state[x] = None
+            state[_one_nan(x)] = None
         return state
 
     def one(self, x: Any, time_ms: int) -> Any:
-        return {x: None}
+        return {_one_nan(x): None}
 
     def merge(self, first: Any, second: Any) -> Any:
         return {**first, **second}
@@ -285,7 +285,15 @@ class Distinct(Aggregate):
         return None if state is None else list(state)
 
     def from_json(self, stored: Any) -> Any:
-        return None if stored is None else dict.fromkeys(stored)
+        return None if stored is None else dict.fromkeys(map(_one_nan, stored))
+
+
+def _one_nan(x: Any) -> Any:
+    """The value, or the one NaN: each NaN equals no other, and a dict would keep as many as there are objects."""
+    return _NAN if x != x else x
+
+
+_NAN = float("nan")
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,7 +148,9 @@ class _Records:
         while line := self._stream.readline(LINE_BYTES + 1):
             size = len(line) if not lines else size + len(line)
             lines.append(line)
-            check_budget(size, LINE_BYTES, f"the row in line {self._ended + 1:,} of `{self._file.title}`")
+            what = f"the row in line {self._ended + 1:,} of `{self._file.title}`"
+            check_budget(size, LINE_BYTES, what)
+            check_budget(len(lines), BLANK_LINES, what, "lines")
             yield line
         self._is_over = True
         yield _END

@@ -90,6 +90,11 @@ def _may_repeat(leaf: Any, chunk: Any) -> bool:
     return bool(chunk.has_dictionary_page and leaf.physical_type == "BYTE_ARRAY" and is_long)
 
 
+def _may_share(chunk: Any) -> bool:
+    """True if texts of a column chunk may begin with those before them, which are then not written again."""
+    return "DELTA_BYTE_ARRAY" in chunk.encodings and chunk.total_uncompressed_size > _SHORT_BYTES
+
+
 def _fewer(file: pa.parquet.ParquetFile, groups: Sequence[int], rows: int) -> int:
     """The most rows of a batch, by the bytes that rows have on average. A text inside of a struct or a list may come in
     each row, and is as long as its dictionary at most."""
@@ -98,8 +103,10 @@ def _fewer(file: pa.parquet.ParquetFile, groups: Sequence[int], rows: int) -> in
         rows = min(rows, BATCH_BYTES * max(group.num_rows, 1) // max(group.total_byte_size, 1))
         for place in range(len(file.schema)):
             leaf, chunk = file.schema.column(place), group.column(place)
-            if "." in leaf.path and _may_repeat(leaf, chunk):
-                rows = min(rows, BATCH_BYTES // chunk.total_uncompressed_size)
+            if leaf.physical_type == "FIXED_LEN_BYTE_ARRAY":
+                rows = min(rows, BATCH_BYTES // max(leaf.length, 1))
+            elif _may_share(chunk) or ("." in leaf.path and _may_repeat(leaf, chunk)):
+                rows = min(rows, BATCH_BYTES // max(chunk.total_uncompressed_size, 1))
     return max(rows, 1)
 
 
