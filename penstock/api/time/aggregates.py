@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Context, Decimal
 from math import nan
+from numbers import Real
 from typing import Any, TypeAlias
 
 from penstock.api.time.durations import whole_number
@@ -290,7 +291,7 @@ class Distinct(Aggregate):
 
 def _one_nan(x: Any) -> Any:
     """The value, or the one NaN: each NaN equals no other, and a dict would keep as many as there are objects."""
-    return _NAN if x != x else x
+    return _NAN if isinstance(x, Real) and x != x else x
 
 
 _NAN = float("nan")
