@@ -28,6 +28,7 @@ from penstock.budgets import check_decimal, check_hashes
 from penstock.wording import lone_surrogate, no_utf8
 
 _MARK = b"!"
+_LONGEST_TEXT = 300
 _decode: Callable[[bytes], Any] = msgspec.json.Decoder().decode
 _STRICT = orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 _SCALARS = frozenset({type(None), bool, int, float, str})
@@ -59,7 +60,12 @@ def exact_value(data: bytes) -> Any:
     """The value of the bytes. Raises ValueError if they are damaged."""
     if not data.startswith(_MARK):
         return _decode(data)
-    return json.loads(data[1:], object_hook=_untagged)
+    try:
+        return json.loads(data[1:], object_hook=_untagged)
+    except ValueError:
+        raise
+    except Exception as error:  # the constructors of the types raise what they like
+        raise ValueError(f"the stored value is damaged: {type(error).__name__}: {error}"[:_LONGEST_TEXT]) from None
 
 
 _WRITTEN: Mapping[type, Callable[[Any], Any]] = {

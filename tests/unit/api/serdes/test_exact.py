@@ -303,15 +303,19 @@ ONE_HASH_PAIRS = b",".join(b"[%d,1]" % (number * (2**61 - 1)) for number in rang
         *(b'!{"$%b":[%b]}' % (kind, ONE_HASH) for kind in (b"set", b"frozenset")),
         b'!{"$numpy":["V1000000000",1]}',
         b'!{"$numpy":["O",1]}',
+        b'!{"$Fraction":[1,0]}',
+        b'!{"$UUID":7}',
+        b'!{"$set":[[1]]}',
+        b"!" + b"[" * 100_000,
         b'!{"$numpy":["%b",1]}' % (b"i8," * 100_000),
     ],
 )
 def test_state_of_somebody_else_opens_no_file_and_takes_no_time(data: bytes) -> None:
     began = process_time()
-    with pytest.raises((ValueError, TypeError)) as caught:
+    with pytest.raises(ValueError) as caught:
         exact_value(data)
     assert process_time() - began < 1
-    assert len(str(caught.value)) < 300
+    assert len(str(caught.value)) <= 300
 
 
 class Ports(ps.Aggregate):
