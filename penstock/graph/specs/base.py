@@ -1,4 +1,4 @@
-"""The questions that whoever plans asks an operator, with the answers of most."""
+"""The questions that planners ask an operator, with the usual answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Use: TypeAlias = frozenset[str] | None
 class OperatorSpec:
     """An operator: its stable id, the operators it reads, the serdes of its output, and the stores it uses.
 
-    Whoever plans asks it what it does, and knows no kind of operators: a new kind answers here where it is not as most.
+    Planners ask it what it does, and know no kind of operator: a new kind overrides the answers in which it differs.
     """
 
     operator: ClassVar[str] = ""
