@@ -12,8 +12,8 @@ from penstock.api.time.order import EventTimeOrder
 from penstock.batch.batch import Due
 from penstock.graph.specs import OperatorSpec
 from penstock.runtime.messages.columns import Target
+from penstock.runtime.messages.groups import column_task_store
 from penstock.runtime.operators.base import KeyInEntry, KeyValue, Node, Operator, StageContext, Watch
-from penstock.runtime.operators.columns.groups import column_task_store
 from penstock.runtime.operators.columns.processor import ColumnTaskNode
 from penstock.runtime.order import columns, entries
 from penstock.runtime.order.columns import OrderedColumnsNode

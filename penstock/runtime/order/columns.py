@@ -19,8 +19,8 @@ from penstock.arrays.byte_arrays import ByteArray, Integers
 from penstock.arrays.entries import Entries, Flags
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
 from penstock.runtime.messages.columns import Columns
+from penstock.runtime.messages.groups import AT_ONCE, column_task_store
 from penstock.runtime.operators.base import Firing, Node, StageContext
-from penstock.runtime.operators.columns.groups import AT_ONCE, column_task_store
 from penstock.runtime.operators.columns.processor import ColumnTaskNode
 from penstock.runtime.order import entries
 from penstock.state.stores.columns import ColumnTaskStore

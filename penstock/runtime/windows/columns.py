@@ -28,9 +28,9 @@ from penstock.batch.batch import END_OF_TIME, Batch, Due
 from penstock.graph.aggregation import ColumnAggregates, window_aggregates
 from penstock.graph.specs import WindowSpec
 from penstock.runtime.messages.columns import NOWHERE, Columns, Entry, Target, rows_of
+from penstock.runtime.messages.groups import AT_ONCE, Gathered, Groups, column_task_store
 from penstock.runtime.operators.base import Firings, KeyValue, Node, StageContext
 from penstock.runtime.operators.columns.aggregate import refuse_unfit
-from penstock.runtime.operators.columns.groups import AT_ONCE, Gathered, Groups, column_task_store
 from penstock.runtime.operators.elementwise import locating_row
 from penstock.runtime.windows.node import window_key_bytes
 from penstock.state.stores.columns import ColumnTaskStore

@@ -21,8 +21,8 @@ from penstock.graph.aggregation import UNFIT, ColumnAggregates, column_aggregate
 from penstock.graph.specs import AggregateSpec
 from penstock.runtime.context import Position, failure_in
 from penstock.runtime.messages.columns import NOWHERE, Columns, Entry, Target, encode_column, rows_of
+from penstock.runtime.messages.groups import Gathered, Groups, column_task_store
 from penstock.runtime.operators.base import Firings, KeyInEntry, Node, Operator, StageContext
-from penstock.runtime.operators.columns.groups import Gathered, Groups, column_task_store
 from penstock.runtime.operators.elementwise import locating_row
 
 _NO_KEY = (
