@@ -62,14 +62,14 @@ class Folder:
         _, path = self._open()
         return sorted(info.base_name for info in self._infos(path, recursive=False) if _is_folder(info))
 
-    def files(self) -> list[FoundFile]:
+    def files(self, *, with_empty: bool = False) -> list[FoundFile]:
         """All data files below it. Names that begin with `_` or `.` are ignored, as in Spark, and so is an empty file,
-        which is not complete yet."""
+        which is not complete yet, unless it is asked for."""
         _, base = self._open()
         found = []
         for info in self._below():
             path = info.path[len(base) :].lstrip("/")
-            if info.type == fs.FileType.File and info.size and _is_data(path):
+            if info.type == fs.FileType.File and (info.size or with_empty) and _is_data(path):
                 self._check_inside(info.path)
                 found.append(FoundFile(path, info.size, info.mtime_ns // 1_000_000))
         return found
