@@ -17,6 +17,7 @@ from penstock.errors import ConfigError, CorruptError, NotFoundError, RetryableE
 from penstock.os_errors import explain
 from penstock.system.files.listing import FoundFile
 from penstock.system.rows.confined import leads_out, opened_inside, refused
+from penstock.wording import utc_text
 
 Links: TypeAlias = Literal["inside", "follow"]
 """The links of a folder that are followed: those to other places below it, or all."""
@@ -103,10 +104,9 @@ class Folder:
                 raise CorruptError(f"`{name}` was a file when it was listed, and is none now: put it back as it was")
             if (info.size, info.mtime_ns // 1_000_000) != (file.size_bytes, file.modified_ms):
                 raise CorruptError(
-                    f"`{name}` was changed after it was listed: it had {file.size_bytes:,} bytes, and has "
-                    f"{info.size:,}. A file must be complete when it appears in the folder: write it under a name that "
-                    "begins with `_` or `.`, then rename it. Put the earlier one back, or continue behind it with a "
-                    "startpoint"
+                    f"`{name}` was changed after it was listed: {_difference(file, info)}. A file must be complete "
+                    "when it appears in the folder: write it under a name that begins with `_` or `.`, then rename it. "
+                    "Put the earlier one back, or continue behind it with a startpoint"
                 )
             try:
                 yield system, path
@@ -204,6 +204,14 @@ def partition_values(path: str) -> dict[str, str | None]:
         if equals and name:
             found[unquote(name)] = None if value == _NULL else unquote(value)
     return found
+
+
+def _difference(listed: FoundFile, found: fs.FileInfo) -> str:
+    """In words."""
+    if found.size != listed.size_bytes:
+        return f"it had {listed.size_bytes:,} bytes, and has {found.size:,}"
+    before, after = utc_text(listed.modified_ms), utc_text(found.mtime_ns // 1_000_000)
+    return f"it has its {found.size:,} bytes still, and was last modified at {after}, not at {before}"
 
 
 def _is_data(path: str) -> bool:
