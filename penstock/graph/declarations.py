@@ -69,7 +69,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _Spec = TypeVar("_Spec", bound=OperatorSpec)
 
 
-NAME_RULE = "a name begins with a letter, digit or `_`, and may also hold `-` and `.`"
+NAME_RULE = "a name holds `a` to `z`, `A` to `Z`, digits, `_`, `-` and `.` only, and begins with neither `-` nor `.`"
 
 
 def is_name(text: str) -> bool:
