@@ -266,7 +266,7 @@ class Deaf(ps.StreamTask):
 
 
 def test_a_task_with_timers_defines_on_timer() -> None:
-    """Of a class it is known when the application is built, of a function when it has made a task."""
+    """A class is known when the application is built, a function when it has made a task."""
     for known in (Deaf, partial(Deaf), partial(partial(Deaf))):
         with pytest.raises(ps.ConfigError, match="its task does not define on_timer"):
             runner_of(known)

@@ -102,7 +102,7 @@ def test_what_the_configuration_cannot_write_is_refused_before_anything_is_writt
 
 @pytest.mark.parametrize("write", WRITES)
 def test_a_folder_that_penstock_has_begun_goes_on(room: Room, write: Callable[[FilesSystem], None]) -> None:
-    """Also with files that a commit that died has left, and with files that nobody reads."""
+    """Files that a commit that died has left are no files of others, nor are those that nobody reads."""
     system = room.system(**SCHEMA)
     create(system)
     (room.folder / "_SUCCESS").write_bytes(b"")
