@@ -475,14 +475,14 @@ class TaskApplication(Application):
                 messages are counted and dropped.
 
         Raises:
-            ConfigError: `timers` is not a serde, `timers_at_drain` or `order` is wrong, or a method of the task is a
-                generator or `async def`.
+            ConfigError: `timers` is not a serde, or given for a class without `on_timer`; `timers_at_drain` or `order`
+                is wrong; or a method of the task is a generator or `async def`.
         """
         super().__init__(name)
         check_all(maker(task), f"operator `{_TASK_ID}`")
         self._task = task
         place = timers_place(_TASK_ID, "ps.TaskApplication(..., timers={serde})")
-        self._timers, _ = self._declared.timers(_TASK_ID, place, timers)
+        self._timers, _ = self._declared.timers(_TASK_ID, place, timers, task)
         self._discards_timers = discards(timers_at_drain, timers, "ps.TaskApplication(...)")
         check_order(order, None, "ps.TaskApplication(...)")
         self._order = order

@@ -508,9 +508,9 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
                 keep that name.
 
         Raises:
-            ConfigError: a store is not declared, `task` cannot be called, a serde is not valid, `timers_at_drain` is
-                neither of these or given without `timers`, `order` is none, or `late_to` is no output of the
-                application or given without `order`.
+            ConfigError: a store is not declared, `task` cannot be called, `timers` are given for a class without
+                `on_timer`, a serde is not valid, `timers_at_drain` is neither of these or given without `timers`,
+                `order` is none, or `late_to` is no output of the application or given without `order`.
 
         Example:
             >>> class Changes(ps.StreamTask):

@@ -47,7 +47,7 @@ from penstock.api.time.order import (
     definition_of,
     stores_of,
 )
-from penstock.api.time.timers import TIMERS, AtDrain, discards
+from penstock.api.time.timers import TIMERS, AtDrain, deaf_to_timers, discards
 from penstock.api.time.watermarks import WatermarkPolicy
 from penstock.errors import ConfigError
 from penstock.graph.side_declarations import SideDeclaration, check_side_store, read_only
@@ -69,7 +69,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _Spec = TypeVar("_Spec", bound=OperatorSpec)
 
 
-NAME_RULE = "a name begins with a letter, digit or `_`, and may also hold `-` and `.`"
+NAME_RULE = "a name holds `a` to `z`, `A` to `Z`, digits, `_`, `-` and `.` only, and begins with neither `-` nor `.`"
 
 
 def is_name(text: str) -> bool:
@@ -99,9 +99,15 @@ def time_to_live(what: str, ttl_ms: Duration | None, since: TtlFrom) -> TimeToLi
 
 def may_end(task: Callable[[], StreamTask]) -> bool:
     """True if tasks made by `task` may define `on_end`. A function may always make such tasks."""
+    return _may_define(task, "on_end")
+
+
+def _may_define(task: object, method: str) -> bool:
+    """True if tasks made by `task` may have a method of their own. A function may always make such tasks."""
     while isinstance(task, partial):
         task = task.func
-    return not isinstance(task, type) or getattr(task, "on_end", StreamTask.on_end) is not StreamTask.on_end
+    own = getattr(StreamTask, method)
+    return not isinstance(task, type) or getattr(task, method, own) is not own
 
 
 @contextmanager
@@ -292,12 +298,16 @@ class Declarations:
         self._stores[name] = StoreSpec(name, Bytes(), values, by_column=by_column, writes_once=writes_once)
         return name
 
-    def timers(self, op_id: str, place: SerdePlace, serde: object) -> tuple[Serde[Any] | None, tuple[str, ...]]:
+    def timers(
+        self, op_id: str, place: SerdePlace, serde: object, task: object
+    ) -> tuple[Serde[Any] | None, tuple[str, ...]]:
         """Add the store of an operator's timers, if it has any. Returns the serde of their keys, and the store. Raises
-        ConfigError if `serde` is not a serde."""
+        ConfigError if `serde` is not a serde, or `task` makes tasks that take no timers."""
         if serde is None:
             return None, ()
         keys = place.serde("key", serde, String()).for_store_keys()
+        if not _may_define(task, "on_timer"):
+            raise deaf_to_timers(op_id)
         return keys, (self.own_store(op_id, TIMERS, "timers", f"timers({keys.name})".replace(" ", "")),)
 
     def ordering(
@@ -500,7 +510,7 @@ class Declarations:
 
         def make(i: str) -> ProcessSpec:
             place, default = process_place(f"operator `{i}`"), upstream[0].key_serde
-            of_timers, own = self.timers(i, timers_place(i), timers)
+            of_timers, own = self.timers(i, timers_place(i), timers, task)
             ordering = self.ordering(i, upstream, order, late_to)
             return ProcessSpec(
                 id=i,

@@ -166,6 +166,7 @@ def versioned_name(name: str) -> tuple[int, int, str] | None:
 def _check_name(what: str, name: str) -> str:
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"{what} `{name}` may hold letters, digits, `_`, `.` and `-` only, and begins with a letter, digit or `_`"
+            f"{what} `{name}` may hold `a` to `z`, `A` to `Z`, digits, `_`, `-` and `.` only, and begins with neither "
+            "`-` nor `.`"
         )
     return name

@@ -326,6 +326,8 @@ def _decide(
     with refusals.noted():
         plan_topology(graph, config.task.dead_letter_stream, streams.exactly_once)
     with refusals.noted():
+        streams.check_outputs()
+    with refusals.noted():
         facts = _read_facts(graph, config, streams, startpoints, read_log, request, refusals)
         facts = replace(facts, requests=replace(facts.requests, live=(*facts.requests.live, *more)))
         plan = plan_start(facts, resolver(streams.admins))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from penstock.admin.stream.names import FoundStream, no_stream, open_stream
 from penstock.admin.stream.use import audited_stream
+from penstock.api.messages.unreadable import unreadable_row
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.errors import ConfigError, CorruptError, NotFoundError
 from penstock.runtime.messages.dead_letters import DeadLetter, decode_dead_letter
@@ -19,6 +20,7 @@ from penstock.wording import owned_stream
 
 _CHUNK = 1000
 _SHOWN = 10
+_CORRECT = "correct it in another file, which the job reads as any other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +178,8 @@ class _Replay:
         return self._known.execute("INSERT OR IGNORE INTO places VALUES (?, ?, ?)", place).rowcount > 0
 
     def _record(self, letter: DeadLetter, timestamp: int) -> RawRecord:
+        if letter.unreadable:
+            raise _RefusedError(f"the row at offset {letter.offset} of `{letter.ssp}` could not be read: {_CORRECT}")
         if not letter.repartitioned:
             record = (timestamp, letter.key, letter.value)
             return (*record, letter.headers) if letter.headers else record
@@ -185,7 +189,11 @@ class _Replay:
         found = source.message(letter.ssp, letter.offset)
         if found is None:
             raise _RefusedError(f"the message at offset {letter.offset} of `{letter.ssp}` is no longer there")
-        return found[1:]
+        if (row := unreadable_row(found[3])) is None:
+            return found[1:]
+        if row.data is None:
+            raise _RefusedError(f"{row.reason}: {_CORRECT}")
+        return (found[1], found[2], row.data)
 
     def _input(self, stream: SystemStream) -> _Input:
         if stream not in self._inputs:

@@ -6,6 +6,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from penstock.api.messages.unreadable import unreadable_row
 from penstock.api.serdes.base import Bytes, Serde, String
 from penstock.api.serdes.columns import ColumnSerde
 from penstock.api.serdes.given import given_serde
@@ -18,6 +19,7 @@ from penstock.wording import no_utf8
 
 Part: TypeAlias = Literal["key", "value"]
 
+_ROW_BYTES = 2000
 _SHOWN = 100
 """Characters of a key or value in a message."""
 _SAID = 2000
@@ -101,13 +103,16 @@ class SerdePlace:
         needs: it says nothing about the bytes."""
         if isinstance(error, SystemAwayError):
             raise error
+        if (row := unreadable_row(data)) is not None:
+            _trim(error)
+            return SerdeError(f"{self.name}: {row.reason}{'' if row.data is None else f': {_beginning(row.data)}'}")
         advice = ""
         if self.declaration and isinstance(serde, ColumnSerde) and data.startswith(b"{"):
             advice = (
                 f". If this is the only such {part}, correct what wrote it; otherwise declare the columns with the "
                 "types that these rows have"
             )
-        elif self.declaration and not data.startswith(b"`"):  # with it begins a row that its system could not read
+        elif self.declaration:
             better = "ps.String()" if _is_text(data) and not isinstance(serde, String) else "ps.Bytes()"
             advice = (
                 f". If this is the only such {part}, correct what wrote it; otherwise declare the serde they were "
@@ -119,6 +124,11 @@ class SerdePlace:
         return SerdeError(
             f"{self.name}: {_subject(part, data, key)} cannot be read by {declared(serde)}: {_text(error)}{advice}"
         )
+
+
+def _beginning(data: bytes) -> str:
+    text = data[:_ROW_BYTES].decode("utf-8", "backslashreplace")
+    return text if len(data) <= _ROW_BYTES else f"{text}... ({len(data):,} bytes)"
 
 
 def unstorable(operator: str, part: str, state: object, error: Exception, key: object) -> SerdeError:

@@ -82,3 +82,11 @@ class ExpiredTimer(NamedTuple):
     name: str
     domain: TimeDomain
     firing: TimerFiring = "due"
+
+
+def deaf_to_timers(op_id: str) -> ConfigError:
+    """The error for an operator with timers whose task has no method for them."""
+    return ConfigError(
+        f"operator `{op_id}` is declared with timers, but its task does not define on_timer: define it, or leave out "
+        "`timers`"
+    )

@@ -14,6 +14,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from penstock.admin.stream.tail import Message, StreamTail
 from penstock.api.intermediate import MessageType
+from penstock.api.messages.unreadable import unreadable_row
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import Call, JsonCall, StreamName
 from penstock.cli.shared.output import print_json, stderr_console
@@ -219,7 +220,9 @@ def _text_line(message: Message, kind: MessageType | None = None) -> str:
     where = f"{message.partition}:{message.offset}" + (f" {escaped(message.name, keep='')}" if message.name else "")
     control = f"{kind.name} " if kind else ""  # a user's message is 0
     headers = "".join(f"\t{escaped(name, keep='')}={_shown(value)}" for name, value in message.headers)
-    return f"{where}\t{utc_text(message.timestamp)}\t{_shown(message.key)}\t{control}{_shown(message.value)}{headers}\n"
+    row = unreadable_row(message.value)
+    value = _shown(message.value) if row is None else f"({escaped(row.reason, keep='')}) {_shown(row.data)}"
+    return f"{where}\t{utc_text(message.timestamp)}\t{_shown(message.key)}\t{control}{value}{headers}\n"
 
 
 def _shown(data: bytes | None) -> str:
@@ -233,14 +236,17 @@ def _shown(data: bytes | None) -> str:
 
 def _json_line(message: Message, kind: MessageType | None = None) -> str:
     """`key` and `value` are text or null; other bytes stand as `keyHex`, `valueHex`. A message of an intermediate
-    stream has its `type`, one with headers has `headers`."""
+    stream has its `type`, one with headers has `headers`, and a row that its system could not read `unreadable`, the
+    reason."""
+    row = unreadable_row(message.value)
     fields: dict[str, Any] = {
         "partition": message.partition,
         "offset": message.offset,
         **({} if message.name is None else {"name": message.name}),
         "timestamp": message.timestamp,
         **text_or_hex("key", message.key),
-        **text_or_hex("value", message.value),
+        **text_or_hex("value", message.value if row is None else row.data),
+        **({} if row is None else {"unreadable": row.reason}),
         **({} if kind is None else {"type": kind.name}),
     }
     if message.headers:

@@ -9,6 +9,7 @@ import orjson
 from msgspec import Struct
 
 from penstock.api.messages.headers import Headers
+from penstock.api.messages.unreadable import unreadable_row
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.documents import decode, decoding, text_or_hex
 from penstock.errors import FailedMessage
@@ -30,6 +31,8 @@ class DeadLetter:
     key: bytes | None
     value: bytes | None
     headers: Headers = ()
+    unreadable: bool = False
+    """The message was a row that its system could not read, and of which there is no text."""
 
 
 def encode_dead_letter(
@@ -42,7 +45,10 @@ def encode_dead_letter(
     fired: Mapping[str, object] | None = None,
     headers: Headers = (),
 ) -> bytes:
-    """The value of a dead letter. `fired`: name and time of a firing at the end of input.
+    """The value of a dead letter. A row that its system could not read is there as it is in the file.
+
+    Args:
+        fired: name and time of a firing at the end of input.
 
     Example:
         >>> failed = FailedMessage("local.trips", 0, 7, "k", "task", "ValueError: no", "")
@@ -50,6 +56,10 @@ def encode_dead_letter(
         >>> letter.offset, letter.key, letter.value
         (7, b'k', b'\\xff')
     """
+    reason, lost = failed.reason, False
+    if (row := unreadable_row(value)) is not None:
+        reason = reason if row.reason in reason else f"{row.reason}. {reason}"
+        value, lost = row.data, row.data is None
     return orjson.dumps(
         {
             "stream": failed.stream,
@@ -57,12 +67,13 @@ def encode_dead_letter(
             "offset": failed.offset,
             **({} if identity is None else {"identity": identity}),
             "operator": failed.operator,
-            "reason": failed.reason,
+            "reason": reason,
             "traceback": failed.traceback,
             "repartitioned": repartitioned,
             **text_or_hex("key", key),
             **text_or_hex("value", value),
             **({"headers": [{"name": n, **text_or_hex("value", v)} for n, v in headers]} if headers else {}),
+            **({"unreadable": True} if lost else {}),
             **(fired or {}),
         }
     )
@@ -84,6 +95,7 @@ def decode_dead_letter(data: bytes | None) -> DeadLetter:
             _bytes(written.key, written.keyHex),
             _bytes(written.value, written.valueHex),
             tuple((each.name, _bytes(each.value, each.valueHex)) for each in written.headers),
+            written.unreadable,
         )
 
 
@@ -105,6 +117,7 @@ class _StoredLetter(Struct):
     keyHex: str | None = None  # noqa: N815 - as it is written
     valueHex: str | None = None  # noqa: N815
     headers: list[_StoredHeader] = []
+    unreadable: bool = False
 
 
 def _bytes(text: str | None, digits: str | None) -> bytes | None:

@@ -214,6 +214,14 @@ class JobStreams:
                 )
         return counts
 
+    def check_outputs(self) -> None:
+        """Raise ConfigError if the system of an output says that it cannot be written. The output need not exist."""
+        refusals = Refusals("outputs cannot be written")
+        for stream in self.outputs:
+            with refusals.noted():
+                self.admins[stream.system].check_writable(stream.stream)
+        refusals.check()
+
     def record_limits(self) -> dict[str, RecordLimits]:
         """By exactly-once output, what its stream refuses of a message, if anything. They exist."""
         found = {str(own): self.admins[own.system].record_limits(own.stream) for own in self.exactly_once}

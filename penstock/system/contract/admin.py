@@ -168,6 +168,15 @@ class SystemAdmin(ABC):
         self.partition_count(stream)
         return RecordLimits()
 
+    def check_writable(self, stream: str) -> None:  # noqa: B027
+        """Raise ConfigError if Penstock cannot write to the stream as it is configured, or must not because others
+        write it. The stream need not exist, and nothing is written. A start asks it for each output before it makes
+        anything, and `penstock check` asks it too. By default, nothing is refused.
+
+        Args:
+            stream: its name in this system.
+        """
+
     def set_retention(self, stream: str, retention: StreamRetention) -> int:
         """Change when the stream deletes its oldest messages, and delete the ones that are due now.
 

@@ -27,9 +27,10 @@ from penstock.system.files.folders import Folder
 from penstock.system.files.formats import column_names, numbered_rows
 from penstock.system.files.listing import ROW_BITS, ROW_MASK, FoundFile, Listing, Order, name_order
 from penstock.system.files.listings import Listings
+from penstock.system.files.logs import Logs
 from penstock.system.files.manifests import MANIFESTS, note_partitions, noted_partitions, number_of
+from penstock.system.files.others import check_listed, check_no_others, check_none_ignored
 from penstock.system.files.settings import FilesSettings
-from penstock.system.files.writer import Logs
 from penstock.system.rows.form import RowLimits
 from penstock.wording import counted
 
@@ -54,6 +55,8 @@ class FilesAdmin(SystemAdmin):
         self._logs = Logs(settings)
         self._next_look: dict[str, float] = {}
         self._warned: set[str] = set()
+        self._claimed: set[str] = set()
+        """The streams whose folders Penstock writes, as far as this was made sure."""
 
     def partition_count(self, stream: str) -> int:
         """The first call for a folder begins its listing."""
@@ -87,8 +90,11 @@ class FilesAdmin(SystemAdmin):
         if partitions < 1:
             raise ConfigError(f"stream `{self._settings.name}.{stream}` needs at least 1 partition, not {partitions}")
         with self._lock:
-            self._settings.folder(stream).create()
             listing = self._listings.get(stream)
+            listing.read()
+            if not listing.exists:  # a stream that exists may be asked for again, whoever writes it
+                self._check_no_others(stream)
+            self._settings.folder(stream).create()
             made = listing.begin(partitions, self._settings.order)
             if listing.partitions != partitions:
                 raise IncompatibleError(
@@ -189,13 +195,45 @@ class FilesAdmin(SystemAdmin):
         self._listings.close()
         self._logs.close()
 
-    def fence(self, stream: str, writer: WriterIdentity) -> None:
+    def check_writable(self, stream: str) -> None:
+        with self._lock:
+            self._check_writable(stream)
+
+    def claim(self, stream: str) -> int:
+        """Make the folder one that Penstock writes, before anything else is written to it. Returns the number of the
+        stream's partitions.
+
+        Raises:
+            ConfigError: it has no schema, cannot have the format or the order, or holds files of others.
+            NotFoundError: it does not exist.
+        """
+        with self._lock:
+            return self._claim(stream)
+
+    def _claim(self, stream: str) -> int:
+        self._check_writable(stream)
+        partitions = self._begun(stream).partitions
+        note_partitions(self._logs.folder(stream), partitions)
+        self._claimed.add(stream)
+        return partitions
+
+    def _check_writable(self, stream: str) -> None:
         self._settings.written_format()
         self._settings.schema_of(stream)
+        self._check_no_others(stream)
+
+    def _check_no_others(self, stream: str) -> None:
+        if self._noted_partitions(stream) is None:
+            listing = self._listings.get(stream)
+            listing.read()
+            check_no_others(self._title(stream), self._settings.folder(stream), listing)
+
+    def _title(self, stream: str) -> str:
+        return f"{self._settings.name}.{stream}"
+
+    def fence(self, stream: str, writer: WriterIdentity) -> None:
         with self._lock:
-            partitions = self._begun(stream).partitions
-            note_partitions(self._logs.folder(stream), partitions)
-            for partition in range(partitions):
+            for partition in range(self._claim(stream)):
                 ssp = SystemStreamPartition(self._settings.name, stream, partition)
                 self._logs.get(ssp).append(writer, None, None, 0)
 
@@ -206,6 +244,8 @@ class FilesAdmin(SystemAdmin):
 
     def published(self, stream: str, name: str, slot: int) -> None:
         with self._lock:
+            if stream not in self._claimed:
+                self._check_no_others(stream)
             self._logs.commits(stream).complete(name, slot)
 
     def record_limits(self, stream: str) -> RecordLimits:
@@ -229,6 +269,7 @@ class FilesAdmin(SystemAdmin):
             noted = self._noted_partitions(stream)
             if noted is not None:
                 self._check_order(stream, order)
+                check_none_ignored(self._title(stream), self._settings.folder(stream))
             listing.begin(noted or wanted or _PARTITIONS, order)
         if wanted is not None and wanted != listing.partitions:
             raise IncompatibleError(
@@ -247,6 +288,7 @@ class FilesAdmin(SystemAdmin):
     def _check_order(self, stream: str, order: Order | None) -> None:
         name = self._settings.name
         if order is not None:
+            check_none_ignored(self._title(stream), self._settings.folder(stream))
             raise ConfigError(
                 f"`systems.{name}.order` = {order}, and `{name}.{stream}` is a folder that Penstock writes, whose "
                 "partitions have the order of its commits: read it by a system without `order`, and with another "
@@ -305,6 +347,7 @@ class FilesAdmin(SystemAdmin):
         holds back the later ones."""
         folder, commits = self._settings.folder(stream), self._logs.commits(stream)
         listing.read()
+        check_listed(self._title(stream), folder, listing)
         for partition in range(listing.partitions):
             listed = listing.files[partition]
             log = self._logs.get(SystemStreamPartition(self._settings.name, stream, partition))

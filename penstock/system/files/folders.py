@@ -17,6 +17,7 @@ from penstock.errors import ConfigError, CorruptError, NotFoundError, RetryableE
 from penstock.os_errors import explain
 from penstock.system.files.listing import FoundFile
 from penstock.system.rows.confined import leads_out, opened_inside, refused
+from penstock.wording import utc_text
 
 Links: TypeAlias = Literal["inside", "follow"]
 """The links of a folder that are followed: those to other places below it, or all."""
@@ -62,14 +63,14 @@ class Folder:
         _, path = self._open()
         return sorted(info.base_name for info in self._infos(path, recursive=False) if _is_folder(info))
 
-    def files(self) -> list[FoundFile]:
+    def files(self, *, with_empty: bool = False) -> list[FoundFile]:
         """All data files below it. Names that begin with `_` or `.` are ignored, as in Spark, and so is an empty file,
-        which is not complete yet."""
+        which is not complete yet, unless it is asked for."""
         _, base = self._open()
         found = []
         for info in self._below():
             path = info.path[len(base) :].lstrip("/")
-            if info.type == fs.FileType.File and info.size and _is_data(path):
+            if info.type == fs.FileType.File and (info.size or with_empty) and _is_data(path):
                 self._check_inside(info.path)
                 found.append(FoundFile(path, info.size, info.mtime_ns // 1_000_000))
         return found
@@ -103,10 +104,9 @@ class Folder:
                 raise CorruptError(f"`{name}` was a file when it was listed, and is none now: put it back as it was")
             if (info.size, info.mtime_ns // 1_000_000) != (file.size_bytes, file.modified_ms):
                 raise CorruptError(
-                    f"`{name}` was changed after it was listed: it had {file.size_bytes:,} bytes, and has "
-                    f"{info.size:,}. A file must be complete when it appears in the folder: write it under a name that "
-                    "begins with `_` or `.`, then rename it. Put the earlier one back, or continue behind it with a "
-                    "startpoint"
+                    f"`{name}` was changed after it was listed: {_difference(file, info)}. A file must be complete "
+                    "when it appears in the folder: write it under a name that begins with `_` or `.`, then rename it. "
+                    "Put the earlier one back, or continue behind it with a startpoint"
                 )
             try:
                 yield system, path
@@ -204,6 +204,14 @@ def partition_values(path: str) -> dict[str, str | None]:
         if equals and name:
             found[unquote(name)] = None if value == _NULL else unquote(value)
     return found
+
+
+def _difference(listed: FoundFile, found: fs.FileInfo) -> str:
+    """In words."""
+    if found.size != listed.size_bytes:
+        return f"it had {listed.size_bytes:,} bytes, and has {found.size:,}"
+    before, after = utc_text(listed.modified_ms), utc_text(found.mtime_ns // 1_000_000)
+    return f"it has its {found.size:,} bytes still, and was last modified at {after}, not at {before}"
 
 
 def _is_data(path: str) -> bool:

@@ -23,7 +23,7 @@ from msgspec import Struct
 from penstock.documents import Count, decode
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError
 from penstock.objects.store import ObjectStore
-from penstock.system.files.manifests import MOST_PARTITIONS, Partitions
+from penstock.system.files.manifests import MOST_PARTITIONS, Partitions, is_written
 
 FORMAT = 1
 ORDERED_FORMAT = 2
@@ -188,6 +188,10 @@ class Listing:
         if appended and number % WHOLE_EVERY == 0:
             self._write_whole(number)
         return appended
+
+    def of_others(self) -> list[str]:
+        """The paths that no file of Penstock has."""
+        return [file.path for own in self.files for file in own if not is_written(file.path)]
 
     def place(self, path: str) -> tuple[int, int | None]:
         """The partition of a file, and its number there; (-1, None) if no such file is listed."""

@@ -16,6 +16,7 @@ complete, so are all earlier slots.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Annotated, TypeAlias
@@ -32,6 +33,7 @@ from penstock.system.base import Progress, WriterIdentity
 
 FORMAT = 1
 MANIFESTS = "_penstock"
+_WRITTEN = re.compile(r"part-\d{5,6}-\d{20}-\w+\.[a-z]+")
 MOST_PARTITIONS = 100_000
 Partitions: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MOST_PARTITIONS)]
 
@@ -195,6 +197,11 @@ def noted_partitions(objects: ObjectStore) -> int | None:
         with decoding(f"`{key}` is damaged"):
             return convert(Partitions, int(data))
     return None
+
+
+def is_written(path: str) -> bool:
+    """True if a file of a commit may have this path; False for what others put into the folder."""
+    return _WRITTEN.fullmatch(path) is not None
 
 
 def number_of(path: str) -> int:

@@ -6,60 +6,30 @@ from collections.abc import Iterable, Mapping
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import NotFoundError
-from penstock.objects.open import open_store
-from penstock.objects.store import ObjectStore
 from penstock.system.base import (
     MarkedAtCommit,
     Progress,
     RawRecord,
-    SystemAdmin,
     SystemWriter,
     WriterIdentity,
     WriterTransaction,
     check_may_mark,
 )
 from penstock.system.contract.writer import Marks, Parts
+from penstock.system.files.admin import FilesAdmin
 from penstock.system.files.formats import file_of
 from penstock.system.files.listing import ROW_BITS
-from penstock.system.files.manifests import Commits, PartitionLog, note_partitions
+from penstock.system.files.logs import Logs
+from penstock.system.files.manifests import PartitionLog
 from penstock.system.files.settings import FilesSettings
 from penstock.system.rows.form import row_form, row_value
 from penstock.wording import counted
 
 
-class Logs:
-    """The manifests of partitions, by stream."""
-
-    def __init__(self, settings: FilesSettings) -> None:
-        self._settings = settings
-        self._stores: dict[str, ObjectStore] = {}
-        self._logs: dict[SystemStreamPartition, PartitionLog] = {}
-        self._commits: dict[str, Commits] = {}
-
-    def get(self, ssp: SystemStreamPartition) -> PartitionLog:
-        if ssp not in self._logs:
-            self._logs[ssp] = PartitionLog(self.folder(ssp.stream), ssp)
-        return self._logs[ssp]
-
-    def commits(self, stream: str) -> Commits:
-        if stream not in self._commits:
-            self._commits[stream] = Commits(self.folder(stream))
-        return self._commits[stream]
-
-    def folder(self, stream: str) -> ObjectStore:
-        if stream not in self._stores:
-            self._stores[stream] = open_store(self._settings.folder(stream).url, is_for_others=True)
-        return self._stores[stream]
-
-    def close(self) -> None:
-        while self._stores:
-            self._stores.popitem()[1].close()
-
-
 class FilesWriter(SystemWriter):
     """Appends to folders. The value of a record is a JSON object: a row of the stream's schema."""
 
-    def __init__(self, settings: FilesSettings, admin: SystemAdmin, identity: WriterIdentity | None) -> None:
+    def __init__(self, settings: FilesSettings, admin: FilesAdmin, identity: WriterIdentity | None) -> None:
         self._settings = settings
         self._admin = admin
         self._identity = identity
@@ -105,8 +75,7 @@ class FilesWriter(SystemWriter):
     def _log(self, ssp: SystemStreamPartition) -> PartitionLog:
         known = self._partitions.get(ssp.stream)
         if known is None:
-            known = self._partitions[ssp.stream] = self._admin.partition_count(ssp.stream)
-            note_partitions(self._logs.folder(ssp.stream), known)
+            known = self._partitions[ssp.stream] = self._admin.claim(ssp.stream)
         if ssp.partition >= known:
             raise NotFoundError(f"stream `{ssp.system_stream}` has {counted(known, 'partition')}: there is no `{ssp}`")
         return self._logs.get(ssp)

@@ -8,6 +8,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.api.messages.unreadable import UnreadableRow
 from penstock.columns.given import converted
 from penstock.columns.json_rows import json_value
 from penstock.columns.plain import has_map, is_finite
@@ -22,8 +23,6 @@ COLUMN_ROWS = 1 << 15
 _OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
 _UNREADABLE = (OverflowError, ValueError, KeyError)
 """Errors for a value that Python does not have."""
-_SHOWN = 4096
-"""Characters of a row that cannot be read. The file has the rest."""
 
 
 def fitted_rows(batch: pa.RecordBatch, schema: pa.Schema, columns: Columns, path: str) -> pa.StructArray:
@@ -62,21 +61,23 @@ def _declaration(kind: pa.DataType) -> str:
     return f', pa.timestamp("{kind.unit}"{zone}), and round or convert the times in the application'
 
 
-def failed_row(name: str, place: str, problem: str, text: str = "") -> bytes:
-    """The message in place of a row that cannot be read. No serde of rows takes it, because it is no JSON: it fails as
-    any other message does, or becomes a dead letter, and says where the row is and why.
+def failed_row(name: str, place: str, problem: str, text: str | None = None) -> bytes:
+    """The message in place of a row that cannot be read. No serde of rows takes it: it fails as any other message does,
+    or becomes a dead letter, and says where the row is and why.
 
     Args:
         name: that of the file.
         place: the line or the row.
-        text: the row as it is in the file.
+        text: the row as it is in the file, where it is text.
 
     Example:
-        >>> failed_row("a.csv", "line 9", "it has 1 cell, and the header has 2", "b")
-        b'`a.csv`, line 9: it has 1 cell, and the header has 2: b'
+        >>> from penstock.api.messages.unreadable import unreadable_row
+        >>> row = unreadable_row(failed_row("a.csv", "line 9", "it has 1 cell, and the header has 2", "b"))
+        >>> row.reason, row.data
+        ('`a.csv`, line 9: it has 1 cell, and the header has 2', b'b')
     """
-    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text):,} characters)"
-    return f"`{name}`, {place}: {problem}{': ' * bool(shown)}{shown}".encode("utf-8", "backslashreplace")
+    data = None if text is None else text.encode("utf-8", "surrogateescape")
+    return UnreadableRow(f"`{name}`, {place}: {problem}", data).message()
 
 
 def readable_rows(name: str, batch: pa.RecordBatch, first: int, columns: Columns) -> Iterator[bytes]:

@@ -19,9 +19,8 @@ from penstock.api.task import (
     TaskCoordinator,
     WindowableTask,
 )
-from penstock.api.time.timers import ExpiredTimer, timers_store
+from penstock.api.time.timers import ExpiredTimer, deaf_to_timers, timers_store
 from penstock.batch.batch import NO_WATERMARK, Batch, Due, Ending
-from penstock.errors import ConfigError
 from penstock.graph.specs import OperatorSpec, ProcessSpec
 from penstock.runtime.context import failure_in
 from penstock.runtime.messages.columns import Accept, Push, Target
@@ -77,7 +76,7 @@ class Process(Operator[ProcessSpec]):
             task = self.spec.task()
             check_all(task_methods(_own(task)), f"operator `{op_id}`")
             if timers is not None and not _defines(task, "on_timer"):
-                raise ConfigError(f"operator `{op_id}` is declared with timers, but its task does not define on_timer")
+                raise deaf_to_timers(op_id)
             _run("init", task.init, context)
         except BaseException as error:
             raise failure_in(op_id, error) from error

@@ -31,7 +31,7 @@ ODD = ["", " ", "a b", "-a", "a\n", "a`b", "\udc80", "ä", "*", "a/b", "\x1b[31m
 def test_ids_that_no_operator_has(home: Path) -> None:
     with admin.open_job("flights") as job:
         for odd in ODD:
-            with pytest.raises(ConfigError, match=r"no operator has the id .*a name begins with") as caught:
+            with pytest.raises(ConfigError, match=r"no operator has the id .*a name holds") as caught:
                 admin.drain(job, operators=[odd])
             assert KNOWN in str(caught.value)
             str(caught.value).encode()

@@ -86,3 +86,30 @@ def test_it_needs_no_spark(tmp_path: Path) -> None:
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "0 False"
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"schema": "n BIGINT"}, "Penstock cannot write to `lake.rides`"),
+        ({}, "need a schema"),
+        ({"order": "name", "schema": "n BIGINT"}, "`systems.lake.order` is for inputs"),
+        ({"format": "csv", "schema": "n BIGINT"}, "outputs are Parquet or lines of JSON"),
+    ],
+)
+def test_an_output_that_cannot_be_written(tmp_path: Path, options: dict[str, str], reason: str) -> None:
+    """The start says the same, before it makes anything."""
+    (folder := tmp_path / "lake" / "rides").mkdir(parents=True)
+    (folder / "hour-0.json").write_text('{"n": 1}\n')
+    given = {"samza.factory": "files", "folder": str(tmp_path / "lake"), **options}
+    keys = [part for key, value in given.items() for part in ("-c", f"systems.lake.{key}={value}")]
+    keys += ["-c", "streams.lake.rides.output.guarantee=exactly-once"]
+    text = 'import penstock as ps\napp = ps.StreamApplication("rides")\n'
+    text += (
+        'app.input("lake.rides").send_to(app.output("lake.rides"))\napp.input("local.flights").send_to("lake.new")\n'
+    )
+    text = text.replace('send_to("lake.new")', 'send_to(app.output("lake.new"))')
+    error = call("check", written(tmp_path, text), *keys, status=2)[1]
+    assert reason in error
+    assert ("lake.new" in error) == (reason == "need a schema")
+    assert [each.name for each in (tmp_path / "lake").rglob("*")] == ["rides", "hour-0.json"]

@@ -228,3 +228,23 @@ def test_the_stream_of_a_job_alone_takes_none(home: Home) -> None:
         admin.own("other", "job counts, changelog of store `counts`")
     _, error = call("stream", "replay", "dead", "--to", "other", status=2)
     assert "that only its owner writes" in error
+
+
+@pytest.mark.parametrize("schema", [(), ("-c", "systems.lake.schema=n BIGINT")])
+def test_an_input_that_others_write_takes_none(home: Home, tmp_path: Path, schema: tuple[str, ...]) -> None:
+    """Nothing is written to its folder: it stays the input that it was. The letters go to another stream."""
+    (folder := tmp_path / "lake" / "rides").mkdir(parents=True)
+    (folder / "hour-0.csv").write_bytes(b"n\n1\n")
+    lake = ("-c", "systems.lake.samza.factory=files", "-c", f"systems.lake.folder={tmp_path / 'lake'}")
+    failed = FailedMessage("lake.rides", 0, 0, "k", "count", "ValueError: no", "")
+    call("stream", "create", "letters", "--partitions", "1")
+    with closing(home.system.writer(None)) as writer:
+        letter = encode_dead_letter(failed, None, b'{"n":1}', repartitioned=False)
+        writer.append(SystemStreamPartition("local", "letters", 0), [(7, None, letter)])
+    error = " ".join(call("stream", "replay", "letters", *lake, *schema, status=2)[1].split())
+    assert ("Penstock cannot write to `lake.rides`" if schema else "need a schema") in error
+    if schema:
+        assert "--to STREAM" in error
+    assert [each.name for each in folder.rglob("*")] == ["hour-0.csv"]
+    done = call_json("stream", "replay", "letters", "--to", "local.other", *lake)
+    assert done["messages"] == {"local.other": 1}

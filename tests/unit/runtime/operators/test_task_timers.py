@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import orjson
@@ -265,8 +266,17 @@ class Deaf(ps.StreamTask):
 
 
 def test_a_task_with_timers_defines_on_timer() -> None:
+    """A class is known when the application is built, a function when it has made a task."""
+    for known in (Deaf, partial(Deaf), partial(partial(Deaf))):
+        with pytest.raises(ps.ConfigError, match="its task does not define on_timer"):
+            runner_of(known)
+        with pytest.raises(ps.ConfigError, match="its task does not define on_timer"):
+            ps.TaskApplication("b", known, timers=ps.String())
+    runner = runner_of(lambda: Deaf())
     with pytest.raises(ps.UserCodeError, match="its task does not define on_timer"):
-        runner_of(Deaf).input("m.in", [1]).run()
+        runner.input("m.in", [1]).run()
+    app = ps.StreamApplication("a")
+    app.input("m.in").process(Deaf, id="t")
 
 
 def test_timers_take_a_serde() -> None:

@@ -6,6 +6,7 @@ import bz2
 import gzip
 import io
 import json
+import os
 import random
 import re
 from collections.abc import Callable
@@ -239,11 +240,28 @@ def test_files_that_change_or_go(room: Room, caplog: pytest.LogCaptureFixture) -
     path = room.put("a.json", jsonl(numbered(0, 6)))
     with pytest.raises(CorruptError, match=r"a.json` was changed after it was listed: .* Put the earlier one back"):
         room.rows(ends)
+    sizes = [len(jsonl(numbered(0, count))) for count in (5, 6)]
+    with pytest.raises(CorruptError, match=r"it had {:,} bytes, and has {:,}\.".format(*sizes)):
+        room.rows(ends)
     assert room.ends() == ends
     assert "1 file changed after being listed, and will not be read again: a.json" in caplog.text
     path.unlink()
     with pytest.raises(NotFoundError, match=r"a.json` is gone. It is listed, and was not read to its end"):
         room.rows(ends)
+
+
+@pytest.mark.parametrize(
+    ("modified_ms", "after"),
+    [(1_699_999_999_000, "2023-11-14T22:13:19.000Z"), (1_700_000_000_001, "2023-11-14T22:13:20.001Z")],
+)
+def test_a_file_of_the_same_size_that_was_written_again(room: Room, modified_ms: int, after: str) -> None:
+    path = room.put("a.json", b'{"n":1}')
+    ends = room.ends(partitions=1)
+    os.utime(path, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
+    with pytest.raises(CorruptError) as error:
+        room.rows(ends)
+    times = f"was last modified at {after}, not at 2023-11-14T22:13:20.000Z"
+    assert f"it has its 7 bytes still, and {times}" in str(error.value)
 
 
 def test_files_that_cannot_be_read(room: Room) -> None:

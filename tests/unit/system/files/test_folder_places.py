@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 import yaml
 
@@ -92,10 +93,65 @@ def test_declared_types_read_a_folder_of_csv_and_bad_rows_are_dead_letters(
     assert {row["user"]: row["amount"] for row in jobs.messages("out")} == expected
     reasons = {letter["value"]: letter["reason"] for letter in jobs.messages("dead")}
     short = "`a.csv`, line 9: it has 1 cell, and the header has 2: b"
-    assert set(reasons) == {short, '{"user":"c","amount":"x"}', '{"user":"k","amount":"no"}'}
+    assert short in reasons["b"]
+    assert set(reasons) == {"b", '{"user":"c","amount":"x"}', '{"user":"k","amount":"no"}'}
     assert all("amount" in reason or short in reason for reason in reasons.values())
     assert not any("ps.String()" in reason for reason in reasons.values()), "that is no way out"
     assert "(a.csv:7, line 9)" in caplog.text or "(c.json:1, line 3)" in caplog.text
+
+
+BAD = [
+    b"b",
+    b"5",
+    b"{}",
+    b"c,1,2",
+    b'"v\n""w""",1,2',
+    b"d,\xff",
+    b"x" * 10_000,
+    "é,1,2".encode(),
+    b"n\0,1,2",
+    b"`a`: line 1",
+]
+"""Rows that are no rows of two columns of text."""
+
+
+@pytest.mark.parametrize("serde", [ps.Json(), ps.Columns(SCHEMA)])
+def test_a_dead_letter_has_the_row_as_it_is_in_the_file_and_so_has_its_replay(jobs: Jobs, serde: Any) -> None:
+    """Whatever the row is, and also a value that would be a message by itself. The reason is beside it."""
+    app = ps.StreamApplication("amounts")
+    app.input("in.rides", value=serde).send_to(app.output("local.out", value=ps.Json()))
+    (jobs.folder / "a.csv").write_bytes(b"user,amount\ngood,1.5\n" + b"\n".join(BAD) + b"\nlast,2.5\n")
+    jobs.run(app, **DEAD)
+    assert [row["user"] for row in jobs.messages("out")] == ["good", "last"]
+    letters = jobs.messages("dead")
+    found = [bytes.fromhex(each["valueHex"]) if "valueHex" in each else each["value"].encode() for each in letters]
+    assert sorted(found) == sorted(BAD)
+    assert all("`a.csv`, line " in each["reason"] and "\0unreadable" not in each["reason"] for each in letters)
+    call("stream", "create", "bad", "--partitions", "2", *jobs.options())
+    call("stream", "replay", "dead", "--to", "local.bad", *jobs.options())
+    shown = [json.loads(line) for line in call("stream", "tail", "bad", "--json", *jobs.options())[0].splitlines()]
+    values = [bytes.fromhex(each["valueHex"]) if "valueHex" in each else each["value"].encode() for each in shown]
+    assert sorted(values) == sorted(BAD)
+    rows = [
+        json.loads(line)
+        for line in call("stream", "tail", "in.rides", "--json", "--from-beginning", *jobs.options())[0].splitlines()
+    ]
+    assert sum("it has" in each.get("unreadable", "") for each in rows) == len(BAD) - 1, "one is not UTF-8"
+
+
+def test_a_row_without_a_text_is_not_replayed(jobs: Jobs) -> None:
+    """One of Parquet: its dead letter has the reason, and no value."""
+    table = pa.table({"user": ["a", "b"], "amount": [1.0, float("nan")]})
+    pa.parquet.write_table(table, jobs.folder / "a.parquet")
+    app = ps.StreamApplication("amounts")
+    app.input("in.rides", value=ps.Json()).send_to(app.output("local.out", value=ps.Json()))
+    jobs.run(app, **DEAD)
+    (letter,) = jobs.messages("dead")
+    assert (letter["value"], letter["unreadable"]) == (None, True)
+    assert "`a.parquet`, row 1" in letter["reason"]
+    error = " ".join(call("stream", "replay", "dead", "--to", "local.large", *jobs.options(), status=1)[1].split())
+    assert "could not be read: correct it in another file" in error
+    assert jobs.messages("large") == []
 
 
 @pytest.mark.parametrize(
