@@ -144,7 +144,7 @@ _FEW_KEYS_BYTES = 1 << 13
 _SHORTEST_NUMBER = 15
 """Numbers of fewer characters, with exponents too, have the hash of few others."""
 _NUMBERS = re.compile(r"-?[\d._]+(?:[eE][+-]?[\d_]+)?")
-"""Also decimals, which may have `_` and digits of other scripts in a text."""
+"""Numbers in a text, decimals too: these may have `_` and digits of other scripts."""
 _ESCAPES = re.compile(r"\\u([0-9a-fA-F]{4})")
 """A digit may be written so, in a text that becomes a number."""
 _UUIDS = re.compile(r"\b[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}\b")
