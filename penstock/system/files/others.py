@@ -31,7 +31,7 @@ def check_no_others(title: str, folder: Folder, listing: Listing) -> None:
     raise ConfigError(
         f"Penstock cannot write to `{title}`: its folder `{folder.url}` {what} {counted(len(paths), 'file')} that "
         f"Penstock has not written ({_shown(paths)}), and is read as it is. Nothing was written. Name another stream, "
-        "whose folder is empty or does not exist; dead letters are replayed into it with --to STREAM"
+        "whose folder is empty or does not exist; `penstock stream replay --to STREAM` puts dead letters there"
     )
 
 
@@ -47,7 +47,7 @@ def check_none_ignored(title: str, folder: Folder) -> None:
         raise IncompatibleError(
             f"`{title}` is a folder that Penstock writes, whose readers get what its manifests name, and "
             f"`{folder.url}` holds {counted(len(others), 'file')} of others as well ({_shown(others)}), which nobody "
-            "would get. Move these to a folder of their own, and read that one. Or, if you need nothing of what "
+            "would get. Move these to another folder, and read it there. Or, if you need nothing of what "
             f"Penstock wrote there, delete `{MANIFESTS}` and the files `part-*` that it names"
         )
 

@@ -197,8 +197,14 @@ def test_how_long_a_table_keeps_its_history_may_change() -> None:
         check_layout(record, table_layout("other", 7), 0)
 
 
+class Timed(ps.StreamTask):
+    def on_timer(
+        self, timer: ps.ExpiredTimer, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
+    ) -> None: ...
+
+
 def timers_layout(timers: ps.Serde[Any] | None) -> dict[str, str]:
-    app = ps.TaskApplication("timers", ps.StreamTask, timers=timers)
+    app = ps.TaskApplication("timers", Timed, timers=timers)
     app.store("counts")
     app.input("local.events")
     return store_layout(app.graph())

@@ -63,6 +63,7 @@ System.signs
 System.takes_root
 System.writer(identity)
 SystemAdmin()
+SystemAdmin.check_writable(stream)
 SystemAdmin.close()
 SystemAdmin.compact(offsets, writer, min_dirty_ratio=0.0, dry_run=False)
 SystemAdmin.compaction(stream)

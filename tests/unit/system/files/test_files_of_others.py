@@ -134,7 +134,7 @@ def test_a_folder_with_both_is_refused_to_readers(room: Room, order: dict[str, s
     with pytest.raises(IncompatibleError, match="holds 1 file of others as well") as refused:
         room.ends(**new)
     assert "`day=1/hour-0.csv`" in str(refused.value)
-    assert "Move these to a folder of their own" in str(refused.value)
+    assert "Move these to another folder" in str(refused.value)
     assert not (room.home / "others").exists() or not list((room.home / "others").rglob("log/*"))
     (room.folder / "day=1" / "hour-0.csv").unlink()
     if not order:

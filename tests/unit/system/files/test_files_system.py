@@ -21,6 +21,7 @@ import pyarrow.parquet
 import pytest
 from pyarrow import fs
 
+from penstock.api.messages.unreadable import UnreadableRow, unreadable_row
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.startpoint import StartpointSpecific
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError, RetryableError
@@ -143,13 +144,21 @@ def test_values_as_json(room: Room) -> None:
     ]
 
 
+def reason(data: bytes) -> str:
+    """Why a row could not be read."""
+    row = unreadable_row(data)
+    assert row is not None
+    assert row.data is None
+    return row.reason
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), [1.0, float("-inf")], {"a": [None, float("nan")]}])
 def test_numbers_that_json_does_not_have_are_failed_messages_by_row_and_kept_by_column(room: Room, value: Any) -> None:
     data = parquet([{"x": None}, {"x": value}, {"x": None}])
     room.put("a.parquet", data)
     rows = [message[3] or b"" for own in room.rows(room.ends()).values() for message in own]
     assert rows[::2] == [b'{"x":null}'] * 2
-    assert rows[1].startswith(b"`a.parquet`, row 1, counted from 0: the column `x` has a NaN or an infinity")
+    assert reason(rows[1]).startswith("`a.parquet`, row 1, counted from 0: the column `x` has a NaN or an infinity")
     schema = pyarrow.parquet.read_schema(io.BytesIO(data))
     file = SourceFile(fs.LocalFileSystem(), str(room.folder / "a.parquet"), "a.parquet", "a.parquet", {})
     (found,) = read_columns(file, 0, schema, 10)
@@ -190,7 +199,7 @@ def test_a_time_that_python_does_not_have_is_one_failed_message(
     assert [json.loads(rows[0]), json.loads(rows[-1])] == good
     for number, row in enumerate(rows[1:-1], 1):
         begin = f"`day=1/a.parquet`, row {number}, counted from 0: the column `t` has a time beyond"
-        assert row.decode().startswith(begin)
+        assert reason(row).startswith(begin)
         with pytest.raises(json.JSONDecodeError):
             json.loads(row)
 
@@ -201,8 +210,8 @@ def test_text_of_parquet_that_is_not_utf_8_is_one_failed_message(room: Room) -> 
     pa.parquet.write_table(pa.table({"t": text}), sink)
     room.put("a.parquet", bytes(sink.getvalue()))
     rows = [message[3] for own in room.rows(room.ends()).values() for message in own]
-    failed = b"`a.parquet`, row 1, counted from 0: the column `t` has text that is not UTF-8"
-    assert rows == [b'{"t":"a"}', failed, b'{"t":"b"}']
+    failed = UnreadableRow("`a.parquet`, row 1, counted from 0: the column `t` has text that is not UTF-8", None)
+    assert rows == [b'{"t":"a"}', failed.message(), b'{"t":"b"}']
 
 
 def test_partition_columns(room: Room) -> None:
@@ -375,7 +384,7 @@ def test_times_of_day_keep_their_digits_and_maps_their_keys(room: Room) -> None:
         {"t": "23:59:59.999999999", "m": {}},
         {"t": "00:00:00.000001", "m": None},
     ]
-    assert rows[3] == b"`a.parquet`, row 3, counted from 0: a map has a key twice"
+    assert reason(rows[3]) == "`a.parquet`, row 3, counted from 0: a map has a key twice"
 
 
 def test_nested_nanoseconds_are_no_rows(room: Room) -> None:
@@ -385,7 +394,8 @@ def test_nested_nanoseconds_are_no_rows(room: Room) -> None:
     room.put("a.parquet", bytes(sink.getvalue()))
     rows = [message[3] or b"" for own in room.rows(room.ends()).values() for message in own]
     assert rows[0] == b'{"t":["1970-01-01T00:00:00"]}'
-    assert rows[1].startswith(b"`a.parquet`, row 1, counted from 0: the column `t` has nested times with nanoseconds")
+    begin = "`a.parquet`, row 1, counted from 0: the column `t` has nested times with nanoseconds"
+    assert reason(rows[1]).startswith(begin)
 
 
 @pytest.mark.parametrize("kind", [pa.date32(), pa.time64("us"), pa.duration("us"), pa.int64(), pa.string()], ids=str)
