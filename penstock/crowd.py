@@ -1,4 +1,4 @@
-"""Connections of callers that are not known yet: few at a time, whoever opens how many."""
+"""Connections of callers that are not known yet: few at a time, however many a host opens."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Crowd(Generic[K]):
 
 
 def _host(address: str) -> object:
-    """Whoever has one address of IPv6 has all others of its network of 64 bits, and whoever is on this host has every
-    loopback address."""
+    """The host of an address. All addresses of an IPv6 network of 64 bits count as one host, and so do all loopback
+    addresses: a user of one of them can use the others."""
     found = plain_address(address)
     if found.is_loopback:
         return "this host"

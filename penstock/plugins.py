@@ -3,7 +3,6 @@ well: what Penstock brings is found in the same way as a class of a user."""
 
 from __future__ import annotations
 
-import functools
 from importlib import import_module
 from typing import Any
 
@@ -25,9 +24,12 @@ HOSTS = {"spark": "penstock.spark.job.launch:run_application"}
 """The functions that run an application."""
 
 
-@functools.cache
 def load(place: str) -> Any:
-    """The object at `module:attribute`. Raises whatever the import of the module raises, and AttributeError.
+    """The object at `module:attribute`, as its module has it now: a program may have reloaded that.
+
+    Raises:
+        AttributeError: the module has no such attribute.
+        Exception: the module cannot be imported.
 
     Example:
         >>> load("collections:Counter")

@@ -16,7 +16,7 @@ HeadersLike: TypeAlias = Mapping[str, bytes | str | None] | Iterable[tuple[str, 
 OWN = "penstock."
 """Names that begin so are Penstock's own; applications neither give nor get them."""
 UNREADABLE: Final[Headers] = ((f"{OWN}unreadable", None),)
-"""Stands for the headers of a message that was read, if they cannot be: a name of theirs is not UTF-8. Such a message
+"""In place of the headers of a message, one of which has a name that is not UTF-8. Such a message
 fails. Nobody outside can send this, because readers leave out Penstock's own names."""
 _DECODER = msgspec.msgpack.Decoder(Headers)
 

@@ -14,7 +14,7 @@ class UnreadableRow(NamedTuple):
     reason: str
     """Says where it is and why."""
     data: bytes | None
-    """The row as it is in the file; None if it has no text of its own there."""
+    """The row as it is in the file; None if the format has no text of a row."""
 
     def message(self) -> bytes:
         """The bytes of the message.
@@ -29,7 +29,7 @@ class UnreadableRow(NamedTuple):
 
 
 def unreadable_row(data: bytes | None) -> UnreadableRow | None:
-    """The row that a message stands for; None for any other message."""
+    """The unreadable row in the bytes of a message; None if the message is another one."""
     if data is None or not data.startswith(_MARK):
         return None
     reason, has_data, own = data.removeprefix(_MARK).partition(b"\0")

@@ -77,7 +77,7 @@ class Container:
         """The epoch that is being left: its counters are not in the past yet."""
         self._cancel_restore = threading.Event()
         self._open_lock = threading.Lock()
-        self._standbys = KeptStores(incarnation)
+        self._kept_stores = KeptStores(incarnation)
         self._of: tuple[str, JobConfig] | None = None
         """The job of the present epoch, and its configuration."""
 
@@ -104,7 +104,7 @@ class Container:
         try:
             self._leave(shutdown_s)
             if (package.job_uid, package.config) != self._of:
-                self._standbys.keep_only(())  # another run: what is open was made by other rules
+                self._kept_stores.keep_only(())  # another run: what is open was made by other rules
                 self._of = package.job_uid, package.config
             self._cancel_restore = cancelled = threading.Event()
             with self._lock:
@@ -114,7 +114,7 @@ class Container:
                 self.container,
                 identity.epoch,
                 len(request.tasks),
-                kept_stores=self._standbys,
+                kept_stores=self._kept_stores,
                 clock=self._clock,
             )
             try:
@@ -123,7 +123,7 @@ class Container:
                 resources.close()
                 raise
             epoch = Epoch(resources, request, cancelled, report)
-            self._standbys.drop_kept()
+            self._kept_stores.drop_kept()
             with self._lock:
                 self._epoch = epoch
             return epoch
@@ -188,7 +188,7 @@ class Container:
 
     def close(self) -> None:
         self._leave(_CLOSE_SECONDS, keep=False)
-        self._standbys.close()
+        self._kept_stores.close()
 
     def _leave(self, deadline_s: float, *, keep: bool = True) -> None:
         with self._lock:

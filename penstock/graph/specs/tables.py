@@ -46,14 +46,12 @@ class SendToTableSpec(OperatorSpec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableJoinSpec(OperatorSpec):
-    """Joins each message with the table's value of its key."""
+class TableReaderSpec(OperatorSpec):
+    """Looks into a table, under the keys of its messages."""
 
-    operator = "penstock.runtime.operators.join_table:JoinTable"
     needs_task = True
 
     table: str
-    function: Callable[[Any, Any], Any]
     kind: TableJoinKind
 
     @property
@@ -63,54 +61,41 @@ class TableJoinSpec(OperatorSpec):
     @property
     def reads_table(self) -> str:
         return self.table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableJoinSpec(TableReaderSpec):
+    """Joins each message with the table's value of its key."""
+
+    operator = "penstock.runtime.operators.join_table:JoinTable"
+
+    function: Callable[[Any, Any], Any]
 
     def callbacks(self) -> Iterator[Callback]:
         yield Callback("the function", self.function)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableColumnsSpec(OperatorSpec):
+class TableColumnsSpec(TableReaderSpec):
     """Adds columns of a table to each message, by its key."""
 
     operator = "penstock.runtime.operators.columns.table:TableColumns"
-    needs_task = True
 
-    table: str
     columns: tuple[str, ...]
-    kind: TableJoinKind
     message_serde: ColumnSerde
     message_key: Serde[Any]
 
-    @property
-    def works_by_key(self) -> bool:
-        return True
-
-    @property
-    def reads_table(self) -> str:
-        return self.table
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TemporalJoinSpec(OperatorSpec):
+class TemporalJoinSpec(TableReaderSpec):
     """Joins each message with the table's value of its key as of the message's event time."""
 
     operator = "penstock.runtime.operators.temporal_join:TemporalJoin"
-    needs_task = True
     sends = True  # messages that are late
 
-    table: str
     function: Callable[[Any, Any], Any]
-    kind: TableJoinKind
     message_serde: Serde[Any]
     late_to: SystemStream | None = None
-
-    @property
-    def works_by_key(self) -> bool:
-        return True
-
-    @property
-    def reads_table(self) -> str:
-        return self.table
 
     @property
     def waits_for_table(self) -> str:

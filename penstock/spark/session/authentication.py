@@ -1,5 +1,5 @@
 """Who may talk to Spark. Its ports take tasks and give away broadcasts, and with them code and the secrets of a run:
-without `spark.authenticate`, whoever reaches them can run code as the job's user."""
+without `spark.authenticate`, everybody who reaches them can run code as the job's user."""
 
 from __future__ import annotations
 
