@@ -27,11 +27,11 @@ def chosen_mode(mode: int) -> int | None:
 
 
 def open_lock(path: str | os.PathLike[str], *, for_writers: bool = False) -> int:
-    """A descriptor of the file of a lock, which is made if there is none. Nobody else can read it: whoever can read a
-    file can lock it, and stop all who wait for the lock.
+    """A descriptor of the file of a lock, which is made if there is none. Nobody else can read it: a user who can read a
+    file can lock it, and hold up every process that waits for the lock.
 
     Args:
-        for_writers: other users may take the lock who may write by the user's umask, and none who may only read.
+        for_writers: other users who may write, by the user's umask, may take the lock. Those who may only read cannot.
 
     Raises:
         OSError: the file belongs to somebody else, or the folder cannot be written.

@@ -41,8 +41,8 @@ def dashboard(
     """Serve a page on which people look at jobs, until Ctrl-C.
 
     The page shows whether a job keeps up and what holds it back, its graph, inputs, batches, commits, stores and
-    errors, running or not. It can stop and drain a job and set startpoints. Who opens it needs the token in the
-    address that this command prints. PENSTOCK_DASHBOARD_TOKEN sets the token, which then is not printed.
+    errors, running or not. It can stop and drain a job and set startpoints. It asks for the token in the address
+    that this command prints. PENSTOCK_DASHBOARD_TOKEN sets the token, which then is not printed.
     """
     from penstock.admin.jobs import open_all_jobs
     from penstock.dashboard.server import Dashboard

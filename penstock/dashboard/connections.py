@@ -10,7 +10,7 @@ from penstock.dashboard.access import RawHeaders
 CONNECTIONS = 100
 """Places kept for connections that have sent the token. Further ones are treated like strangers'."""
 STRANGERS = 200
-"""Connections that have not. A new one takes the place of the oldest: who has the token sends it at once."""
+"""Connections that have not. A new one takes the place of the oldest: a client that has the token sends it at once."""
 AT_ONCE = 25
 """Connections that are taken in one turn of the server's loop. A token that comes at once is read within three turns,
 before so many have come that its connection is the oldest."""

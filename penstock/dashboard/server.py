@@ -162,7 +162,7 @@ class Dashboard:
 
     @property
     def printed_url(self) -> str:
-        """The address for the eyes of who starts the server, and for no log. Who has chosen a token knows it."""
+        """The address for a terminal, and for no log. It has the token, unless the user has chosen that."""
         return self.url if self._is_chosen else self.url_with_token
 
     def close(self, *, wait: bool = True) -> None:

@@ -32,7 +32,7 @@ class FileObjectStore(ObjectStore):
     A put writes a temporary file in the object's folder, syncs it, links it to its name (which fails if the name
     is taken) and syncs the folder, and before it the folders it made. A conditional replace compares and renames
     under an exclusive `flock` on a file of the key's first folder, held for microseconds; nothing else waits for that
-    lock but `delete`, and nobody can take it who may not write. Every temporary file is locked by its writer while the
+    lock but `delete`, and only users who may write can take it. Every temporary file is locked by its writer while the
     writer lives, so that a listing removes those of dead processes and only those. The file system must have hard
     links.
 
@@ -256,7 +256,7 @@ def _locked_file(path: Path, *, is_for_others: bool) -> int | None:
 
 
 def _remove_lock(path: Path) -> None:
-    """Remove the lock of a folder that has nothing else; whoever waits for it finds out that it is gone."""
+    """Remove the lock of a folder that has nothing else. A process that waits for it finds out that it is gone."""
     if os.listdir(path.parent) == [path.name] and (descriptor := _locked_file(path, is_for_others=False)) is not None:
         path.unlink()
         os.close(descriptor)

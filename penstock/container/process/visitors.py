@@ -87,8 +87,8 @@ class Visitors:
             self._since.setdefault(peer, now)
 
     def _unwanted(self, now: float) -> list[Peer]:
-        """The strangers to end, of those that were seen before: who has just come may be admitted before the next
-        look."""
+        """The strangers to end, of those that were seen before: one that has just come may be admitted before the
+        next look."""
         found = []
         for peer, since in self._since.items():
             if peer in self._ended:
