@@ -27,8 +27,8 @@ def chosen_mode(mode: int) -> int | None:
 
 
 def open_lock(path: str | os.PathLike[str], *, for_writers: bool = False) -> int:
-    """A descriptor of the file of a lock, which is made if there is none. Nobody else can read it: a user who can read a
-    file can lock it, and hold up every process that waits for the lock.
+    """A descriptor of the file of a lock, which is made if there is none. Nobody else can read it: a user who can
+    read a file can lock it, and hold up every process that waits for the lock.
 
     Args:
         for_writers: other users who may write, by the user's umask, may take the lock. Those who may only read cannot.

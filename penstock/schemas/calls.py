@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
+
+from penstock.http_hosts import is_loopback
 
 T = TypeVar("T")
 
@@ -118,16 +119,9 @@ def plain_credentials(options: Mapping[str, str]) -> str | None:
     has_any = any(name.startswith(("basic.auth.user", "bearer.auth.")) for name in options)
     for url in options.get("url", "").split(","):
         place = urlsplit(url.strip())
-        if place.scheme == "http" and (has_any or place.password) and not _is_loopback(place.hostname or ""):
+        if place.scheme == "http" and (has_any or place.password) and not is_loopback(place.hostname or ""):
             return place.netloc.rpartition("@")[2]
     return None
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _read(response: Any) -> None:
