@@ -11,9 +11,9 @@ from penstock.checkpoint.versions.v2 import VERSION as V2
 from penstock.config.model import JobConfig
 from penstock.config.settings import StoreSettings, StreamSettings
 from penstock.errors import ConfigError
+from penstock.graph.side_declarations import side_input_of
 from penstock.graph.specs import ApplicationGraph
 from penstock.refusals import Refusals
-from penstock.side.plan import side_input_of, side_streams
 
 _OF_INPUTS = (
     StreamSettings.offset_default,
@@ -85,7 +85,7 @@ def _configured_side_inputs(graph: ApplicationGraph, config: JobConfig) -> Itera
                 "columns"
             )
     inputs = {op.stream for op in graph.inputs}
-    for stream, specs in side_streams(graph).items():
+    for stream, specs in graph.side_streams().items():
         for key in _OF_INPUTS:
             name = key.full(str(stream))
             if stream not in inputs and name in config.origins:
@@ -99,7 +99,7 @@ def _configured_side_inputs(graph: ApplicationGraph, config: JobConfig) -> Itera
 def _skipped_losses(graph: ApplicationGraph, config: JobConfig) -> Iterator[ConfigError]:
     """Losses of a stream that is no input should be skipped, and the job needs all of it."""
     inputs = {op.stream for op in graph.inputs}
-    used = {op.stream for op in graph.intermediates} | {spec.stream for spec in graph.outputs} | {*side_streams(graph)}
+    used = {op.stream for op in graph.intermediates} | {spec.stream for spec in graph.outputs} | {*graph.side_streams()}
     used |= {config.store(spec.name).changelog for spec in graph.written_stores}
     for stream in sorted(used - inputs):
         name = StreamSettings.on_data_loss.full(str(stream))

@@ -28,7 +28,7 @@ from penstock.graph.keyed import check_keys
 from penstock.graph.specs import ApplicationGraph
 from penstock.graph.topology import Topology, plan_topology
 from penstock.job.identity import known_uid, settle
-from penstock.job.owned_streams import OwnedStreams
+from penstock.job.owned_streams import OwnedStreams, owner_of_intermediates
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
 from penstock.outbox.unpublished import OwedOutput, Unpublished
@@ -64,7 +64,6 @@ from penstock.start.streams.owed import (
 )
 from penstock.start.streams.patterns import with_matches
 from penstock.state.admins import BackendAdmins
-from penstock.state.backends.changelog_stream.owner import owner_of_intermediates
 from penstock.system.base import PartitionOffsets, System, WriterIdentity
 from penstock.wire.package import JobPackage
 from penstock.wire.protocol import Markers

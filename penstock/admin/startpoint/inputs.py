@@ -17,7 +17,8 @@ from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError
-from penstock.side.plan import side_input_of, with_side_inputs
+from penstock.graph.side_declarations import side_input_of
+from penstock.side.plan import with_side_inputs
 from penstock.start.facts import resolver
 from penstock.start.positions import start_positions
 from penstock.start.startpoints.decide import Candidates, JobInputs, StartDecision, decide_start

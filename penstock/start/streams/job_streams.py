@@ -22,10 +22,10 @@ from penstock.errors import (
     PenstockError,
     SystemAwayError,
 )
+from penstock.graph.side_declarations import side_input_of
 from penstock.graph.specs import ApplicationGraph
 from penstock.job.owned_streams import OwnedStreams
 from penstock.refusals import Refusals
-from penstock.side.plan import side_input_of, side_streams
 from penstock.start.streams.grouping import Grouping, group_inputs
 from penstock.start.streams.patterns import matching, own_streams
 from penstock.system.base import PartitionOffsets, RecordLimits, System, SystemAdmin
@@ -86,7 +86,7 @@ class JobStreams:
         refusals = Refusals("the streams of the application are refused")
         refusals.note_all(_shared(graph, config, outputs))
         refusals.note_all(_shared_intermediates(intermediates, dead_letter, changelogs))
-        names = {stream.system for stream in (*inputs, *outputs, *changelogs, *intermediates, *side_streams(graph))}
+        names = {stream.system for stream in (*inputs, *outputs, *changelogs, *intermediates, *graph.side_streams())}
         systems: dict[str, System] = {}
         for name in sorted(names):
             with refusals.noted():
@@ -305,7 +305,7 @@ class JobStreams:
         }
         outputs = dict.fromkeys(self.outputs, "an output of the job, which does not read it")
         between = dict.fromkeys(self.intermediates, INTERMEDIATE)
-        side = {stream: side_input_of(spec.name for spec in specs) for stream, specs in side_streams(graph).items()}
+        side = {stream: side_input_of(spec.name for spec in specs) for stream, specs in graph.side_streams().items()}
         named = {**side, **changelogs, **outputs, **between}
         return {stream: what for stream, what in named.items() if stream not in self.inputs}
 
@@ -335,7 +335,7 @@ class JobStreams:
             NotFoundError: a stream does not exist.
         """
         refusals = Refusals("side inputs are missing")
-        for stream, specs in side_streams(graph).items():
+        for stream, specs in graph.side_streams().items():
             what = f"the side input `{stream}` of store {listed([f'`{spec.name}`' for spec in specs])}"
             create = f"`penstock stream create {stream} --partitions {tasks}`"
             try:

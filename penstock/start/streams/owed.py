@@ -19,7 +19,7 @@ from penstock.start.plan import StartPlan
 from penstock.start.streams.identities import Identities, recreated
 from penstock.start.streams.job_streams import JobStreams
 from penstock.system.base import Progress
-from penstock.system.spark import QUERY_SYSTEM
+from penstock.system.contract.names import QUERY_SYSTEM
 from penstock.wording import counted, listed
 
 logger = logging.getLogger(__name__)

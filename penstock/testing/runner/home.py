@@ -36,7 +36,7 @@ from penstock.job.paths import JobPaths
 from penstock.objects.open import forget_memory_store, open_job_root
 from penstock.repartition.placement import Rule
 from penstock.schemas.connect import with_registry
-from penstock.side.plan import side_streams, with_side_inputs
+from penstock.side.plan import with_side_inputs
 from penstock.start.streams.job_streams import JobStreams
 from penstock.start.streams.patterns import with_matches
 from penstock.testing.clock import SettableClock
@@ -119,7 +119,7 @@ class RunnerHome:
         config = self._driver_config(graph, loaded)
         graph = with_registry(graph, config)
         outputs = [spec.stream for spec in graph.outputs] + ([self._dead] if self._dead else [])
-        streams = [*(op.stream for op in graph.sources), *outputs, *sorted(side_streams(graph))]
+        streams = [*(op.stream for op in graph.sources), *outputs, *sorted(graph.side_streams())]
         changelogs = {config.store(spec.name).changelog.system for spec in graph.written_stores}
         self.streams.make(streams, sorted(changelogs))
         order = InputOrder.of({op.stream for op in graph.inputs}, config)
@@ -203,7 +203,7 @@ def _is_used(key: str) -> bool:
 
 
 def _unconfigured(graph: ApplicationGraph, given: Mapping[str, object]) -> dict[str, object]:
-    streams = [*(op.stream for op in graph.sources), *(spec.stream for spec in graph.outputs), *side_streams(graph)]
+    streams = [*(op.stream for op in graph.sources), *(spec.stream for spec in graph.outputs), *graph.side_streams()]
     names = {stream.system for stream in streams} - {DEFAULT_SYSTEM}
     return {
         SystemKeys.factory.full(name): "memory"
