@@ -23,6 +23,13 @@ BACKENDS = {
 HOSTS = {"spark": "penstock.spark.job.launch:run_application"}
 """The functions that run an application."""
 
+STARTS = {
+    "side": "penstock.side.start:SideStart",
+    "schemas": "penstock.schemas.start:SchemasStart",
+    "outbox": "penstock.outbox.start:OutboxStart",
+}
+"""The parts of wings in the start of a job (`penstock.start.part`), in the order in which they act."""
+
 
 def load(place: str) -> Any:
     """The object at `module:attribute`, as its module has it now: a program may have reloaded that.

@@ -128,7 +128,7 @@ class DayWorld:
         return InProcessDriver(graph, config, self.objects, systems)
 
     def _left(self, driver: InProcessDriver) -> bool:
-        found = driver.job.ends()
+        found = driver.job.streams.ends()
         return any(found[at.ssp].upcoming > offset for at, offset in driver.loop.boundary.positions.items())
 
     def came(self, name: str) -> list[Came]:

@@ -12,6 +12,7 @@ from penstock.drain.driver.report import DrainReport
 from penstock.drain.monitor import DrainMonitor
 from penstock.drain.notification import drained_together
 from penstock.drain.requests import DrainRequests
+from penstock.driver.context import RunContext
 from penstock.driver.feed.boundary import Boundary
 from penstock.driver.feed.stop import StopRequest
 from penstock.driver.show.progress import ProgressBoard
@@ -63,6 +64,14 @@ class Drain:
         """True if the log says that nothing of the run is in flight any more."""
         self._woken: Callable[[], None] = lambda: None
         self.notifications: tuple[DrainNotification, ...] = ()
+
+    @classmethod
+    def of(cls, run: RunContext, report: DrainReport) -> Drain:
+        """The drain of a run."""
+        job = run.job
+        known = {op.state_id: op.id for op in job.topology.graph.operators}
+        requests, poll_ms = DrainRequests(job.objects, job.paths), job.config.job.drain_poll_ms
+        return cls(requests, job.claim.run_id, poll_ms, run.stop, run.board, report, known)
 
     def ask(self) -> None:
         """Note that a notification has been written. May be called from any thread."""

@@ -130,7 +130,7 @@ class Epochs:
         start = self._job.start
         record, times = start.restore_from, start.times
         if record is None:
-            return Boundary(start.positions, intermediate=self._job.intermediate)
+            return Boundary(start.positions, intermediate=self._job.plan.intermediate)
         return Boundary(
             start.positions,
             record.batch,
@@ -138,7 +138,7 @@ class Epochs:
             times.event_times,
             times.watermarks,
             times.ended_inputs,
-            intermediate=self._job.intermediate,
+            intermediate=self._job.plan.intermediate,
             lost={} if start.clears_state else record.lost,
             offered=start.offered,
             moved=start.moved,
@@ -149,7 +149,7 @@ class Epochs:
         """Fence the outputs, wait until nothing of the old epoch runs, and restore every task. Returns the boundary
         with the timers that are due in the stores."""
         job, epoch = self._job, self.claim.epoch
-        job.check_keepers(self._job.log.known().owed)
+        job.before_fences()
         self._fleet.drop_lost()  # first: one that stands still may have an output's file locked
         job.fence_outputs(epoch)
         job.admins.prepare(epoch)
@@ -166,8 +166,8 @@ class Epochs:
                     lambda done: self._board.update(restored_bytes=done),
                 )
         except CorruptError as error:
-            if origin.record is not None and not origin.cleared and (other := job.other_markers(origin.record)):
-                raise CorruptError(f"{error}{other}") from error
+            if elsewhere := job.plan.markers_elsewhere(origin):
+                raise CorruptError(f"{error}{elsewhere}") from error
             raise
         if silent := set(range(job.settings.tasks)) - next_due.keys():
             raise ContainerLostError(f"no container has said what waits in the stores of tasks {sorted(silent)}")
@@ -178,7 +178,7 @@ class Epochs:
 
     def _opening(self, origin: Origin, boundary: Boundary) -> EpochOpening:
         checkpoint_id = None if origin.record is None else str(origin.record.id)
-        markers = self._job.markers_of(origin)
+        markers = self._job.plan.markers_of(origin)
         return EpochOpening(self.claim.epoch, boundary.batch, checkpoint_id, markers, origin.restored)
 
     def _write_start(self, boundary: Boundary, *, written: bool) -> None:

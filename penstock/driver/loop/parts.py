@@ -36,8 +36,7 @@ from penstock.outbox.driver.garbage import OutboxGarbage
 from penstock.outbox.driver.publishing import Publishing
 from penstock.side.driver.bootstrap import SideTroubles, catch_up_side_inputs
 from penstock.standby.driver.followers import follow, standby_facts
-from penstock.start.prepare import PreparedJob
-from penstock.start.streams.owed import Debts
+from penstock.start.job import ClaimedJob
 from penstock.tables.driver.run import Tables
 from penstock.wire.ports import PublishedTables
 
@@ -45,14 +44,11 @@ from penstock.wire.ports import PublishedTables
 class RunParts:
     """The parts of one run, for its loop."""
 
-    def __init__(
-        self, run: RunContext, published: PublishedTables, feed: Feed | None = None, debts: Debts | None = None
-    ) -> None:
+    def __init__(self, run: RunContext, published: PublishedTables, feed: Feed | None = None) -> None:
         """
         Args:
             published: the versions of the job's pushed tables.
             feed: chooses the batches; by default it reads the job's inputs.
-            debts: the output that is to be published.
         """
         self.run = run
         job, fleet, board, clock = run.job, run.fleet, run.board, run.clock
@@ -60,24 +56,23 @@ class RunParts:
         self.feed = feed or offset_feed(job, watch)
         self.failures = Failures(run)
         self.gate = LeaseGate(run.keeper, job.config.job.lease_ms, clock)
-        debts = debts or Debts(job.log, job.uid, job.paths)
-        publishing, follows = Publishing(run, debts), partial(follow, run)
+        publishing, follows = Publishing(run), partial(follow, run)
+        self.debts = publishing.debts
         self.side_troubles = SideTroubles(job.streams.named)
         self.tables = Tables(run, published)
         report = DrainReport(
             job.claim.run_id, DrainTally(job.topology), drain_board(job.objects, job.paths), board, clock
         )
-        poll_ms, known = job.config.job.drain_poll_ms, {op.state_id: op.id for op in job.topology.graph.operators}
-        self.drain = Drain(job.drains, job.claim.run_id, poll_ms, run.stop, board, report, known)
+        self.drain = Drain.of(run, report)
         recorder = Recorder(
             job.log,
-            job.layout,
+            job.plan.layout,
             job.settings.tasks,
             job.config.task,
-            job.intermediate_layout,
-            job.recorded_identities,
-            owed=debts.now,
-            publisher=job.publisher,
+            job.plan.intermediate_layout,
+            job.plan.recorded_identities,
+            owed=self.debts.now,
+            publisher=job.plan.publisher,
             state_ids=job.topology.graph.state_ids(),
         )
         garbage = OutboxGarbage(job.objects, job.paths, job.log)
@@ -110,19 +105,21 @@ class RunParts:
         board.waits_for = lambda: run.runner.waits_for() or fleet.waits_for()
 
 
-def input_watch(job: PreparedJob, next_start: NextStart | None = None) -> InputWatch:
+def input_watch(job: ClaimedJob, next_start: NextStart | None = None) -> InputWatch:
     """Checks that the streams of the job are those that it was prepared with."""
     partitions = {at.ssp for at in job.start.positions}
-    return InputWatch(job.streams, job.identities, partitions, job.settings.output_partitions, job.clock, next_start)
+    return InputWatch(
+        job.streams, job.plan.identities, partitions, job.settings.output_partitions, job.clock, next_start
+    )
 
 
 def _next_start(run: RunContext) -> NextStart | None:
-    if run.check_next is None or run.job.until is not None:
+    if run.check_next is None or run.job.plan.until is not None:
         return None
     return NextStart(run.check_next, run.stop.begin_again)
 
 
-def offset_feed(job: PreparedJob, watch: InputWatch) -> OffsetFeed:
+def offset_feed(job: ClaimedJob, watch: InputWatch) -> OffsetFeed:
     """The feed that `job.batch.*` describes."""
     settings = job.config.job
     bounds = BatchBounds(settings.batch_max_messages, settings.batch_max_bytes, settings.batch_target_ms)
@@ -131,10 +128,10 @@ def offset_feed(job: PreparedJob, watch: InputWatch) -> OffsetFeed:
         job.topology.graph,
         bounds,
         BatchRhythm.of(settings),
-        job.until,
+        job.plan.until,
         job.clock,
         EventTime.of(job.topology.graph, job.config),
-        close=job.close,
-        skipped=frozenset(stream for stream in job.inputs if job.config.stream(stream).skips_lost),
-        order=InputOrder.of(job.inputs, job.config),
+        close=job.plan.close,
+        skipped=frozenset(stream for stream in job.plan.inputs if job.config.stream(stream).skips_lost),
+        order=InputOrder.of(job.plan.inputs, job.config),
     )

@@ -26,9 +26,9 @@ from penstock.job.shown_failure import LastWords, failure_board
 from penstock.job.stop_request import StopRequests, StopRequestWatch
 from penstock.objects.open import open_job_root
 from penstock.start.facts import StartRequest
-from penstock.start.prepare import PreparedJob, prepare
+from penstock.start.job import ClaimedJob
+from penstock.start.prepare import prepare
 from penstock.start.streams.job_streams import JobStreams
-from penstock.start.streams.owed import Debts
 from penstock.tables.driver.builds import TableBuilds
 from penstock.tables.versions.build import TableBuilder
 from penstock.wire.ports import BatchRunner, Fleet
@@ -79,7 +79,7 @@ class Run:
         owner = self.log.known().owner
         return 0 if owner is None else owner.epoch
 
-    def prepare(self, graph: ApplicationGraph, streams: JobStreams, request: StartRequest) -> PreparedJob:
+    def prepare(self, graph: ApplicationGraph, streams: JobStreams, request: StartRequest) -> ClaimedJob:
         """See `prepare`."""
         job = prepare(graph, self.config, self.objects, streams, self.log, request)
         self._undo.callback(job.admins.close)
@@ -92,13 +92,12 @@ class Run:
         runner: BatchRunner,
         builder: TableBuilder,
         feed: Feed | None = None,
-        debts: Debts | None = None,
         check_next: Callable[[], object] | None = None,
     ) -> RunLoop:
         """Make the run's loop. Containers and batches are the run's from here on: they end with it."""
         context = RunContext(self.job, self._keeper, fleet, runner, self.stop, self.board, check_next)
         tables = TableBuilds(self.job, builder)
-        loop = RunLoop(RunParts(context, tables, feed, debts))
+        loop = RunLoop(RunParts(context, tables, feed))
         tables.needed = loop.parts.tables.needed
         exports = MetricsExports(self.job, self.run_id, self.board, self._keeper.lease.may_start_batch, self.token)
         self.prometheus_port = exports.prometheus_port

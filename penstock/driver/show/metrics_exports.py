@@ -30,7 +30,7 @@ from penstock.job.shown_phase import RunPhase, phase_board
 from penstock.metrics.samza import Origin, samza_messages
 from penstock.metrics.snapshot import Snapshot
 from penstock.standby.shown import RunStandbys, standby_board
-from penstock.start.prepare import PreparedJob
+from penstock.start.job import ClaimedJob
 from penstock.system.base import System
 from penstock.system.partitioner import partition_of
 from penstock.system.registry import open_system
@@ -48,7 +48,7 @@ class MetricsExports:
     """All exports of a run's metrics, from its start to its end. A failure is logged, and never ends the run."""
 
     def __init__(
-        self, job: PreparedJob, run_id: str, board: ProgressBoard, owns_job: Callable[[], bool], driver: str = ""
+        self, job: ClaimedJob, run_id: str, board: ProgressBoard, owns_job: Callable[[], bool], driver: str = ""
     ) -> None:
         """Begin. The board's replay continues from where the last run ended.
 
@@ -79,7 +79,7 @@ class MetricsExports:
             metrics = MetricsBoard(job.objects, job.paths)
             board.replay.continues(_reached(metrics))
             undo.callback(ExportThread(*_board_exports(job, run_id, board, metrics, owns_job, driver)).close)
-            ends = EndWatch(job.inputs, job.streams.systems, board.note_ends)
+            ends = EndWatch(job.plan.inputs, job.streams.systems, board.note_ends)
             undo.callback(ends.close)
             undo.callback(ExportThread(Export("about what is unread", SHOW_SECONDS, ends.look)).close)
             undo.callback(ends.stop)
@@ -98,7 +98,7 @@ class MetricsExports:
 
 
 def _board_exports(
-    job: PreparedJob,
+    job: ClaimedJob,
     run_id: str,
     board: ProgressBoard,
     metrics: MetricsBoard,

@@ -24,9 +24,10 @@ from penstock.errors import (
     PenstockTimeoutError,
     RetryableError,
 )
-from penstock.outbox.unpublished import OwedOutput
+from penstock.outbox.debts import Debts
+from penstock.outbox.unpublished import OwedOutput, Unpublished
 from penstock.retry import Retry, retry
-from penstock.start.streams.owed import Debts
+from penstock.system.contract.names import QUERY_SYSTEM
 from penstock.wire.calls import PUBLISH
 from penstock.wire.ports import Fleet
 from penstock.wire.protocol import Publish, PublishProgress
@@ -41,14 +42,18 @@ _KINDS = (ConfigError, CorruptError, IncompatibleError, NotFoundError, PenstockT
 class Publishing:
     """Publishes a job's output: at the start of an epoch in the run loop's thread, after a record in its own."""
 
-    def __init__(self, run: RunContext, debts: Debts) -> None:
-        self._debts = debts
+    def __init__(self, run: RunContext) -> None:
+        job = run.job
+        # A query takes over what a batch has sent to its DataFrames.
+        self.debts = Debts(job.log, job.uid, job.paths, keeps=QUERY_SYSTEM in job.streams.systems)
+        """The output that is to be published."""
+        self._publisher = job.plan.publisher
+        self._admins = job.streams.admins
         self._fleet = run.fleet
-        self._again = Retry(pause_s=_PAUSE_SECONDS, within_s=run.job.config.task.commit_timeout_ms / 1000)
+        self._again = Retry(pause_s=_PAUSE_SECONDS, within_s=job.config.task.commit_timeout_ms / 1000)
         self._board = run.board
         self._stop = run.stop.immediate
         self._clock = run.clock
-        self._shown = run.job.show_published
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="publish")
 
     def settle(self, epoch: int) -> None:
@@ -60,7 +65,7 @@ class Publishing:
             RetryableError: it may succeed in another epoch.
             PenstockError: it cannot be published.
         """
-        owed = self._debts.now()
+        owed = self.debts.now()
         if not owed.unpublished:
             return
         logger.info(
@@ -70,7 +75,7 @@ class Publishing:
         phase = self._board.phase
         self._board.update(phase="publishing")
         try:
-            self._publish(owed, epoch, self._stop, self._debts.newest())
+            self._publish(owed, epoch, self._stop, self.debts.newest())
         finally:
             self._board.update(phase=phase)
 
@@ -81,7 +86,7 @@ class Publishing:
             epoch: the epoch of the record.
             abandoned: set when the epoch ends.
         """
-        owed = self._debts.now()
+        owed = self.debts.now()
         if not owed.unpublished:
             done: Future[None] = Future()
             done.set_result(None)
@@ -104,7 +109,7 @@ class Publishing:
         def publish() -> None:
             if abandoned.is_set():
                 raise ContainerLostError("a publication was abandoned with its epoch")
-            self._publish(self._debts.now(), epoch, abandoned, newest)
+            self._publish(self.debts.now(), epoch, abandoned, newest)
 
         try:
             retry(publish, self._again, interrupt=abandoned, clock=self._clock)
@@ -113,7 +118,7 @@ class Publishing:
         except RetryableError as error:
             if abandoned.is_set():
                 raise ContainerLostError("a publication was abandoned with its epoch") from error
-            raise PenstockError(_failed(self._debts.now(), error)) from error
+            raise PenstockError(_failed(self.debts.now(), error)) from error
 
     def _publish(self, owed: OwedOutput, epoch: int, abandoned: threading.Event, newest: int) -> None:
         """`newest`: the newest record that anything can have been published of."""
@@ -129,14 +134,19 @@ class Publishing:
                         f"the containers have published {watch.messages:,} of the {each.messages:,} messages of record "
                         f"{each.slot}, and say that it is complete. Nothing is lost: the next start publishes the rest"
                     )
-                self._shown(each)
-                self._debts.published(each.slot)
+                self._show_to_readers(each)
+                self.debts.published(each.slot)
                 before += each.messages
         except _KINDS as error:
             kind = next(kind for kind in _KINDS if isinstance(error, kind))
-            raise kind(_failed(self._debts.now(), error)) from error
+            raise kind(_failed(self.debts.now(), error)) from error
         finally:
-            self._board.update(publishing=None if not self._debts.now().unpublished else self._board.publishing)
+            self._board.update(publishing=None if not self.debts.now().unpublished else self._board.publishing)
+
+    def _show_to_readers(self, published: Unpublished) -> None:
+        """All of a record has been published: readers may see it."""
+        for stream in sorted(published.streams):
+            self._admins[stream.system].published(stream.stream, self._publisher, published.slot)
 
     def _reports(self, owed: OwedOutput, before: int, began: float) -> Callable[[int, str], None]:
         logged = began

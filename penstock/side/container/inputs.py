@@ -24,6 +24,7 @@ from penstock.side.fill.group import Group, GroupContext
 from penstock.side.fill.homes import SideHomes, discard
 from penstock.side.fill.parts import Part, groups_of, parts_of, streams_of
 from penstock.side.fill.sources import SideSources
+from penstock.side.plan import WING
 from penstock.side.store.engine import SideEngine
 from penstock.side.store.folders import OpenedSide
 from penstock.state.stores.view import SideView
@@ -57,7 +58,7 @@ class SideInputService(Service):
         self._resources = resources
         self._tasks = tuple(request.tasks)
         base, number = resources.folders.base, resources.epoch
-        self._homes = SideHomes(config, base, resources.container, number, package.side_fingerprints)
+        self._homes = SideHomes(config, base, resources.container, number, package.of_start.get(WING, {}))
         self._homes.fills = SideBackups(resources, request).fill
         stores = package.topology.graph.side_stores
         self._all_specs = tuple(spec for spec in stores if isinstance(spec.side, SideInputs))

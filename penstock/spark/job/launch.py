@@ -30,7 +30,6 @@ from penstock.job.paths import JobPaths
 from penstock.job.stop_request import StopRequests
 from penstock.objects.open import open_job_root
 from penstock.retry import Retry, retry
-from penstock.side.plan import with_side_inputs
 from penstock.spark.batches.table_build import SparkTableBuilder
 from penstock.spark.batches.two_ways import runner_for
 from penstock.spark.containers.directory import ContainerDirectory
@@ -47,10 +46,11 @@ from penstock.spark.session.session import (
 )
 from penstock.spark.versions import needs_classic
 from penstock.spark.workers.packages import Shipment
+from penstock.start.check import check_start
 from penstock.start.facts import StartRequest
-from penstock.start.prepare import PreparedJob, check_start
+from penstock.start.job import ClaimedJob
+from penstock.start.part import complete
 from penstock.start.streams.job_streams import JobStreams
-from penstock.start.streams.owed import Debts
 from penstock.start.streams.patterns import with_matches
 from penstock.wire.address import ContainerSpec
 from penstock.wire.ports import BatchRunner
@@ -176,7 +176,7 @@ class _SparkJob:
         with ExitStack() as undo:
             # Before the lease: a job whose first start names a missing stream leaves nothing behind.
             try:
-                graph = with_matches(with_side_inputs(self._app.graph(), settings), settings)
+                graph = with_matches(complete(self._app.graph(), settings), settings)
                 streams = JobStreams.open(graph, settings)
                 undo.callback(streams.close)
                 streams.group(streams.input_partitions())
@@ -274,7 +274,6 @@ def open_on_spark(
     context: SparkContext,
     runner_of: Callable[..., R],
     feed: Feed | None = None,
-    debts: Debts | None = None,
     check_next: Callable[[], object] | None = None,
 ) -> tuple[RunLoop, R]:
     """Open a prepared run whose containers are on executors and whose batches are Spark jobs. `runner_of` gets the
@@ -285,12 +284,12 @@ def open_on_spark(
     directory = ContainerDirectory(context, job.config, spec, job.settings.tasks, stop)
     runner = runner_of(context, job, shipment, directory, stop)
     builder = SparkTableBuilder(context, job.config.job.root, job.config.job.root_keys, job.paths)
-    loop = run.open(directory, runner, builder, feed, debts, check_next)
+    loop = run.open(directory, runner, builder, feed, check_next)
     directory.start(runner.cancel)
     return loop, runner
 
 
-def container_spec(context: SparkContext, job: PreparedJob, shipment: Shipment) -> ContainerSpec:
+def container_spec(context: SparkContext, job: ClaimedJob, shipment: Shipment) -> ContainerSpec:
     """The spec of a run's containers. Warns if secrets would cross the network in clear, or
     YARN would not count the containers' memory."""
     config, host = job.config, _container_host(context)

@@ -22,7 +22,6 @@ from penstock.driver.loop.run import Run
 from penstock.driver.show.state_progress import StateOperatorProgress
 from penstock.errors import CorruptError, IncompatibleError, PenstockError
 from penstock.graph.specs import ApplicationGraph
-from penstock.side.plan import with_side_inputs
 from penstock.spark.job.launch import open_on_spark
 from penstock.spark.query.batch import QueryBatch
 from penstock.spark.query.binding import Binding, FromCheckpoint, QueryBatchRequest, bind
@@ -35,8 +34,8 @@ from penstock.spark.query.stopping import QueryStoppedError, QueryStopWatch
 from penstock.spark.query.watermark import SparkWatermark
 from penstock.spark.versions import arrow_schema
 from penstock.start.facts import StartRequest
+from penstock.start.part import complete
 from penstock.start.streams.job_streams import JobStreams
-from penstock.start.streams.owed import Debts
 from penstock.system.contract.names import QUERY_SYSTEM
 from penstock.system.spark import QuerySystem
 
@@ -118,7 +117,7 @@ class QueryJob:
                 self._offsets = OffsetLog.of(first.spark, first.query)
                 bound = self._bind(first, partitions, from_checkpoint)
                 tasks = bound.tasks or partitions or max(first.spark.sparkContext.defaultParallelism, len(inputs))
-                graph = with_side_inputs(graph, config)
+                graph = complete(graph, config)
                 streams = JobStreams.open(graph, config, {QUERY_SYSTEM: QuerySystem(first.query, tasks, first.number)})
                 undo.callback(streams.close)
                 request = StartRequest(self._run.run_id, None if bound.record is None else str(bound.record.id))
@@ -151,12 +150,13 @@ class QueryJob:
     def _open(self, first: QueryBatch) -> None:
         job, run, context = self._job, self._run, first.spark.sparkContext
         self._jobs = QueryJobs(context, f"penstock-{job.paths.root}-{run.run_id}", self._watch.look)
-        self._debts = Debts(job.log, job.uid, job.paths, keeps=True)
         graph = job.topology.graph
-        self._feed = OfferedFeed(graph, EventTime.of(graph, job.config), job.clock, self._debts)
+        self._feed = OfferedFeed(graph, EventTime.of(graph, job.config), job.clock)
         self._watermark = SparkWatermark(first.spark, first.query) if self._feed.needs_watermark else None
         runner_of = partial(QueryRunner, jobs=self._jobs)
-        self._loop, self._runner = open_on_spark(run, context, runner_of, self._feed, self._debts)
+        self._loop, self._runner = open_on_spark(run, context, runner_of, self._feed)
+        self._debts = self._loop.parts.debts
+        self._feed.report_to(self._debts)
         self._runner.readers = tuple(each.reader for each in self._inputs)
         self._watch.cancel = self._runner.cancel
         self._loop.start()

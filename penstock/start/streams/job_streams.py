@@ -328,24 +328,6 @@ class JobStreams:
         """True if the system of an input keeps the order of its messages across partitions."""
         return self.admins[stream.system].keeps_order(stream.stream)
 
-    def check_side_inputs(self, graph: ApplicationGraph, tasks: int) -> None:
-        """Check that every side input is there.
-
-        Raises:
-            NotFoundError: a stream does not exist.
-        """
-        refusals = Refusals("side inputs are missing")
-        for stream, specs in graph.side_streams().items():
-            what = f"the side input `{stream}` of store {listed([f'`{spec.name}`' for spec in specs])}"
-            create = f"`penstock stream create {stream} --partitions {tasks}`"
-            try:
-                self.admins[stream.system].partition_count(stream.stream)
-            except NotFoundError as error:
-                missing = NotFoundError(f"{what} does not exist: create it ({create}), or correct its name")
-                missing.__cause__ = error
-                refusals.note(missing)
-        refusals.check()
-
     def close(self) -> None:
         """Close the admins."""
         for admin in self.admins.values():

@@ -36,7 +36,7 @@ from penstock.job.paths import JobPaths
 from penstock.objects.open import forget_memory_store, open_job_root
 from penstock.repartition.placement import Rule
 from penstock.schemas.connect import with_registry
-from penstock.side.plan import with_side_inputs
+from penstock.start.part import complete
 from penstock.start.streams.job_streams import JobStreams
 from penstock.start.streams.patterns import with_matches
 from penstock.testing.clock import SettableClock
@@ -111,7 +111,7 @@ class RunnerHome:
         given = self._given or {}
         added = _unconfigured(declared, given)
         loaded = load_config(overrides={**added, **given}, default_job_name=self._name)
-        graph = with_side_inputs(declared, loaded)
+        graph = complete(declared, loaded)
         self.streams.make(self._existing, [op.pattern.system for op in graph.patterns])
         graph = with_matches(graph, loaded, self.streams.systems)
         _check_sendable(plan_topology(graph, self._dead, loaded.exactly_once_streams))
