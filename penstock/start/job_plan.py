@@ -89,7 +89,7 @@ class JobPlan:
         }
 
     def markers_elsewhere(self, origin: Origin) -> str:
-        """The hint for an error about damage that a restore met (`checkpoint.choice.markers_elsewhere`); may be empty."""
+        """A hint for an error about damage that a restore met, or an empty text."""
         if origin.record is None or origin.cleared:
             return ""
         return markers_elsewhere(origin.record, self.config.task.checkpoint_read_versions)
