@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.batch.positions import to_positions
 from penstock.checkpoint.log_view import LogView
-from penstock.errors import IncompatibleError, NotFoundError
+from penstock.config.model import JobConfig
+from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.outbox.debts import own_debt
 from penstock.outbox.unpublished import OwedOutput
 from penstock.start.job_plan import JobPlan
 from penstock.start.part import DecidedStart, StartPart
 from penstock.start.plan import StartPlan
 from penstock.start.streams.identities import Identities, recreated
-from penstock.start.streams.job_streams import JobStreams
-from penstock.system.base import Progress
+from penstock.start.streams.job_streams import JobStreams, forgetful
+from penstock.system.base import Progress, System
 from penstock.system.contract.names import QUERY_SYSTEM
+from penstock.system.registry import open_system
 from penstock.wording import counted, listed
 
 logger = logging.getLogger(__name__)
@@ -33,7 +35,7 @@ class OutboxStart(StartPart):
         """Refuse a start that could not publish what earlier records leave, or would publish it twice or into an output
         that it makes again. The job keeps the name that it has published under."""
         view, owed = start.facts.view, own_debt(start.facts.view.owed, start.uid, start.paths)
-        streams, publisher = start.streams.owing(owed.streams, start.facts.config), owed.publisher or start.publisher
+        streams, publisher = with_owed(start, owed.streams), owed.publisher or start.publisher
         warn_of_copy(view.owed, owed)
         check_keepers(owed, publisher, streams)
         check_streams(owed, streams)  # before outputs are created
@@ -48,6 +50,35 @@ class OutboxStart(StartPart):
     def before_fences(self, plan: JobPlan, streams: JobStreams, view: LogView) -> None:
         """Raise IncompatibleError if a system has lost how far the job has published."""
         check_keepers(own_debt(view.owed, plan.uid, plan.paths), plan.publisher, streams)
+
+
+def with_owed(start: DecidedStart, owed: Iterable[SystemStream]) -> JobStreams:
+    """The streams of a start, and those that something is still to be published to. Their systems are opened if need
+    be, for the start's streams as well: `close` of either closes all.
+
+    Raises:
+        ConfigError: a system is not configured, or no output of it can be exactly once.
+    """
+    streams = start.streams
+    others = tuple(sorted(set(owed) - set(streams.outputs)))
+    for stream in others:
+        if stream.system not in streams.systems:
+            system = streams.given.get(stream.system) or _open(stream, start.facts.config)
+            streams.systems[stream.system], streams.admins[stream.system] = system, system.admin()
+        if (error := forgetful(stream, streams.systems[stream.system])) is not None:
+            raise error
+    return replace(streams, owed=others)
+
+
+def _open(stream: SystemStream, config: JobConfig) -> System:
+    try:
+        return open_system(config.system(stream.system))
+    except ConfigError as error:
+        raise ConfigError(
+            f"the last checkpoint left messages to be published to `{stream}`, and its system cannot be opened: "
+            f"{error}. Configure the system as it was, even if the application no longer has this output: this start "
+            "publishes them, and later ones do not need it"
+        ) from error
 
 
 def check_keepers(owed: OwedOutput, publisher: str, streams: JobStreams) -> None:

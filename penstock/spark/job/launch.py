@@ -48,7 +48,7 @@ from penstock.spark.versions import needs_classic
 from penstock.spark.workers.packages import Shipment
 from penstock.start.check import check_start
 from penstock.start.facts import StartRequest
-from penstock.start.job import ClaimedJob
+from penstock.start.job_plan import JobPlan
 from penstock.start.part import complete
 from penstock.start.streams.job_streams import JobStreams
 from penstock.start.streams.patterns import with_matches
@@ -280,16 +280,16 @@ def open_on_spark(
     arguments of `SparkRunner`."""
     job, stop = run.job, run.stop.immediate
     shipment = Shipment.of(job)
-    spec = container_spec(context, job, shipment)
+    spec = container_spec(context, job.plan, shipment)
     directory = ContainerDirectory(context, job.config, spec, job.settings.tasks, stop)
-    runner = runner_of(context, job, shipment, directory, stop)
+    runner = runner_of(context, job.plan, shipment, directory, stop)
     builder = SparkTableBuilder(context, job.config.job.root, job.config.job.root_keys, job.paths)
     loop = run.open(directory, runner, builder, feed, check_next)
     directory.start(runner.cancel)
     return loop, runner
 
 
-def container_spec(context: SparkContext, job: ClaimedJob, shipment: Shipment) -> ContainerSpec:
+def container_spec(context: SparkContext, job: JobPlan, shipment: Shipment) -> ContainerSpec:
     """The spec of a run's containers. Warns if secrets would cross the network in clear, or
     YARN would not count the containers' memory."""
     config, host = job.config, _container_host(context)
