@@ -15,8 +15,6 @@ from penstock.errors import ConfigError
 from penstock.graph.side_declarations import check_side_store, read_only
 from penstock.graph.specs import ApplicationGraph
 
-WING = "side"
-"""The name of side inputs among the wings."""
 BACKUP = "blob"
 """The only backend that may back up a store filled by side inputs, so that another host begins with the copy."""
 

@@ -13,8 +13,9 @@ from penstock.graph.specs import ApplicationGraph
 from penstock.objects.store import ObjectStore
 from penstock.refusals import Refusals
 from penstock.side.fill.homes import side_fingerprints
-from penstock.side.plan import WING, backed_up_side_stores, with_side_inputs
+from penstock.side.plan import backed_up_side_stores, with_side_inputs
 from penstock.side.shown import SideStoreFacts, put_side_stores, side_store_board
+from penstock.side.wing import SIDE
 from penstock.start.job_plan import JobPlan
 from penstock.start.part import StartPart
 from penstock.system.base import SystemAdmin
@@ -32,7 +33,7 @@ _OF_INPUTS = (
 class SideStart(StartPart):
     """The part of side inputs, and of pushed tables where they are stores that the job only reads, in a start."""
 
-    name = WING
+    name = SIDE.name
 
     def complete(self, graph: ApplicationGraph, config: JobConfig) -> ApplicationGraph:
         """With the side inputs that the configuration names."""
