@@ -1,5 +1,5 @@
-"""Systems, backends and hosts by name. A name here is short for `module:attribute`, which a configuration may give as
-well: what Penstock brings is found in the same way as a class of a user."""
+"""Systems, backends, hosts and displays by name. A name here is short for `module:attribute`, which a configuration may
+give as well: what Penstock brings is found in the same way as a class of a user."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ BACKENDS = {
 }
 HOSTS = {"spark": "penstock.spark.job.launch:run_application"}
 """The functions that run an application."""
+DISPLAYS = {"dashboard": "penstock.dashboard.of_driver:serve", "notebook": "penstock.dashboard.live_view:show"}
+"""The functions that show a running job: on a page that its driver serves, and in the output of a notebook's cell."""
 
 
 def load(place: str) -> Any:
