@@ -22,6 +22,8 @@ BACKENDS = {
 }
 HOSTS = {"spark": "penstock.spark.job.launch:run_application"}
 """The functions that run an application."""
+PICKLERS = {"spark": "penstock.spark.workers.packages:pickled"}
+"""The functions that pickle an application for a host's workers. A test calls one to see whether it can run."""
 DISPLAYS = {"dashboard": "penstock.dashboard.of_driver:serve", "notebook": "penstock.dashboard.live_view:show"}
 """The functions that show a running job: on a page that its driver serves, and in the output of a notebook's cell."""
 

@@ -33,7 +33,6 @@ from penstock.cli.shared.output import (
     time_text,
 )
 from penstock.errors import ConfigError, RetryableError
-from penstock.standby.shown import StandbyFacts
 from penstock.wording import counted, duration_text, lag_text, listed, utc_text
 
 _WATCH_SECONDS = 1.0
@@ -337,17 +336,18 @@ def _show_watermarks(facts: JobStatus) -> None:
 
 
 def _show_standbys(facts: JobStatus) -> None:
+    waits = "waits for the next checkpoint"
     rows = [
-        (e.task, e.container, e.checkpoint_id or "none yet", _behind(e), e.doing or "waits for the next checkpoint")
-        for e in facts.standbys
+        (each.task, each.container, each.checkpoint_id or "none yet", _behind(each.behind_ms), each.doing or waits)
+        for each in facts.standbys
     ]
     if rows:
         columns = ("task", "container", "checkpoint", "behind", "does")
         print_table("Standbys", columns, rows, right="task behind", first_to_go="container")
 
 
-def _behind(standby: StandbyFacts) -> str | None:
-    return None if standby.behind_ms is None else duration_text(standby.behind_ms)
+def _behind(behind_ms: int | None) -> str | None:
+    return None if behind_ms is None else duration_text(behind_ms)
 
 
 def _show_tables(facts: JobStatus) -> None:

@@ -1,1 +1,1 @@
-"""What a program has of a job that it runs, on any host: the handle, views of the run, signals, the program's end."""
+"""A program's side of a job that it runs, on any host: the handle, views of the run, signals, the program's end."""
