@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.arrays.arithmetic import doubles_of
 from penstock.arrays.byte_arrays import Integers
 from penstock.arrays.entries import Flags
-from penstock.columns.arithmetic import doubles_of
 from penstock.columns.fold import CountFold, Fold, Numbers, numbers_of
 
 _DIGITS = 38

@@ -18,7 +18,7 @@ from penstock.api.callbacks import check_all, methods, not_started
 from penstock.api.serdes import PackedColumns
 from penstock.arrays.byte_arrays import ByteArray
 from penstock.arrays.entries import Entries, last_rows
-from penstock.columns.given import RowsLike, batch_of, converted
+from penstock.arrays.given import RowsLike, batch_of, converted
 from penstock.errors import ConfigError
 from penstock.spark.processor.declared import DeclaredVariables, ParseSchema, Variable
 from penstock.spark.processor.groups import rows_of

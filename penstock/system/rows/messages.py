@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.api.messages.unreadable import UnreadableRow
-from penstock.columns.given import converted
-from penstock.columns.json_rows import json_value
-from penstock.columns.plain import has_map, is_finite
-from penstock.columns.times import texts_of
+from penstock.arrays.given import converted
+from penstock.arrays.json_rows import json_value
+from penstock.arrays.plain import has_map, is_finite
+from penstock.arrays.times import texts_of
 from penstock.errors import IncompatibleError
 from penstock.system.rows.cells import Columns, path_scalar
 

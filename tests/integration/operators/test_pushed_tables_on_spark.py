@@ -22,10 +22,10 @@ import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.state.side_inputs import PushedTable
 from penstock.api.state.store import StoreSpec
-from penstock.config.settings import RootKeys
 from penstock.errors import ConfigError, NotFoundError, RetryableError
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
+from penstock.signing import RootKeys
 from penstock.spark.batches.table_build import SparkTableBuilder
 from penstock.spark.containers.directory import ContainerDirectory
 from penstock.system.base import OffsetRange

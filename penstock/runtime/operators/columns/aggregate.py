@@ -14,9 +14,9 @@ from penstock.api.serdes.exact import exact_bytes, exact_value
 from penstock.api.time.aggregates import adder
 from penstock.api.time.unstorable import unstorable_states
 from penstock.arrays.byte_arrays import ByteArray
+from penstock.arrays.json_values import json_form
 from penstock.arrays.sequences import ArrowSequence
 from penstock.batch.batch import Batch
-from penstock.columns.json_values import json_form
 from penstock.graph.aggregation import UNFIT, ColumnAggregates, column_aggregates
 from penstock.graph.specs import AggregateSpec
 from penstock.runtime.context import Position, failure_in

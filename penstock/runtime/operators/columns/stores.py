@@ -15,7 +15,7 @@ from penstock.api.serdes.key_columns import keys_from_bytes, keys_to_bytes
 from penstock.api.state.column_store import ColumnStore
 from penstock.arrays.byte_arrays import ByteArray
 from penstock.arrays.entries import Entries, last_rows
-from penstock.columns.given import ColumnLike, RowsLike, batch_of, column_of
+from penstock.arrays.given import ColumnLike, RowsLike, batch_of, column_of
 from penstock.errors import SerdeError
 from penstock.runtime.operators.base import KeyValue
 from penstock.state.stores.columns import ColumnTaskStore
