@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from penstock.api.calculation import ROWS
+from penstock.arrays.calculation import ROWS
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:  # loaded when the first batch is computed: the command line does without

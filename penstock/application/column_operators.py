@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from penstock.api.batch_processor import BatchProcessor
 from penstock.api.expressions import Expression, Selection, col
 from penstock.api.serdes import Columns, ColumnSerde, Json, Serde
-from penstock.api.serdes.failures import process_place
 from penstock.api.ssp import SystemStream
 from penstock.api.state.tables import Table
 from penstock.api.time.aggregates import Aggregate
-from penstock.api.time.order import Order, stores_of
 from penstock.errors import ConfigError
 from penstock.graph.aggregation import check_aggregates, column_aggregates, definition_of
+from penstock.graph.order import Order, stores_of
+from penstock.graph.serde_failures import process_place
 from penstock.graph.specs import (
     AggregateSpec,
     ColumnTaskSpec,
@@ -210,7 +210,7 @@ class ColumnOperators:
         """
         import pyarrow as pa
 
-        from penstock.api.serdes.key_columns import key_type
+        from penstock.graph.key_columns import key_type
 
         serde, key = self._schema("with_key()"), self._operator.key_serde
         kind = key_type(key)

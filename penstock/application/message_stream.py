@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Literal, TypeVar, overload
 
-from penstock.api.joins import JoinKind, JoinSide, Keep, join_of
-from penstock.api.joins import definition_of as join_definition
 from penstock.api.messages.envelope import IncomingMessageEnvelope
 from penstock.api.serdes import Json, Serde, String
-from penstock.api.serdes.failures import join_place, partition_by_place
 from penstock.api.ssp import SystemStream
 from penstock.api.state.tables import Table
 from penstock.api.task import StreamTask
-from penstock.api.time.durations import Duration
-from penstock.api.time.order import Order, stores_of
 from penstock.api.time.timers import AtDrain
 from penstock.api.time.windows import Aggregates, Panes, Window, WindowPane, definition_of
 from penstock.application.column_operators import ColumnOperators
@@ -22,6 +17,10 @@ from penstock.application.patterns import Patterns
 from penstock.errors import ConfigError
 from penstock.graph.aggregation import check_aggregates, serde_of_rows, types_of, window_aggregates
 from penstock.graph.declarations import Declarations
+from penstock.graph.joins import JoinKind, JoinSide, Keep, join_of
+from penstock.graph.joins import definition_of as join_definition
+from penstock.graph.order import Order, stores_of
+from penstock.graph.serde_failures import join_place, partition_by_place
 from penstock.graph.specs import (
     FilterSpec,
     FlatMapSpec,
@@ -40,6 +39,7 @@ from penstock.graph.specs import (
     TemporalJoinSpec,
     WindowSpec,
 )
+from penstock.quantities import Duration
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -457,7 +457,7 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
             place = partition_by_place(f"operator `{i}`")
             same["key_serde"] = place.serde("key", key, String()).for_keys()
             if kind is not None:
-                from penstock.api.serdes.key_columns import check_key_type
+                from penstock.graph.key_columns import check_key_type
 
                 check_key_type(same["key_serde"], kind, f"partition_by({function})")
             same["value_serde"] = place.serde("value", value, same["value_serde"])

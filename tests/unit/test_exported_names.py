@@ -19,12 +19,12 @@ import penstock.testing
 from tests.support.tools.places import ROOT
 
 SUBMODULES = {
-    "admin", "api", "application", "arrays", "batch", "budgets", "checkpoint", "cli", "clock", "columns", "config",
-    "container", "crowd", "dashboard", "direct", "documents", "drain", "driver", "errors", "file_modes", "forms",
-    "graph", "host", "http_hosts", "job", "literals", "metrics", "notebook", "objects", "os_errors", "outbox",
-    "parallel", "plugins", "public_names", "quantities", "redaction", "refusals", "repartition", "retry", "runtime",
-    "schemas", "side", "signing", "spark", "standby", "start", "state", "system", "tables", "testing", "wire",
-    "wording",
+    "admin", "api", "application", "arrays", "batch", "budgets", "callbacks", "checkpoint", "cli", "clock", "columns",
+    "config", "container", "crowd", "dashboard", "direct", "documents", "drain", "driver", "errors", "exact_json",
+    "file_modes", "forms", "graph", "host", "http_hosts", "job", "literals", "metrics", "notebook", "objects",
+    "os_errors", "outbox", "parallel", "plugins", "public_names", "quantities", "redaction", "refusals", "repartition",
+    "retry", "runtime", "schemas", "shipped", "side", "signing", "spark", "standby", "start", "state", "system",
+    "tables", "testing", "wire", "wording",
 }  # fmt: skip
 
 

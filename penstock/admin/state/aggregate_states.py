@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.api.serdes import Serde
-from penstock.api.serdes.exact import exact_value
 from penstock.arrays.byte_arrays import ByteArray
 from penstock.columns.aggregates import state_columns
 from penstock.columns.state_rows import StateRows
 from penstock.columns.sums import whole_sum
+from penstock.exact_json import exact_value
 
 _KINDS = r"([^,=:]+=[^,=:]+(?:,[^,=:]+=[^,=:]+)*)"
 """The names of aggregates with their kinds, as `flights=Count,miles=Sum`."""

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 from penstock.admin.stream.names import FoundStream, no_stream, open_stream
 from penstock.admin.stream.use import audited_stream
-from penstock.api.messages.unreadable import unreadable_row
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.errors import ConfigError, CorruptError, NotFoundError
 from penstock.runtime.messages.dead_letters import DeadLetter, decode_dead_letter
 from penstock.system.base import OffsetRange, Progress, RawMessage, RawRecord, SystemWriter, WriterIdentity
+from penstock.system.contract.unreadable import unreadable_row
 from penstock.wording import owned_stream
 
 _CHUNK = 1000

@@ -8,14 +8,14 @@ from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypedDict, TypeVa
 
 import msgspec
 
-from penstock.api.callbacks import Callback, methods
 from penstock.api.serdes import Json, Serde
-from penstock.api.serdes.given import given_serde
+from penstock.api.serdes.base import given_serde
 from penstock.api.ssp import SystemStream
 from penstock.api.time.aggregates import METHODS, Aggregate
-from penstock.api.time.durations import Duration, milliseconds, whole_number
 from penstock.api.time.triggers import Trigger, given_trigger
+from penstock.callbacks import Callback, methods
 from penstock.errors import ConfigError
+from penstock.quantities import Duration, milliseconds, whole_number
 from penstock.wording import listed
 
 K = TypeVar("K")
