@@ -14,16 +14,7 @@ from penstock.api.expressions import Expression
 from penstock.api.serdes import Bytes, ColumnSerde, Json, Serde, String, Tuple
 from penstock.api.ssp import StreamPattern, SystemStream
 from penstock.api.state.key_state import list_keys
-from penstock.api.state.store import (
-    OPERATOR_STORES,
-    OperatorBytes,
-    OperatorKind,
-    StoreSpec,
-    TimeToLive,
-    TtlFrom,
-    with_layout,
-)
-from penstock.api.state.tables import Table, TableSpec
+from penstock.api.state.tables import Table
 from penstock.api.task import StreamTask
 from penstock.api.time.timers import TIMERS, AtDrain, deaf_to_timers, discards
 from penstock.api.time.watermarks import WatermarkPolicy
@@ -59,6 +50,16 @@ from penstock.graph.specs import (
     PartitionThroughSpec,
     PatternSpec,
     ProcessSpec,
+)
+from penstock.graph.stores import (
+    OPERATOR_STORES,
+    OperatorBytes,
+    OperatorKind,
+    StoreSpec,
+    TableSpec,
+    TimeToLive,
+    TtlFrom,
+    with_layout,
 )
 from penstock.quantities import Duration, milliseconds
 

@@ -13,17 +13,14 @@ from penstock.api.state.side_inputs import (
     ProcessorFunction,
     PushedFormat,
     PushedTable,
-    Side,
     SideInput,
-    SideInputs,
     SideInputsProcessor,
     SideInputsProcessorFactory,
-    SideStream,
 )
-from penstock.api.state.store import StoreSpec
 from penstock.callbacks import Callback, check_all, methods
 from penstock.errors import ConfigError
 from penstock.graph.serde_failures import side_input_place
+from penstock.graph.stores import Side, SideInputs, SideStream, StoreSpec
 from penstock.wording import listed
 
 

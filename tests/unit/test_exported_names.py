@@ -50,6 +50,15 @@ def test_what_the_documentation_names_is_there() -> None:
     assert named <= set(all_of(penstock))
 
 
+def test_the_api_has_only_modules_that_users_import() -> None:
+    texts = [path.read_text("utf-8") for path in ((ROOT / "penstock" / "__init__.py"), *(ROOT / "docs").rglob("*.md"))]
+    imported = {name for text in texts for name in re.findall(r"from (penstock\.api\.[\w.]+) import", text)}
+    files = [file for file in (ROOT / "penstock" / "api").rglob("*.py") if file.name != "__init__.py"]
+    modules = {".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files}
+    defining = {getattr(penstock, name).__module__ for name in all_of(penstock)}
+    assert modules - imported - defining == set()
+
+
 def test_what_public_methods_return_is_public() -> None:
     """An application annotates its fields with it."""
     missing = set()

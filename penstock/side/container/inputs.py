@@ -7,12 +7,12 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from penstock.api.state.side_inputs import SideInputs
 from penstock.batch.batch import Batch
 from penstock.container.shared.resources import EpochResources
 from penstock.container.shared.services import Service
 from penstock.errors import ContainerLostError
 from penstock.graph.copartitioning import found_by_hash
+from penstock.graph.stores import SideInputs
 from penstock.metrics.snapshot import Snapshot
 from penstock.side.container.backups import SideBackups
 from penstock.side.container.metrics import side_metrics

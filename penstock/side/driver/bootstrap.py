@@ -6,10 +6,10 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from penstock.api.state.side_inputs import SideInputs
 from penstock.driver.context import RunContext
 from penstock.driver.show.progress import BootstrapProgress
 from penstock.errors import ContainerLostError, FailedMessage
+from penstock.graph.stores import SideInputs
 from penstock.wire.calls import BOOTSTRAP
 from penstock.wire.protocol import Beat, Bootstrap, BootstrapState
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from penstock.api.ssp import SystemStream
-from penstock.api.state.side_inputs import PushedTable, SideInputs
-from penstock.api.state.store import StoreSpec
+from penstock.api.state.side_inputs import PushedTable
 from penstock.container.epoch.epoch import Epoch
 from penstock.errors import ConfigError, PenstockTimeoutError
 from penstock.graph.serde_failures import side_input_place
 from penstock.graph.specs import ApplicationGraph
+from penstock.graph.stores import SideInputs, StoreSpec
 from penstock.state.engines.engine import Content
 from penstock.testing.in_process import InProcessDriver
 from penstock.testing.runner.pushed_tables import TablesInProcess
