@@ -11,11 +11,12 @@ from penstock.api.ssp import SystemStream
 from penstock.api.state.tables import Table
 from penstock.api.task import StreamTask
 from penstock.api.time.timers import AtDrain
-from penstock.api.time.windows import Aggregates, Panes, Window, WindowPane, definition_of
+from penstock.api.time.windows import Aggregates, Panes, Window, WindowPane
 from penstock.application.column_operators import ColumnOperators
 from penstock.application.patterns import Patterns
 from penstock.errors import ConfigError
-from penstock.graph.aggregation import check_aggregates, serde_of_rows, types_of, window_aggregates
+from penstock.graph.aggregate_layout import window_definition
+from penstock.graph.aggregation import check_aggregates, serde_of_rows, window_aggregates
 from penstock.graph.declarations import Declarations
 from penstock.graph.joins import JoinKind, JoinSide, Keep, join_of
 from penstock.graph.joins import definition_of as join_definition
@@ -156,9 +157,7 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
 
         def make(i: str) -> WindowSpec:
             op = self._operator
-            definition = definition_of(window, op.key_serde, op.value_serde)
-            if by_column is not None:
-                definition = f"{definition}:columns={types_of(by_column)}"
+            definition = window_definition(window, op.key_serde, op.value_serde, by_column)
             store = self._declared.own_store(i, ".window", "window", definition, by_column=by_column is not None)
             ordering = self._declared.ordering(i, [op], order, window.late_to if order else None)
             same = {**self._same(), "value_serde": panes, "stores": (store, *stores_of(ordering)), "ordering": ordering}

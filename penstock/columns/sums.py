@@ -32,7 +32,6 @@ _DOUBLES = 1 << 53
 class WholeSumFold(Fold):
     """Sums of whole numbers."""
 
-    has_word = True
     unit: int
     """The value of the stored word's last bit."""
 
@@ -180,7 +179,6 @@ class MeanFold(Fold):
     def __init__(self, total: WholeSumFold | FloatSumFold) -> None:
         self._sum, self._n = total, CountFold()
         self.fields = (*self._sum.fields, *self._n.fields)
-        self.has_word = total.has_word
 
     def grow(self, stored: Sequence[pa.Array], words: Integers | None = None) -> None:
         self._sum.grow(stored[:1], words)

@@ -235,28 +235,6 @@ class WindowOptions(TypedDict, total=False):
     late_to: SystemStream | None
 
 
-def definition_of(window: Window, key: Serde[Any], message: Serde[Any]) -> str:
-    """The properties that the bytes of a window's store depend on, as one word. Functions are left out: they may
-    change."""
-    if window.keeps_messages:
-        contents = f"messages({message.name})"
-    elif isinstance(window.contents, Aggregates):
-        contents = ",".join(f"{name}={type(each).__qualname__}" for name, each in window.contents.by_name.items())
-    else:
-        contents = f"fold({window.value.name})"
-    parts = (
-        window.shape,
-        window.time,
-        contents,
-        key.name if window.keyed else "task",
-        f"early={window.early}",
-        f"late={window.late}",
-        "accumulating" if window.accumulating else "discarding",
-        f"lateness={window.allowed_lateness_ms}",
-    )
-    return ":".join(map(str, parts)).replace(" ", "")
-
-
 class Windows:
     """Makes the windows that `MessageStream.window` takes.
 
