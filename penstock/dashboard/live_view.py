@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
+from penstock.clock import SYSTEM_CLOCK
 from penstock.dashboard.rates import History, Totals
 from penstock.driver.handle.job import Job
 from penstock.notebook import plot_svg
@@ -55,7 +55,7 @@ class _LiveView:
 
     def _drawn(self) -> str:
         start, metrics, _ = self._job.live_metrics()
-        self._history.add(Totals.of(start, time.time_ns() // 1_000_000, metrics))
+        self._history.add(Totals.of(start, SYSTEM_CLOCK.now_ms(), metrics))
         lately = self._history.of_this_start[-POINTS:]
         reads = {stream: None for each in lately for stream in each.read}
         rates = {stream: [each.read.get(stream, 0.0) for each in lately] for stream in reads}

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from penstock.admin.state.query_state import first_record
-from penstock.api.callbacks import not_started
+from penstock.callbacks import not_started
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.driver.handle.program_end import RunningWork, stop_with_program

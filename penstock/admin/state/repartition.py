@@ -245,7 +245,7 @@ def _carry_out(planned: Repartition, mover: Mover) -> tuple[CheckpointRecord, li
             raise IncompatibleError(
                 f"nothing was changed: another process wrote a checkpoint of job `{found.paths.root}` meanwhile"
             )
-        now_ms, nanos = time.time_ns() // 1_000_000, time.monotonic_ns()
+        now_ms, nanos = SYSTEM_CLOCK.now_ms(), time.monotonic_ns()
         kept = content_of(plan.record, lambda task: found.config.changelog_partitions(plan.record.stores, task)).markers
         StoreUploads(found, plan.tasks, planned.streams.systems, view, claim.epoch).prepare(list(plan.placements))
         backup = OutsideBackup(found.config, found.paths, claim.epoch, plan.record.id, view.next_id(now_ms, nanos))

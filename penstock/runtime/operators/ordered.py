@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.api.serdes.failures import SerdePlace
-from penstock.api.time.order import EventTimeOrder
 from penstock.batch.batch import Due
+from penstock.graph.order import EventTimeOrder
+from penstock.graph.serde_failures import SerdePlace
 from penstock.graph.specs import OperatorSpec
 from penstock.runtime.messages.columns import Target
 from penstock.runtime.messages.groups import column_task_store

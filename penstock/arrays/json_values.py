@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from penstock.columns.json_rows import OPTIONS, json_value
+from penstock.arrays.json_rows import OPTIONS, json_value
 
 
 def json_form(value: Any) -> Any:

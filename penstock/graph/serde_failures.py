@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from penstock.api.messages.unreadable import unreadable_row
-from penstock.api.serdes.base import Bytes, Serde, String
+from penstock.api.serdes.base import Bytes, Serde, String, given_serde
 from penstock.api.serdes.columns import ColumnSerde
-from penstock.api.serdes.given import given_serde
 from penstock.api.serdes.json import Json, JsonKey
 from penstock.api.serdes.numbers import Double, Integer, Long, OrderedDouble, OrderedInteger, OrderedLong
 from penstock.api.serdes.tuples import Tuple
-from penstock.api.shipped import missing_code
+from penstock.api.time.aggregates import Aggregate
 from penstock.errors import SerdeError, SystemAwayError
+from penstock.exact_json import exact_bytes
+from penstock.shipped import missing_code
+from penstock.system.contract.unreadable import unreadable_row
 from penstock.wording import no_utf8
 
 Part: TypeAlias = Literal["key", "value"]
@@ -138,6 +140,18 @@ def unstorable(operator: str, part: str, state: object, error: Exception, key: o
         f"{operator}: the state of {part}{'' if key is None else f' of key {_shown(key)}'} cannot be stored, "
         f"{_shown(state)}: {_text(error)}"
     )
+
+
+def unstorable_states(
+    operator: str, aggregates: Mapping[str, Aggregate], states: Sequence[Any], key: Any, error: Exception
+) -> SerdeError:
+    """The error for states of this key. It names the first aggregate whose state is refused."""
+    for (name, each), state in zip(aggregates.items(), states, strict=True):
+        try:
+            exact_bytes(each.to_json(state))
+        except Exception as own:
+            return unstorable(operator, f"aggregate `{name}`", state, own, key)
+    return unstorable(operator, "its aggregates", states, error, key)
 
 
 def store_place(name: str) -> SerdePlace:

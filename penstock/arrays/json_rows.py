@@ -13,10 +13,9 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from penstock.budgets import MessageBudget, check_numbers_as_keys
-from penstock.columns.limits import Spend, decimal_fit, fit_of, spend_of
-from penstock.columns.plain import has_map, is_finite, row_fits
-from penstock.columns.times import (
+from penstock.arrays.limits import Spend, decimal_fit, fit_of, spend_of
+from penstock.arrays.plain import has_map, is_finite, row_fits
+from penstock.arrays.times import (
     from_milliseconds,
     has_zone,
     text_from_milliseconds,
@@ -25,6 +24,7 @@ from penstock.columns.times import (
     with_odd_offset,
     without_object,
 )
+from penstock.budgets import MessageBudget, check_numbers_as_keys
 from penstock.literals import decimal_of, json_decimal
 
 Problems: TypeAlias = Mapping[int, str]

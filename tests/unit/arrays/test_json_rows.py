@@ -13,8 +13,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.columns.json_rows import JsonRows
-from tests.unit.columns.arrays import rows, types
+from penstock.arrays.json_rows import JsonRows
+from tests.unit.arrays.arrays import rows, types
 
 
 def finite(value: Any) -> bool:

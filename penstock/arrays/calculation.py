@@ -1,4 +1,4 @@
-"""The work of expressions on the values of one row. By column, `penstock.columns.arithmetic` does the same."""
+"""The work of expressions on the values of one row. By column, `penstock.arrays.arithmetic` does the same."""
 
 from __future__ import annotations
 

@@ -24,9 +24,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.arrays.byte_arrays import ByteArray, Integers, write_at
+from penstock.arrays.limits import deep_fit, spend_of
+from penstock.arrays.plain import CODES, row_fits
 from penstock.budgets import MessageBudget
-from penstock.columns.limits import deep_fit, spend_of
-from penstock.columns.plain import CODES, row_fits
 
 _FORMATS = {1: "u1", 2: "<u2", 4: "<u4", 8: "<u8"}
 _LONGEST = (1 << 32) - 1

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.arrays.byte_arrays import ByteArray
-from penstock.columns.packed_rows import PackedRows
-from tests.unit.columns.arrays import rows, types
+from penstock.arrays.packed_rows import PackedRows
+from tests.unit.arrays.arrays import rows, types
 
 
 @given(st.lists(types(), min_size=1, max_size=5), st.integers(0, 20), st.randoms(use_true_random=False))

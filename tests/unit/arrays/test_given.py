@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.columns.given import batch_of, column_of
+from penstock.arrays.given import batch_of, column_of
 from penstock.testing import TestRunner
 
 ROWS: list[dict[str, Any]] = [{"key": "a", "n": 1}, {"key": None, "n": 2}, {"key": "c", "n": 3}]

@@ -22,7 +22,7 @@ from penstock.api.serdes.numbers import (
 )
 from penstock.api.serdes.tuples import Tuple
 from penstock.arrays.byte_arrays import ByteArray
-from penstock.columns.given import is_bytes, is_text
+from penstock.arrays.given import is_bytes, is_text
 from penstock.errors import ConfigError
 
 _DOUBLES = (DoubleKey, OrderedDouble)
