@@ -40,7 +40,7 @@ from penstock.runtime.messages.packet import REPORT_STAGE, Packet
 from penstock.runtime.messages.spool import Spool
 from penstock.runtime.reports import Report
 from penstock.runtime.stage.attempt import new_token
-from penstock.runtime.stage.failure import failed_attempt
+from penstock.runtime.stage.failed_attempt import failed_attempt
 from penstock.runtime.stage.instance import StageInstance
 from penstock.runtime.stage.sink import OutputWriters, SinkAttempt, write_outputs, writing_text
 from penstock.runtime.stage.source import InputReaders, SourceProgress, run_sources

@@ -17,7 +17,7 @@ from penstock.runtime.messages.sources import Sources
 from penstock.runtime.messages.spool import Spool, SpooledPayload
 from penstock.runtime.reports import Report
 from penstock.runtime.stage.attempt import new_token
-from penstock.runtime.stage.failure import failure_report
+from penstock.runtime.stage.failed_attempt import failure_report
 from penstock.runtime.stage.instance import RuntimeSettings
 from penstock.runtime.steps import GENERAL, StepLimit
 from penstock.system.base import Appended, RawRecord, System, SystemWriter, WriterIdentity, without_headers

@@ -23,8 +23,8 @@ from penstock.runtime.messages import outlet
 from penstock.runtime.messages.packet import Kind, Packet, decode_messages
 from penstock.runtime.messages.spool import Spool
 from penstock.runtime.reports import Report
-from penstock.runtime.stage.attempt import _next_piece
 from penstock.runtime.stage.instance import RuntimeSettings
+from penstock.runtime.stage.pace import Pace
 from penstock.runtime.stage.sink import OutputWriters, SinkAttempt, write_outputs
 from penstock.runtime.stage.source import InputReaders, run_source
 from penstock.system.base import OffsetRange, WriterIdentity
@@ -92,12 +92,13 @@ def test_messages_that_become_large_are_sent_before_there_are_many(system: Memor
 
 @given(st.integers(1, 1024), st.integers(0, 1 << 34))
 def test_pieces_stay_between_one_message_and_the_most(messages: int, sent_bytes: int) -> None:
-    piece = _next_piece(messages, sent_bytes)
-    assert 1 <= piece <= 1024
+    pace = Pace(messages)
+    pace.sent(sent_bytes)
+    assert 1 <= pace.at_once <= 1024
     if sent_bytes > outlet.FLUSH_BYTES:
-        assert piece <= messages
+        assert pace.at_once <= messages
     else:
-        assert piece >= messages
+        assert pace.at_once >= messages
 
 
 @given(st.lists(st.binary(max_size=300)), st.integers(0, 1000))
