@@ -25,7 +25,7 @@ from penstock.runtime.messages.spool import Spool
 from penstock.runtime.reports import Report
 from penstock.runtime.stage.instance import RuntimeSettings
 from penstock.runtime.stage.pace import Pace
-from penstock.runtime.stage.sink import OutputWriters, SinkAttempt, write_outputs
+from penstock.runtime.stage.sink import OutputWriters, SinkAttempts
 from penstock.runtime.stage.source import InputReaders, run_source
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.memory import MemorySystem
@@ -124,13 +124,14 @@ def test_a_sink_writes_what_waited_in_a_file_in_order(system: MemorySystem) -> N
     values = [bytes([n]) * (1 << 20) for n in range(40)]
     append(system, *values)
     topology = plan_topology(app.graph())
-    with closing(Spool(10 << 20)) as waiting, closing(OutputWriters({"m": system}, WriterIdentity("a", 1))) as writers:
-        sink = SinkAttempt(topology, SETTINGS, Batch(1, 1, 0), 0, waiting)
+    waiting = Spool(10 << 20)
+    sinks = SinkAttempts(topology, SETTINGS, Batch(1, 1, 0), [0], waiting)
+    with closing(sinks), closing(OutputWriters({"m": system}, WriterIdentity("a", 1))) as writers:
         for packet in source(system, app, 40):
             if packet.stage == topology.sink:
-                sink.accept(packet)
-        assert waiting._end > 20 << 20
-        (packet,) = write_outputs([sink], writers)
+                sinks.accept(packet)
+        assert waiting.level().end > 20 << 20
+        (packet,) = sinks.write(writers)
     report = Report.from_payload(bytes(packet.payload or b""))
     assert (report.messages, report.written) == (40, {"m.o": 40})
     reader = system.reader()
