@@ -21,6 +21,7 @@ from penstock.api.expressions import Expression
 from penstock.api.messages.envelope import IncomingMessageEnvelope
 from penstock.api.messages.headers import UNREADABLE, check_readable
 from penstock.api.serdes import Bytes, ColumnSerde, Serde, not_bytes
+from penstock.arrays.json_values import shown_row
 from penstock.arrays.sequences import ArrowSequence, NoObjectError
 from penstock.graph.serde_failures import Part, SerdePlace
 from penstock.runtime.context import OperatorFailedError, Page, Position, failure_in
