@@ -6,10 +6,10 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from penstock.api.state.side_inputs import SideInputs
 from penstock.driver.context import RunContext
 from penstock.driver.part import DriverPart
 from penstock.errors import ContainerLostError, FailedMessage
+from penstock.graph.stores import SideInputs
 from penstock.side.shown import BootstrapProgress
 from penstock.side.wing import BOOTSTRAP, SIDE, Bootstrap, BootstrapState, SideState
 from penstock.wire.protocol import Beat, load

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from penstock.api.state.side_inputs import PushedTable, SideInputs
-from penstock.api.state.store import StoreSpec
+from penstock.api.state.side_inputs import PushedTable
+from penstock.graph.stores import SideInputs, StoreSpec
 from penstock.job.board import Board, last_run
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from penstock.api.state.side_inputs import SideInputs
 from penstock.config.model import JobConfig
 from penstock.config.settings import StoreSettings, StreamSettings
 from penstock.errors import ConfigError, NotFoundError
 from penstock.graph.side_declarations import side_input_of
 from penstock.graph.specs import ApplicationGraph
+from penstock.graph.stores import SideInputs
 from penstock.objects.store import ObjectStore
 from penstock.refusals import Refusals
 from penstock.side.fill.homes import side_fingerprints

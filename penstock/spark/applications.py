@@ -9,11 +9,11 @@ from typing import Literal, TypeAlias, cast
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from penstock.api.callbacks import Callback
 from penstock.api.serdes import ColumnSerde, PackedColumns
 from penstock.api.time.watermarks import BoundedOutOfOrderness
 from penstock.application.application import Application
 from penstock.batch.watermarks import QueryWatermark
+from penstock.callbacks import Callback
 from penstock.errors import ConfigError
 from penstock.graph.specs import ApplicationGraph, InputSpec, OutputSpec
 from penstock.spark.queries import Frames, QueryPlan, StreamWriter, check_begin_at

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.api.shipped import read_shipped
 from penstock.api.ssp import SystemStreamPartition
 from penstock.config.model import JobConfig
 from penstock.graph.topology import Topology
 from penstock.runtime.stage.instance import RuntimeSettings
+from penstock.shipped import read_shipped
 from penstock.system.base import System
 from penstock.wing import wings
 

@@ -29,18 +29,18 @@ from pyspark.sql.types import ArrayType, DecimalType, LongType, MapType, StringT
 
 import penstock as ps
 from penstock.admin.stream.records import read_lines
-from penstock.api.joins import join_of
 from penstock.api.messages.headers import pack_headers
 from penstock.api.serdes.json import JsonKey
 from penstock.api.serdes.numbers import OrderedDouble, OrderedInteger, OrderedLong
-from penstock.api.serdes.versions import VersionKey, VersionValue
 from penstock.api.ssp import SystemStreamPartition
-from penstock.api.state.store import StoreSpec
 from penstock.batch.batch import END_OF_TIME, Batch
 from penstock.config.sources import from_file
 from penstock.drain.notification import decode_notification
 from penstock.drain.shown import drain_board
 from penstock.errors import FailedMessage, PenstockError
+from penstock.graph.history import VersionKey, VersionValue
+from penstock.graph.joins import join_of
+from penstock.graph.stores import StoreSpec
 from penstock.job.paths import JobPaths
 from penstock.job.shown_metrics import MetricsBoard, ShownRun
 from penstock.metrics.snapshot import CounterValue, MetricId, Snapshot

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from penstock.api.ssp import SystemStream
-from penstock.api.state.store import OPERATOR_STORES, waiting_stores
 from penstock.batch.positions import by_task, to_next_offsets
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
@@ -15,6 +14,7 @@ from penstock.checkpoint.versions.markers import changelog_identities
 from penstock.checkpoint.versions.table import build_versions, last_processed
 from penstock.config.settings import TaskSettings
 from penstock.driver.feed.boundary import Boundary
+from penstock.graph.stores import OPERATOR_STORES, waiting_stores
 from penstock.outbox.unpublished import OutboxObject, OwedOutput
 from penstock.wire.protocol import Markers
 

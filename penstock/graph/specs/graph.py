@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from penstock.api.ssp import SystemStream
-from penstock.api.state.side_inputs import SideInputs
-from penstock.api.state.store import StoreSpec
 from penstock.errors import ConfigError
 from penstock.graph.specs.base import OperatorSpec
 from penstock.graph.specs.inputs import InputSpec, IntermediateSpec, PatternSpec, SourceSpec
 from penstock.graph.specs.outputs import OutputSpec
+from penstock.graph.stores import SideInputs, StoreSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from penstock.api.state.side_inputs import SideInputs
 from penstock.batch.batch import Batch
 from penstock.container.shared.part import Answers, ContainerPart, CopiedStore, EpochContext
 from penstock.errors import ContainerLostError
 from penstock.graph.copartitioning import found_by_hash
+from penstock.graph.stores import SideInputs
 from penstock.metrics.snapshot import Snapshot
 from penstock.side.container.backups import SideBackups, SideSource
 from penstock.side.container.metrics import side_metrics

@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from penstock.api.state.side_inputs import TableCandidate
-from penstock.api.state.store import StoreSpec
 from penstock.clock import Clock
 from penstock.errors import ConfigError, FencedError, NotFoundError, PenstockError, RetryableError
+from penstock.graph.stores import StoreSpec
 from penstock.job.board import Board
 from penstock.tables.versions.build import BuildRequest, TableBuilder, check_candidate, check_rows
 from penstock.tables.versions.choice import Choice

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.api.state.side_inputs import PushedTable, TableCandidate
-from penstock.api.state.store import StoreSpec
 from penstock.errors import ConfigError
 from penstock.graph.specs import ApplicationGraph
+from penstock.graph.stores import StoreSpec
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
 from penstock.tables.versions.build import check_candidate

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from penstock.api.serdes.failures import side_input_place
 from penstock.api.ssp import SystemStream
-from penstock.api.state.side_inputs import PushedTable, SideInputs
-from penstock.api.state.store import StoreSpec
+from penstock.api.state.side_inputs import PushedTable
 from penstock.container.epoch.epoch import Epoch
 from penstock.errors import ConfigError, PenstockTimeoutError
+from penstock.graph.serde_failures import side_input_place
 from penstock.graph.specs import ApplicationGraph
+from penstock.graph.stores import SideInputs, StoreSpec
 from penstock.side.container.inputs import SideInputService
 from penstock.state.engines.engine import Content
 from penstock.tables.container.loaded import PushedTables
