@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import msgspec
 
 from penstock.checkpoint.record import CheckpointRecord
+from penstock.driver.commit.record import CommitRequest
 from penstock.driver.context import RunContext
 from penstock.job.board import Shown
 from penstock.plugins import load
@@ -18,6 +24,9 @@ class DriverPart:
     The run loop's thread calls all methods that do not say otherwise. An error ends the epoch or the run, as errors of
     the loop do: a `RetryableError` leads to another try, a `ContainerLostError` to a new epoch.
     """
+
+    wing: str = ""
+    """The name of the wing, which is set once the part is made."""
 
     def __init__(self, run: RunContext) -> None:
         self.run = run
@@ -36,9 +45,42 @@ class DriverPart:
         repeated has those of its first run."""
         return {}
 
-    def recorded(self, record: CheckpointRecord, markers: Markers) -> None:
-        """A commit's record is in the log, with these markers, and its epoch has not been left. Called on the commit
-        thread. Returns at once, and may raise nothing."""
+    def section(self, request: CommitRequest, uploaded: Sequence[msgspec.Raw]) -> Mapping[str, Any]:
+        """What the record of a commit says of the wing. Called on the commit thread, before the record is written.
+
+        Args:
+            request: the commit.
+            uploaded: what the parts in containers have uploaded for it (`ContainerPart.uploaded`).
+        """
+        return {}
+
+    def publish(self, record: CheckpointRecord, abandoned: threading.Event) -> Future[None] | None:
+        """A commit's record is in the log: begin what has to follow before the next commit, in the background. The
+        commit is in flight until it is done; None: there is nothing. Called on the commit thread.
+
+        Args:
+            record: the record.
+            abandoned: set once the epoch ends.
+        """
+        return None
+
+    def waits_for(self) -> str:
+        """The reason why that is not done yet, in words; empty if there is none. Called by any thread."""
+        return ""
+
+    def recorded(self, record: CheckpointRecord, markers: Markers, *, abandoned: bool) -> None:
+        """A commit's record is in the log, with these markers. Called on the commit thread. Returns at once, and may
+        raise nothing.
+
+        Args:
+            record: the record.
+            markers: by task, backend and store.
+            abandoned: True if its epoch has ended meanwhile.
+        """
+
+    def collect(self, record: CheckpointRecord) -> None:
+        """Delete what no checkpoint needs any more, now that this record is the newest. Called on the thread of the
+        collection, for some of the records. May raise nothing."""
 
     def shown(self) -> Sequence[Shown]:
         """The documents that commands read. Called once."""
@@ -55,4 +97,5 @@ def driver_parts(run: RunContext) -> tuple[DriverPart, ...]:
 
 def _part(wing: Wing, run: RunContext) -> DriverPart:
     part: DriverPart = load(wing.driver)(run)
+    part.wing = wing.name
     return part

@@ -33,8 +33,6 @@ from penstock.driver.part import DriverPart, driver_parts
 from penstock.driver.show.loss_report import LossReport
 from penstock.driver.show.positions import shown_positions
 from penstock.driver.show.run_state import lags_of, run_state
-from penstock.outbox.driver.garbage import OutboxGarbage
-from penstock.outbox.driver.publishing import Publishing
 from penstock.start.job import ClaimedJob
 
 P = TypeVar("P", bound=DriverPart)
@@ -54,8 +52,6 @@ class RunParts:
         self.feed = feed or offset_feed(job, watch)
         self.failures = Failures(run)
         self.gate = LeaseGate(run.keeper, job.config.job.lease_ms, clock)
-        publishing = Publishing(run)
-        self.debts = publishing.debts
         self.wings = driver_parts(run)
         report = DrainReport(
             job.claim.run_id, DrainTally(job.topology), drain_board(job.objects, job.paths), board, clock
@@ -68,27 +64,22 @@ class RunParts:
             job.config.task,
             job.plan.intermediate_layout,
             job.plan.recorded_identities,
-            owed=self.debts.now,
-            publisher=job.plan.publisher,
             state_ids=job.topology.graph.state_ids(),
         )
-        garbage = OutboxGarbage(job.objects, job.paths, job.log)
         coordinator = CommitCoordinator(
             recorder,
             fleet,
             [
-                Collection(job.log, job.admins, garbage, Truncation(job.streams, job.writer)),
+                Collection(job.log, job.admins, self.wings, Truncation(job.streams, job.writer)),
                 *shown_positions(job.config.task.commit_group, job.streams),
             ],
             run.runner.cancel,
             clock,
-            publishing=publishing,
             wings=self.wings,
             confirm=watch.confirm,
         )
         self.commits = Commits(run, coordinator, self.gate, self.failures)
-        entering = (*(part.enter for part in self.wings), publishing.settle)
-        self.epochs = Epochs(run, self.commits, self.failures, self.wings, entering)
+        self.epochs = Epochs(run, self.commits, self.failures, self.wings)
         self.runs = BatchRuns(run, self.commits, self.failures)
         self.reporter = ProgressReporter(run, self.feed, self.commits)
         self.losses = LossReport(board.metrics, lambda stream: job.streams.systems[stream.system].dense_offsets)

@@ -22,6 +22,7 @@ from penstock.driver.loop.run import Run
 from penstock.driver.show.state_progress import StateOperatorProgress
 from penstock.errors import CorruptError, IncompatibleError, PenstockError
 from penstock.graph.specs import ApplicationGraph
+from penstock.outbox.driver.part import OutboxDriver
 from penstock.spark.job.launch import open_on_spark
 from penstock.spark.query.batch import QueryBatch
 from penstock.spark.query.binding import Binding, FromCheckpoint, QueryBatchRequest, bind
@@ -155,7 +156,7 @@ class QueryJob:
         self._watermark = SparkWatermark(first.spark, first.query) if self._feed.needs_watermark else None
         runner_of = partial(QueryRunner, jobs=self._jobs)
         self._loop, self._runner = open_on_spark(run, context, runner_of, self._feed)
-        self._debts = self._loop.parts.debts
+        self._debts = self._loop.parts.of(OutboxDriver).debts
         self._feed.report_to(self._debts)
         self._runner.readers = tuple(each.reader for each in self._inputs)
         self._watch.cancel = self._runner.cancel
