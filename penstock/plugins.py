@@ -30,6 +30,7 @@ WINGS = {
     "tables": "penstock.tables.wing:PUSHED_TABLES",
     "outbox": "penstock.outbox.wing:OUTBOX",
     "standby": "penstock.standby.wing:STANDBY",
+    "drain": "penstock.drain.wing:DRAIN",
 }
 """See `penstock.wing`. Parts act in this order, and end in the reverse one."""
 PICKLERS = {"spark": "penstock.spark.workers.packages:pickled"}

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 import msgspec
 
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.driver.commit.record import CommitRequest
 from penstock.driver.context import RunContext
+from penstock.driver.feed.boundary import Boundary, Draining
 from penstock.job.board import Shown
 from penstock.plugins import load
+from penstock.runtime.reports import Report
 from penstock.wing import Wing, wings
 from penstock.wire.protocol import Markers
 
@@ -37,7 +38,7 @@ class DriverPart:
     def enter(self, epoch: int) -> None:
         """An epoch is open, and its first batch waits for this. May wait, and raise what ends the epoch."""
 
-    def look(self, epoch: int) -> None:
+    def before_step(self, epoch: int) -> None:
         """Called before each step of the loop. Does not wait."""
 
     def versions(self) -> Mapping[str, int]:
@@ -45,11 +46,62 @@ class DriverPart:
         repeated has those of its first run."""
         return {}
 
-    def section(self, request: CommitRequest, uploaded: Sequence[msgspec.Raw]) -> Mapping[str, Any]:
+    # Draining a run: at most one wing says that there is something to drain.
+
+    def begin(self, boundary: Boundary) -> None:
+        """The run goes on from this boundary, in an epoch that is open."""
+
+    def before_batch(self) -> bool:
+        """Called before a batch is planned. True if the run has to go back to its last checkpoint first. After a
+        RetryableError no batch begins, and this is called again."""
+        return False
+
+    @property
+    def draining(self) -> Draining | None:
+        """What the run drains now, as of the last call of `before_batch`; None: nothing."""
+        return None
+
+    def before_the_end(self, boundary: Boundary) -> bool:
+        """The run is about to end at this boundary. True if it has to drain something first. After a RetryableError it
+        does not end yet."""
+        return False
+
+    def counted(self, reports: Sequence[Report], boundary: Boundary, committed: int) -> None:
+        """A batch has ended at this boundary, with these reports. `committed`: the batch of the last checkpoint."""
+
+    def last_commit(self, boundary: Boundary) -> Mapping[str, Any]:
+        """The last commit of the run begins. Returns what its record says beside `section`."""
+        return {}
+
+    def ended(self) -> None:
+        """The last commit is in the log, and the run does not begin again."""
+
+    def drain(self, *, at_start: bool = False) -> None:
+        """The program that runs the job asks for a drain. Called by any thread.
+
+        Args:
+            at_start: the run has not begun, and is to drain before it reads anything.
+
+        Raises:
+            PenstockError: it cannot be asked for.
+        """
+
+    def watch(self, woken: Callable[[], None]) -> None:
+        """The next step of the loop may be long in coming: look for what needs one in a thread from now on, and call
+        `woken` then."""
+
+    @property
+    def wants_step(self) -> bool:
+        """True if the part waits for a step of the loop. May be asked by any thread."""
+        return False
+
+    # Commits.
+
+    def section(self, boundary: Boundary, uploaded: Sequence[msgspec.Raw]) -> Mapping[str, Any]:
         """What the record of a commit says of the wing. Called on the commit thread, before the record is written.
 
         Args:
-            request: the commit.
+            boundary: the commit is of everything up to it.
             uploaded: what the parts in containers have uploaded for it (`ContainerPart.uploaded`).
         """
         return {}

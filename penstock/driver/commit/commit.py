@@ -203,7 +203,7 @@ class CommitCoordinator:
             said: dict[str, Any] = {}
             for part in self._wings:
                 own = [answer.wings[part.wing] for answer in answers if part.wing in answer.wings]
-                said |= part.section(request, own)
+                said |= part.section(request.boundary, own)
             record = self._recorder.record(flight.checkpoint_id, parent, claim, request, found, said)
             self._confirm_inputs(flight, request.boundary.positions)
             self._append(record, flight.abandoned)

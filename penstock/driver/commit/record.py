@@ -29,8 +29,8 @@ class CommitRequest:
     consumed_startpoints: tuple[str, ...] = ()
     """The uuids of the requests that a start takes."""
     reset_operators: tuple[str, ...] = ()
-    drains: tuple[str, ...] = ()
-    """The uuids of the requests that a drain answers."""
+    said: Mapping[str, Any] = field(default_factory=dict)
+    """What wings say of this commit alone."""
     idle: bool = False
     """True if nothing has happened since the last commit: this one is for backends that have to act by time."""
 
@@ -91,7 +91,6 @@ class Recorder:
             watermarks={} if boundary.closed else boundary.watermarks,
             ended_inputs=tuple(sorted(boundary.ended_inputs)),
             reset_operators=request.reset_operators or tuple(sorted(boundary.drained_operators)),
-            drains=request.drains,
             intermediate={
                 # The next run reads nothing of what a run that has ended was to read.
                 stream: own.next_generation() if boundary.closed else own
@@ -104,6 +103,7 @@ class Recorder:
             moved=tuple(sorted(boundary.moved)),
             quiet_until=by_task(boundary.quiet_until),
             **(said or {}),
+            **request.said,
         )
         return replace(record, retained=self.log.known().retained_beside(record, self.settings.checkpoint_retained))
 

@@ -1,9 +1,4 @@
-"""Puts the parts of a run together.
-
-This is the table of wings in the driver: no other module of it imports the driver part of a wing. The loop itself
-knows two of them, because they decide what it does next: the drain and the versions of pushed tables. The others take
-part in an epoch's start or in a commit, as callbacks or behind a protocol.
-"""
+"""Puts the parts of a run together. The parts of wings are found by name: no module of the driver knows one."""
 
 from __future__ import annotations
 
@@ -11,10 +6,6 @@ from typing import TypeVar
 
 from penstock.batch.input_order import InputOrder
 from penstock.batch.pace import BatchBounds
-from penstock.drain.driver.drain import Drain
-from penstock.drain.driver.report import DrainReport
-from penstock.drain.driver.tally import DrainTally
-from penstock.drain.shown import drain_board
 from penstock.driver.commit.collection import Collection
 from penstock.driver.commit.commit import CommitCoordinator
 from penstock.driver.commit.record import Recorder
@@ -53,10 +44,6 @@ class RunParts:
         self.failures = Failures(run)
         self.gate = LeaseGate(run.keeper, job.config.job.lease_ms, clock)
         self.wings = driver_parts(run)
-        report = DrainReport(
-            job.claim.run_id, DrainTally(job.topology), drain_board(job.objects, job.paths), board, clock
-        )
-        self.drain = Drain.of(run, report)
         recorder = Recorder(
             job.log,
             job.plan.layout,

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.driver.commit.record import CommitRequest
 from penstock.driver.context import RunContext
+from penstock.driver.feed.boundary import Boundary
 from penstock.driver.part import DriverPart
 from penstock.outbox.driver.garbage import OutboxGarbage
 from penstock.outbox.driver.publishing import Publishing
@@ -32,7 +32,7 @@ class OutboxDriver(DriverPart):
         """Publish first what the last record of the log leaves."""
         self._publishing.settle(epoch)
 
-    def section(self, request: CommitRequest, uploaded: Sequence[msgspec.Raw]) -> Mapping[str, Any]:
+    def section(self, boundary: Boundary, uploaded: Sequence[msgspec.Raw]) -> Mapping[str, Any]:
         """The objects that the record is to publish, and what earlier ones leave."""
         objects = tuple(each for own in uploaded for each in load(tuple[OutboxObject, ...], own))
         owed = self.debts.now()

@@ -20,7 +20,6 @@ from penstock.application.application import Application
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.container.shared.store_folders import stores_directory
-from penstock.drain.utils import write_drain_notification
 from penstock.driver.feed.feed import Feed
 from penstock.driver.feed.stop import StopRequest
 from penstock.driver.handle.job import Job, JobPage
@@ -94,7 +93,7 @@ def run_application(
         first = job.start(request)
         undo.push(first.undo)
         if drain:
-            first.loop.parts.drain.ask_at_start()
+            first.loop.ask_to_drain(at_start=True)
         root, run = first.run.job.paths.root, first.run
         handle = Job(
             root, run.run_id, run.board, job.stop, str(log_directory(settings, first.run.paths, first.run.job.uid))
@@ -145,10 +144,6 @@ class _StartedRun:
     runner: BatchRunner
     undo: ExitStack
 
-    def ask_to_drain(self) -> None:
-        write_drain_notification(self.run.objects, self.run.job.paths, only_run=self.run.run_id)
-        self.loop.ask_to_drain()
-
 
 class _SparkJob:
     """Starts a job's run, and starts it again whenever its inputs have become others."""
@@ -167,7 +162,7 @@ class _SparkJob:
         with self._changing:
             if self._current is None:
                 raise NotFoundError("the job has ended: there is nothing to drain")
-            self._current.ask_to_drain()
+            self._current.loop.ask_to_drain()
 
     def _start_next(self) -> _StartedRun:
         return self.start(StartRequest(""), again=True)

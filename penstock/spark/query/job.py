@@ -161,7 +161,8 @@ class QueryJob:
         self._runner.readers = tuple(each.reader for each in self._inputs)
         self._watch.cancel = self._runner.cancel
         self._loop.start()
-        self._loop.parts.drain.watch(self._wake)
+        for part in self._loop.parts.wings:
+            part.watch(self._wake)
         run.obey(first.stop)
 
     @property
@@ -230,7 +231,7 @@ class QueryJob:
         """The time at which a batch is due without new rows, in epoch milliseconds: 0 is at once, None never."""
         if self._drained is not None:
             return None
-        if self._loop.parts.drain.asked:
+        if any(part.wants_step for part in self._loop.parts.wings):
             return 0
         watermark = None if self._watermark is None else self._watermark.of_next()
         return self._feed.next_due_ms(self._loop.boundary, watermark)
