@@ -490,8 +490,3 @@ class OtherSettings(Settings):
 KEYS: tuple[AnyKey, ...] = tuple(
     value for group in Settings.__subclasses__() for value in vars(group).values() if isinstance(value, Key)
 )
-
-
-def describe() -> tuple[AnyKey, ...]:
-    """Every declared key, in the order of declaration."""
-    return KEYS

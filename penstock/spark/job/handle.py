@@ -12,11 +12,8 @@ from penstock.drain.progress import DrainProgress
 from penstock.driver.feed.stop import StopRequest
 from penstock.driver.show.progress import (
     BatchProgress,
-    BootstrapProgress,
     JobProgress,
     ProgressBoard,
-    PublishingProgress,
-    TableStatus,
 )
 from penstock.errors import NotFoundError
 from penstock.job.shown_outage import Outage
@@ -28,7 +25,10 @@ from penstock.spark.job.stop_signals import JobEnd, count_end_of_program
 
 if TYPE_CHECKING:
     from penstock.dashboard.server import Dashboard
+    from penstock.outbox.shown import PublishingProgress
+    from penstock.side.shown import BootstrapProgress
     from penstock.spark.job.live_view import LiveView
+    from penstock.tables.wing import TableStatus
 
 logger = logging.getLogger(__name__)
 _CANCEL_SECONDS = 0.2
@@ -284,7 +284,7 @@ class Job:
             >>> [(table.table, table.in_use, table.loading) for table in job.tables]  # doctest: +SKIP
             [('planes', 6, 7)]
         """
-        return self._board.tables
+        return self._board.wings.get("tables") or ()
 
     @property
     def drain_progress(self) -> DrainProgress | None:
@@ -307,7 +307,7 @@ class Job:
             >>> print(job.bootstrap_progress)  # doctest: +SKIP
             1,200,000 of 5,000,000 messages, about 12 s left
         """
-        return self._board.bootstrap
+        return self._board.wings.get("side")
 
     @property
     def publishing(self) -> PublishingProgress | None:
@@ -318,7 +318,7 @@ class Job:
             >>> print(job.publishing)  # doctest: +SKIP
             1,200 of 5,000 messages to kafka.utilisation
         """
-        return self._board.publishing
+        return self._board.wings.get("outbox")
 
     @property
     def outage(self) -> Outage | None:

@@ -15,6 +15,7 @@ from typing import Any, Literal, Self, TypeVar
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from penstock import plugins
 from penstock.application.application import Application
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
@@ -31,7 +32,6 @@ from penstock.job.stop_request import StopRequests
 from penstock.objects.open import open_job_root
 from penstock.retry import Retry, retry
 from penstock.side.plan import with_side_inputs
-from penstock.spark.batches.table_build import SparkTableBuilder
 from penstock.spark.batches.two_ways import runner_for
 from penstock.spark.containers.directory import ContainerDirectory
 from penstock.spark.job.handle import Job
@@ -52,6 +52,7 @@ from penstock.start.prepare import PreparedJob, check_start
 from penstock.start.streams.job_streams import JobStreams
 from penstock.start.streams.owed import Debts
 from penstock.start.streams.patterns import with_matches
+from penstock.wing import wings
 from penstock.wire.address import ContainerSpec
 from penstock.wire.ports import BatchRunner
 
@@ -284,8 +285,9 @@ def open_on_spark(
     spec = container_spec(context, job, shipment)
     directory = ContainerDirectory(context, job.config, spec, job.settings.tasks, stop)
     runner = runner_of(context, job, shipment, directory, stop)
-    builder = SparkTableBuilder(context, job.config.job.root, job.config.job.root_keys, job.paths)
-    loop = run.open(directory, runner, builder, feed, debts, check_next)
+    places = {wing.name: wing.on_host.get("spark") for wing in wings()}
+    tools = {name: partial(plugins.load(place), context) for name, place in places.items() if place}
+    loop = run.open(directory, runner, tools, feed, debts, check_next)
     directory.start(runner.cancel)
     return loop, runner
 

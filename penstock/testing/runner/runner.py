@@ -19,6 +19,7 @@ from penstock.repartition.placement import Rule
 from penstock.runtime.interrupts import marked_interrupts
 from penstock.state.engines.engine import Content, Engine
 from penstock.state.stores.expiry import live_view
+from penstock.tables.driver.run import Tables
 from penstock.testing.in_process import InProcessDriver
 from penstock.testing.runner.cuts import Cuts, Outputs, RandomCut, in_every_cut, outputs_of
 from penstock.testing.runner.home import RunnerHome
@@ -257,7 +258,7 @@ class TestRunner:
     def _run(self, batch_messages: int | None) -> None:
         driver = self._running()
         catch_up(driver, self._job.graph)
-        driver.loop.parts.tables.settle()
+        driver.loop.parts.of(Tables).settle()
         self._job.feed.messages = batch_messages or sys.maxsize
         finished = False
         while not finished:

@@ -26,11 +26,11 @@ from penstock.graph.stores import StoreSpec
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
 from penstock.signing import RootKeys
-from penstock.spark.batches.table_build import SparkTableBuilder
 from penstock.spark.containers.directory import ContainerDirectory
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
 from penstock.system.partitioner import partition_of
+from penstock.tables.spark import SparkTableBuilder
 from penstock.tables.versions.build import BuildRequest
 from penstock.tables.versions.manifest import TableFile
 from penstock.tables.versions.sources import TableRefusedError, find_place, read_version

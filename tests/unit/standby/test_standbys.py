@@ -13,17 +13,19 @@ from typing import Any
 import pytest
 
 import penstock as ps
+from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.load import load_config
 from penstock.driver.show.metrics_exports import put_changes
 from penstock.errors import RetryableError
 from penstock.metrics.snapshot import MetricId
 from penstock.objects.open import forget_memory_store, open_store
+from penstock.standby.driver import StandbyDriver
 from penstock.standby.shown import RunStandbys, standby_board
+from penstock.standby.wing import STANDBY, StandbyState
 from penstock.state.kept.store import KeptStore
 from penstock.system.base import OffsetRange
 from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver
-from penstock.wire.protocol import StandbyState
 from tests.support.oracles.metrics_page import OF_STANDBYS, exported
 from tests.support.world import timed_job
 from tests.support.world.sums_job import TASKS, SumsWorld, drain, once, state
@@ -55,6 +57,10 @@ def started(world: SumsWorld, containers: int = 3, **config: object) -> InProces
     return driver
 
 
+def part_of(driver: InProcessDriver) -> StandbyDriver:
+    return next(part for part in driver.loop.parts.wings if isinstance(part, StandbyDriver))
+
+
 def await_standbys(
     driver: InProcessDriver, *, ready: Callable[[StandbyState], bool] | None = None, tasks: int = TASKS
 ) -> None:
@@ -63,7 +69,7 @@ def await_standbys(
     ready = ready or (lambda each: each.checkpoint_id == each.wanted == last)
     deadline = time.monotonic() + _TIMEOUT_S
     while True:
-        states = [each for own in driver.fleet.standby_states().values() for each in own]
+        states = [each for own in driver.fleet.states(STANDBY.name, list[StandbyState]).values() for each in own]
         good = [each for each in states if ready(each)]
         if {each.task for each in good} == set(range(tasks)):
             return
@@ -159,7 +165,7 @@ def test_a_standby_that_is_behind_reads_the_tail_only(
     world.put(*range(200))
     commit(driver)
     whole = counted(driver, "bytes-restored", source="Standby")
-    monkeypatch.setattr("penstock.standby.container.service.Standbys.follow", lambda *_: None)
+    monkeypatch.setattr("penstock.standby.container.Standbys.follow", lambda *_: None)
     for _ in range(3):
         world.put(*range(5))
         drain(driver)
@@ -237,15 +243,14 @@ def test_standbys_follow_only_what_is_in_the_log(world: SumsWorld, monkeypatch: 
     """A checkpoint whose record cannot be written is none."""
     driver = started(world)
     followed: list[tuple[str, str]] = []
-    coordinator = driver.loop.parts.commits._coordinator
-    follow = coordinator._follow
+    recorded = StandbyDriver.recorded
 
-    def noted(epoch: int, checkpoint_id: str, markers: Any) -> None:
+    def noted(part: StandbyDriver, record: CheckpointRecord, markers: Any) -> None:
         latest = driver.log.read().latest
-        followed.append((checkpoint_id, str(latest and latest.id)))
-        follow(epoch, checkpoint_id, markers)
+        followed.append((str(record.id), str(latest and latest.id)))
+        recorded(part, record, markers)
 
-    monkeypatch.setattr(coordinator, "_follow", noted)
+    monkeypatch.setattr(StandbyDriver, "recorded", noted)
     for _ in range(3):
         world.put(*range(5))
         commit(driver)
@@ -269,7 +274,7 @@ def test_what_a_slow_standby_needs_may_be_deleted(
     world.put(*range(30))
     commit(driver)
     with monkeypatch.context() as patch:
-        patch.setattr("penstock.standby.container.service.Standbys.follow", lambda *_: None)
+        patch.setattr("penstock.standby.container.Standbys.follow", lambda *_: None)
         for _ in range(6):
             world.put(*range(10))
             drain(driver)
@@ -333,7 +338,7 @@ def test_a_container_that_is_no_standby_any_more_removes_its_copies(world: SumsW
     driver.fleet.lose_standby(0)
     take_over(driver)
     commit(driver)
-    before = set(driver.fleet.standby_states())
+    before = set(driver.fleet.states(STANDBY.name, list[StandbyState]))
     driver.fleet.host_of = lambda name: str(name in before)
     driver.fleet.replace()
     driver.loop.step()
@@ -402,13 +407,14 @@ def test_standbys_are_shown_and_counted(world: SumsWorld) -> None:
     driver = started(world)
     world.put(*range(30))
     commit(driver)
-    shown = driver.board.standbys()
+    (about,) = part_of(driver).shown()
+    shown = about.document().standbys
     assert [each.task for each in shown] == list(range(TASKS))
     assert {each.checkpoint_id for each in shown} == {driver.board.last_checkpoint}
     assert {(each.behind_ms, each.doing) for each in shown} == {(0, "")}
     assert {each.container for each in shown} == {own[0] for own in driver.fleet.assignment.standbys.values()}
     run_id, stored = driver.job.claim.run_id, standby_board(world.objects, driver.job.paths)
-    put_changes(stored, lambda: RunStandbys(run_id, driver.board.standbys()), lambda: True)()
+    put_changes(about.board, about.document, lambda: True)()
     assert stored.get_of(run_id) == RunStandbys(run_id, shown)
     assert stored.get_of("another run") is None
     driver.fleet.lose(1)
@@ -425,7 +431,7 @@ def test_without_standbys_nothing_follows(world: SumsWorld) -> None:
     drain(driver)
     driver.loop.commit()
     assert "follow" not in steps
-    assert driver.board.standbys() == ()
+    assert part_of(driver).shown() == ()
     assert not [each for each in threading.enumerate() if each.name.startswith("standbys-")]
 
 

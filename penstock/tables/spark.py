@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -28,10 +28,12 @@ from penstock.objects.open import open_root
 from penstock.signing import RootKeys
 from penstock.spark.session.executors import job_group, live_executors
 from penstock.spark.workers.arrow_frames import map_in_arrow
+from penstock.start.prepare import PreparedJob
+from penstock.tables.driver.builds import TableBuilds
 from penstock.tables.versions.build import BuildRequest, check_columns, files_of
 from penstock.tables.versions.encode import RowEncoder
 from penstock.tables.versions.files import FileWriter
-from penstock.tables.versions.manifest import TableFile
+from penstock.tables.versions.manifest import PublishedTables, TableFile
 from penstock.tables.versions.registry import TableRegistry
 from penstock.tables.versions.sources import MANIFEST, SUCCESS, SourceFile, TableRefusedError
 
@@ -234,3 +236,11 @@ def _strict(side: PushedTable) -> dict[str, str]:
     """Options under which Spark refuses a file that does not fit. Spark's defaults take the columns of CSV by position,
     whatever the header says, and replace values of another type by null."""
     return {"mode": "FAILFAST", "enforceSchema": "false"} if side.format == "csv" else {}
+
+
+def tables_on_spark(
+    context: SparkContext, job: PreparedJob, needed: Callable[[str], Collection[int]]
+) -> PublishedTables:
+    """The published tables of a run whose batches run on Spark. `needed`: see `TableBuilds`."""
+    builder = SparkTableBuilder(context, job.config.job.root, job.config.job.root_keys, job.paths)
+    return TableBuilds(job, builder, needed)

@@ -7,39 +7,59 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from penstock.driver.context import RunContext
-from penstock.driver.show.progress import BootstrapProgress
+from penstock.driver.part import DriverPart
 from penstock.errors import ContainerLostError, FailedMessage
 from penstock.graph.stores import SideInputs
-from penstock.wire.calls import BOOTSTRAP
-from penstock.wire.protocol import Beat, Bootstrap, BootstrapState
+from penstock.side.shown import BootstrapProgress
+from penstock.side.wing import BOOTSTRAP, SIDE, Bootstrap, BootstrapState, SideState
+from penstock.wire.protocol import Beat, load
 
 logger = logging.getLogger(__name__)
 _LOG_SECONDS = 5.0
 REPEAT_SECONDS = 60.0
 
 
-def catch_up_side_inputs(run: RunContext, epoch: int) -> None:
-    """Wait until the containers of an epoch have caught up the side inputs. A run that is asked to end meanwhile ends
-    at once: nothing has been processed since its checkpoint.
+class SideDriver(DriverPart):
+    """Waits until side inputs have caught up, and tells what keeps them from filling their stores."""
 
-    Raises:
-        UserCodeError: a message does not decode, or the application's processor raised.
-        PenstockTimeoutError: it took longer than `side.inputs.bootstrap.timeout.ms`; says what is missing.
-        ContainerLostError: a container was lost, or the run is to end.
-        PenstockError: a stream does not exist or cannot be read.
-    """
-    if not any(isinstance(spec.side, SideInputs) for spec in run.job.topology.graph.side_stores):
-        return
-    phase = run.board.phase
-    watch = _Watch(run)
-    run.board.update(phase="bootstrapping")
-    try:
-        answers = run.fleet.ask(BOOTSTRAP, epoch, Bootstrap(), on_answer=watch.answered)
-    finally:
-        run.board.update(phase=phase, bootstrap=None)
-    for answer in answers:
-        if answer.failure is not None:
-            raise answer.failure.error(run.job.streams.named)
+    def __init__(self, run: RunContext) -> None:
+        super().__init__(run)
+        self._fills = any(isinstance(spec.side, SideInputs) for spec in run.job.topology.graph.side_stores)
+        self._troubles = SideTroubles(run.job.streams.named)
+
+    def enter(self, epoch: int) -> None:
+        """Wait until the containers have caught up the side inputs. A run that is asked to end meanwhile ends at once:
+        nothing has been processed since its checkpoint.
+
+        Raises:
+            UserCodeError: a message does not decode, or the application's processor raised.
+            PenstockTimeoutError: it took longer than `side.inputs.bootstrap.timeout.ms`; says what is missing.
+            ContainerLostError: a container was lost, or the run is to end.
+            PenstockError: a stream does not exist or cannot be read.
+        """
+        if not self._fills:
+            return
+        run = self.run
+        watch = _Watch(run)
+        with run.board.during("bootstrapping", SIDE.name):
+            try:
+                answers = run.fleet.ask(BOOTSTRAP, epoch, Bootstrap(), on_answer=watch.answered)
+            finally:
+                run.board.tell(SIDE.name, None)
+        for answer in answers:
+            if answer.failure is not None:
+                raise answer.failure.error(run.job.streams.named)
+
+    def look(self, epoch: int) -> None:
+        """Log the present problems. Raises the failure that has stopped the side inputs of this epoch."""
+        if self._fills:
+            self._troubles.look(states_of(self.run.fleet.beats(), epoch), self.run.clock.monotonic())
+
+
+def states_of(beats: Sequence[Beat], epoch: int) -> list[SideState]:
+    """The states in the beats that came from an epoch."""
+    own = [beat.wings[SIDE.name] for beat in beats if beat.epoch == epoch and SIDE.name in beat.wings]
+    return [load(SideState, each) for each in own]
 
 
 class _Watch:
@@ -61,7 +81,7 @@ class _Watch:
             self._answers[container] = answer
             now = run.clock.monotonic()
             progress = bootstrap_progress(self._answers, now - self._began)
-            run.board.update(bootstrap=progress)
+            run.board.tell(SIDE.name, progress)
             if now - self._logged >= _LOG_SECONDS:
                 self._logged = now
                 logger.info("catching up side inputs: %s", progress)
@@ -90,13 +110,12 @@ class SideTroubles:
         self._logged: dict[str, float] = {}
         """Text of each current problem → when it was last logged."""
 
-    def look(self, beats: Sequence[Beat], epoch: int, now: float) -> None:
-        """Log the current problems. Raises the failure that has stopped the side inputs of this epoch. `now`: monotonic
-        seconds."""
-        for failed in (beat.side_failure for beat in beats):
-            if failed is not None and failed.epoch == epoch:
-                raise failed.failure.error(self._named)
-        texts = {text for beat in beats for text in beat.side_troubles}
+    def look(self, states: Sequence[SideState], now: float) -> None:
+        """Log the current problems. Raises a failure that has stopped the side inputs. `now`: monotonic seconds."""
+        for state in states:
+            if state.failure is not None:
+                raise state.failure.error(self._named)
+        texts = {text for state in states for text in state.troubles}
         if not texts and not self._logged:
             return
         for text in sorted(texts):

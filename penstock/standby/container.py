@@ -5,18 +5,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from penstock.checkpoint.id import CheckpointId
-from penstock.container.shared.resources import EpochResources
-from penstock.container.shared.services import Service
+from penstock.container.shared.part import Answers, ContainerPart, EpochContext, once
 from penstock.errors import RetryableError
 from penstock.metrics.snapshot import GaugeValue, MetricId, Snapshot
+from penstock.standby.wing import FOLLOW, Follow, StandbyState
 from penstock.state.backends.base import BackendContext, RestoreProgress
 from penstock.state.kept.store import StoreTarget
 from penstock.state.kept.stores import StorePlace, remove_of_the_dead
-from penstock.wire.protocol import Follow, StandbyState
 
 logger = logging.getLogger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
@@ -32,19 +31,19 @@ class _Failure:
     pause_s: float
 
 
-class Standbys(Service):
-    """A service: one thread that follows the checkpoints. The copies are the process's and outlive it.
+class Standbys(ContainerPart):
+    """One thread that follows the checkpoints. The copies are the process's and outlive it.
 
     Only the newest checkpoint counts: a standby that is slow goes from where it is to that one.
     """
 
     name = "standbys"
 
-    def __init__(self, resources: EpochResources, may_move: Callable[[], bool]) -> None:
-        """`may_move`: False while a task that moved here would wait, for its side stores: then no standby is ready."""
-        self._resources = resources
-        self._may_move = may_move
-        self._copies = resources.kept_stores
+    def __init__(self, epoch: EpochContext) -> None:
+        super().__init__(epoch)
+        self._resources = epoch.resources
+        self._moves_wait = epoch.moves_wait
+        self._copies = epoch.resources.kept_stores
         self._changed = threading.Condition()
         self._follow: Follow | None = None
         self._stopping = threading.Event()
@@ -56,6 +55,9 @@ class Standbys(Service):
     def start(self) -> None:
         """Remove the copies of dead processes, even if there are no standbys any more."""
         remove_of_the_dead(self._resources.folders.base)
+
+    def answers(self) -> Mapping[str, Answers]:
+        return {FOLLOW.name: once(self.follow)}
 
     def follow(self, request: Follow) -> None:
         """Bring the copies to this checkpoint. Returns at once."""
@@ -69,8 +71,8 @@ class Standbys(Service):
                 self._thread = threading.Thread(target=self._run, name=name, daemon=True)
                 self._thread.start()
 
-    def states(self) -> list[StandbyState]:
-        """The state of each standby. May be called by any thread."""
+    def state(self) -> list[StandbyState]:
+        """The state of each standby."""
         follow, doing, failures = self._follow, self._doing, dict(self._failures)
         if follow is None:
             return []
@@ -92,10 +94,13 @@ class Standbys(Service):
         known = [CheckpointId.parse(each) for each in held if each is not None]
         at = str(min(known, default=wanted)) if len(known) == len(held) else None
         text = doing[1] if doing is not None and doing[0].task == task else ""
-        if not self._may_move():
-            at, text = None, text or "filling side stores"
+        if waits := self._moves_wait():
+            at, text = None, text or waits
         failed = next((f"it failed: {failures[place].text}" for place in places if place in failures), "")
         return StandbyState(task, at, wanted, failed or text)
+
+    def ready(self) -> list[int]:
+        return [state.task for state in self.state() if state.is_ready]
 
     def stop(self) -> None:
         """Stop and join. A copy whose step was cut short can still be used."""
@@ -108,7 +113,7 @@ class Standbys(Service):
     def metrics(self) -> Snapshot:
         """Each standby's distance from the last checkpoint; none for standbys without a copy."""
         key = "standby", "behind-ms"
-        known = {each.task: ms for each in self.states() if (ms := each.behind_ms) is not None}
+        known = {each.task: ms for each in self.state() if (ms := each.behind_ms) is not None}
         return Snapshot({MetricId(f"Standby {task}", *key): GaugeValue(ms) for task, ms in known.items()})
 
     def status(self) -> str:
