@@ -1,5 +1,5 @@
-"""Systems, backends, hosts and wings by name. A name here is short for `module:attribute`, which a configuration may
-give as well: what Penstock brings is found in the same way as a class of a user."""
+"""Systems, backends, hosts, displays and wings by name. A name here is short for `module:attribute`, which a
+configuration may give as well: what Penstock brings is found in the same way as a class of a user."""
 
 from __future__ import annotations
 
@@ -31,6 +31,10 @@ WINGS = {
     "standby": "penstock.standby.wing:STANDBY",
 }
 """See `penstock.wing`. Parts act in this order, and end in the reverse one."""
+PICKLERS = {"spark": "penstock.spark.workers.packages:pickled"}
+"""The functions that pickle an application for a host's workers. A test calls one to see whether it can run."""
+DISPLAYS = {"dashboard": "penstock.dashboard.of_driver:serve", "notebook": "penstock.dashboard.live_view:show"}
+"""The functions that show a running job: on a page that its driver serves, and in the output of a notebook's cell."""
 
 
 def load(place: str) -> Any:

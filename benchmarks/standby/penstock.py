@@ -17,9 +17,9 @@ import psutil
 
 import penstock as ps
 from benchmarks.keyed_fold.penstock import await_job
+from penstock.driver.handle.job import Job
 from penstock.spark.containers.directory import ContainerDirectory
 from penstock.spark.job import launch
-from penstock.spark.job.handle import Job
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
 

@@ -32,7 +32,7 @@ from penstock.quantities import Duration
 
 if TYPE_CHECKING:
     from penstock.config.model import JobConfig
-    from penstock.spark.job.handle import Job
+    from penstock.driver.handle.job import Job
 
 U = TypeVar("U")
 _TASK_ID = "task"

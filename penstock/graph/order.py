@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from penstock.api.serdes import ColumnSerde, Serde
 from penstock.api.ssp import SystemStream
@@ -34,6 +34,9 @@ class OrderedSource:
 @dataclass(frozen=True, slots=True)
 class EventTimeOrder:
     """The messages of an operator wait in a store until the watermark has passed them, and come by event time."""
+
+    operator: ClassVar[str] = "penstock.runtime.operators.ordered:OrderedOperator"
+    """The class that runs around the operator's own."""
 
     store: str
     sources: tuple[OrderedSource, ...]

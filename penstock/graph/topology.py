@@ -25,7 +25,7 @@ from penstock.graph.specs import (
     OutputSpec,
 )
 from penstock.graph.stores import StoreSpec
-from penstock.system.spark import QUERY_SYSTEM
+from penstock.system.contract.names import QUERY_SYSTEM
 from penstock.wording import listed
 
 DEAD_LETTER_CHANNEL = "=>dead-letter"

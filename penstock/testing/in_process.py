@@ -37,13 +37,12 @@ from penstock.metrics.snapshot import Snapshot
 from penstock.objects.store import ObjectStore
 from penstock.runtime.context import OperatorFailedError
 from penstock.runtime.messages.packet import REPORT_STAGE, Packet
-from penstock.runtime.messages.spool import Spool
 from penstock.runtime.reports import Report
 from penstock.runtime.stage.attempt import new_token
-from penstock.runtime.stage.failure import failed_attempt
-from penstock.runtime.stage.instance import StageInstance
-from penstock.runtime.stage.sink import OutputWriters, SinkAttempt, write_outputs, writing_text
-from penstock.runtime.stage.source import InputReaders, SourceProgress, run_sources
+from penstock.runtime.stage.failed_attempt import failed_attempt
+from penstock.runtime.stage.outer_stages import OuterStages
+from penstock.runtime.stage.sink import writing_text
+from penstock.runtime.stage.source import SourceProgress
 from penstock.side.plan import with_side_inputs
 from penstock.start.facts import StartRequest
 from penstock.start.prepare import PreparedJob, check_start, prepare
@@ -297,15 +296,9 @@ class InProcessRunner(BatchRunner):
 
     def _sources(self, batch: Batch, ranges: BatchRanges) -> list[Packet]:
         self._step("source")
-        job = self._job
-        portions = {task: ranges.by_task.get(task, ()) for task in range(job.settings.tasks)}
-        kept: dict[int, StageInstance] = {}
-        with closing(InputReaders(job.streams.systems)) as readers:
-            try:
-                return list(run_sources(job.topology, job.settings, batch, portions, readers, SourceProgress(), kept))
-            finally:
-                for instance in kept.values():
-                    instance.close()
+        portions = {task: ranges.by_task.get(task, ()) for task in range(self._job.settings.tasks)}
+        with closing(self._outer()) as stages:
+            return list(stages.read("", batch, portions, SourceProgress()))
 
     def _stage(self, epoch: int, batch: Batch, stage: int, packets: list[Packet]) -> list[Packet]:
         self._step(f"stage {stage}")
@@ -335,17 +328,18 @@ class InProcessRunner(BatchRunner):
             return packets
         self._step("sink")
         mine, sent = _split(packets, job.topology.sink)
-        with closing(Spool()) as spool, closing(OutputWriters(job.streams.systems, job.writer(epoch))) as writers:
-            attempts = [
-                SinkAttempt(job.topology, job.settings, batch, task, spool) for task in range(job.settings.tasks)
-            ]
+        with closing(self._outer()) as stages, closing(stages.sinks(batch, range(job.settings.tasks))) as attempts:
             for packet in mine:
-                attempts[packet.dest].accept(packet)
+                attempts.accept(packet)
             self._writes = True
             try:
-                return sent + list(write_outputs(attempts, writers, job.settings.step_limits.of_outputs(batch)))
+                return sent + list(attempts.write(stages.writers(job.writer(epoch))))
             finally:
                 self._writes = False
+
+    def _outer(self) -> OuterStages:
+        """New ones for each batch: readers and writers that are kept are tested elsewhere."""
+        return OuterStages(self._job.topology, self._job.settings, self._job.streams.systems)
 
 
 class InProcessDriver:

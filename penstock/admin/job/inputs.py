@@ -17,8 +17,8 @@ from penstock.config.model import JobConfig
 from penstock.errors import PenstockError
 from penstock.start.streams.identities import continue_in
 from penstock.system.base import OpenTransaction, PartitionOffsets, System
+from penstock.system.contract.names import QUERY_SYSTEM
 from penstock.system.registry import open_system
-from penstock.system.spark import QUERY_SYSTEM
 from penstock.wording import counted
 
 _STANDSTILL_MS = 10_000

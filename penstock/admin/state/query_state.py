@@ -28,7 +28,8 @@ from penstock.spark.state_import.first_backup import FirstBackup
 from penstock.start.layout import store_layout
 from penstock.start.streams.job_streams import JobStreams
 from penstock.state.outside_backup import OutsideBackup
-from penstock.system.spark import QUERY_SYSTEM, QuerySystem
+from penstock.system.contract.names import QUERY_SYSTEM
+from penstock.system.spark import QuerySystem
 
 BackUp: TypeAlias = Callable[[FirstBackup], Mapping[int, Markers]]
 """Makes all backups of a first checkpoint. Returns the markers, task by task."""

@@ -33,7 +33,9 @@ from penstock.host.process_folder import process_folder
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_job_root
 from penstock.repartition.move import MadePart, Move, move_here
-from penstock.repartition.placement import Change, Rule
+from penstock.repartition.placement import RULES as RULES
+from penstock.repartition.placement import Change
+from penstock.repartition.placement import Rule as Rule
 from penstock.repartition.plan import RepartitionPlan, check_count, placement_text, plan_move
 from penstock.schemas.connect import with_registered, with_registry
 from penstock.side.plan import with_side_inputs

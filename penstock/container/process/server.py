@@ -27,7 +27,7 @@ from penstock.runtime.messages.packet import (
 )
 from penstock.runtime.messages.router import Together
 from penstock.runtime.stage.attempt import new_token
-from penstock.runtime.stage.failure import failed_attempt
+from penstock.runtime.stage.failed_attempt import failed_attempt
 from penstock.state.engines.engine import EngineFailedError
 from penstock.wing import calls
 from penstock.wire.auth import TokenCheck

@@ -90,7 +90,7 @@ class TestRunner:
             ConfigError: the application, the configuration or `broadcast_inputs` is wrong; or the application cannot be
                 pickled, as a real job needs it to be.
         """
-        self._cuts: Cuts | None = None
+        self._cuts: Cuts[TestRunner] | None = None
         now_ms = SYSTEM_CLOCK.now_ms()
 
         def begin(runner: TestRunner, cut: RandomCut | None) -> TestRunner:

@@ -13,9 +13,9 @@ from penstock.callbacks import UNSTARTED, unused
 from penstock.graph.key_columns import keys_from_bytes
 from penstock.graph.specs import FilterBatchesSpec, MapBatchesSpec, WithKeySpec
 from penstock.runtime.context import Position
-from penstock.runtime.messages.columns import Columns, Step, Target, as_columns, key_bytes_of, rows_of
+from penstock.runtime.messages.columns import Columns, Step, Target, as_columns, key_bytes_of, locating_row, rows_of
 from penstock.runtime.operators.base import Node, Operator, StageContext
-from penstock.runtime.operators.elementwise import Chain, locating_row
+from penstock.runtime.operators.elementwise import Chain
 
 F = TypeVar("F", MapBatchesSpec, FilterBatchesSpec)
 

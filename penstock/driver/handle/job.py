@@ -6,10 +6,12 @@ import logging
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from penstock.drain.progress import DrainProgress
 from penstock.driver.feed.stop import StopRequest
+from penstock.driver.handle.program_end import RunningWork, stop_with_program
+from penstock.driver.handle.stop_signals import JobEnd, count_end_of_program
 from penstock.driver.show.progress import (
     BatchProgress,
     JobProgress,
@@ -20,18 +22,47 @@ from penstock.job.shown_outage import Outage
 from penstock.job.shown_work import RunWork
 from penstock.metrics.snapshot import Snapshot
 from penstock.notebook import facts_html
-from penstock.spark.job.program_end import RunningWork, stop_with_program
-from penstock.spark.job.stop_signals import JobEnd, count_end_of_program
+from penstock.plugins import DISPLAYS, load
 
 if TYPE_CHECKING:
-    from penstock.dashboard.server import Dashboard
     from penstock.outbox.shown import PublishingProgress
     from penstock.side.shown import BootstrapProgress
-    from penstock.spark.job.live_view import LiveView
     from penstock.tables.wing import TableStatus
 
 logger = logging.getLogger(__name__)
 _CANCEL_SECONDS = 0.2
+
+
+class JobPage(Protocol):
+    """The page of a job, which its driver serves."""
+
+    token: str
+    """Every request about the job needs it."""
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        """The address, without the token."""
+
+    @property
+    def url_with_token(self) -> str:
+        """The address for a browser."""
+
+    @property
+    def logged_url(self) -> str:
+        """The address for a log, and the file that has the token."""
+
+    @property
+    def printed_url(self) -> str:
+        """The address for a terminal, and for no log."""
+
+    def close(self, *, wait: bool = True) -> None:
+        """End the page.
+
+        Args:
+            wait: return only when its thread has ended.
+        """
 
 
 class Job:
@@ -65,9 +96,9 @@ class Job:
         """The folder of the containers' logs, on each host. `container-*.log` has what the tasks print and log."""
         self.prometheus_port: int | None = None
         """The port of the Prometheus endpoint; None without `metrics.prometheus.port`."""
-        self.dashboard: Dashboard | None = None
+        self.dashboard: JobPage | None = None
         """The dashboard, which ends with the job; None without `job.dashboard.port`."""
-        self._view: LiveView | None = None
+        self._close_view: Callable[[], None] = lambda: None
         self._board = board
         self._stop = stop
         self._cancel: Callable[[], None] = lambda: None
@@ -85,14 +116,9 @@ class Job:
     def _ipython_display_(self) -> None:
         """Show the job in a notebook. Its tables and plots are drawn again each second, until it ends or is shown
         elsewhere."""
-        from penstock.spark.job.live_view import LiveView, is_terminal
-
-        if is_terminal():
-            print(repr(self))
-            return
-        if self._view is not None:
-            self._view.close()
-        self._view = LiveView(self)
+        show: Callable[[Job], Callable[[], None]] = load(DISPLAYS["notebook"])
+        self._close_view()
+        self._close_view = show(self)
 
     def _repr_html_(self) -> str:
         """The job as HTML, as it is now."""

@@ -24,9 +24,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from penstock.driver.show.progress import ProgressBoard
 from penstock.driver.feed.stop import StopRequest
-from penstock.spark.job import program_end
-from penstock.spark.job.handle import Job
-from penstock.spark.job.stop_signals import former_handlers, stop_on_signals
+from penstock.driver.handle import program_end
+from penstock.driver.handle.job import Job
+from penstock.driver.handle.stop_signals import former_handlers, stop_on_signals
 
 pool = ThreadPoolExecutor()
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import http.client
 import logging
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
+from penstock.dashboard.of_driver import serve
+from penstock.driver.handle.job import JobPage
 from penstock.job.paths import JobPaths
-from penstock.spark.job.dashboard import serve
+from penstock.plugins import DISPLAYS, load
 
 CHOSEN = "chosen-by-somebody-0"
 
@@ -28,6 +31,11 @@ def status(port: int, token: str | None) -> int:
     found = connection.getresponse().status
     connection.close()
     return found
+
+
+def test_a_driver_finds_the_page_by_name() -> None:
+    found: Callable[..., JobPage] = serve
+    assert load(DISPLAYS["dashboard"]) is found
 
 
 def test_the_token_is_in_a_file_of_the_user_and_not_in_the_log(

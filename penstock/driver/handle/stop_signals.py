@@ -11,16 +11,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from types import FrameType
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from penstock.spark.job.handle import Job
+from typing import Any, Protocol
 
 logger = logging.getLogger(__name__)
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _TOGETHER_SECONDS = 0.5
 _AT_ONCE = 2
 _NOT_CHOSEN = (signal.default_int_handler, signal.SIG_DFL, signal.SIG_IGN)
+
+
+class StoppableJob(Protocol):
+    """A job as signals see it."""
+
+    name: str
+
+    @property
+    def last_checkpoint(self) -> str | None:
+        """The id of the last complete checkpoint; None before the first."""
+
+    def stop(self, *, wait: bool = True) -> None:
+        """Stop after the current batch; a second call ends the job at once."""
 
 
 @dataclass(slots=True)
@@ -70,7 +80,7 @@ def former_handlers() -> dict[signal.Signals, Any] | None:
     return found if all(handler in _NOT_CHOSEN for handler in found.values()) else None
 
 
-def stop_on_signals(job: Job, ending: JobEnd, former: dict[signal.Signals, Any]) -> None:
+def stop_on_signals(job: StoppableJob, ending: JobEnd, former: dict[signal.Signals, Any]) -> None:
     """Stop the job on the signals from now on. Main thread only."""
     _handlers.add(job, ending, former)
 
@@ -93,12 +103,12 @@ class _Handlers:
 
     def __init__(self) -> None:
         self.former: dict[signal.Signals, Any] = {}
-        self._jobs: list[tuple[Job, JobEnd]] = []
+        self._jobs: list[tuple[StoppableJob, JobEnd]] = []
         self._signals: SimpleQueue[tuple[signal.Signals, int]] = SimpleQueue()
         self._stops = StopCount()
         self._thread: threading.Thread | None = None
 
-    def add(self, job: Job, ending: JobEnd, former: dict[signal.Signals, Any]) -> None:
+    def add(self, job: StoppableJob, ending: JobEnd, former: dict[signal.Signals, Any]) -> None:
         self.former = dict(former)
         active = self._active()
         if not active:
@@ -130,7 +140,7 @@ class _Handlers:
             raise KeyboardInterrupt
         raise SystemExit(128 + number)
 
-    def _active(self) -> list[tuple[Job, JobEnd]]:
+    def _active(self) -> list[tuple[StoppableJob, JobEnd]]:
         return [(job, ending) for job, ending in self._jobs if not ending.done.is_set()]
 
     def _run(self) -> None:
@@ -147,7 +157,7 @@ class _Handlers:
                 threading.Thread(target=_leave, args=(active, number), name="penstock-leave", daemon=True).start()
 
 
-def _leave(stopped: list[tuple[Job, JobEnd]], number: signal.Signals) -> None:
+def _leave(stopped: list[tuple[StoppableJob, JobEnd]], number: signal.Signals) -> None:
     """Let a program that waits for its jobs see their end; any other continues as if the signal came now."""
     for _, ending in stopped:
         ending.done.wait()

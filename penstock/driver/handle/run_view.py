@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from penstock.wording import counted, size_text
 
 if TYPE_CHECKING:
+    from penstock.driver.handle.job import Job
     from penstock.driver.show.progress import BatchProgress
-    from penstock.spark.job.handle import Job
 
 PROGRESS_LOGGER = "penstock.progress"
 _LOG_EVERY_S = 5.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.driver.feed.stop import StopRequest
+from penstock.driver.handle.job import Job
 from penstock.driver.show.progress import ProgressBoard
-from penstock.spark.job.handle import Job
 
 
 def job_until_stopped(error: Exception | None = None) -> tuple[Job, StopRequest]:

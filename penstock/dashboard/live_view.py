@@ -4,31 +4,36 @@ from __future__ import annotations
 
 import importlib
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from penstock.clock import SYSTEM_CLOCK
 from penstock.dashboard.rates import History, Totals
+from penstock.driver.handle.job import Job
 from penstock.notebook import plot_svg
-
-if TYPE_CHECKING:
-    from penstock.spark.job.handle import Job
 
 EVERY_S = 1.0
 POINTS = 120
 """Moments in a plot: the last two minutes."""
 
 
-def is_terminal() -> bool:
-    """True in IPython on a terminal, which shows no HTML."""
+def show(job: Job) -> Callable[[], None]:
+    """Show the job from now on, in the output of a cell. Call it in IPython only.
+
+    Returns:
+        a function that leaves the output as it is then. A job has one output at most.
+    """
     shell: Any = importlib.import_module("IPython").get_ipython()
-    return type(shell).__name__ == "TerminalInteractiveShell"
+    if type(shell).__name__ == "TerminalInteractiveShell":  # which shows no HTML
+        print(repr(job))
+        return lambda: None
+    return _LiveView(job).close
 
 
-class LiveView:
-    """The output of one cell. A job has one at most: a newer one takes the place of the one before."""
+class _LiveView:
+    """The output of one cell."""
 
     def __init__(self, job: Job) -> None:
-        """Show the job, from now on. Call it in a notebook only: it needs IPython."""
         display: Any = importlib.import_module("IPython.display")
         self._job = job
         self._html = display.HTML
@@ -38,7 +43,6 @@ class LiveView:
         threading.Thread(target=self._run, name="penstock-notebook", daemon=True).start()
 
     def close(self) -> None:
-        """Leave the output as it is."""
         self._closing.set()
 
     def _run(self) -> None:
