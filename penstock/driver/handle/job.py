@@ -87,7 +87,13 @@ class Job:
     """
 
     def __init__(
-        self, name: str, run_id: str, board: ProgressBoard, stop: StopRequest, log_directory: str = ""
+        self,
+        name: str,
+        run_id: str,
+        board: ProgressBoard,
+        stop: StopRequest,
+        log_directory: str = "",
+        dashboard: JobPage | None = None,
     ) -> None:
         self.name = name
         """The job's name and id, `<job.name>-<job.id>`."""
@@ -96,7 +102,7 @@ class Job:
         """The folder of the containers' logs, on each host. `container-*.log` has what the tasks print and log."""
         self.prometheus_port: int | None = None
         """The port of the Prometheus endpoint; None without `metrics.prometheus.port`."""
-        self.dashboard: JobPage | None = None
+        self.dashboard = dashboard
         """The dashboard, which ends with the job; None without `job.dashboard.port`."""
         self._close_view: Callable[[], None] = lambda: None
         self._board = board

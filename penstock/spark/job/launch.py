@@ -32,8 +32,6 @@ from penstock.host.logs import log_directory
 from penstock.job.paths import JobPaths
 from penstock.job.stop_request import StopRequests
 from penstock.objects.open import open_job_root
-from penstock.plugins import DISPLAYS
-from penstock.plugins import load as load_plugin
 from penstock.retry import Retry, retry
 from penstock.spark.batches.two_ways import runner_for
 from penstock.spark.containers.directory import ContainerDirectory
@@ -85,7 +83,7 @@ def run_application(
         handle: Job | None = None
         served: JobPage | None = None
         if settings.job.dashboard_port is not None:
-            serve: Callable[..., JobPage] = load_plugin(DISPLAYS["dashboard"])  # only a job that has one pays for it
+            serve: Callable[..., JobPage] = plugins.load(plugins.DISPLAYS["dashboard"])  # loaded only if it is shown
             paths = JobPaths(settings.job.name, settings.job.id)
             served = serve(settings, paths, lambda: None if handle is None else handle.live_metrics())
             undo.callback(served.close)
@@ -95,11 +93,9 @@ def run_application(
         if drain:
             first.loop.ask_to_drain(at_start=True)
         root, run = first.run.job.paths.root, first.run
-        handle = Job(
-            root, run.run_id, run.board, job.stop, str(log_directory(settings, first.run.paths, first.run.job.uid))
-        )
+        logs = str(log_directory(settings, run.paths, run.job.uid))
+        handle = Job(root, run.run_id, run.board, job.stop, logs, served)
         handle.follow(run.run_id, run.board, first.runner.cancel, run.prometheus_port)
-        handle.dashboard = served
         undo.pop_all()
         handle.start(partial(job.run, handle), job.ask_to_drain)
     log_progress(handle)
