@@ -49,20 +49,19 @@ def _here(owed: Unpublished, paths: JobPaths) -> Unpublished:
 class Debts:
     """The debt in the log, less the messages that this driver has published. Thread-safe.
 
-    Outputs that a query takes over (`keeps`) count as owed until it has taken them, so that every record names their
-    objects.
+    Inside a query, which takes over what a batch has sent to its DataFrames, outputs count as owed from `keep` until
+    the query has taken them, so that every record names their objects.
     """
 
-    def __init__(self, log: CheckpointLog, uid: str, paths: JobPaths, *, keeps: bool = False) -> None:
-        """`keeps`: the job runs inside a query, which takes over what a batch has sent to its DataFrames."""
+    def __init__(self, log: CheckpointLog, uid: str, paths: JobPaths) -> None:
         self._log = log
         self._uid = uid
         self._paths = paths
         self._lock = threading.Lock()
         self._published = -1
         """Everything up to the record of this number is published."""
-        self._taken: float = -1 if keeps else math.inf
-        """Everything up to the record of this number was taken over."""
+        self._taken: float = math.inf
+        """Everything up to the record of this number was taken over, or nobody takes over anything."""
 
     def now(self) -> OwedOutput:
         """Ascending by slot."""
@@ -88,6 +87,6 @@ class Debts:
             self._taken = max(self._taken, self.newest())
 
     def keep(self) -> None:
-        """The job has gone back to the last record, and continues with all that it names."""
+        """The job begins with the last record, or has gone back to it, and continues with all that it names."""
         with self._lock:
             self._taken = -1

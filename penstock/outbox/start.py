@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.batch.positions import to_positions
@@ -13,7 +14,6 @@ from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.outbox.debts import own_debt
 from penstock.outbox.unpublished import OwedOutput
-from penstock.start.job_plan import JobPlan
 from penstock.start.part import DecidedStart, StartPart
 from penstock.start.plan import StartPlan
 from penstock.start.streams.identities import Identities, recreated
@@ -22,6 +22,9 @@ from penstock.system.base import Progress, System
 from penstock.system.contract.names import QUERY_SYSTEM
 from penstock.system.registry import open_system
 from penstock.wording import counted, listed
+
+if TYPE_CHECKING:  # brings Arrow
+    from penstock.start.job_plan import JobPlan
 
 logger = logging.getLogger(__name__)
 

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from penstock.api.serdes import ColumnSerde, Serde
 from penstock.config.model import JobConfig
 from penstock.config.settings import StoreSettings, StreamSettings
 from penstock.errors import ConfigError, NotFoundError
+from penstock.graph.serde_failures import declared
 from penstock.graph.side_declarations import side_input_of
 from penstock.graph.specs import ApplicationGraph
-from penstock.graph.stores import SideInputs
+from penstock.graph.stores import SideInputs, StoreSpec
 from penstock.objects.store import ObjectStore
 from penstock.refusals import Refusals
-from penstock.side.fill.homes import side_fingerprints
+from penstock.side.fill.code_text import code_text
 from penstock.side.plan import backed_up_side_stores, with_side_inputs
 from penstock.side.shown import SideStoreFacts, put_side_stores, side_store_board
-from penstock.side.wing import SIDE
-from penstock.start.job_plan import JobPlan
 from penstock.start.part import StartPart
 from penstock.system.base import SystemAdmin
 from penstock.wording import listed
+
+if TYPE_CHECKING:  # brings Arrow
+    from penstock.start.job_plan import JobPlan
 
 _OF_INPUTS = (
     StreamSettings.offset_default,
@@ -33,7 +38,7 @@ _OF_INPUTS = (
 class SideStart(StartPart):
     """The part of side inputs, and of pushed tables where they are stores that the job only reads, in a start."""
 
-    name = SIDE.name
+    name = "side"
 
     def complete(self, graph: ApplicationGraph, config: JobConfig) -> ApplicationGraph:
         """With the side inputs that the configuration names."""
@@ -88,3 +93,19 @@ class SideStart(StartPart):
         """The fingerprints of side stores. The driver makes them, because its processors have processed nothing: what
         they gather later must not look like another processor."""
         return side_fingerprints(graph)
+
+
+def side_fingerprints(graph: ApplicationGraph) -> dict[str, str]:
+    """Store → fingerprint of its serdes and processor, which make its content from the messages."""
+    return {spec.name: _fingerprint(spec, spec.side) for spec in graph.stores if isinstance(spec.side, SideInputs)}
+
+
+def _fingerprint(spec: StoreSpec, side: SideInputs) -> str:
+    serdes = [_text(spec.key_serde), _text(spec.value_serde)]
+    serdes += [f"{each.stream} {_text(each.key_serde)} {_text(each.value_serde)}" for each in side.streams]
+    return hashlib.sha256("\n".join([*serdes, code_text(side.processor)]).encode()).hexdigest()[:16]
+
+
+def _text(serde: Serde[Any]) -> str:
+    """The declaration of a serde, with its schema if it has one."""
+    return repr(serde) if isinstance(serde, ColumnSerde) else f"{declared(serde)} {serde.name}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
@@ -38,6 +38,17 @@ REFUSED = "the start is refused"
 _ANY_START = StartRequest("")
 
 
+@dataclass(frozen=True, slots=True)
+class StartSources:
+    """The places that a start reads its facts from, and the parts of wings that take part in it."""
+
+    streams: JobStreams
+    startpoints: StartpointManager
+    read_log: Callable[[], LogView]
+    """Reads the checkpoint log."""
+    parts: Sequence[StartPart]
+
+
 def check_start(
     graph: ApplicationGraph,
     config: JobConfig,
@@ -61,8 +72,8 @@ def check_start(
     graph = with_matches(complete(graph, config), config, given)
     startpoints = StartpointManager(objects, paths, config.job.startpoint_ttl_ms, clock.now_ms)
     with closing(JobStreams.open(graph, config, given)) as streams:
-        read_log = CheckpointLog(objects, paths).read
-        facts, plan = decide(graph, config, streams, startpoints, read_log, request, parts, more)
+        sources = StartSources(streams, startpoints, CheckpointLog(objects, paths).read, parts)
+        facts, plan = decide(graph, config, sources, request, more)
         if backends:
             _check_backends(facts, plan, streams, objects, parts)
     return plan
@@ -89,11 +100,8 @@ def backend_admins(
 def decide(
     graph: ApplicationGraph,
     config: JobConfig,
-    streams: JobStreams,
-    startpoints: StartpointManager,
-    read_log: Callable[[], LogView],
+    sources: StartSources,
     request: StartRequest,
-    parts: Sequence[StartPart],
     more: Sequence[StartpointRequest] = (),
 ) -> tuple[StartFacts, StartPlan]:
     """Read the facts, and decide where the run begins. Steps that do not need each other note what they refuse; all of
@@ -101,22 +109,21 @@ def decide(
 
     Args:
         graph: the application, completed and without patterns.
-        read_log: reads the checkpoint log.
         more: startpoints that nobody has written yet.
     """
     config = config.with_columns(spec.name for spec in graph.stores if spec.by_column)
-    refusals = Refusals(REFUSED)
-    for part in parts:
+    streams, refusals = sources.streams, Refusals(REFUSED)
+    for part in sources.parts:
         with refusals.noted():
             graph = part.connect(graph, config)
     with refusals.noted():
-        check_config(graph, config, parts)
+        check_config(graph, config, sources.parts)
     with refusals.noted():
         plan_topology(graph, config.task.dead_letter_stream, streams.exactly_once)
     with refusals.noted():
         streams.check_outputs()
     with refusals.noted():
-        facts = _read_facts(graph, config, streams, startpoints, read_log, request, parts, refusals)
+        facts = _read_facts(graph, config, sources, request, refusals)
         facts = replace(facts, requests=replace(facts.requests, live=(*facts.requests.live, *more)))
         plan = plan_start(facts, resolver(streams.admins))
     refusals.check()
@@ -126,20 +133,18 @@ def decide(
 def _read_facts(
     graph: ApplicationGraph,
     config: JobConfig,
-    streams: JobStreams,
-    startpoints: StartpointManager,
-    read_log: Callable[[], LogView],
+    sources: StartSources,
     request: StartRequest,
-    parts: Sequence[StartPart],
     refusals: Refusals,
 ) -> StartFacts:
     """Read the facts. What does not fit the streams is among the refusals then."""
+    streams = sources.streams
     with refusals.noted():
         check_keys(graph, {op.stream for op in graph.inputs if not streams.systems[op.stream.system].has_keys})
     identities = streams.identities()  # before all that is decided about the streams
     ends = streams.ends()
     grouping = streams.group(ends)
-    for part in parts:
+    for part in sources.parts:
         with refusals.noted():
             part.check_streams(graph, streams.admins, grouping.count)
     with refusals.noted():
@@ -148,7 +153,7 @@ def _read_facts(
         check_copartitioning(graph, ends, grouping.count, streams.broadcast)
     for warning in order_warnings(graph, streams.keeps_order):
         logger.warning("%s", warning)
-    view = read_log()
+    view = sources.read_log()
     if view.latest is not None:
         streams.check_left(ssp.system_stream for own in view.latest.next_offsets.values() for ssp in own)
     return StartFacts(
@@ -156,7 +161,7 @@ def _read_facts(
         config,
         JobInputs(grouping.tasks, ends, streams.without_startpoints(graph, config), identities, streams.patterns),
         view,
-        read_requests(startpoints, view, config),
+        read_requests(sources.startpoints, view, config),
         request.from_checkpoint,
         request.reset_operators,
     )

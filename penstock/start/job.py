@@ -27,7 +27,7 @@ from penstock.wire.package import JobPackage
 class ClaimedJob:
     """A job that this driver has claimed: the plan of its run, the store, the log, the streams and the backends.
 
-    Who made them closes them. `admins` are closed by who has the job.
+    Its run closes `admins`. Everything else belongs to the caller of `prepare`.
     """
 
     plan: JobPlan
@@ -37,7 +37,7 @@ class ClaimedJob:
     startpoints: StartpointManager
     admins: BackendAdmins
     clock: Clock
-    parts: Sequence[StartPart] = ()
+    parts: Sequence[StartPart]
 
     @property
     def config(self) -> JobConfig:

@@ -72,8 +72,8 @@ class StartPart:
         return graph
 
     def connect(self, graph: ApplicationGraph, config: JobConfig) -> ApplicationGraph:
-        """The application, completed by what others say, such as a registry. It is asked at each start, and at no
-        other time. Raises PenstockError."""
+        """The application, completed by what others say, such as a registry. It is asked at each start, and at each
+        check of one. Raises PenstockError."""
         return graph
 
     def misfits(self, graph: ApplicationGraph, config: JobConfig) -> Iterable[ConfigError]:

@@ -22,7 +22,7 @@ from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
 from penstock.runtime.stage.instance import RuntimeSettings
 from penstock.runtime.steps import StepLimits
-from penstock.start.check import backend_admins, decide
+from penstock.start.check import StartSources, backend_admins, decide
 from penstock.start.facts import StartRequest
 from penstock.start.job import ClaimedJob
 from penstock.start.job_plan import JobPlan
@@ -69,7 +69,7 @@ def prepare(
     def read_log() -> LogView:
         return log.read(on_damage)
 
-    facts, plan = decide(graph, config, streams, startpoints, read_log, request, parts)
+    facts, plan = decide(graph, config, StartSources(streams, startpoints, read_log, parts), request)
     report(plan, facts)
     topology = plan_topology(plan.graph or facts.graph, config.task.dead_letter_stream, streams.exactly_once)
     uid = settle(objects, paths, config.job.root)

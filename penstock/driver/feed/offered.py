@@ -31,7 +31,7 @@ class OfferedOutput(Protocol):
         ...
 
     def keep(self) -> None:
-        """The job has gone back to the last record, and continues with all that it names."""
+        """The job begins with the last record, or has gone back to it, and continues with all that it names."""
         ...
 
 
@@ -66,8 +66,9 @@ class OfferedFeed:
         """Input without rows → the time of the first batch of this run that had none."""
 
     def report_to(self, output: OfferedOutput) -> None:
-        """Say from now on what the query has taken over. Called before the first batch."""
+        """Say from now on what the query has taken over: nothing yet. Called before the first epoch."""
         self._output = output
+        output.keep()
 
     @property
     def needs_watermark(self) -> bool:

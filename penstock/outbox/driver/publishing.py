@@ -28,7 +28,6 @@ from penstock.outbox.shown import PublishingProgress
 from penstock.outbox.unpublished import OwedOutput, Unpublished
 from penstock.outbox.wing import PUBLISH, Publish, PublishProgress
 from penstock.retry import Retry, retry
-from penstock.system.contract.names import QUERY_SYSTEM
 from penstock.wire.ports import Fleet
 from penstock.wording import counted, listed
 
@@ -43,8 +42,7 @@ class Publishing:
 
     def __init__(self, run: RunContext) -> None:
         job = run.job
-        # A query takes over what a batch has sent to its DataFrames.
-        self.debts = Debts(job.log, job.uid, job.paths, keeps=QUERY_SYSTEM in job.streams.systems)
+        self.debts = Debts(job.log, job.uid, job.paths)
         """The output that is to be published."""
         self._publisher = job.plan.publisher
         self._admins = job.streams.admins
