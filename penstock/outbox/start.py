@@ -32,8 +32,6 @@ logger = logging.getLogger(__name__)
 class OutboxStart(StartPart):
     """The part of exactly-once output in a start."""
 
-    name = "outbox"
-
     def settle(self, start: DecidedStart) -> DecidedStart:
         """Refuse a start that could not publish what earlier records leave, or would publish it twice or into an output
         that it makes again. The job keeps the name that it has published under."""

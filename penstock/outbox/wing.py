@@ -42,6 +42,7 @@ PUBLISH = Call("publish", Publish, PublishProgress, lambda config, spent_s: None
 OUTBOX = Wing(
     "outbox",
     calls=(PUBLISH,),
+    start="penstock.outbox.start:OutboxStart",
     driver="penstock.outbox.driver.part:OutboxDriver",
     container="penstock.outbox.container.part:OutboxContainer",
 )

@@ -69,5 +69,8 @@ PUSHED_TABLES = Wing(
     calls=(LOAD_TABLE, TABLES),
     driver="penstock.tables.driver.run:Tables",
     container="penstock.tables.container.loaded:PushedTables",
-    on_host={"spark": "penstock.tables.spark:tables_on_spark"},
+    on_host={
+        "spark": "penstock.tables.spark:tables_on_spark",
+        "process": "penstock.testing.runner.pushed_tables:tables_in_process",
+    },
 )

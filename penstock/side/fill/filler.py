@@ -13,9 +13,10 @@ from penstock.config.settings import OnSideError
 from penstock.errors import ContainerLostError, Interrupted, NotFoundError, PenstockTimeoutError
 from penstock.retry import may_pass
 from penstock.side.fill.entries import MessageFailedError, StoppedError
-from penstock.side.fill.failure import SideFailure, side_failure
+from penstock.side.fill.failure import side_failure
 from penstock.side.fill.group import FollowResult, Group
 from penstock.side.fill.sources import GoneError
+from penstock.side.wing import SideFailure
 from penstock.state.engines.engine import EngineFailedError
 
 logger = logging.getLogger(__name__)

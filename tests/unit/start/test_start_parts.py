@@ -24,13 +24,13 @@ from penstock.start.part import DecidedStart, StartPart
 from penstock.start.streams.job_streams import JobStreams
 from penstock.system.base import SystemAdmin
 from penstock.testing.in_process import InProcessDriver
+from penstock.wing import Wing, wings
 from tests.support.world.world import World
 
 
 class PlainStart(StartPart):
     """Makes texts of all values, and writes a note into the job's folder."""
 
-    name = "plain"
     refusal: ClassVar[str | None] = None
     """The hook that refuses the start."""
     steps: ClassVar[list[str]] = []
@@ -77,6 +77,9 @@ class PlainStart(StartPart):
         return {"operators": len(graph.operators)}
 
 
+PLAIN = Wing("plain", start=f"{__name__}:PlainStart")
+
+
 def _is_there(streams: JobStreams) -> bool:
     try:
         return streams.admins["m"].partition_count("out") > 0
@@ -86,12 +89,14 @@ def _is_there(streams: JobStreams) -> bool:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setitem(plugins.STARTS, "plain", f"{__name__}:PlainStart")
+    monkeypatch.setitem(plugins.WINGS, "plain", f"{__name__}:PLAIN")
+    wings.cache_clear()
     for name in ("steps", "output_is_there", "claims"):
         monkeypatch.setattr(PlainStart, name, [])
     made = World(tmp_path, "plain", ("in",), 2)
     yield made
     made.close()
+    wings.cache_clear()
 
 
 def application() -> ApplicationGraph:
