@@ -22,6 +22,8 @@ BACKENDS = {
 }
 HOSTS = {"spark": "penstock.spark.job.launch:run_application"}
 """The functions that run an application."""
+SECTIONS = ("drain", "outbox", "query", "streams", "time")
+"""The sections of a checkpoint record that this Penstock can restore."""
 
 
 def load(place: str) -> Any:

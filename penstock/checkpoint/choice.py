@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.versions.table import versions_of
 from penstock.errors import IncompatibleError
-from penstock.wording import argument
+from penstock.wording import argument, listed
 
 _LISTED = 10
 """The most checkpoints that an error names one by one."""
@@ -31,6 +31,25 @@ def choose_version(record: CheckpointRecord, read_versions: Sequence[int]) -> in
         f"checkpoint {record.id} has no version that task.checkpoint.read.versions allows ("
         f"{_listed(read_versions)}); it has: {_numbers(there)}. Add one of these to the key"
     )
+
+
+def refuse_unknown(record: CheckpointRecord, known: Collection[str]) -> None:
+    """Refuse to restore a checkpoint without a wing that it needs.
+
+    Args:
+        record: the checkpoint.
+        known: the names of the sections that can be restored here.
+
+    Raises:
+        IncompatibleError: another section is needed.
+    """
+    if missing := record.sections.missing(known):
+        named = listed([f"`{name}`" for name in missing])
+        raise IncompatibleError(
+            f"checkpoint {record.id} cannot be restored here: it needs {named}, which wrote a section of it, and this "
+            "installation of Penstock has nothing of that name. Install the distribution that brings it, or start from "
+            f"an older checkpoint ({argument('from_checkpoint')})"
+        )
 
 
 def choose_newest(checkpoints: Sequence[CheckpointRecord], read_versions: Sequence[int]) -> CheckpointRecord | None:

@@ -31,7 +31,7 @@ from penstock.job.identity import known_uid, settle
 from penstock.job.owned_streams import OwnedStreams
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
-from penstock.outbox.unpublished import OwedOutput, Unpublished
+from penstock.outbox.unpublished import OwedOutput, Unpublished, owed_of
 from penstock.refusals import Refusals
 from penstock.runtime.stage.instance import RuntimeSettings
 from penstock.runtime.steps import StepLimits
@@ -121,14 +121,14 @@ class PreparedJob:
         """Who writes the outputs."""
         return WriterIdentity(self.publisher, epoch)
 
-    def check_keepers(self, owed: OwedOutput) -> None:
+    def check_keepers(self, view: LogView) -> None:
         """Raise IncompatibleError if a system has lost how far this job has published. To be called before outputs are
         fenced, which may make what was lost, and empty.
 
         Args:
-            owed: what the log says.
+            view: the log.
         """
-        check_keepers(own_debt(owed, self.uid, self.paths), self.publisher, self.streams)
+        check_keepers(own_debt(owed_of(view), self.uid, self.paths), self.publisher, self.streams)
 
     def fence_outputs(self, epoch: int) -> None:
         """From now on no older epoch can append to an output or intermediate stream whose system fences writers."""
@@ -227,7 +227,7 @@ def prepare(
     topology = plan_topology(graph, config.task.dead_letter_stream, streams.exactly_once)
     tasks, view = len(facts.inputs.tasks), facts.view
     uid = settle(objects, paths, config.job.root)
-    owed = own_debt(view.owed, uid, paths)
+    owed = own_debt(owed_of(view), uid, paths)
     streams = streams.owing(owed.streams, config)
     publisher = publisher_name(owed, uid, paths)
     _check_debts(owed, view, publisher, streams, tasks, lambda: log.read(on_damage))
@@ -377,11 +377,11 @@ def _check_debts(
 ) -> None:
     """Refuse a start that could not publish what earlier records leave, or would publish it twice or into an output
     that it makes again."""
-    warn_of_copy(view.owed, owed)
+    warn_of_copy(owed_of(view), owed)
     check_keepers(owed, publisher, streams)
     check_streams(owed, streams)  # before outputs are created
     check_age(view, publisher, streams, read_again)
-    is_copy = view.owed.publisher != owed.publisher
+    is_copy = owed_of(view).publisher != owed.publisher
     recorded = {} if view.latest is None or is_copy else view.latest.identities
     check_outputs(recorded, tasks, streams)
     warn_of_new_outputs(owed, recorded, streams)

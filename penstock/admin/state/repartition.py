@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from penstock.admin.checkpoint.change import append_record
+from penstock.admin.checkpoint.sections import edited_sections
 from penstock.admin.job.audit import audited
 from penstock.admin.job.lease import refuse_running
 from penstock.admin.job.ownership import claimed_job
@@ -19,6 +20,7 @@ from penstock.admin.state.repartition_refusals import large_stores, notes_of_lar
 from penstock.admin.state.store_uploads import StoreUploads
 from penstock.application.application import Application
 from penstock.batch.positions import Ends
+from penstock.checkpoint.choice import refuse_unknown
 from penstock.checkpoint.edit import choose_origin, content_of, successor
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
@@ -32,6 +34,7 @@ from penstock.graph.specs import ApplicationGraph
 from penstock.host.process_folder import process_folder
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_job_root
+from penstock.plugins import SECTIONS
 from penstock.repartition.move import MadePart, Move, move_here
 from penstock.repartition.placement import Change, Rule
 from penstock.repartition.plan import RepartitionPlan, check_count, placement_text, plan_move
@@ -156,6 +159,7 @@ def planned_for(
             f"job `{found.paths.root}` has no checkpoint yet, so there is nothing to move: start it with "
             f"`job.intermediate.stream.partitions: {tasks}`"
         )
+    refuse_unknown(record, SECTIONS)
     plan = _plan(graph, record, streams, tasks, rules, found.paths.root)
     large = large_stores(found, plan)
     refused = (*refused_backends(found, plan, streams.systems, view), *refused_entries(found, plan, large))
@@ -263,6 +267,7 @@ def _successor(
     nanos: int,
 ) -> CheckpointRecord:
     plan, settings = planned.plan, planned.found.config.task
-    record = successor(plan.base, plan.content(markers), view, claim, settings, now_ms, nanos)
+    base, content = plan.base, plan.content(markers)
+    record = successor(base, content, view, claim, settings, now_ms, nanos, edited_sections(base, content, view))
     record = replace(record, parent=plan.record.id, quiet_until=plan.quiet_until)
     return replace(record, retained=view.retained_beside(record, settings.checkpoint_retained))

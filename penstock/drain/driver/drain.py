@@ -8,10 +8,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from penstock.api.drain import NEXT_RUN, DrainNotification
+from penstock.checkpoint.sections import SectionValues
 from penstock.drain.driver.report import DrainReport
 from penstock.drain.monitor import DrainMonitor
 from penstock.drain.notification import drained_together
-from penstock.drain.requests import DrainRequests
+from penstock.drain.requests import DRAIN, DrainRequests, DrainSection
 from penstock.driver.feed.boundary import Boundary
 from penstock.driver.feed.stop import StopRequest
 from penstock.driver.show.progress import ProgressBoard
@@ -201,6 +202,11 @@ class Drain:
         them as well, if they were seen before its record: nothing is in flight, and everything that waited for
         time has fired."""
         return tuple(str(each.uuid) for each in self.notifications) if self.is_done(boundary) else ()
+
+    @staticmethod
+    def sections(answered: tuple[str, ...]) -> SectionValues:
+        """The section of a record that answers these requests."""
+        return {DRAIN: DrainSection(answered)}
 
     def close(self) -> None:
         if self._monitor is not None:

@@ -12,6 +12,7 @@ from typing import Protocol
 from penstock.batch.positions import Positions
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.record import CheckpointRecord, Claim
+from penstock.checkpoint.sections import SectionValues
 from penstock.clock import Clock
 from penstock.driver.commit.record import CommitRequest, Recorder
 from penstock.errors import ContainerLostError, FencedError, PenstockError, PenstockTimeoutError, RetryableError
@@ -19,7 +20,7 @@ from penstock.parallel import settle
 from penstock.retry import Retry, retry
 from penstock.wire.calls import CLEAN_UP, SNAPSHOT, UPLOAD
 from penstock.wire.ports import Fleet
-from penstock.wire.protocol import CleanUp, Markers, TakeSnapshot, UploadSnapshot
+from penstock.wire.protocol import CleanUp, Markers, TakeSnapshot, UploadResult, UploadSnapshot
 
 logger = logging.getLogger(__name__)
 _APPEND = Retry(pause_s=0.2, tries=5)
@@ -61,6 +62,10 @@ class Publication(Protocol):
     @property
     def waits_for(self) -> str:
         """The reason why the publication under way waits, in words, or else its outputs. Empty if there is none."""
+        ...
+
+    def sections(self, answers: Sequence[UploadResult]) -> SectionValues:
+        """The sections of a record that is made of these answers."""
         ...
 
     def begin(self, epoch: int, abandoned: threading.Event) -> Future[None]: ...
@@ -217,8 +222,8 @@ class CommitCoordinator:
             upload = UploadSnapshot(str(flight.checkpoint_id))
             answers = self._fleet.ask(UPLOAD, claim.epoch, upload, abandoned=flight.abandoned)
             found = {task: markers for answer in answers for task, markers in answer.markers.items()}
-            outbox = [each for answer in answers for each in answer.outbox]
-            record = self._recorder.record(flight.checkpoint_id, parent, claim, request, found, outbox)
+            sections = {} if self._publishing is None else self._publishing.sections(answers)
+            record = self._recorder.record(flight.checkpoint_id, parent, claim, request, found, sections)
             self._confirm_inputs(flight, request.boundary.positions)
             self._append(record, flight.abandoned)
         except BaseException as error:

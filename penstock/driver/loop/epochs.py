@@ -149,7 +149,7 @@ class Epochs:
         """Fence the outputs, wait until nothing of the old epoch runs, and restore every task. Returns the boundary
         with the timers that are due in the stores."""
         job, epoch = self._job, self.claim.epoch
-        job.check_keepers(self._job.log.known().owed)
+        job.check_keepers(self._job.log.known())
         self._fleet.drop_lost()  # first: one that stands still may have an output's file locked
         job.fence_outputs(epoch)
         job.admins.prepare(epoch)

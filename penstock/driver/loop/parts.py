@@ -76,8 +76,6 @@ class RunParts:
             job.config.task,
             job.intermediate_layout,
             job.recorded_identities,
-            owed=debts.now,
-            publisher=job.publisher,
             state_ids=job.topology.graph.state_ids(),
         )
         garbage = OutboxGarbage(job.objects, job.paths, job.log)

@@ -87,7 +87,8 @@ class RunLoop:
         if self.boundary.closed:
             run.stop.is_last()
         goes_on = run.stop.goes_on
-        parts.commits.make(CommitRequest(self.boundary, ended=None if goes_on else "stopped", drains=drains))
+        sections = parts.drain.sections(drains)
+        parts.commits.make(CommitRequest(self.boundary, ended=None if goes_on else "stopped", sections=sections))
         if not goes_on:  # a request to drain that came meanwhile is for what follows
             parts.drain.finish(drains)
         run.board.update(drained=self.boundary.closing == "drained")

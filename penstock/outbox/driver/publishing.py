@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from penstock.checkpoint.sections import SectionValues
 from penstock.driver.context import RunContext
 from penstock.driver.show.progress import PublishingProgress
 from penstock.errors import (
@@ -24,12 +25,12 @@ from penstock.errors import (
     PenstockTimeoutError,
     RetryableError,
 )
-from penstock.outbox.unpublished import OwedOutput
+from penstock.outbox.unpublished import OUTBOX, OwedOutput, outbox_section
 from penstock.retry import Retry, retry
 from penstock.start.streams.owed import Debts
 from penstock.wire.calls import PUBLISH
 from penstock.wire.ports import Fleet
-from penstock.wire.protocol import Publish, PublishProgress
+from penstock.wire.protocol import Publish, PublishProgress, UploadResult
 from penstock.wording import counted, listed
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ class Publishing:
         self._board = run.board
         self._stop = run.stop.immediate
         self._clock = run.clock
+        self._publisher = run.job.publisher
         self._shown = run.job.show_published
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="publish")
 
@@ -89,6 +91,11 @@ class Publishing:
         self._show(owed, 0, self._clock.monotonic())  # it waits from now on
         newest = owed.unpublished[-1].slot - 1  # nobody knew its own record before
         return self._thread.submit(self._in_background, epoch, abandoned, newest)
+
+    def sections(self, answers: Sequence[UploadResult]) -> SectionValues:
+        """The section of a record whose output the containers have uploaded."""
+        objects = [each for answer in answers for each in answer.outbox]
+        return {OUTBOX: outbox_section(self._debts.now(), objects, self._publisher)}
 
     @property
     def waits_for(self) -> str:

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from penstock.api.ssp import SystemStream
-from penstock.checkpoint.record import OfferedBatch
+from penstock.batch.offered_batch import OfferedBatch
 from penstock.config.model import JobConfig
 from penstock.driver.feed.event_time import EventTime
 from penstock.driver.feed.offered import OfferedFeed, next_batch

@@ -16,7 +16,7 @@ from penstock.drain.driver.drain import Drain
 from penstock.drain.driver.report import DrainReport
 from penstock.drain.driver.tally import DrainTally
 from penstock.drain.notification import NAMESPACE
-from penstock.drain.requests import DrainRequests
+from penstock.drain.requests import DRAIN, DrainRequests
 from penstock.drain.shown import drain_board
 from penstock.drain.utils import cleanup_all, write_drain_notification
 from penstock.driver.feed.stop import StopRequest
@@ -133,7 +133,7 @@ def test_a_request_to_cancel_comes_between_the_last_record_and_the_end(timed_wor
     ends(driver)
     assert opened.is_set()
     assert timed_world.came() == {n: [] for n in range(4)}
-    assert {record.drains for record in timed_world.checkpoints if record.ended == "drained"} == {
+    assert {record.section(DRAIN).answered for record in timed_world.checkpoints if record.ended == "drained"} == {
         (str(notification.uuid),)
     }
     assert timed_world.checkpoints[-1].ended == "drained"
@@ -147,7 +147,7 @@ def test_executors_that_come_at_the_end_of_a_drain_get_no_tasks(timed_world: Tim
     assert driver.loop.boundary.closed
     driver.fleet.newcomers = lambda: ["another"]  # type: ignore[method-assign]
     ends(driver)
-    drained = [record.drains for record in timed_world.checkpoints if record.ended is not None]
+    drained = [record.section(DRAIN).answered for record in timed_world.checkpoints if record.ended is not None]
     assert drained == [(str(notification.uuid),)]
 
 
@@ -270,7 +270,7 @@ class TestKilledBetweenDeletions:
         requests(timed_world).write(first)  # as an import does
         second.loop.ask_to_drain()
         ends(second)
-        assert timed_world.checkpoints[-1].drains == (str(first.uuid),)
+        assert timed_world.checkpoints[-1].section(DRAIN).answered == (str(first.uuid),)
 
     @pytest.mark.parametrize("deletion", range(2))
     def test_a_drain_that_was_cancelled_too_late(self, timed_world: TimedWorld, deletion: int) -> None:
@@ -283,7 +283,7 @@ class TestKilledBetweenDeletions:
         with killed_at(timed_world, deletion), pytest.raises(KilledError):
             ends(driver)
         driver.close()
-        assert timed_world.checkpoints[-1].drains == (str(notification.uuid),)
+        assert timed_world.checkpoints[-1].section(DRAIN).answered == (str(notification.uuid),)
         second = timed_world.started()
         assert second.job.claim.run_id != driver.job.claim.run_id
         assert steps(second) > 0, "it reads on"
@@ -321,7 +321,7 @@ class TestEnds:
         driver, name = self.unseen(timed_world)
         driver.stop.request()
         ends(driver, limit=1)
-        assert timed_world.checkpoints[-1].drains == (name,)
+        assert timed_world.checkpoints[-1].section(DRAIN).answered == (name,)
         assert timed_world.came() == {n: [] for n in range(4)}
 
     def test_a_stop_before_the_first_batch_of_a_restart(self, timed_world: TimedWorld) -> None:
@@ -331,7 +331,7 @@ class TestEnds:
         second = timed_world.started()
         second.stop.request()
         ends(second, limit=1)
-        assert timed_world.checkpoints[-1].drains == (name,)
+        assert timed_world.checkpoints[-1].section(DRAIN).answered == (name,)
 
     def test_a_second_stop_ends_it_and_the_next_start_drains(self, timed_world: TimedWorld) -> None:
         driver, name = self.unseen(timed_world)
@@ -342,7 +342,7 @@ class TestEnds:
         driver.close()
         assert timed_world.checkpoints[-1].ended is None
         ends(timed_world.started(), limit=1)
-        assert timed_world.checkpoints[-1].drains == (name,)
+        assert timed_world.checkpoints[-1].section(DRAIN).answered == (name,)
 
     def test_a_stop_and_a_cancel(self, timed_world: TimedWorld) -> None:
         driver, _ = self.unseen(timed_world)
@@ -350,7 +350,8 @@ class TestEnds:
         requests(timed_world).cancel(notification, "somebody")
         driver.stop.request()
         ends(driver, limit=1)
-        assert (timed_world.checkpoints[-1].ended, timed_world.checkpoints[-1].drains) == ("stopped", ())
+        last = timed_world.checkpoints[-1]
+        assert (last.ended, last.section(DRAIN).answered) == ("stopped", ())
         assert requests(timed_world).find().notifications == ()
 
     def test_a_store_that_fails_delays_the_stop(self, timed_world: TimedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,7 +359,7 @@ class TestEnds:
         failing(monkeypatch, "find", 3)
         driver.stop.request()
         ends(driver, limit=1)
-        assert timed_world.checkpoints[-1].drains == (name,)
+        assert timed_world.checkpoints[-1].section(DRAIN).answered == (name,)
 
     def test_the_end_of_what_a_run_was_to_read(self, timed_world: TimedWorld) -> None:
         timed_world.put(10, 20)
@@ -366,7 +367,7 @@ class TestEnds:
         steps(driver)
         name = str(write_drain_notification(timed_world.objects, PATHS).uuid)
         ends(driver, limit=1)
-        assert timed_world.checkpoints[-1].drains == (name,)
+        assert timed_world.checkpoints[-1].section(DRAIN).answered == (name,)
 
     def test_a_request_during_the_last_commit_is_reported(
         self, timed_world: TimedWorld, caplog: pytest.LogCaptureFixture
