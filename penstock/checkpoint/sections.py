@@ -40,8 +40,7 @@ class Section(Generic[T]):
         _declared[name] = self
 
     def write(self, value: T) -> WrittenSection:
-        """The written form, which is what a reader finds."""
-        return WrittenSection(orjson.loads(orjson.dumps(self.form.encode(value))), self.needed)
+        return WrittenSection(self.form.encode(value), self.needed)
 
     def read(self, written: WrittenSection) -> T:
         """The value that was written. Raises what `Form.decode` raises."""
@@ -52,13 +51,18 @@ SectionValues: TypeAlias = Mapping[Section[Any], Any]
 """Sections, each with its value."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class WrittenSection:
-    """A section as a record has it, whichever wing it belongs to."""
+    """A section as a record has it, whichever wing it belongs to. Two are equal if they are written alike."""
 
     fields: Mapping[str, Any]
     needed: bool = False
     """True if nothing may be restored from the record without the wing."""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, WrittenSection):
+            return NotImplemented
+        return self.needed == other.needed and _json(self.fields) == _json(other.fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,3 +111,7 @@ class Sections:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Sections, (self.written,)
+
+
+def _json(fields: Mapping[str, Any]) -> bytes:
+    return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
