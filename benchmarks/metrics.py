@@ -41,7 +41,7 @@ from penstock.objects.metered import MeteredObjectStore
 from penstock.objects.open import open_store
 from penstock.runtime.messages.packet import origin_code
 from penstock.runtime.reports import Report
-from penstock.runtime.stage.attempt import AT_ONCE
+from penstock.runtime.stage.pace import AT_ONCE
 from penstock.runtime.store_meter import StoreMeter
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.wire.calls import BEAT_SECONDS, BEATS_PER_METRICS

@@ -9,7 +9,7 @@ from penstock.admin.jobs import NO_JOB
 from penstock.config import keys
 from penstock.config.key import AnyKey
 from penstock.config.model import JobConfig
-from penstock.config.settings import JobSettings, StoreSettings, SystemKeys, describe
+from penstock.config.settings import JobSettings, StoreSettings, SystemKeys
 from penstock.errors import NotFoundError
 from penstock.graph.specs import ApplicationGraph
 from penstock.redaction import is_secret, without_secrets
@@ -58,7 +58,9 @@ def key_facts(text: str | None = None) -> list[KeyFacts]:
         [('task.commit.ms', '60000')]
     """
     named = None if text is None else keys.find(text)
-    found = [key for key in describe() if text is None or text in key.name or (named is not None and key is named.key)]
+    found = [
+        key for key in keys.describe() if text is None or text in key.name or (named is not None and key is named.key)
+    ]
     if not found:
         if text is not None and (advice := keys.foreign(text)) is not None:
             raise NotFoundError(f"`{text}` {advice}")
@@ -96,7 +98,7 @@ def effective_values(config: JobConfig, graph: ApplicationGraph | None) -> list[
         >>> values["task.commit.ms"]
         EffectiveValue(key='task.commit.ms', value='60000', origin='default')
     """
-    found = {key.name: _value(key, "", config) for key in describe() if not key.is_pattern}
+    found = {key.name: _value(key, "", config) for key in keys.describe() if not key.is_pattern}
     for key, subject in _named(config, graph):
         found[key.full(subject)] = _value(key, subject, config)
     for spec in with_side_inputs(graph, config).side_stores if graph else ():
@@ -130,7 +132,7 @@ def _named(config: JobConfig, graph: ApplicationGraph | None) -> Iterator[tuple[
         if config.system(name).factory == "local":
             yield SystemKeys.path, name
     for store in graph.stores if graph else ():
-        for key in describe():
+        for key in keys.describe():
             if key.is_pattern and key.prefix == "stores.":
                 yield key, store.name
     for given in config.resolved.values:

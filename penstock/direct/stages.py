@@ -9,11 +9,10 @@ from contextlib import closing
 from penstock.direct.messages import RunOrder
 from penstock.errors import ContainerLostError, RetryableError
 from penstock.runtime.messages.packet import NO_PACKETS, REPORT_STAGE, Kind, Packet, from_batch, split_by_size, to_batch
-from penstock.runtime.messages.spool import Spool
 from penstock.runtime.reports import Report
-from penstock.runtime.stage.kept_streams import KeptStreams
-from penstock.runtime.stage.sink import SinkAttempt, write_outputs
-from penstock.runtime.stage.source import SourceProgress, run_sources
+from penstock.runtime.stage.outer_stages import OuterStages
+from penstock.runtime.stage.sink import SinkAttempts
+from penstock.runtime.stage.source import SourceProgress
 from penstock.wire.address import Lane, lane_of_tasks
 from penstock.wire.exchange import AttemptStream
 from penstock.wire.package import WorkerPackage
@@ -35,14 +34,15 @@ class DirectStages:
     """Runs batches of one job. Used by one thread, except for `progress` and `writes`."""
 
     def __init__(self, package: WorkerPackage) -> None:
-        self._package = package
+        self._topology = package.topology
+        self._outer = OuterStages(package.topology, package.settings, package.systems)
         self._first = min((stage.number for stage in package.topology.container_stages), default=None)
-        self._kept = KeptStreams()
         self._bytes = 0
         """The bytes of all messages of the run so far."""
         self._in_containers = False
         self._source: SourceProgress | None = None
-        self._sinks: Sequence[SinkAttempt] = ()
+        self._sinks: SinkAttempts | None = None
+        """While the outputs are being written."""
 
     def run(self, order: RunOrder) -> tuple[bytes, ...]:
         """Run a batch. Returns the payloads of all reports.
@@ -54,7 +54,7 @@ class DirectStages:
             RetryableError: a container is lost, or a system is away.
             PenstockError: something failed for good.
         """
-        topology = self._package.topology
+        topology = self._topology
         self._bytes = 0
         packets = self._read(order)
         for stage in topology.container_stages:
@@ -66,7 +66,7 @@ class DirectStages:
     @property
     def writes(self) -> bool:
         """True while the outputs are being written."""
-        return bool(self._sinks)
+        return self._sinks is not None
 
     def progress(self) -> object:
         """A value that changes with each message that is processed or written here; None while containers work. Called
@@ -74,8 +74,12 @@ class DirectStages:
         source, sinks = self._source, self._sinks
         if self._in_containers:
             return None
-        written = sum(attempt.packets_written for attempt in sinks)
-        return (source is None, None if source is None else source(), len(sinks), written)
+        return (
+            source is None,
+            None if source is None else source(),
+            sinks is None,
+            None if sinks is None else sinks.packets_written,
+        )
 
     def _read(self, order: RunOrder) -> list[Packet]:
         try:
@@ -90,15 +94,10 @@ class DirectStages:
         return packets
 
     def _read_inputs(self, order: RunOrder) -> Iterator[Packet]:
-        package = self._package
-        readers = self._kept.readers(order.epoch, package.systems)
-        tasks = sorted(task for lane in order.lanes for task in lane.tasks)
-        portions = {task: order.portions.get(task, ()) for task in tasks}
+        portions = {task: order.portions.get(task, ()) for task in sorted(_tasks(order))}
         self._source = SourceProgress()
         try:
-            yield from run_sources(
-                package.topology, package.settings, order.batch, portions, readers, self._source, self._kept.instances
-            )
+            yield from self._outer.read(order.epoch, order.batch, portions, self._source)
         finally:
             self._source = None
 
@@ -128,23 +127,16 @@ class DirectStages:
         return others
 
     def _write(self, order: RunOrder, sink: int, packets: Sequence[Packet]) -> list[Packet]:
-        package = self._package
         reports = [packet for packet in packets if packet.stage != sink]
-        with closing(Spool()) as spool:
-            attempts = {
-                task: SinkAttempt(package.topology, package.settings, order.batch, task, spool)
-                for lane in order.lanes
-                for task in lane.tasks
-            }
+        with closing(self._outer.sinks(order.batch, _tasks(order))) as attempts:
             for packet in packets:
                 if packet.stage == sink:
-                    attempts[packet.dest].accept(packet)
-            writers = self._kept.writers("", package.systems, order.writer)
-            self._sinks = list(attempts.values())
+                    attempts.accept(packet)
+            self._sinks = attempts
             try:
-                reports.extend(write_outputs(self._sinks, writers))
+                reports.extend(attempts.write(self._outer.writers(order.writer)))
             finally:
-                self._sinks = ()
+                self._sinks = None
         return reports
 
     def _limited(self, packets: Iterator[Packet], order: RunOrder) -> Iterator[Packet]:
@@ -155,6 +147,10 @@ class DirectStages:
             if self._bytes > order.limit_bytes:
                 raise TooLargeError(f"the messages of {order.batch} take more than {order.limit_bytes} bytes")
             yield packet
+
+
+def _tasks(order: RunOrder) -> list[int]:
+    return [task for lane in order.lanes for task in lane.tasks]
 
 
 def _open(order: RunOrder, lane: Lane, stage: int, *, starts: bool) -> AttemptStream:

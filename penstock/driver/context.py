@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from penstock.clock import Clock
 from penstock.driver.feed.stop import StopRequest
@@ -25,6 +26,9 @@ class RunContext:
     board: ProgressBoard
     check_next: Callable[[], object] | None = None
     """Raises the error by which a start would be refused now. None: the job never begins again by itself."""
+
+    tools: Mapping[str, Any] = field(default_factory=dict)
+    """What the host has made for wings, by wing (`Wing.on_host`)."""
 
     @property
     def clock(self) -> Clock:

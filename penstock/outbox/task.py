@@ -18,9 +18,11 @@ from penstock.batch.batch import Batch
 from penstock.errors import ContainerLostError
 from penstock.graph.topology import Topology
 from penstock.runtime.messages.packet import Packet
+from penstock.runtime.messages.router import Together
 from penstock.runtime.messages.sources import DiscardedAttemptError, Sources
 from penstock.runtime.messages.spool import Spool, SpooledPayload
 from penstock.runtime.reports import Report
+from penstock.runtime.stage.kept_output import KeptAttempt, KeptOutput
 from penstock.runtime.steps import Step
 
 MEMORY_BYTES = 64 << 20
@@ -50,7 +52,7 @@ class OutboxSnapshot:
         self.spool.close()
 
 
-class Outbox:
+class Outbox(KeptOutput):
     """Exactly-once output of one task, between commits. Used by the threads of attempts, of End and of commits."""
 
     def __init__(self, task: int, memory_bytes: int = MEMORY_BYTES, folder: str | None = None) -> None:
@@ -75,6 +77,9 @@ class Outbox:
         """The size of the applied packets."""
         self._writing = 0
         """Attempts that may still put packets, or are neither applied nor dropped yet."""
+
+    def begin_attempt(self, topology: Topology, tasks: int, token: str, batch: Batch) -> OutboxAttempt:
+        return OutboxAttempt(topology, self._task, tasks, token, batch, self)
 
     def start(self) -> Spool:
         """Begin an attempt. Returns the spool for its packets, which it may use until it is applied or dropped."""
@@ -140,11 +145,14 @@ class Outbox:
             self._parts.clear()
 
 
-class OutboxAttempt:
+class OutboxAttempt(KeptAttempt):
     """One execution of the outbox stage. Keeps its packets in the order of their stage, task and sequence."""
 
     step: Step | None = None
     """None: nothing happens here without a message."""
+    processed = process_ns = 0
+    """Its messages were processed where they were made."""
+    operator = ""
 
     def __init__(self, topology: Topology, task: int, tasks: int, token: str, batch: Batch, outbox: Outbox) -> None:
         if topology.outbox is None:
@@ -160,11 +168,6 @@ class OutboxAttempt:
         self._packets: list[tuple[Packet, KeptPacket]] = []
         """Packets without their payloads, and where each payload is."""
         self._messages = 0
-
-    @property
-    def processed(self) -> int:
-        """0: its messages were processed where they were made."""
-        return 0
 
     def progress(self) -> object:
         """A value that changes with every packet."""
@@ -185,7 +188,7 @@ class OutboxAttempt:
             self._messages += ready.messages
         return ()
 
-    def finish(self) -> tuple[Packet, ...]:
+    def finish(self, together: Together | None = None) -> tuple[Packet, ...]:
         """The attempt's report. Raises DiscardedAttemptError unless all packets have come."""
         self._sources.check_complete()
         written: dict[str, int] = {}

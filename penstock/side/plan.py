@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.api.ssp import SystemStream
-from penstock.api.state.side_inputs import SideInputs, SideInputsProcessorFactory, SideStream
-from penstock.api.state.store import OPERATOR_STORES, StoreSpec
+from penstock.api.state.side_inputs import SideInputsProcessorFactory
 from penstock.checkpoint.versions.changelog_marker import BACKEND as CHANGELOG_STREAM
 from penstock.config.model import JobConfig
 from penstock.config.named_class import named_class
@@ -16,6 +15,7 @@ from penstock.config.settings import StoreSettings
 from penstock.errors import ConfigError
 from penstock.graph.side_declarations import check_side_store, read_only
 from penstock.graph.specs import ApplicationGraph
+from penstock.graph.stores import OPERATOR_STORES, SideInputs, SideStream, StoreSpec
 from penstock.wording import listed
 
 BACKUP = "blob"

@@ -18,14 +18,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from penstock.admin.state.query_state import first_record
-from penstock.api.callbacks import not_started
+from penstock.callbacks import not_started
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
+from penstock.driver.handle.program_end import RunningWork, stop_with_program
 from penstock.errors import ConfigError, IncompatibleError, PenstockError, UserCodeError
 from penstock.graph.specs import ApplicationGraph
 from penstock.job.lease import LeaseHeldError
 from penstock.spark.heartbeat import AT_ONCE, Heartbeat, prepare_heartbeat
-from penstock.spark.job.program_end import RunningWork, stop_with_program
 from penstock.spark.query.batch import QueryBatch
 from penstock.spark.query.binding import FromCheckpoint
 from penstock.spark.query.job import QueryInput, QueryJob, QueryOutput

@@ -11,7 +11,8 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructField, StructType
 
 import penstock as ps
-from penstock.api.callbacks import Callback
+from penstock.batch.watermarks import QueryWatermark
+from penstock.callbacks import Callback
 from penstock.errors import ConfigError
 from penstock.graph.specs import ApplicationGraph
 from penstock.spark.processor.columns import ColumnsProcessor, declare_columns
@@ -27,7 +28,6 @@ from penstock.spark.rows.chunks import ChunkReader, ChunkWriter, with_initial
 from penstock.spark.rows.schemas import event_time_columns, operators, parsed_schema
 from penstock.spark.takeover.takeover import Takeover
 from penstock.spark.versions import QUERIES, arrow_schema, needs, needs_classic
-from penstock.system.spark import QueryWatermark
 
 Handler: TypeAlias = Callable[[DataFrame, int], object]
 """A function for `foreachBatch`: it gets the rows of a batch, and its id."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator
 
 from penstock.api.ssp import SystemStream
-from penstock.api.state.side_inputs import SideInputs
 from penstock.checkpoint.versions.changelog_marker import BACKEND
 from penstock.checkpoint.versions.v2 import VERSION as V2
 from penstock.config.model import JobConfig
 from penstock.config.settings import StoreSettings, StreamSettings
 from penstock.errors import ConfigError
 from penstock.graph.specs import ApplicationGraph
+from penstock.graph.stores import SideInputs
 from penstock.refusals import Refusals
 from penstock.side.plan import side_input_of, side_streams
 

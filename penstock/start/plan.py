@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.api.state.store import StoreSpec
 from penstock.batch.offered_batch import QUERY, OfferedBatch
 from penstock.batch.positions import Positions
 from penstock.checkpoint.choice import refuse_unknown
@@ -17,6 +16,7 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.store_layout import StoreLayout
 from penstock.errors import IncompatibleError
 from penstock.graph.specs import ApplicationGraph
+from penstock.graph.stores import StoreSpec
 from penstock.plugins import SECTIONS
 from penstock.start.facts import StartFacts
 from penstock.start.layout import check_layout, store_layout

@@ -21,7 +21,7 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.config.model import JobConfig
 from penstock.container.epoch.container import Container
-from penstock.container.process.handlers import HANDLERS
+from penstock.container.process.handlers import answers
 from penstock.driver.context import RunContext
 from penstock.driver.feed.feed import Feed
 from penstock.driver.feed.stop import StopRequest
@@ -37,15 +37,13 @@ from penstock.metrics.snapshot import Snapshot
 from penstock.objects.store import ObjectStore
 from penstock.runtime.context import OperatorFailedError
 from penstock.runtime.messages.packet import REPORT_STAGE, Packet
-from penstock.runtime.messages.spool import Spool
 from penstock.runtime.reports import Report
 from penstock.runtime.stage.attempt import new_token
-from penstock.runtime.stage.failure import failed_attempt
-from penstock.runtime.stage.instance import StageInstance
-from penstock.runtime.stage.sink import OutputWriters, SinkAttempt, write_outputs, writing_text
-from penstock.runtime.stage.source import InputReaders, SourceProgress, run_sources
+from penstock.runtime.stage.failed_attempt import failed_attempt
+from penstock.runtime.stage.outer_stages import OuterStages
+from penstock.runtime.stage.sink import writing_text
+from penstock.runtime.stage.source import SourceProgress
 from penstock.side.plan import with_side_inputs
-from penstock.standby.driver.followers import moved_to, ready_standbys
 from penstock.start.facts import StartRequest
 from penstock.start.prepare import PreparedJob, check_start, prepare
 from penstock.start.streams.job_streams import JobStreams
@@ -53,11 +51,12 @@ from penstock.start.streams.patterns import with_matches
 from penstock.state.engines.engine import EngineFailedError
 from penstock.state.stores.task_store import StoreLayer
 from penstock.system.base import System
+from penstock.tables.versions.manifest import PublishedTables
 from penstock.testing.runner.pushed_tables import TablesInProcess
-from penstock.wire.assignment import Assignment, ContainerPlace, assign
+from penstock.wire.assignment import Assignment, ContainerPlace, assign, moved_to
 from penstock.wire.calls import START_RUN, Call
 from penstock.wire.package import JobPackage
-from penstock.wire.ports import BatchRunner, EpochOpening, Fleet, PublishedTables, RunBrokenError, ignore_answer
+from penstock.wire.ports import BatchRunner, EpochOpening, Fleet, RunBrokenError, ignore_answer
 from penstock.wire.protocol import (
     AttemptCall,
     Beat,
@@ -181,7 +180,7 @@ class InProcessFleet(Fleet):
 
     def _next_assignment(self, *, everything_ready: bool = False) -> Assignment:
         places = {name: ContainerPlace(self.host_of(name), name) for name in self._containers}
-        ready = self._assignment.standbys if everything_ready else ready_standbys(self.standby_states())
+        ready = self._assignment.standbys if everything_ready else self.ready()
         return assign(self._tasks, self._assignment, places, self._standbys, ready)
 
     def open(
@@ -208,13 +207,13 @@ class InProcessFleet(Fleet):
     ) -> list[A]:
         """Make a call once. A failure is final: nothing is retried."""
         self.at(call.name)
-        answers: list[A] = []
+        last_ones: list[A] = []
         for container, tasks, standbys in self._busy():
             identity = Identity(container.incarnation, epoch)
-            for last in HANDLERS[call.name](container, identity, request.for_container(tasks, standbys)):
+            for last in answers(call, container, identity, request.for_container(tasks, standbys)):
                 on_answer(container.container, last)
-            answers.append(last)
-        return answers
+            last_ones.append(last)
+        return last_ones
 
     def beats(self) -> list[Beat]:
         return [container.beat(0) for container in list(self._containers.values())]
@@ -297,15 +296,9 @@ class InProcessRunner(BatchRunner):
 
     def _sources(self, batch: Batch, ranges: BatchRanges) -> list[Packet]:
         self._step("source")
-        job = self._job
-        portions = {task: ranges.by_task.get(task, ()) for task in range(job.settings.tasks)}
-        kept: dict[int, StageInstance] = {}
-        with closing(InputReaders(job.streams.systems)) as readers:
-            try:
-                return list(run_sources(job.topology, job.settings, batch, portions, readers, SourceProgress(), kept))
-            finally:
-                for instance in kept.values():
-                    instance.close()
+        portions = {task: ranges.by_task.get(task, ()) for task in range(self._job.settings.tasks)}
+        with closing(self._outer()) as stages:
+            return list(stages.read("", batch, portions, SourceProgress()))
 
     def _stage(self, epoch: int, batch: Batch, stage: int, packets: list[Packet]) -> list[Packet]:
         self._step(f"stage {stage}")
@@ -335,17 +328,18 @@ class InProcessRunner(BatchRunner):
             return packets
         self._step("sink")
         mine, sent = _split(packets, job.topology.sink)
-        with closing(Spool()) as spool, closing(OutputWriters(job.streams.systems, job.writer(epoch))) as writers:
-            attempts = [
-                SinkAttempt(job.topology, job.settings, batch, task, spool) for task in range(job.settings.tasks)
-            ]
+        with closing(self._outer()) as stages, closing(stages.sinks(batch, range(job.settings.tasks))) as attempts:
             for packet in mine:
-                attempts[packet.dest].accept(packet)
+                attempts.accept(packet)
             self._writes = True
             try:
-                return sent + list(write_outputs(attempts, writers, job.settings.step_limits.of_outputs(batch)))
+                return sent + list(attempts.write(stages.writers(job.writer(epoch))))
             finally:
                 self._writes = False
+
+    def _outer(self) -> OuterStages:
+        """New ones for each batch: readers and writers that are kept are tested elsewhere."""
+        return OuterStages(self._job.topology, self._job.settings, self._job.streams.systems)
 
 
 class InProcessDriver:
@@ -431,8 +425,9 @@ class InProcessDriver:
         keeper = _keeper(objects, self.job.paths, run_id)
         self.tables = TablesInProcess(objects, self.job.paths, job.topology.graph, job.settings.tasks)
         """Publishes versions of its pushed tables."""
-        run = RunContext(self.job, keeper, self.fleet, self.runner, self.stop, self.board, check_next)
-        self.loop = RunLoop(RunParts(run, published or self.tables, feed))
+        tools = {"tables": lambda job, needed: published or self.tables}
+        run = RunContext(self.job, keeper, self.fleet, self.runner, self.stop, self.board, check_next, tools)
+        self.loop = RunLoop(RunParts(run, feed))
         self._is_closed = False
 
     def close(self) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from penstock.api.shipped import read_shipped
 from penstock.api.ssp import SystemStreamPartition
 from penstock.config.model import JobConfig
 from penstock.graph.topology import Topology
 from penstock.runtime.stage.instance import RuntimeSettings
+from penstock.shipped import read_shipped
 from penstock.system.base import System
+from penstock.wing import wings
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ class JobPackage:
     partitions: Mapping[int, tuple[SystemStreamPartition, ...]] = field(default_factory=dict)
     writer: str = ""
     """The name under which the job writes its outputs (`WriterIdentity.name`)."""
+    wings: tuple[str, ...] = field(default_factory=lambda: tuple(wing.name for wing in wings()))
+    """The names of the driver's wings: each container needs the same ones."""
 
 
 @dataclass(frozen=True, slots=True)

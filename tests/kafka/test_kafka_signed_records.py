@@ -13,9 +13,9 @@ from confluent_kafka import Producer
 from penstock import admin
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.log import CheckpointLog
-from penstock.config.settings import RootKeys
 from penstock.errors import ConfigError, FencedError, IncompatibleError
 from penstock.objects.open import open_root
+from penstock.signing import RootKeys
 from penstock.system.base import Progress, WriterIdentity
 from penstock.system.kafka.options.options import KafkaOptions
 from penstock.system.kafka.own_topics import fences

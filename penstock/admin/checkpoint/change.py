@@ -30,6 +30,7 @@ from penstock.checkpoint.edit import (
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
+from penstock.clock import SYSTEM_CLOCK
 from penstock.errors import IncompatibleError, NotFoundError, PenstockError, RetryableError
 from penstock.plugins import SECTIONS
 from penstock.retry import Retry, retry
@@ -166,7 +167,7 @@ def append_successor(change: CheckpointChange) -> CheckpointRecord:
                 f"nothing was changed: another process wrote a checkpoint of job `{found.paths.root}` after this "
                 "command read the log. Run it again and look at the new changes"
             )
-        now_ms, nanos = time.time_ns() // 1_000_000, time.monotonic_ns()
+        now_ms, nanos = SYSTEM_CLOCK.now_ms(), time.monotonic_ns()
         sections = edited_sections(change.base, change.content, view)
         record = successor(change.base, change.content, view, claim, found.config.task, now_ms, nanos, sections)
         append_record(log, record, found.paths.root)

@@ -36,7 +36,9 @@ from penstock.job.paths import JobPaths
 from penstock.objects.open import open_job_root
 from penstock.plugins import SECTIONS
 from penstock.repartition.move import MadePart, Move, move_here
-from penstock.repartition.placement import Change, Rule
+from penstock.repartition.placement import RULES as RULES
+from penstock.repartition.placement import Change
+from penstock.repartition.placement import Rule as Rule
 from penstock.repartition.plan import RepartitionPlan, check_count, placement_text, plan_move
 from penstock.schemas.connect import with_registered, with_registry
 from penstock.side.plan import with_side_inputs
@@ -247,7 +249,7 @@ def _carry_out(planned: Repartition, mover: Mover) -> tuple[CheckpointRecord, li
             raise IncompatibleError(
                 f"nothing was changed: another process wrote a checkpoint of job `{found.paths.root}` meanwhile"
             )
-        now_ms, nanos = time.time_ns() // 1_000_000, time.monotonic_ns()
+        now_ms, nanos = SYSTEM_CLOCK.now_ms(), time.monotonic_ns()
         kept = content_of(plan.record, lambda task: found.config.changelog_partitions(plan.record.stores, task)).markers
         StoreUploads(found, plan.tasks, planned.streams.systems, view, claim.epoch).prepare(list(plan.placements))
         backup = OutsideBackup(found.config, found.paths, claim.epoch, plan.record.id, view.next_id(now_ms, nanos))

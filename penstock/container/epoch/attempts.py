@@ -18,7 +18,7 @@ from penstock.runtime.hot_keys import HotKeys
 from penstock.runtime.messages.packet import Packet
 from penstock.runtime.messages.router import Together
 from penstock.runtime.messages.sources import DiscardedAttemptError
-from penstock.runtime.stage.attempt import Attempt
+from penstock.runtime.stage.attempt import PacketAttempt
 from penstock.runtime.stage.task_instance import TaskAttempt, TaskInstance
 from penstock.wire.protocol import AttemptCall
 
@@ -172,7 +172,7 @@ class Attempts(Service):
         if older is not None:
             self._discard(older)  # it stays listed until then, so that a beat tells how long this takes
         running = RunningAttempt(task.begin_attempt(call.stage, token, call.batch), call.batch.number)
-        if isinstance(running.attempt, Attempt):
+        if isinstance(running.attempt, PacketAttempt):
             running.attempt.hot_keys = self.keys.of_stage(call.stage)
         with self._lock:
             try:
@@ -193,7 +193,7 @@ class Attempts(Service):
     def finish(self, running: RunningAttempt, together: Together | None = None) -> list[Packet]:
         """See `Attempt.finish`."""
         with self._turn(running), at_work(self._work(running)), running.touch() as attempt:
-            rest = list(attempt.finish(together) if isinstance(attempt, Attempt) else attempt.finish())
+            rest = list(attempt.finish(together))
             with self._lock:
                 if not self._unlist(running):
                     raise DiscardedAttemptError("the attempt was cancelled")
@@ -274,7 +274,5 @@ class Attempts(Service):
 
 
 def _work_of(attempt: TaskAttempt, *, ended: bool) -> TaskWork:
-    if not isinstance(attempt, Attempt):
-        return TaskWork(attempt.stage, attempt.task, attempt.processed, 0)
     operator = "" if ended else attempt.operator
     return TaskWork(attempt.stage, attempt.task, attempt.processed, attempt.process_ns // 1_000_000, operator)

@@ -10,6 +10,7 @@ from functools import partial
 from penstock.checkpoint.id import CheckpointId
 from penstock.container.epoch.restorer import RestoredTask
 from penstock.container.epoch.task_commit import TaskCommitManager
+from penstock.container.shared.part import ContainerParts
 from penstock.container.shared.resources import EpochResources
 from penstock.container.shared.services import Service
 from penstock.errors import RetryableError
@@ -17,8 +18,6 @@ from penstock.outbox.container.outboxes import OutboxUploads
 from penstock.outbox.objects import ObjectContents
 from penstock.outbox.task import OutboxSnapshot
 from penstock.parallel import each
-from penstock.side.container.backups import SideSource
-from penstock.side.store.engine import SideEngine
 from penstock.wire.protocol import Markers, UploadResult
 
 _COPIERS = 2
@@ -35,10 +34,10 @@ class Committers(Service):
         self,
         resources: EpochResources,
         tasks: Mapping[int, RestoredTask],
-        side: Callable[[str, int], SideEngine],
+        wings: ContainerParts,
         hold: Callable[[OutboxSnapshot, Sequence[ObjectContents]], None],
     ) -> None:
-        """`side` gives the newest content of a side store of a task. `hold` gets the messages to publish."""
+        """`hold` gets the messages to publish."""
         config = resources.package.config
         self._resources = resources
         self._commits = {
@@ -50,7 +49,7 @@ class Committers(Service):
                 resources.target,
                 keep_copies=config.job.keeps_copies,
                 metrics=resources.metrics.of_task(number),
-                side={store: SideSource(partial(side, store, number)) for store in resources.side_backups},
+                copied=wings.copied(number),
             )
             for number, task in tasks.items()
         }

@@ -16,21 +16,17 @@ from penstock.container.epoch.attempts import Attempts
 from penstock.container.epoch.committers import Committers
 from penstock.container.epoch.restorer import RestoredTask, Restorer
 from penstock.container.shared.metrics import engine_metrics, outbox_gauge
+from penstock.container.shared.part import ContainerParts
 from penstock.container.shared.resources import EpochResources
 from penstock.container.shared.services import Service, Services
 from penstock.errors import ContainerLostError
 from penstock.metrics.snapshot import Row, Snapshot
 from penstock.outbox.container.publisher import Publisher
 from penstock.runtime.stage.task_instance import HOLD_SECONDS, TaskInstance
-from penstock.side.container.inputs import SideInputService
-from penstock.side.container.stores import JoinedSideStores
-from penstock.standby.container.service import Standbys
-from penstock.tables.container.loaded import PushedTables
 from penstock.wire.package import JobPackage
 from penstock.wire.protocol import (
     CleanUp,
     EndBatch,
-    EpochFailure,
     OpenEpoch,
     StartRun,
     TakeSnapshot,
@@ -84,9 +80,8 @@ class Epoch:
         self.number = resources.epoch
         self._resources = resources
         try:
-            self.side_inputs = SideInputService(resources, request)
-            self.tables = PushedTables(resources, request.tasks)
-            restorer = Restorer(resources, request, JoinedSideStores([self.side_inputs, self.tables]))
+            self.wings = ContainerParts(resources, request)
+            restorer = Restorer(resources, request, self.wings)
             restored = restorer.restore(cancelled, report)
         except BaseException:
             resources.close()
@@ -98,8 +93,7 @@ class Epoch:
         """The tasks whose stores were all here."""
         self._open_tasks = OpenTasks(restored, resources)
         self.publisher = Publisher(resources)
-        self.standbys = Standbys(resources, lambda: self.side_inputs.standbys.is_ready)
-        self._commits = Committers(resources, restored, self.side_inputs.engine, self.publisher.hold)
+        self._commits = Committers(resources, restored, self.wings, self.publisher.hold)
         self.attempts = Attempts(self.number, self.tasks)
         self._starting = threading.Lock()
         """A call that comes late must not admit its run in the place of a later one."""
@@ -110,9 +104,7 @@ class Epoch:
             self._open_tasks,
             self._commits,
             self.publisher,
-            self.standbys,
-            self.side_inputs,
-            self.tables,
+            *self.wings,
             self.attempts,
         ):
             self.services.add(service)
@@ -129,11 +121,6 @@ class Epoch:
     def wants_commit(self) -> bool:
         """True if a backend waits for a commit although nothing may have changed."""
         return self._commits.wants_commit
-
-    @property
-    def side_failure(self) -> EpochFailure | None:
-        failure = self.side_inputs.failure
-        return None if failure is None else EpochFailure(self.number, failure)
 
     def metrics(self) -> Snapshot:
         own = self._resources.metrics.snapshot(), self._resources.standby_metrics.snapshot()
@@ -166,8 +153,8 @@ class Epoch:
             instance.end(request.batch.number, request.tokens[task])
 
     def snapshot(self, request: TakeSnapshot) -> None:
-        self.side_inputs.standbys.begin()
         self._commits.snapshot(CheckpointId.parse(request.checkpoint_id), last=request.last)
+        self.wings.snapshot()
 
     def upload(self, request: UploadSnapshot) -> UploadResult:
         return self._commits.upload(CheckpointId.parse(request.checkpoint_id))

@@ -15,6 +15,7 @@ from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.sections import SectionValues
 from penstock.clock import Clock
 from penstock.driver.commit.record import CommitRequest, Recorder
+from penstock.driver.part import DriverPart
 from penstock.errors import ContainerLostError, FencedError, PenstockError, PenstockTimeoutError, RetryableError
 from penstock.parallel import settle
 from penstock.retry import Retry, retry
@@ -98,7 +99,7 @@ class CommitCoordinator:
         clock: Clock,
         *,
         publishing: Publication | None = None,
-        follow: Callable[[int, str, Markers], None] = lambda *_: None,
+        wings: Sequence[DriverPart] = (),
         confirm: Callable[[Positions], None] = lambda _: None,
     ) -> None:
         """
@@ -106,7 +107,7 @@ class CommitCoordinator:
             behind: do what follows a record in the log, in turn.
             on_failed: called, from another thread, when a commit in flight has failed.
             publishing: None: nothing is published after a record.
-            follow: called, from another thread, with the epoch, the id and the markers of a record in the log.
+            wings: the parts of wings in the run.
             confirm: called, from another thread, before a record of these positions is written. Raises PenstockError
                 if it must not be written.
         """
@@ -118,7 +119,7 @@ class CommitCoordinator:
         self._publishing = publishing
         self._on_failed = on_failed
         self._clock = clock
-        self._follow = follow
+        self._wings = wings
         self._confirm = confirm
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="commit")
         self._append_lock = threading.Lock()
@@ -239,7 +240,8 @@ class CommitCoordinator:
         self._clean_up(record, found)  # it is in flight until then: a manager's next snapshot comes after its clean-up
         flight.record.set_result(record)
         if not flight.abandoned.is_set():
-            self._follow(record.epoch, str(record.id), found)
+            for part in self._wings:
+                part.recorded(record, found)
         for each in self._behind:
             each.behind(record)
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from penstock.api.ssp import SystemStream
-from penstock.api.state.store import OPERATOR_STORES, waiting_stores
 from penstock.batch.offered_batch import QUERY, QuerySection
 from penstock.batch.positions import by_task, to_next_offsets
 from penstock.batch.watermarks import TIME, TimeSection
@@ -19,6 +18,7 @@ from penstock.checkpoint.versions.markers import changelog_identities
 from penstock.checkpoint.versions.table import build_versions, last_processed
 from penstock.config.settings import TaskSettings
 from penstock.driver.feed.boundary import Boundary
+from penstock.graph.stores import OPERATOR_STORES, waiting_stores
 from penstock.wire.protocol import Markers
 
 

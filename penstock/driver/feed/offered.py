@@ -11,7 +11,7 @@ from penstock.batch.offered_batch import OfferedBatch
 from penstock.batch.portions import Portion, PortionRead
 from penstock.batch.positions import TaskSsp
 from penstock.batch.ranges import NOTHING, BatchRanges
-from penstock.batch.watermarks import GivenWatermark
+from penstock.batch.watermarks import GivenWatermark, QueryWatermark
 from penstock.clock import Clock
 from penstock.driver.feed.boundary import Boundary, Moment
 from penstock.driver.feed.event_time import EventTime
@@ -20,7 +20,6 @@ from penstock.errors import ConfigError, PenstockError
 from penstock.graph.specs import ApplicationGraph
 from penstock.start.streams.owed import Debts
 from penstock.system.contract.messages import OffsetRange
-from penstock.system.spark import QueryWatermark
 from penstock.wording import listed
 
 

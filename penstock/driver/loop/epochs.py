@@ -17,11 +17,12 @@ from penstock.driver.context import RunContext
 from penstock.driver.feed.boundary import Boundary
 from penstock.driver.guards.failures import Failures
 from penstock.driver.loop.commits import Commits
+from penstock.driver.part import DriverPart
 from penstock.errors import ContainerLostError, CorruptError, PenstockError, RetryableError
 from penstock.runtime.stage.outcome import earliest
 from penstock.wire.calls import WIND_DOWN
 from penstock.wire.ports import EpochOpening
-from penstock.wire.protocol import Markers, WindDown
+from penstock.wire.protocol import WindDown
 
 logger = logging.getLogger(__name__)
 
@@ -34,12 +35,12 @@ class Epochs:
         run: RunContext,
         commits: Commits,
         failures: Failures,
-        follow: Callable[[int, str, Markers], None],
+        wings: Sequence[DriverPart],
         entering: Sequence[Callable[[int], None]],
     ) -> None:
         """
         Args:
-            follow: called with the epoch and the checkpoint that every task was restored from.
+            wings: the parts of wings in the run.
             entering: called with an epoch that is open, in this order, before its first batch. They may wait, and raise
                 what ends the epoch.
         """
@@ -50,7 +51,7 @@ class Epochs:
         self._failures = failures
         self._board = run.board
         self._stop = run.stop.immediate
-        self._follow = follow
+        self._wings = wings
         self._entering = entering
         self.claim: Claim = job.claim
         self._started = False
@@ -173,7 +174,8 @@ class Epochs:
             raise ContainerLostError(f"no container has said what waits in the stores of tasks {sorted(silent)}")
         job.remove_probe(epoch)
         if opening.checkpoint_id is not None and opening.markers:
-            self._follow(epoch, opening.checkpoint_id, opening.markers)
+            for part in self._wings:
+                part.restored(epoch, opening.checkpoint_id, opening.markers)
         return replace(boundary, next_due=earliest(next_due.values()))
 
     def _opening(self, origin: Origin, boundary: Boundary) -> EpochOpening:

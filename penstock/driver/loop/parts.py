@@ -7,7 +7,7 @@ part in an epoch's start or in a commit, as callbacks or behind a protocol.
 
 from __future__ import annotations
 
-from functools import partial
+from typing import TypeVar
 
 from penstock.batch.input_order import InputOrder
 from penstock.batch.pace import BatchBounds
@@ -29,28 +29,24 @@ from penstock.driver.loop.batch_runs import BatchRuns
 from penstock.driver.loop.commits import Commits
 from penstock.driver.loop.epochs import Epochs
 from penstock.driver.loop.reporter import ProgressReporter
+from penstock.driver.part import DriverPart, driver_parts
 from penstock.driver.show.loss_report import LossReport
 from penstock.driver.show.positions import shown_positions
 from penstock.driver.show.run_state import lags_of, run_state
 from penstock.outbox.driver.garbage import OutboxGarbage
 from penstock.outbox.driver.publishing import Publishing
-from penstock.side.driver.bootstrap import SideTroubles, catch_up_side_inputs
-from penstock.standby.driver.followers import follow, standby_facts
 from penstock.start.prepare import PreparedJob
 from penstock.start.streams.owed import Debts
-from penstock.tables.driver.run import Tables
-from penstock.wire.ports import PublishedTables
+
+P = TypeVar("P", bound=DriverPart)
 
 
 class RunParts:
     """The parts of one run, for its loop."""
 
-    def __init__(
-        self, run: RunContext, published: PublishedTables, feed: Feed | None = None, debts: Debts | None = None
-    ) -> None:
+    def __init__(self, run: RunContext, feed: Feed | None = None, debts: Debts | None = None) -> None:
         """
         Args:
-            published: the versions of the job's pushed tables.
             feed: chooses the batches; by default it reads the job's inputs.
             debts: the output that is to be published.
         """
@@ -61,9 +57,8 @@ class RunParts:
         self.failures = Failures(run)
         self.gate = LeaseGate(run.keeper, job.config.job.lease_ms, clock)
         debts = debts or Debts(job.log, job.uid, job.paths)
-        publishing, follows = Publishing(run, debts), partial(follow, run)
-        self.side_troubles = SideTroubles(job.streams.named)
-        self.tables = Tables(run, published)
+        publishing = Publishing(run, debts)
+        self.wings = driver_parts(run)
         report = DrainReport(
             job.claim.run_id, DrainTally(job.topology), drain_board(job.objects, job.paths), board, clock
         )
@@ -89,12 +84,12 @@ class RunParts:
             run.runner.cancel,
             clock,
             publishing=publishing,
-            follow=follows,
+            wings=self.wings,
             confirm=watch.confirm,
         )
         self.commits = Commits(run, coordinator, self.gate, self.failures)
-        entering = (partial(catch_up_side_inputs, run), self.tables.enter, publishing.settle)
-        self.epochs = Epochs(run, self.commits, self.failures, follows, entering)
+        entering = (*(part.enter for part in self.wings), publishing.settle)
+        self.epochs = Epochs(run, self.commits, self.failures, self.wings, entering)
         self.runs = BatchRuns(run, self.commits, self.failures)
         self.reporter = ProgressReporter(run, self.feed, self.commits)
         self.losses = LossReport(board.metrics, lambda stream: job.streams.systems[stream.system].dense_offsets)
@@ -104,8 +99,11 @@ class RunParts:
             board.facts(), lags_of(board.positions, board.ends, job.streams.systems)
         )
         board.processed = fleet.processed_messages
-        board.standbys = lambda: standby_facts(fleet.standby_states())
         board.waits_for = lambda: run.runner.waits_for() or fleet.waits_for()
+
+    def of(self, kind: type[P]) -> P:
+        """A wing's part of this class."""
+        return next(part for part in self.wings if isinstance(part, kind))
 
 
 def input_watch(job: PreparedJob, next_start: NextStart | None = None) -> InputWatch:

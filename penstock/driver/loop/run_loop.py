@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Mapping
 
 from penstock.driver.commit.record import CommitRequest
 from penstock.driver.feed.boundary import Boundary, written_in
@@ -31,6 +32,8 @@ class RunLoop:
         self.parts = parts
         self._run = parts.run
         self.boundary = Boundary({})
+        self._versions: Mapping[str, int] = {}
+        """Table → the version that the next batch reads."""
 
     @property
     def epoch(self) -> int:
@@ -49,6 +52,8 @@ class RunLoop:
         """Abandon the commit in flight. No call follows."""
         self.parts.reporter.close()
         self.parts.drain.close()
+        for part in self.parts.wings:
+            part.close()
         self.parts.commits.close()
 
     def start(self) -> None:
@@ -150,7 +155,8 @@ class RunLoop:
             parts.commits.look()
             if run.fleet.any_lost:
                 raise ContainerLostError(run.fleet.loss())
-            parts.side_troubles.look(run.fleet.beats(), self.epoch, run.clock.monotonic())
+            for part in parts.wings:
+                part.look(self.epoch)
             if not self.boundary.ends and (newcomers := run.fleet.newcomers()):
                 self._welcome(newcomers)
             return self._step()
@@ -178,8 +184,8 @@ class RunLoop:
         parts, run = self.parts, self._run
         if not parts.gate.await_batch(self._stop, parts.commits.look):
             return True
-        if not parts.runs.begun:  # a batch that has begun is repeated with the tables that it had
-            parts.tables.look()
+        if not parts.runs.begun:  # a batch that has begun is repeated with the versions that it had
+            self._versions = {name: each for part in parts.wings for name, each in part.versions().items()}
         try:
             begins_anew = parts.drain.look() and parts.drain.begins_anew()
         except RetryableError as error:  # it delays the run, but however often it happens, it does not end it
@@ -217,9 +223,8 @@ class RunLoop:
     def _run_batch(self, planned: PlannedBatch) -> bool:
         """Run a batch until it has succeeded once, apply it, and commit if that is due. True if the job should end."""
         parts, run, before, watch = self.parts, self._run, self.boundary, BatchTimer()
-        versions = parts.tables.versions
         batch = before.next_batch(
-            planned.moment, parts.runs.begun, planned.control, planned.closes, versions, planned.rests
+            planned.moment, parts.runs.begun, planned.control, planned.closes, self._versions, planned.rests
         )
         try:
             with run.board.batch(batch.number, planned.ranges.messages):

@@ -6,7 +6,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -22,14 +22,13 @@ from penstock.driver.show.graph import graph_of
 from penstock.driver.show.progress import ProgressBoard, now_ms
 from penstock.errors import PenstockError
 from penstock.http_hosts import is_loopback
-from penstock.job.board import Board
+from penstock.job.board import Board, Shown
 from penstock.job.shown_graph import graph_board
 from penstock.job.shown_metrics import MetricsBoard, ShownRun
 from penstock.job.shown_outage import RunOutage, outage_board
 from penstock.job.shown_phase import RunPhase, phase_board
 from penstock.metrics.samza import Origin, samza_messages
 from penstock.metrics.snapshot import Snapshot
-from penstock.standby.shown import RunStandbys, standby_board
 from penstock.start.prepare import PreparedJob
 from penstock.system.base import System
 from penstock.system.partitioner import partition_of
@@ -48,12 +47,18 @@ class MetricsExports:
     """All exports of a run's metrics, from its start to its end. A failure is logged, and never ends the run."""
 
     def __init__(
-        self, job: PreparedJob, run_id: str, board: ProgressBoard, owns_job: Callable[[], bool], driver: str = ""
+        self,
+        job: PreparedJob,
+        run_id: str,
+        board: ProgressBoard,
+        owns_job: Callable[[], bool],
+        driver: str = "",
+        shown: Sequence[Shown] = (),
     ) -> None:
         """Begin. The board's replay continues from where the last run ended.
 
         Exports write to the job's folder only while `owns_job` holds: a driver that lost its job to another one leaves
-        that one's metrics alone. `driver` is the token of the driver's lease.
+        that one's metrics alone. `driver` is the token of the driver's lease. `shown` are the documents of wings.
 
         Raises:
             ConfigError: the endpoint's address cannot be listened on.
@@ -78,7 +83,7 @@ class MetricsExports:
                 undo.callback(endpoint.close)
             metrics = MetricsBoard(job.objects, job.paths)
             board.replay.continues(_reached(metrics))
-            undo.callback(ExportThread(*_board_exports(job, run_id, board, metrics, owns_job, driver)).close)
+            undo.callback(ExportThread(*_board_exports(job, run_id, board, metrics, owns_job, driver, shown)).close)
             ends = EndWatch(job.inputs, job.streams.systems, board.note_ends)
             undo.callback(ends.close)
             undo.callback(ExportThread(Export("about what is unread", SHOW_SECONDS, ends.look)).close)
@@ -104,6 +109,7 @@ def _board_exports(
     metrics: MetricsBoard,
     owns_job: Callable[[], bool],
     driver: str,
+    shown: Sequence[Shown],
 ) -> list[Export]:
     objects, paths = job.objects, job.paths
 
@@ -120,9 +126,6 @@ def _board_exports(
 
     def outage() -> RunOutage:
         return RunOutage(run_id, board.outage)
-
-    def standbys() -> RunStandbys:
-        return RunStandbys(run_id, board.standbys())
 
     def phase() -> RunPhase:
         return RunPhase(run_id, board.phase, board.phase_since_ms, driver, _progress(board))
@@ -141,9 +144,9 @@ def _board_exports(
             put_changes(outage_board(objects, paths), outage, owns_job, RunOutage(run_id, None)),
         ),
     ]
-    if job.config.job.standbys:
-        put_standbys = put_changes(standby_board(objects, paths), standbys, owns_job)
-        exports.append(Export("about the standbys", SHOW_CHANGES_SECONDS, put_standbys))
+    for each in shown:
+        put = put_changes(each.board, each.document, owns_job, each.before)
+        exports.append(Export(each.about, SHOW_CHANGES_SECONDS, put))
     return exports
 
 
@@ -154,7 +157,7 @@ def _plain(positions: Positions) -> dict[tuple[int, SystemStreamPartition], int]
 def _progress(board: ProgressBoard) -> str:
     if board.phase == "restoring":
         return size_text(board.restored_bytes)
-    shown = {"bootstrapping": board.bootstrap, "publishing": board.publishing}.get(board.phase)
+    shown = board.wings.get(board.phase_of)
     return "" if shown is None else str(shown)
 
 

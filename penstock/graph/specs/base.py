@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias
 
-from penstock.api.callbacks import Callback
 from penstock.api.serdes import Serde
 from penstock.api.ssp import StreamPattern, SystemStream
-from penstock.api.time.order import EventTimeOrder
+from penstock.callbacks import Callback
+from penstock.graph.order import EventTimeOrder, stores_of
 
 Use: TypeAlias = frozenset[str] | None
 """Names of columns; None: all of them, because code of the application or a stream gets whole rows."""
@@ -133,6 +133,11 @@ class OperatorSpec:
     def is_timed(self) -> bool:
         """True if it waits for event time, or its messages do."""
         return self.uses_time or self.ordering is not None
+
+    def without_order(self) -> OperatorSpec:
+        """The operator that takes its messages as they come."""
+        waiting = stores_of(self.ordering)
+        return replace(self, ordering=None, stores=tuple(name for name in self.stores if name not in waiting))
 
     @property
     def order_matters(self) -> str:

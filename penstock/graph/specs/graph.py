@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from penstock.api.state.store import StoreSpec
 from penstock.errors import ConfigError
 from penstock.graph.specs.base import OperatorSpec
 from penstock.graph.specs.inputs import InputSpec, IntermediateSpec, PatternSpec, SourceSpec
 from penstock.graph.specs.outputs import OutputSpec
+from penstock.graph.stores import StoreSpec
 
 
 @dataclass(frozen=True, slots=True)

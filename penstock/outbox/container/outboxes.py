@@ -9,7 +9,7 @@ from penstock.errors import CorruptError
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
 from penstock.outbox.objects import ObjectContents, encode, objects_of
-from penstock.outbox.task import OutboxSnapshot
+from penstock.outbox.task import Outbox, OutboxSnapshot
 from penstock.outbox.unpublished import OutboxObject
 from penstock.runtime.stage.task_instance import TaskInstance
 
@@ -40,7 +40,8 @@ class OutboxUploads:
         no checkpoint, and its epoch ends."""
         self._uploaded = {}
         for number, task in self._tasks.items():
-            if (taken := task.take_outbox()) is not None:
+            outbox = task.kept_output
+            if isinstance(outbox, Outbox) and (taken := outbox.take()) is not None:
                 self._taken[number] = taken
 
     @property

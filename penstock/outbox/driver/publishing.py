@@ -13,7 +13,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from penstock.checkpoint.sections import SectionValues
 from penstock.driver.context import RunContext
-from penstock.driver.show.progress import PublishingProgress
 from penstock.errors import (
     ConfigError,
     ContainerLostError,
@@ -25,6 +24,7 @@ from penstock.errors import (
     PenstockTimeoutError,
     RetryableError,
 )
+from penstock.outbox.shown import PublishingProgress
 from penstock.outbox.unpublished import OUTBOX, OwedOutput, outbox_section
 from penstock.retry import Retry, retry
 from penstock.start.streams.owed import Debts
@@ -69,12 +69,8 @@ class Publishing:
             "checking whether %s of the last checkpoint are published; those that are not come first",
             counted(owed.messages, "message"),
         )
-        phase = self._board.phase
-        self._board.update(phase="publishing")
-        try:
+        with self._board.during("publishing", "outbox"):
             self._publish(owed, epoch, self._stop, self._debts.newest())
-        finally:
-            self._board.update(phase=phase)
 
     def begin(self, epoch: int, abandoned: threading.Event) -> Future[None]:
         """Publish the output that the newest record leaves, in the background. Done once readers see all of it.
@@ -100,7 +96,7 @@ class Publishing:
     @property
     def waits_for(self) -> str:
         """The reason why the publication under way waits, in words, or else its outputs. Empty if there is none."""
-        progress = self._board.publishing
+        progress = self._board.wings.get("outbox")
         return "" if progress is None else progress.waits_for or listed([f"`{each}`" for each in progress.outputs])
 
     def close(self, *, wait: bool) -> None:
@@ -143,7 +139,7 @@ class Publishing:
             kind = next(kind for kind in _KINDS if isinstance(error, kind))
             raise kind(_failed(self._debts.now(), error)) from error
         finally:
-            self._board.update(publishing=None if not self._debts.now().unpublished else self._board.publishing)
+            self._board.tell("outbox", self._board.wings.get("outbox") if self._debts.now().unpublished else None)
 
     def _reports(self, owed: OwedOutput, before: int, began: float) -> Callable[[int, str], None]:
         logged = began
@@ -160,7 +156,7 @@ class Publishing:
 
     def _show(self, owed: OwedOutput, done: int, began: float, waits_for: str = "") -> PublishingProgress:
         progress = PublishingProgress(owed.messages, done, tuple(sorted(map(str, owed.streams))), began, waits_for)
-        self._board.update(publishing=progress)
+        self._board.tell("outbox", progress)
         return progress
 
 

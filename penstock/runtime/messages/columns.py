@@ -21,9 +21,9 @@ from penstock.api.expressions import Expression
 from penstock.api.messages.envelope import IncomingMessageEnvelope
 from penstock.api.messages.headers import UNREADABLE, check_readable
 from penstock.api.serdes import Bytes, ColumnSerde, Serde, not_bytes
-from penstock.api.serdes.failures import Part, SerdePlace
+from penstock.arrays.json_values import shown_row
 from penstock.arrays.sequences import ArrowSequence, NoObjectError
-from penstock.columns.json_values import shown_row
+from penstock.graph.serde_failures import Part, SerdePlace
 from penstock.runtime.context import OperatorFailedError, Page, Position, failure_in
 
 _LONGEST = 2**62
@@ -197,7 +197,8 @@ class Entry:
             try:
                 return serde.write(one.array)[0]
             except Exception:  # what has no JSON is no reason to lose the rest, nor to end the run
-                return shown_row(one.array)
+                shown: bytes | None = shown_row(one.array)
+                return shown
         return one[0]
 
     def run(self, keys: Raw, values: Raw, first: int) -> None:
@@ -317,6 +318,27 @@ def rows_of(columns: Columns, serde: ColumnSerde, position: Position, operator: 
             for value in elements:
                 serde.rows_of([value])
         raise
+
+
+@contextmanager
+def locating_row(
+    operator: str, columns: Columns, position: Position, again: Callable[[pa.RecordBatch], object]
+) -> Iterator[None]:
+    """Turn a failure for all rows at once into one of the row that fails by itself: `again` is called with each of
+    them. If none does, the first row counts."""
+    try:
+        yield
+    except BaseException as error:
+        position.row = int(columns.rows[0]) if len(columns.rows) else 0
+        values = columns.values
+        if isinstance(error, Exception) and isinstance(values, ArrowSequence):
+            for number in range(len(values)):
+                try:
+                    again(pa.RecordBatch.from_struct_array(values.array.slice(number, 1)))
+                except Exception as found:
+                    position.row = int(columns.rows[number])
+                    raise failure_in(operator, found) from found
+        raise failure_in(operator, error) from error
 
 
 def key_bytes_of(columns: Columns, serde: Serde[Any], position: Position, operator: str, place: SerdePlace) -> pa.Array:

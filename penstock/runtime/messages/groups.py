@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from penstock.api.serdes import ColumnSerde
 from penstock.arrays.byte_arrays import ByteArray, Integers
 from penstock.arrays.entries import Entries, Flags, Found
 from penstock.arrays.key_index import KeyIndex
+from penstock.graph.aggregation import UNFIT, ColumnAggregates
+from penstock.runtime.context import Position
+from penstock.runtime.messages.columns import Columns, locating_row, rows_of
 from penstock.runtime.operators.base import KeyValue
 from penstock.state.stores.columns import ColumnTaskStore
 from penstock.state.stores.task_store import TaskStore
@@ -156,6 +161,74 @@ class Groups:
         if len(rows) > 1:
             rows[:] = [np.concatenate(rows)]
         return rows[0]
+
+
+class Folds:
+    """The aggregates of an attempt's groups by column. Messages are gathered, and added to their groups many at once;
+    what the store has of a group is read with its first messages."""
+
+    def __init__(self, store: ColumnTaskStore, new_aggregates: Callable[[], ColumnAggregates]) -> None:
+        self._new_aggregates = new_aggregates
+        self._groups = Groups(store)
+        self.stored: list[Flags] = []
+        """For each group, if the store has it."""
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget everything: an attempt begins."""
+        self._groups.reset()
+        self.aggregates = self._new_aggregates()
+        self._gathered = Gathered()
+        self.stored = []
+
+    def mark(self) -> int:
+        return self._gathered.mark()
+
+    def undo(self, mark: int) -> None:
+        self._gathered.undo(mark)
+
+    def make_room(self) -> None:
+        """Add the messages that wait to their groups, if they are many. Called before messages that may be undone."""
+        if self._gathered.is_full:
+            self.settle()
+
+    def values_of(self, columns: Columns, serde: ColumnSerde, position: Position, operator: str) -> pa.StructArray:
+        """The values that the aggregates take of messages. Raises OperatorFailedError, with the position at the row
+        that fails."""
+        rows = rows_of(columns, serde, position, operator)
+        with locating_row(operator, columns, position, lambda row: self.aggregates.values_of(row.to_struct_array())):
+            return self.aggregates.values_of(rows)
+
+    def add(self, keys: ByteArray, values: pa.StructArray, times: Integers) -> None:
+        """Gather messages. `keys`: of their groups."""
+        self._gathered.add(keys, values, times)
+
+    def settle(self) -> None:
+        """Add the messages that wait to their groups."""
+        if (gathered := self._gathered.take()) is None:
+            return
+        keys, values, times = gathered
+        groups, stored, present = self._groups.of(keys)
+        if len(present):
+            self.stored.append(present)
+            self.aggregates.grow(stored, present)
+        self.aggregates.add(groups, values, times)
+
+    @property
+    def count(self) -> int:
+        """Groups so far."""
+        return self._groups.count
+
+    def entries(self) -> Entries:
+        """The states of all groups, as the store is to have them."""
+        return self._groups.entries(self.aggregates.states())
+
+
+def refuse_unfit(results: pa.StructArray, position: Position, first: int) -> None:
+    """Raise OverflowError for the first result that does not fit its type, with the position at its row."""
+    if results.null_count:
+        position.row = first + int(np.flatnonzero(results.is_null().to_numpy(zero_copy_only=False))[0])
+        raise OverflowError(UNFIT)
 
 
 def column_task_store(store: KeyValue) -> ColumnTaskStore:

@@ -8,14 +8,16 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+import pyarrow as pa
+
 from penstock.api.serdes import Serde
-from penstock.api.serdes.failures import SerdePlace
 from penstock.api.state.store import KeyValueStore
 from penstock.batch.batch import NOTHING_DUE, Batch, Due
+from penstock.graph.serde_failures import SerdePlace
 from penstock.graph.specs import OperatorSpec
 from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.context import Origin, Position
-from penstock.runtime.messages.columns import Accept, Push, Target, as_columns
+from penstock.runtime.messages.columns import Accept, Columns, Push, Target, as_columns
 from penstock.runtime.operator_clock import OperatorClock
 from penstock.runtime.operators.tasks.application_code import Requests
 
@@ -166,6 +168,18 @@ class Node:
 
     def close(self) -> None:
         """Called at most once, after the last message."""
+
+
+class GatheringNode(Node, ABC):
+    """A node that gathers the rows of its messages until the end of the input."""
+
+    @abstractmethod
+    def columns_of(self, columns: Columns) -> tuple[pa.Array, pa.StructArray, Any]:
+        """The bytes of the keys, the rows, and the event times of messages."""
+
+    @abstractmethod
+    def take(self, keys: pa.Array, rows: pa.StructArray, times: Any) -> None:
+        """Take messages, as `columns_of` gives them."""
 
 
 class Watch(Protocol):

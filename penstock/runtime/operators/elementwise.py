@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from penstock.api.callbacks import UNSTARTED, unused
 from penstock.api.expressions import Expression
-from penstock.api.serdes.failures import SerdePlace, partition_by_place
-from penstock.api.serdes.key_columns import keys_to_bytes
 from penstock.arrays.sequences import ArrowSequence
+from penstock.callbacks import UNSTARTED, unused
+from penstock.graph.key_columns import keys_to_bytes
+from penstock.graph.serde_failures import SerdePlace, partition_by_place
 from penstock.graph.specs import (
     FilterSpec,
     FlatMapSpec,
@@ -36,6 +35,7 @@ from penstock.runtime.messages.columns import (
     envelope_of,
     envelopes_of,
     index_of_last,
+    locating_row,
 )
 from penstock.runtime.operators.base import Node, Operator, StageContext, Watch
 
@@ -229,27 +229,6 @@ class PartitionThrough(PartitionBy):
     """A PartitionBy whose messages leave by the channel to the intermediate stream."""
 
     spec: PartitionThroughSpec
-
-
-@contextmanager
-def locating_row(
-    operator: str, columns: Columns, position: Position, again: Callable[[pa.RecordBatch], object]
-) -> Iterator[None]:
-    """Turn a failure for all rows at once into one of the row that fails by itself: `again` is called with each of
-    them. If none does, the first row counts."""
-    try:
-        yield
-    except BaseException as error:
-        position.row = int(columns.rows[0]) if len(columns.rows) else 0
-        values = columns.values
-        if isinstance(error, Exception) and isinstance(values, ArrowSequence):
-            for number in range(len(values)):
-                try:
-                    again(pa.RecordBatch.from_struct_array(values.array.slice(number, 1)))
-                except Exception as found:
-                    position.row = int(columns.rows[number])
-                    raise failure_in(operator, found) from found
-        raise failure_in(operator, error) from error
 
 
 class Chain(Node):

@@ -7,23 +7,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.api.serdes.failures import SerdePlace
-from penstock.api.time.order import EventTimeOrder
 from penstock.batch.batch import Due
+from penstock.graph.serde_failures import SerdePlace
 from penstock.graph.specs import OperatorSpec
 from penstock.runtime.messages.columns import Target
 from penstock.runtime.messages.groups import column_task_store
-from penstock.runtime.operators.base import KeyInEntry, KeyValue, Node, Operator, StageContext, Watch
-from penstock.runtime.operators.columns.processor import ColumnTaskNode
+from penstock.runtime.operators.base import GatheringNode, KeyInEntry, KeyValue, Node, Operator, StageContext, Watch
 from penstock.runtime.order import columns, entries
 from penstock.runtime.order.columns import OrderedColumnsNode
 from penstock.runtime.order.rows import OrderedNode
 from penstock.state.stores.task_store import TaskStore
-
-
-def without_order(spec: OperatorSpec, order: EventTimeOrder) -> OperatorSpec:
-    """The operator that takes its messages as they come."""
-    return replace(spec, ordering=None, stores=tuple(name for name in spec.stores if name != order.store))
 
 
 class OrderedOperator(Operator[OperatorSpec]):
@@ -31,10 +24,12 @@ class OrderedOperator(Operator[OperatorSpec]):
 
     undoes_many = True
 
-    def __init__(self, spec: OperatorSpec, order: EventTimeOrder, inner: Operator[OperatorSpec]) -> None:
-        """`inner` is the operator of the spec `without_order`."""
+    def __init__(self, spec: OperatorSpec, inner: Operator[OperatorSpec]) -> None:
+        """`inner` is the operator of `spec.without_order()`."""
         super().__init__(spec)
-        self._order = order
+        if spec.ordering is None:
+            raise ValueError(f"operator `{spec.id}` takes its messages as they come")
+        self._order = spec.ordering
         self._inner = inner
 
     @property
@@ -65,7 +60,7 @@ class OrderedOperator(Operator[OperatorSpec]):
     def build(self, stage: StageContext, downstream: Target) -> Node:
         own = {name: store for name, store in stage.stores.items() if name != self._order.store}
         inner = self._inner.build(replace(stage, stores=own), downstream)
-        if isinstance(inner, ColumnTaskNode):
+        if isinstance(inner, GatheringNode):
             return OrderedColumnsNode(self.spec.id, self._order, stage, inner)
         return OrderedNode(self.spec.id, self._order, stage, inner)
 

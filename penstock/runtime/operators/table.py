@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from penstock.api.serdes.failures import SerdePlace, output_place
+from penstock.graph.serde_failures import SerdePlace, output_place
 from penstock.graph.specs import ApplicationGraph, OperatorSpec
 from penstock.graph.topology import Channel
 from penstock.plugins import load
 from penstock.runtime.operators.base import Operator
-from penstock.runtime.operators.ordered import OrderedOperator, without_order
 
 
 def operator_of(spec: OperatorSpec) -> Operator[Any]:
-    if (order := spec.ordering) is not None:
-        return OrderedOperator(spec, order, operator_of(without_order(spec, order)))
+    if spec.ordering is not None:
+        around: Callable[[OperatorSpec, Operator[Any]], Operator[Any]] = load(spec.ordering.operator)
+        return around(spec, operator_of(spec.without_order()))
     operator: type[Operator[Any]] = load(spec.operator)
     return operator(spec)
 

@@ -14,14 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.api.serdes import PackedColumns
-from penstock.api.time.order import EventTimeOrder
 from penstock.arrays.byte_arrays import ByteArray, Integers
 from penstock.arrays.entries import Entries, Flags
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
+from penstock.graph.order import EventTimeOrder
 from penstock.runtime.messages.columns import Columns
 from penstock.runtime.messages.groups import AT_ONCE, column_task_store
-from penstock.runtime.operators.base import Firing, Node, StageContext
-from penstock.runtime.operators.columns.processor import ColumnTaskNode
+from penstock.runtime.operators.base import Firing, Firings, GatheringNode, Node, StageContext
 from penstock.runtime.order import entries
 from penstock.state.stores.columns import ColumnTaskStore
 
@@ -40,7 +39,7 @@ _HEAD_BYTES = _NUMBER_AT + entries.NUMBER_BYTES + _ROW_BYTES
 class OrderedColumnsNode(Node):
     """Holds messages back from a BatchProcessor, and hands them on by event time."""
 
-    def __init__(self, op_id: str, order: EventTimeOrder, stage: StageContext, inner: ColumnTaskNode) -> None:
+    def __init__(self, op_id: str, order: EventTimeOrder, stage: StageContext, inner: GatheringNode) -> None:
         one = Node.of_columns(self._accept, stage.position)
         super().__init__(one.accept, one.push)
         serde = order.sources[0].stored_serde
@@ -114,7 +113,7 @@ class OrderedColumnsNode(Node):
 
     # The end of input.
 
-    def on_end_of_input(self, batch: Batch) -> Iterator[Firing]:
+    def on_end_of_input(self, batch: Batch) -> Iterator[Firing | Firings]:
         ending = batch.control != "none"
         watermark = END_OF_TIME if ending else batch.firing_watermark(self._op_id)
         output = END_OF_TIME if ending else min(watermark, batch.output_watermark(self._op_id))

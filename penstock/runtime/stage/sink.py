@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from penstock.api.ssp import SystemStreamPartition
@@ -17,9 +17,9 @@ from penstock.runtime.messages.sources import Sources
 from penstock.runtime.messages.spool import Spool, SpooledPayload
 from penstock.runtime.reports import Report
 from penstock.runtime.stage.attempt import new_token
-from penstock.runtime.stage.failure import failure_report
+from penstock.runtime.stage.failed_attempt import failure_report
 from penstock.runtime.stage.instance import RuntimeSettings
-from penstock.runtime.steps import GENERAL, StepLimit
+from penstock.runtime.steps import StepLimit
 from penstock.system.base import Appended, RawRecord, System, SystemWriter, WriterIdentity, without_headers
 from penstock.wording import counted, listed
 
@@ -188,34 +188,64 @@ def _outputs(topology: Topology) -> str:
     return f"the output{'s' if len(names) > 1 else ''} {listed(names)}"
 
 
-def check_writing(topology: Topology, writers: OutputWriters, limit: StepLimit) -> None:
-    """Raise PenstockTimeoutError if the current append has taken longer than it may. May be called by any thread."""
-    began, now = writers.began, time.monotonic()
-    if began is not None and limit.is_over(began, now):
-        raise limit.error(f"the append to {_outputs(topology)}", now - began)
+class SinkAttempts:
+    """The sink attempts of several tasks in one process. Their payloads wait in one spool."""
 
+    def __init__(
+        self, topology: Topology, settings: RuntimeSettings, batch: Batch, tasks: Iterable[int], spool: Spool
+    ) -> None:
+        """The spool is closed with the attempts."""
+        self._topology = topology
+        self._limit = settings.step_limits.of_outputs(batch)
+        self._spool = spool
+        self._attempts = {task: SinkAttempt(topology, settings, batch, task, spool) for task in tasks}
 
-def write_outputs(
-    attempts: Sequence[SinkAttempt], writers: OutputWriters, limit: StepLimit = GENERAL
-) -> Iterator[Packet]:
-    """Write the records of these tasks, each partition with one atomic append, and report. An append that took longer
-    than it may is reported as failed, although it was written.
+    def accept(self, packet: Packet) -> None:
+        """Keep a packet until everything has come. Raises DiscardedAttemptError."""
+        self._attempts[packet.dest].accept(packet)
 
-    Output is at least once: a second execution writes again. Records of a fenced writer are refused.
+    def write(self, writers: OutputWriters) -> Iterator[Packet]:
+        """Write the records, each partition with one atomic append, and report. An append that took longer than it may
+        is reported as failed, although it was written.
 
-    Raises:
-        DiscardedAttemptError: something is missing; nothing was written.
-        RetryableError: a system may take it the next time.
-    """
-    for attempt in attempts:
-        attempt.check_complete()
-    group: list[SinkAttempt] = []
-    for number, attempt in enumerate(attempts, 1):
-        group.append(attempt)
-        waiting = sum(records.messages for one in group for records in one.records().values())
-        if waiting >= _RECORDS_AT_ONCE or number == len(attempts):
-            yield from _write(group, writers, limit)
-            group = []
+        Output is at least once: a second execution writes again. Records of a fenced writer are refused.
+
+        Raises:
+            DiscardedAttemptError: something is missing; nothing was written.
+            RetryableError: a system may take it the next time.
+        """
+        for attempt in self._attempts.values():
+            attempt.check_complete()
+        group: list[SinkAttempt] = []
+        for number, attempt in enumerate(self._attempts.values(), 1):
+            group.append(attempt)
+            waiting = sum(records.messages for one in group for records in one.records().values())
+            if waiting >= _RECORDS_AT_ONCE or number == len(self._attempts):
+                yield from _write(group, writers, self._limit)
+                group = []
+
+    def progress(self, writers: OutputWriters) -> object:
+        """A value that changes while they are written. May be called by any thread.
+
+        Raises:
+            PenstockTimeoutError: the current append has taken longer than it may.
+        """
+        began, now = writers.began, time.monotonic()
+        if began is not None and self._limit.is_over(began, now):
+            raise self._limit.error(f"the append to {_outputs(self._topology)}", now - began)
+        return self.packets_written if self._limit.is_general else object()
+
+    @property
+    def packets_written(self) -> int:
+        """Packets decoded so far to be written. May be read by any thread."""
+        return sum(attempt.packets_written for attempt in self._attempts.values())
+
+    def failed(self, error: PenstockError, besides: Container[int]) -> list[Packet]:
+        """The reports of the tasks that have not reported, which fail with this error."""
+        return [attempt.report(error) for task, attempt in self._attempts.items() if task not in besides]
+
+    def close(self) -> None:
+        self._spool.close()
 
 
 def _write(group: Sequence[SinkAttempt], writers: OutputWriters, limit: StepLimit) -> Iterator[Packet]:

@@ -21,8 +21,8 @@ from penstock.graph.topology import Topology
 from penstock.runtime.context import OperatorFailedError, Position
 from penstock.runtime.messages.packet import Packet
 from penstock.runtime.messages.router import Together
-from penstock.runtime.stage.attempt import Attempt, new_token
-from penstock.runtime.stage.failure import failed_attempt
+from penstock.runtime.stage.attempt import InputAttempt, new_token
+from penstock.runtime.stage.failed_attempt import failed_attempt
 from penstock.runtime.stage.instance import RuntimeSettings, StageInstance
 from penstock.system.base import ColumnChunk, OffsetRange, RawMessage, System, SystemReader
 
@@ -236,12 +236,12 @@ def run_source(
             instance = StageInstance(topology, 0, task, settings, {})
         if progress is not None:
             progress.begin(instance.position)
-        attempt = Attempt(instance, token, settings.tasks, batch)
+        attempt = InputAttempt(instance, token, batch)
         for index, portion in portions:
             with closing(_chunks(readers, portion, task, topology.graph.sources[index].value_serde)) as chunks:
                 for messages in chunks:
-                    yield from attempt.accept_input(index, portion.offsets.ssp.partition, messages)
-            attempt.end_input(index, portion)
+                    yield from attempt.accept(index, portion.offsets.ssp.partition, messages)
+            attempt.end_portion(index, portion)
         yield from attempt.finish(together)
         if kept is not None and not attempt.failed:
             kept[task], instance = instance, None

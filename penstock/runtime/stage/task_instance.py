@@ -11,18 +11,18 @@ from penstock.batch.batch import NOTHING_DUE, Batch, Due, earlier
 from penstock.errors import ConfigError, ContainerLostError, Interrupted, RetryableError
 from penstock.graph.topology import Topology
 from penstock.metrics.registry import MetricsRegistry
-from penstock.outbox.task import Outbox, OutboxAttempt, OutboxSnapshot
 from penstock.runtime.operators.table import operator_of
 from penstock.runtime.side_stores import NO_SIDE_STORES, SideStores
-from penstock.runtime.stage.attempt import Attempt
+from penstock.runtime.stage.attempt import PacketAttempt
 from penstock.runtime.stage.instance import RuntimeSettings, StageInstance
+from penstock.runtime.stage.kept_output import KeptAttempt, KeptOutput
 from penstock.runtime.store_meter import StoreMeter
 from penstock.state.engines.engine import Engine, EngineFailedError
 from penstock.state.records import Changes, changes_bytes, deletes_in, merged, without_passing
 from penstock.state.stores.build import build_store
 
 logger = logging.getLogger(__name__)
-TaskAttempt: TypeAlias = Attempt | OutboxAttempt
+TaskAttempt: TypeAlias = PacketAttempt | KeptAttempt
 HOLD_SECONDS = 10.0
 """Time that an End waits for a copy to be made before the driver is asked to call again."""
 
@@ -43,12 +43,13 @@ class TaskInstance:
         last_ended: int,
         metrics: MetricsRegistry | None = None,
         side: SideStores = NO_SIDE_STORES,
-        outbox: Outbox | None = None,
+        kept_output: KeptOutput | None = None,
     ) -> None:
-        """`engines`: of the stores that the job writes. `outbox`: the task's, if the job has exactly-once outputs."""
+        """`engines`: of the stores that the job writes. `kept_output`: if the job has exactly-once outputs."""
         self.task = task
         self._side = side
-        self._outbox = outbox
+        self.kept_output = kept_output
+        """Output that waits for the next commit; None: no output waits for one."""
         self._topology = topology
         self._settings = settings
         self._engines = dict(engines)
@@ -60,8 +61,8 @@ class TaskInstance:
         self._free = threading.Event()
         self._free.set()
         self.pending_bytes = 0
-        """Bytes of keys and values written since the last commit's snapshot, counted for each write; and of the packets
-        in the outbox."""
+        """Bytes of keys and values written since the last commit's snapshot, counted for each write; and of the output
+        that is kept."""
         self._ended_tokens: dict[int, str] = {}
         self._broken: str | None = None
         self.last_ended = last_ended
@@ -71,13 +72,13 @@ class TaskInstance:
 
     def begin_attempt(self, stage: int, token: str, batch: Batch) -> TaskAttempt:
         """Begin an attempt of any stage. Raises OperatorFailedError from `init`."""
-        if stage != self._topology.outbox or self._outbox is None:
+        if stage != self._topology.outbox or self.kept_output is None:
             return self.start_attempt(stage, token, batch)
         with self._lock:
             self._check()
-            return OutboxAttempt(self._topology, self.task, self._settings.tasks, token, batch, self._outbox)
+            return self.kept_output.begin_attempt(self._topology, self._settings.tasks, token, batch)
 
-    def start_attempt(self, stage: int, token: str, batch: Batch) -> Attempt:
+    def start_attempt(self, stage: int, token: str, batch: Batch) -> PacketAttempt:
         """Begin an attempt of operators, with the standing instance if it is free. Raises OperatorFailedError from
         `init`."""
         with self._lock:
@@ -89,17 +90,17 @@ class TaskInstance:
             instance = StageInstance(self._topology, stage, self.task, self._settings, engines, batch.time_ms)
         elif views:
             instance.show(views)
-        return Attempt(instance, token, self._settings.tasks, batch)
+        return PacketAttempt(instance, token, self._settings.tasks, batch)
 
     def finish_attempt(self, attempt: TaskAttempt) -> None:
         with self._lock:
             self._finished[attempt.stage, attempt.token] = attempt
 
     def discard_attempt(self, attempt: TaskAttempt) -> None:
-        if isinstance(attempt, OutboxAttempt):
-            attempt.close()
-        else:
+        if isinstance(attempt, PacketAttempt):
             self._close(attempt.instance)
+        else:
+            attempt.close()
 
     def _close(self, instance: StageInstance) -> None:
         """Close the user's tasks. All their errors are logged."""
@@ -153,7 +154,7 @@ class TaskInstance:
 
     def _apply(self, attempts: list[TaskAttempt]) -> None:
         for attempt in attempts:
-            if isinstance(attempt, OutboxAttempt):
+            if not isinstance(attempt, PacketAttempt):
                 self.pending_bytes += attempt.apply()
                 continue
             for store, overlay in attempt.instance.overlays.items():
@@ -208,11 +209,7 @@ class TaskInstance:
 
     @property
     def outbox_bytes(self) -> int:
-        return 0 if self._outbox is None else self._outbox.size_bytes
-
-    def take_outbox(self) -> OutboxSnapshot | None:
-        """The messages for exactly-once outputs since the last call, for the same commit; None if there are none."""
-        return None if self._outbox is None else self._outbox.take()
+        return 0 if self.kept_output is None else self.kept_output.size_bytes
 
     def release(self) -> None:
         self._free.set()
@@ -237,8 +234,8 @@ class TaskInstance:
             standing, self._standing = self._standing, {}
         for instance in standing.values():
             self._close(instance)
-        if self._outbox is not None:
-            self._outbox.close()
+        if self.kept_output is not None:
+            self.kept_output.close()
         for store, engine in self._engines.items():
             if store in besides:
                 continue

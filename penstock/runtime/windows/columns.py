@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.api.serdes import ColumnSerde
-from penstock.api.serdes.failures import SerdePlace
 from penstock.api.time.windows import SPAN_COLUMNS, Fixed, TimeWindow, Window, WindowPane
 from penstock.api.time.windows import Firing as FiringType
 from penstock.arrays.byte_arrays import ByteArray, Integers
@@ -26,12 +25,11 @@ from penstock.arrays.key_index import KeyIndex
 from penstock.arrays.sequences import ArrowSequence
 from penstock.batch.batch import END_OF_TIME, Batch, Due
 from penstock.graph.aggregation import ColumnAggregates, window_aggregates
+from penstock.graph.serde_failures import SerdePlace
 from penstock.graph.specs import WindowSpec
-from penstock.runtime.messages.columns import NOWHERE, Columns, Entry, Target, rows_of
-from penstock.runtime.messages.groups import AT_ONCE, Gathered, Groups, column_task_store
+from penstock.runtime.messages.columns import NOWHERE, Columns, Entry, Target
+from penstock.runtime.messages.groups import AT_ONCE, Folds, column_task_store, refuse_unfit
 from penstock.runtime.operators.base import Firings, KeyValue, Node, StageContext
-from penstock.runtime.operators.columns.aggregate import refuse_unfit
-from penstock.runtime.operators.elementwise import locating_row
 from penstock.runtime.windows.node import window_key_bytes
 from penstock.state.stores.columns import ColumnTaskStore
 
@@ -59,11 +57,10 @@ class ColumnWindowNode(Node):
         self._late_to = None if late_to is None else stage.outputs[str(late_to)]
         self._late = stage.metrics.new_counter(spec.id, "late-dropped")
         self._pane_count = stage.metrics.new_counter(spec.id, "panes-fired")
-        self._groups = Groups(self._store)
+        self._folds = Folds(self._store, self._new_aggregates)
         self._ends: set[int] | None = None
         """The ends of the windows in the store; None: not known yet."""
         self._late_watermark = 0
-        self._reset()
 
     @classmethod
     def of(cls, spec: WindowSpec, stage: StageContext, downstream: Target, shape: Fixed) -> Node:
@@ -83,33 +80,23 @@ class ColumnWindowNode(Node):
             raise TypeError(f"operator `{self._spec.id}` adds its messages one at a time")
         return found
 
-    def _reset(self) -> None:
-        self._groups.reset()
-        self._aggregates = self._new_aggregates()
-        self._gathered = Gathered()
-        self._stored: list[Flags] = []
-        """For each group, if the store has it."""
-
     def begin(self, batch: Batch) -> None:
         self._late_watermark = batch.late_watermark(self._spec.id)
-        self._reset()
+        self._folds.begin()
 
     def mark(self) -> int:
-        return self._gathered.mark()
+        return self._folds.mark()
 
     def undo(self, mark: int) -> None:
-        self._gathered.undo(mark)
+        self._folds.undo(mark)
 
     # Messages.
 
     def _accept(self, columns: Columns) -> None:
-        if self._gathered.is_full:
-            self._fold()
+        self._folds.make_room()
         keys = window_key_bytes(self._spec, columns, self._position)
         array = keys.array if isinstance(keys, ArrowSequence) else pa.array(keys, pa.binary())
-        rows = rows_of(columns, self._serde, self._position, self._spec.id)
-        with locating_row(self._spec.id, columns, self._position, self._values_of):
-            values = self._aggregates.values_of(rows)
+        values = self._folds.values_of(columns, self._serde, self._position, self._spec.id)
         times = self._position.page.times_of(columns.rows)
         shape = self._shape
         last = times - (times - shape.offset_ms) % shape.every_ms
@@ -120,7 +107,7 @@ class ColumnWindowNode(Node):
             too_late[taken] = False
             if len(taken):
                 some = pa.array(taken)
-                self._gathered.add(_window_keys(ends[taken], array.take(some)), values.take(some), times[taken])
+                self._folds.add(_window_keys(ends[taken], array.take(some)), values.take(some), times[taken])
         for number in np.flatnonzero(too_late).tolist():
             self._position.row = int(columns.rows[number])
             if self._late_to is None:
@@ -128,27 +115,12 @@ class ColumnWindowNode(Node):
             else:
                 self._late_to(columns.keys[number], columns.values[number])
 
-    def _values_of(self, batch: pa.RecordBatch) -> None:
-        self._aggregates.values_of(batch.to_struct_array())
-
-    def _fold(self) -> None:
-        """Add the messages that wait."""
-        if (gathered := self._gathered.take()) is None:
-            return
-        keys, values, times = gathered
-        groups, stored, present = self._groups.of(keys)
-        if len(present):
-            self._stored.append(present)
-            self._aggregates.grow(stored, present)
-        self._aggregates.add(groups, values, times)
-
     # Panes.
 
     def on_end_of_input(self, batch: Batch) -> Iterator[Firings]:
-        self._fold()
+        self._folds.settle()
         watermark = END_OF_TIME if batch.control != "none" else batch.firing_watermark(self._spec.id)
-        entries = self._groups.entries(self._aggregates.states())
-        results = self._aggregates.results()
+        entries, results = self._folds.entries(), self._folds.aggregates.results()
         ends = _ends_of(entries.key_bytes)
         due = ends <= watermark
         other = self._others(entries.key_bytes, watermark)
@@ -187,7 +159,7 @@ class ColumnWindowNode(Node):
                 self._store.put_many(entries)
             return
         left = np.flatnonzero(~due)
-        gone = np.flatnonzero(due & np.concatenate(self._stored)) if self._stored else left[:0]
+        gone = np.flatnonzero(due & np.concatenate(self._folds.stored)) if self._folds.stored else left[:0]
         keys = ByteArray.concat([entries.key_bytes.take(left), entries.key_bytes.take(gone), other])
         values = ByteArray.concat([entries.value_bytes.take(left), ByteArray.empty(len(keys) - len(left))])
         if len(keys):

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from penstock.api.serdes import ColumnSerde, Serde
-from penstock.api.serdes.failures import declared
-from penstock.api.state.side_inputs import SideInputs
-from penstock.api.state.store import StoreSpec
 from penstock.config.model import JobConfig
+from penstock.graph.serde_failures import declared
 from penstock.graph.specs import ApplicationGraph
+from penstock.graph.stores import SideInputs, StoreSpec
 from penstock.side.fill.code_text import code_text
 from penstock.side.fill.parts import Part
 from penstock.side.fill.sources import Ends

@@ -15,6 +15,7 @@ from typing import Any, Literal, Self, TypeVar
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from penstock import plugins
 from penstock.application.application import Application
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
@@ -22,6 +23,9 @@ from penstock.container.shared.store_folders import stores_directory
 from penstock.drain.utils import write_drain_notification
 from penstock.driver.feed.feed import Feed
 from penstock.driver.feed.stop import StopRequest
+from penstock.driver.handle.job import Job, JobPage
+from penstock.driver.handle.run_view import log_progress
+from penstock.driver.handle.stop_signals import former_handlers, pass_on, stop_on_signals
 from penstock.driver.loop.run import Run, show_refusal
 from penstock.driver.loop.run_loop import RunLoop
 from penstock.errors import ConfigError, NotFoundError, PenstockError, RetryableError
@@ -29,14 +33,12 @@ from penstock.host.logs import log_directory
 from penstock.job.paths import JobPaths
 from penstock.job.stop_request import StopRequests
 from penstock.objects.open import open_job_root
+from penstock.plugins import DISPLAYS
+from penstock.plugins import load as load_plugin
 from penstock.retry import Retry, retry
 from penstock.side.plan import with_side_inputs
-from penstock.spark.batches.table_build import SparkTableBuilder
 from penstock.spark.batches.two_ways import runner_for
 from penstock.spark.containers.directory import ContainerDirectory
-from penstock.spark.job.handle import Job
-from penstock.spark.job.run_view import log_progress
-from penstock.spark.job.stop_signals import former_handlers, pass_on, stop_on_signals
 from penstock.spark.session.gateway import hear_signals_of_submit, quiet_py4j, spark_died, stop_context
 from penstock.spark.session.session import (
     check_session,
@@ -52,6 +54,7 @@ from penstock.start.prepare import PreparedJob, check_start
 from penstock.start.streams.job_streams import JobStreams
 from penstock.start.streams.owed import Debts
 from penstock.start.streams.patterns import with_matches
+from penstock.wing import wings
 from penstock.wire.address import ContainerSpec
 from penstock.wire.ports import BatchRunner
 
@@ -81,10 +84,9 @@ def run_application(
     request = StartRequest("", from_checkpoint, until == "latest", close, reset_operators)
     with ExitStack() as undo:
         handle: Job | None = None
-        served = None
+        served: JobPage | None = None
         if settings.job.dashboard_port is not None:
-            from penstock.spark.job.dashboard import serve  # only a job that has one pays for it
-
+            serve: Callable[..., JobPage] = load_plugin(DISPLAYS["dashboard"])  # only a job that has one pays for it
             paths = JobPaths(settings.job.name, settings.job.id)
             served = serve(settings, paths, lambda: None if handle is None else handle.live_metrics())
             undo.callback(served.close)
@@ -284,8 +286,9 @@ def open_on_spark(
     spec = container_spec(context, job, shipment)
     directory = ContainerDirectory(context, job.config, spec, job.settings.tasks, stop)
     runner = runner_of(context, job, shipment, directory, stop)
-    builder = SparkTableBuilder(context, job.config.job.root, job.config.job.root_keys, job.paths)
-    loop = run.open(directory, runner, builder, feed, debts, check_next)
+    places = {wing.name: wing.on_host.get("spark") for wing in wings()}
+    tools = {name: partial(plugins.load(place), context) for name, place in places.items() if place}
+    loop = run.open(directory, runner, tools, feed, debts, check_next)
     directory.start(runner.cancel)
     return loop, runner
 

@@ -37,7 +37,8 @@ from penstock.spark.versions import arrow_schema
 from penstock.start.facts import StartRequest
 from penstock.start.streams.job_streams import JobStreams
 from penstock.start.streams.owed import Debts
-from penstock.system.spark import QUERY_SYSTEM, QuerySystem
+from penstock.system.contract.names import QUERY_SYSTEM
+from penstock.system.spark import QuerySystem
 
 logger = logging.getLogger(__name__)
 

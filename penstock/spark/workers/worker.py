@@ -19,20 +19,20 @@ from penstock.errors import PenstockTimeoutError
 from penstock.host.position_page import present_page, use_page, worker_page
 from penstock.runtime.interrupts import mark_interrupts
 from penstock.runtime.messages.packet import NO_PACKETS, Packet, from_batch, split_by_size, to_batch
-from penstock.runtime.messages.spool import Spool
 from penstock.runtime.messages.streams import run_together
 from penstock.runtime.pandas_later import keep_pandas_out
-from penstock.runtime.stage.kept_streams import KeptStreams
-from penstock.runtime.stage.sink import OutputWriters, SinkAttempt, check_writing, write_outputs
-from penstock.runtime.stage.source import SourceProgress, run_sources
+from penstock.runtime.stage.outer_stages import OuterStages
+from penstock.runtime.stage.sink import SinkAttempts
+from penstock.runtime.stage.source import SourceProgress
 from penstock.system.base import WriterIdentity
 from penstock.wire.address import Lane
 from penstock.wire.exchange import exchange
-from penstock.wire.package import PackedPackage, WorkerPackage
+from penstock.wire.package import PackedPackage
 from penstock.wire.protocol import AttemptCall, Identity
 from penstock.wire.tls import TlsIdentity
 
-_kept = KeptStreams()
+_outer: dict[str, OuterStages] = {}
+"""By its digest, the last package that this process had."""
 _settled = False
 _modules = 0
 """Number of loaded modules when the garbage collector last froze them."""
@@ -90,10 +90,7 @@ class SourceStage:
             pass  # a worker whose input was not read to its end is not used again
         progress = SourceProgress()
         portions = {task: self.portions.get(task, ()) for task in self.lanes[spark_partition()].tasks}
-        readers = _kept.readers((self.package.digest, self.epoch), package.systems)
-        packets = run_sources(
-            package.topology, package.settings, self.batch, portions, readers, progress, _kept.instances
-        )
+        packets = outer_stages(self.package).read(self.epoch, self.batch, portions, progress)
         yield from alive_packets(packets, progress)
 
 
@@ -130,40 +127,15 @@ class SinkStage:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         package = self.package.load()
         settle_worker()
-        topology = package.topology
-        if topology.sink is None:
-            raise ValueError("a job without outputs has no sink stage")
-        with closing(Spool()) as spool:
-            tasks = self.lanes[spark_partition()].tasks
-            attempts = {task: SinkAttempt(topology, package.settings, self.batch, task, spool) for task in tasks}
+        stages = outer_stages(self.package)
+        with closing(stages.sinks(self.batch, self.lanes[spark_partition()].tasks)) as attempts:
             for batch in batches:
-                mine, others = _split(batch, topology.sink)
+                mine, others = _split(batch, package.topology.sink)
                 for packet in from_batch(mine):
-                    attempts[packet.dest].accept(packet)
+                    attempts.accept(packet)
                 if others.num_rows:
                     yield others
-            writers = _kept.writers(self.package.digest, package.systems, self.identity)
-            yield from self._written(package, attempts, writers)
-
-    def _written(
-        self, package: WorkerPackage, attempts: Mapping[int, SinkAttempt], writers: OutputWriters
-    ) -> Iterator[pa.RecordBatch]:
-        """Write the batch's outputs, and report. A writer that exceeds its time limit is left alone, and reported as
-        failed."""
-        limit = package.settings.step_limits.of_outputs(self.batch)
-
-        def progress() -> object:
-            check_writing(package.topology, writers, limit)
-            return sum(attempt.packets_written for attempt in attempts.values()) if limit.is_general else object()
-
-        reported: set[int] = set()
-        try:
-            for batch in _alive(_batches(write_outputs(list(attempts.values()), writers, limit)), progress):
-                reported.update(batch.column("source_task").to_pylist())
-                yield batch
-        except PenstockTimeoutError as error:
-            _kept.leave_writers()  # one that is stuck cannot be closed
-            yield to_batch([attempt.report(error) for task, attempt in attempts.items() if task not in reported])
+            yield from alive_writes(stages, attempts, self.identity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +157,30 @@ class ByLane:
                 yield (found or [0])[0], batch
 
 
+def outer_stages(package: PackedPackage) -> OuterStages:
+    """The stages of the package in this process; those of another package are closed."""
+    if package.digest not in _outer:
+        while _outer:
+            _outer.popitem()[1].close()
+        job = package.load()
+        _outer[package.digest] = OuterStages(job.topology, job.settings, job.systems)
+    return _outer[package.digest]
+
+
+def alive_writes(stages: OuterStages, attempts: SinkAttempts, identity: WriterIdentity) -> Iterator[pa.RecordBatch]:
+    """Write a batch's outputs, and report. A writer that exceeds its time limit is left alone, and reported as
+    failed."""
+    writers = stages.writers(identity)
+    reported: set[int] = set()
+    try:
+        for batch in _alive(_batches(attempts.write(writers)), lambda: attempts.progress(writers)):
+            reported.update(batch.column("source_task").to_pylist())
+            yield batch
+    except PenstockTimeoutError as error:
+        stages.leave_writers()  # one that is stuck cannot be closed
+        yield to_batch(attempts.failed(error, besides=reported))
+
+
 def spark_partition() -> int:
     context = TaskContext.get()
     if context is None:
@@ -192,7 +188,7 @@ def spark_partition() -> int:
     return context.partitionId()
 
 
-def _split(batch: pa.RecordBatch, stage: int) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+def _split(batch: pa.RecordBatch, stage: int | None) -> tuple[pa.RecordBatch, pa.RecordBatch]:
     """(for this stage, for others). The exchange before has sorted them by task."""
     mine = pc.equal(batch.column("stage"), stage)
     return batch.filter(mine), batch.filter(pc.invert(mine))

@@ -34,6 +34,7 @@ from penstock.graph.specs import ApplicationGraph
 from penstock.graph.topology import Topology, plan_topology
 from penstock.job.paths import JobPaths
 from penstock.objects.open import forget_memory_store, open_job_root
+from penstock.plugins import PICKLERS, load
 from penstock.repartition.placement import Rule
 from penstock.schemas.connect import with_registry
 from penstock.side.plan import side_streams, with_side_inputs
@@ -190,9 +191,7 @@ class RunnerHome:
 def _check_sendable(topology: Topology) -> None:
     """Raise ConfigError, as the start of a real job, if the application cannot be pickled. The test runs the original
     all the same: it may look at objects that its functions capture."""
-    from penstock.spark.workers.packages import pickled  # loads PySpark
-
-    pickled(topology)
+    load(PICKLERS["spark"])(topology)
 
 
 def _is_used(key: str) -> bool:

@@ -31,7 +31,7 @@ from penstock.runtime.messages.spool import Spool
 from penstock.runtime.reports import Report
 from penstock.runtime.stage.instance import RuntimeSettings
 from penstock.runtime.stage.outcome import Outcome, SuccessfulBatch, decide_outcome
-from penstock.runtime.stage.sink import OutputWriters, SinkAttempt, write_outputs
+from penstock.runtime.stage.sink import OutputWriters, SinkAttempts
 from penstock.runtime.stage.source import InputReaders, run_source
 from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget
 from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory
@@ -219,12 +219,12 @@ class Job:
         reports = [p for p in (*run.packets, *results) if p.stage == REPORT_STAGE]
         for task in range(self.tasks):
             identity = WriterIdentity("totals", self.epoch)
-            with closing(Spool()) as spool, closing(OutputWriters(self._systems, identity)) as writers:
-                sink = SinkAttempt(self.topology, self.settings, Batch(run.batch, run.run, 0), task, spool)
+            sinks = SinkAttempts(self.topology, self.settings, Batch(run.batch, run.run, 0), [task], Spool())
+            with closing(sinks), closing(OutputWriters(self._systems, identity)) as writers:
                 for packet in (*run.packets, *results):
                     if packet.stage == self.topology.sink and packet.dest == task:
-                        sink.accept(packet)
-                reports += write_outputs([sink], writers)
+                        sinks.accept(packet)
+                reports += sinks.write(writers)
         found = [Report.from_payload(bytes(packet.payload or b"")) for packet in reports]
         return decide_outcome(found, self.topology, self.tasks)
 

@@ -97,7 +97,7 @@ class PushedWorld(World):
 
 
 def in_use(driver: InProcessDriver) -> dict[str, int | None]:
-    return {table.table: table.in_use for table in driver.board.tables}
+    return {table.table: table.in_use for table in driver.board.wings.get("tables", ())}
 
 
 def lag(driver: InProcessDriver) -> int:

@@ -150,7 +150,8 @@ def test_a_disk_that_is_full_fails_the_attempt_and_not_the_outbox(tmp_path: Path
 def test_end_applies_the_attempt_that_it_names(tmp_path: Path) -> None:
     topology = once_topology()
     settings = RuntimeSettings("a", 1, {"m.out": 3})
-    task = TaskInstance(0, topology, settings, {}, 0, outbox=Outbox(0, 100, str(tmp_path)))
+    outbox = Outbox(0, 100, str(tmp_path))
+    task = TaskInstance(0, topology, settings, {}, 0, kept_output=outbox)
     for batch in (1, 2):
         for token in ("good", "bad"):
             attempt = task.begin_attempt(1, token, Batch(batch, 1, 0))
@@ -166,8 +167,8 @@ def test_end_applies_the_attempt_that_it_names(tmp_path: Path) -> None:
         before = task.pending_bytes
     task.take_changes()
     assert task.pending_bytes == 0
-    assert content(task.take_outbox()) == {2: [record(11), record(21)]}
-    assert task.take_outbox() is None
+    assert content(outbox.take()) == {2: [record(11), record(21)]}
+    assert outbox.take() is None
     task.close()
 
 

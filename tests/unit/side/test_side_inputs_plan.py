@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock.api.state.side_inputs import SideInputs
 from penstock.config import load_config
 from penstock.graph.specs import ApplicationGraph
+from penstock.graph.stores import SideInputs
 from penstock.side.plan import is_backed_up, side_streams, with_side_inputs
 from penstock.start.layout import store_layout
 

@@ -6,24 +6,22 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from penstock.api.serdes import ColumnSerde
-from penstock.api.serdes.exact import exact_bytes, exact_value
 from penstock.api.time.aggregates import adder
-from penstock.api.time.unstorable import unstorable_states
 from penstock.arrays.byte_arrays import ByteArray
+from penstock.arrays.json_values import json_form
 from penstock.arrays.sequences import ArrowSequence
 from penstock.batch.batch import Batch
-from penstock.columns.json_values import json_form
-from penstock.graph.aggregation import UNFIT, ColumnAggregates, column_aggregates
+from penstock.exact_json import exact_bytes, exact_value
+from penstock.graph.aggregation import ColumnAggregates, column_aggregates
+from penstock.graph.serde_failures import unstorable_states
 from penstock.graph.specs import AggregateSpec
-from penstock.runtime.context import Position, failure_in
-from penstock.runtime.messages.columns import NOWHERE, Columns, Entry, Target, encode_column, rows_of
-from penstock.runtime.messages.groups import Gathered, Groups, column_task_store
+from penstock.runtime.context import failure_in
+from penstock.runtime.messages.columns import NOWHERE, Columns, Entry, Target, encode_column
+from penstock.runtime.messages.groups import Folds, column_task_store, refuse_unfit
 from penstock.runtime.operators.base import Firings, KeyInEntry, Node, Operator, StageContext
-from penstock.runtime.operators.elementwise import locating_row
 
 _NO_KEY = (
     "the key of the message is null, so it belongs to no group: give each message a key with .partition_by, or leave "
@@ -105,8 +103,7 @@ class _ColumnNode(_AggregateNode):
         if not isinstance(serde, ColumnSerde):
             raise TypeError(f"operator `{self.spec.id}` reads no columns")
         self._serde = serde
-        self._groups = Groups(self._store)
-        self._reset()
+        self._folds = Folds(self._store, self._new_aggregates)
 
     def _new_aggregates(self) -> ColumnAggregates:
         found = column_aggregates(self.spec.aggregates, self._serde)
@@ -114,63 +111,35 @@ class _ColumnNode(_AggregateNode):
             raise TypeError(f"operator `{self.spec.id}` adds its messages one at a time")
         return found
 
-    def _reset(self) -> None:
-        self._groups.reset()
-        self._aggregates = self._new_aggregates()
-        self._gathered = Gathered()
-
     def begin(self, batch: Batch) -> None:
         super().begin(batch)
-        self._reset()
+        self._folds.begin()
 
     def mark(self) -> int:
-        return self._gathered.mark()
+        return self._folds.mark()
 
     def undo(self, mark: int) -> None:
-        self._gathered.undo(mark)
+        self._folds.undo(mark)
 
     def _add(self, columns: Columns) -> None:
-        if self._gathered.is_full:
-            self._fold()
+        self._folds.make_room()
         keys = self._key_bytes(columns)
         array = keys.array if isinstance(keys, ArrowSequence) else pa.array(keys, pa.binary())
-        rows = rows_of(columns, self._serde, self.position, self.spec.id)
-        with locating_row(self.spec.id, columns, self.position, self._values_of):
-            values = self._aggregates.values_of(rows)
-        self._gathered.add(ByteArray.of(array), values, self.position.page.times_of(columns.rows))
-
-    def _values_of(self, batch: pa.RecordBatch) -> None:
-        self._aggregates.values_of(batch.to_struct_array())
-
-    def _fold(self) -> None:
-        """Add the messages that wait."""
-        if (gathered := self._gathered.take()) is None:
-            return
-        keys, values, times = gathered
-        groups, stored, present = self._groups.of(keys)
-        if len(present):
-            self._aggregates.grow(stored, present)
-        self._aggregates.add(groups, values, times)
+        values = self._folds.values_of(columns, self._serde, self.position, self.spec.id)
+        self._folds.add(ByteArray.of(array), values, self.position.page.times_of(columns.rows))
 
     def on_end_of_input(self, batch: Batch) -> Iterator[Firings]:
-        self._fold()
-        if not self._groups.count:
+        self._folds.settle()
+        if not self._folds.count:
             return
-        entries = self._groups.entries(self._aggregates.states())
+        entries = self._folds.entries()
         self._store.put_many(entries)
-        keys, results = ArrowSequence(entries.key_bytes.to_arrow()), ArrowSequence(self._aggregates.results())
+        keys, results = ArrowSequence(entries.key_bytes.to_arrow()), ArrowSequence(self._folds.aggregates.results())
         yield from self._firings(batch, keys, results)
 
     def _results(self, values: Any, first: int) -> Any:
         refuse_unfit(values.array, self.position, first)
         return values
-
-
-def refuse_unfit(results: pa.StructArray, position: Position, first: int) -> None:
-    """Raise OverflowError for the first result that does not fit its type, with the position at its row."""
-    if results.null_count:
-        position.row = first + int(np.flatnonzero(results.is_null().to_numpy(zero_copy_only=False))[0])
-        raise OverflowError(UNFIT)
 
 
 class _RowNode(_AggregateNode):

@@ -10,18 +10,18 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.api.batch_processor import BatchProcessor, MessageBatch
-from penstock.api.callbacks import unused
-from penstock.api.serdes.key_columns import keys_from_bytes, keys_to_bytes
 from penstock.api.state.column_store import ColumnStore
+from penstock.arrays.given import ColumnLike, RowsLike, batch_of, column_of
 from penstock.arrays.sequences import ArrowSequence
 from penstock.batch.batch import Batch
-from penstock.columns.given import ColumnLike, RowsLike, batch_of, column_of
+from penstock.callbacks import unused
 from penstock.errors import ConfigError
+from penstock.graph.key_columns import keys_from_bytes, keys_to_bytes
 from penstock.graph.specs import ColumnTaskSpec
 from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.context import failure_in
 from penstock.runtime.messages.columns import NOWHERE, Columns, Entry, Target, key_bytes_of, rows_of
-from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, StageContext
+from penstock.runtime.operators.base import Firing, GatheringNode, KeyValue, Node, Operator, StageContext
 from penstock.runtime.operators.columns.stores import column_store
 
 
@@ -37,7 +37,7 @@ class ColumnTask(Operator[ColumnTaskSpec]):
                 raise unused("`init`", result)
         except BaseException as error:
             raise failure_in(self.spec.id, error) from error
-        return ColumnTaskNode(self, processor, stage, downstream)
+        return _ColumnTaskNode(self, processor, stage, downstream)
 
 
 class _Context:
@@ -74,7 +74,7 @@ class _Context:
         return self._stage.stores[name]
 
 
-class ColumnTaskNode(Node):
+class _ColumnTaskNode(GatheringNode):
     """Gathers the messages of a batch."""
 
     def __init__(
@@ -104,13 +104,11 @@ class ColumnTaskNode(Node):
         self.take(*self.columns_of(columns))
 
     def columns_of(self, columns: Columns) -> tuple[pa.Array, pa.StructArray, Any]:
-        """The bytes of the keys, the rows, and the event times."""
         spec, position = self._spec, self._position
         keys = key_bytes_of(columns, spec.message_key, position, spec.id, self._place)
         return keys, rows_of(columns, spec.message_serde, position, spec.id), position.page.times_of(columns.rows)
 
     def take(self, keys: pa.Array, rows: pa.StructArray, times: Any) -> None:
-        """Take messages, as `columns_of` gives them."""
         self._waiting.append((keys_from_bytes(self._spec.message_key, keys), rows, times))
 
     def on_end_of_input(self, batch: Batch) -> Iterator[Firing]:

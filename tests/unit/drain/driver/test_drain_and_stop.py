@@ -11,8 +11,8 @@ import pytest
 from penstock.checkpoint.id import CheckpointId
 from penstock.container.shared.store_folders import stores_directory
 from penstock.drain.requests import DRAIN, DrainRequests
+from penstock.driver.handle.job import Job
 from penstock.errors import RetryableError
-from penstock.spark.job.handle import Job
 from penstock.state.copies import LocalCopies
 from penstock.testing.in_process import InProcessDriver
 from tests.support.world.timed_job import steps

@@ -11,7 +11,7 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.batch.offered_batch import OfferedBatch
 from penstock.batch.portions import PortionRead
 from penstock.batch.positions import TaskSsp
-from penstock.batch.watermarks import GivenWatermark, TimeFlow, Watermarks
+from penstock.batch.watermarks import GivenWatermark, QueryWatermark, TimeFlow, Watermarks
 from penstock.clock import SYSTEM_CLOCK
 from penstock.driver.feed.boundary import Boundary
 from penstock.driver.feed.event_time import EventTime
@@ -20,7 +20,6 @@ from penstock.driver.feed.planned import End, PlannedBatch
 from penstock.errors import PenstockError
 from penstock.graph.specs import WindowSpec
 from penstock.start.streams.owed import Debts
-from penstock.system.spark import QueryWatermark
 from penstock.testing import SettableClock
 
 

@@ -12,12 +12,12 @@ import pytest
 
 import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
+from penstock.driver.handle.job import Job
 from penstock.driver.show.end_watch import EndWatch
 from penstock.driver.show.progress import now_ms
 from penstock.driver.show.run_state import PHASES, Uncommitted
 from penstock.errors import SystemAwayError
 from penstock.metrics.snapshot import GaugeValue, MetricId
-from penstock.spark.job.handle import Job
 from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver
 from tests.support.jobs.home import wait_until

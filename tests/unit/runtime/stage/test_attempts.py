@@ -18,7 +18,7 @@ from penstock.runtime.messages.packet import MESSAGE_SCHEMA, Kind, Packet, encod
 from penstock.runtime.messages.sources import DiscardedAttemptError, Sources
 from penstock.runtime.messages.trailers import Ended, mark_of, trailers
 from penstock.runtime.reports import Report
-from penstock.runtime.stage.attempt import Attempt, new_token
+from penstock.runtime.stage.attempt import PacketAttempt, new_token
 from penstock.runtime.stage.instance import RuntimeSettings
 from penstock.runtime.stage.source import InputReaders, run_source
 from penstock.runtime.stage.task_instance import TaskInstance
@@ -185,13 +185,13 @@ class Bench:
         sent = run_source(self.topology, self.settings, BATCH, 0, ranges, InputReaders({"m": self.system}))
         return [p for p in sent if p.stage == 1]
 
-    def attempt(self, packets: list[Packet]) -> Attempt:
+    def attempt(self, packets: list[Packet]) -> PacketAttempt:
         attempt = self.task.start_attempt(1, new_token(), BATCH)
         for packet in packets:
             list(attempt.accept(packet))
         return attempt
 
-    def finished(self, packets: list[Packet]) -> Attempt:
+    def finished(self, packets: list[Packet]) -> PacketAttempt:
         attempt = self.attempt(packets)
         report = Report.from_payload(bytes(list(attempt.finish())[-1].payload or b""))
         assert report.failed is None

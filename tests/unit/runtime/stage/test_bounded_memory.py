@@ -23,9 +23,9 @@ from penstock.runtime.messages import outlet
 from penstock.runtime.messages.packet import Kind, Packet, decode_messages
 from penstock.runtime.messages.spool import Spool
 from penstock.runtime.reports import Report
-from penstock.runtime.stage.attempt import _next_piece
 from penstock.runtime.stage.instance import RuntimeSettings
-from penstock.runtime.stage.sink import OutputWriters, SinkAttempt, write_outputs
+from penstock.runtime.stage.pace import Pace
+from penstock.runtime.stage.sink import OutputWriters, SinkAttempts
 from penstock.runtime.stage.source import InputReaders, run_source
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.memory import MemorySystem
@@ -92,12 +92,13 @@ def test_messages_that_become_large_are_sent_before_there_are_many(system: Memor
 
 @given(st.integers(1, 1024), st.integers(0, 1 << 34))
 def test_pieces_stay_between_one_message_and_the_most(messages: int, sent_bytes: int) -> None:
-    piece = _next_piece(messages, sent_bytes)
-    assert 1 <= piece <= 1024
+    pace = Pace(messages)
+    pace.sent(sent_bytes)
+    assert 1 <= pace.at_once <= 1024
     if sent_bytes > outlet.FLUSH_BYTES:
-        assert piece <= messages
+        assert pace.at_once <= messages
     else:
-        assert piece >= messages
+        assert pace.at_once >= messages
 
 
 @given(st.lists(st.binary(max_size=300)), st.integers(0, 1000))
@@ -123,13 +124,14 @@ def test_a_sink_writes_what_waited_in_a_file_in_order(system: MemorySystem) -> N
     values = [bytes([n]) * (1 << 20) for n in range(40)]
     append(system, *values)
     topology = plan_topology(app.graph())
-    with closing(Spool(10 << 20)) as waiting, closing(OutputWriters({"m": system}, WriterIdentity("a", 1))) as writers:
-        sink = SinkAttempt(topology, SETTINGS, Batch(1, 1, 0), 0, waiting)
+    waiting = Spool(10 << 20)
+    sinks = SinkAttempts(topology, SETTINGS, Batch(1, 1, 0), [0], waiting)
+    with closing(sinks), closing(OutputWriters({"m": system}, WriterIdentity("a", 1))) as writers:
         for packet in source(system, app, 40):
             if packet.stage == topology.sink:
-                sink.accept(packet)
-        assert waiting._end > 20 << 20
-        (packet,) = write_outputs([sink], writers)
+                sinks.accept(packet)
+        assert waiting.level().end > 20 << 20
+        (packet,) = sinks.write(writers)
     report = Report.from_payload(bytes(packet.payload or b""))
     assert (report.messages, report.written) == (40, {"m.o": 40})
     reader = system.reader()

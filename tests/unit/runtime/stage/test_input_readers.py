@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from pyspark import cloudpickle
 
 import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
@@ -17,11 +18,12 @@ from penstock.errors import NotFoundError
 from penstock.graph.topology import plan_topology
 from penstock.runtime.messages.packet import Kind, Packet
 from penstock.runtime.stage.instance import RuntimeSettings
-from penstock.runtime.stage.kept_streams import KeptStreams
-from penstock.runtime.stage.source import InputReaders, SourceProgress, run_sources
+from penstock.runtime.stage.outer_stages import OuterStages
+from penstock.runtime.stage.source import InputReaders, SourceProgress
 from penstock.spark.workers import worker
 from penstock.system.base import CHUNK_BYTES, OffsetRange, RawMessage, RawRecord, SystemReader, WriterIdentity
 from penstock.system.local import LocalSystem
+from penstock.wire.package import PackedPackage, WorkerPackage
 from tests.support.processes.descriptors import open_under
 
 
@@ -214,36 +216,63 @@ def test_messages_that_a_compaction_took_are_missed(system: CountedSystem, reade
     assert values(readers, 7, 10) == numbers(7, 10)
 
 
-def sources(
-    system: LocalSystem,
-    tasks: int,
-    ends: dict[int, tuple[int, int]],
-    kept: KeptStreams,
-    job: str,
-    epoch: int,
-    progress: SourceProgress,
-) -> Iterator[Packet]:
-    """Stage 0 of these tasks in a process that has `kept`."""
+class Client:
+    """Counts how often it was opened, which is once for each instance of the operator."""
+
+    opened = 0
+
+    async def __aenter__(self) -> Client:
+        Client.opened += 1
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def same(self, value: bytes) -> bytes:
+        return value
+
+
+async def ask(value: bytes, client: Client) -> bytes:
+    return await client.same(value)
+
+
+def stages_of(system: LocalSystem, tasks: int) -> OuterStages:
     app = ps.StreamApplication("a")
-    app.input("local.in", value=ps.Bytes()).send_to(app.output("local.out", value=ps.Bytes()))
-    settings = RuntimeSettings("a", tasks, {"local.out": 1})
+    passed = app.input("local.in", value=ps.Bytes()).map_async(ask, client=Client)
+    passed.send_to(app.output("local.out", value=ps.Bytes()))
+    topology = plan_topology(app.graph())
+    assert not topology.container_stages
+    return OuterStages(topology, RuntimeSettings("a", tasks, {"local.out": 1}), {"local": system})
+
+
+def read(
+    stages: OuterStages, epoch: int, ends: dict[int, tuple[int, int]], progress: SourceProgress
+) -> Iterator[Packet]:
     portions = {task: [(0, whole(*end, task))] for task, end in ends.items()}
-    readers = kept.readers((job, epoch), {"local": system})
-    return run_sources(
-        plan_topology(app.graph()), settings, Batch(1, 1, 0), portions, readers, progress, kept.instances
-    )
+    return stages.read(epoch, Batch(1, 1, 0), portions, progress)
 
 
-def test_a_worker_closes_the_readers_of_another_job_or_epoch(system: CountedSystem) -> None:
+def test_readers_and_tasks_of_another_epoch_are_closed(system: CountedSystem) -> None:
     append(system, 0, 30)
-    kept, instances = KeptStreams(), []
-    for number, (job, epoch) in enumerate([("a", 1), ("a", 1), ("a", 2), ("b", 2), ("a", 2)]):
-        list(sources(system, 1, {0: (number, number + 1)}, kept, job, epoch, SourceProgress()))
-        assert system.open == 1
-        instances.append(kept.instances[0])
-    assert system.opened == 4
-    assert [instance is instances[0] for instance in instances] == [True, True, False, False, False]
-    kept.readers("none", {}).close()
+    before, opened = Client.opened, []
+    with closing(stages_of(system, 1)) as stages:
+        for number, epoch in enumerate([1, 1, 2, 2, 1]):
+            list(read(stages, epoch, {0: (number, number + 1)}, SourceProgress()))
+            assert system.open == 1
+            opened.append(Client.opened - before)
+    assert system.opened == 3
+    assert opened == [1, 1, 2, 2, 3]
+
+
+def test_a_worker_closes_the_stages_of_another_package(system: CountedSystem) -> None:
+    append(system, 0, 1)
+    first, other = stages_of(system, 1), PackedPackage("other", cloudpickle.dumps(WorkerPackage(None, None, {})))  # type: ignore[arg-type]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "_outer", {"first": first})
+        assert worker.outer_stages(PackedPackage("first", b"")) is first
+        list(read(first, 1, {0: (0, 1)}, SourceProgress()))
+        assert worker.outer_stages(other) is not first
+        assert worker.outer_stages(other) is worker.outer_stages(other)
+    assert system.open == 0
 
 
 def test_all_tasks_of_a_lane_come_in_one_batch_and_each_is_a_sign_of_progress(system: CountedSystem) -> None:
@@ -251,15 +280,15 @@ def test_all_tasks_of_a_lane_come_in_one_batch_and_each_is_a_sign_of_progress(sy
     for task in range(10):
         append(system, 0, 1, task)
     ends = dict.fromkeys(range(10), (0, 1))
-    progress, signs, kept = SourceProgress(), set(), KeptStreams()
+    progress, signs = SourceProgress(), set()
+    with closing(stages_of(system, 10)) as stages:
 
-    def watched() -> Iterator[Packet]:
-        for packet in sources(system, 10, ends, kept, "a", 1, progress):
-            signs.add(progress())
-            yield packet
+        def watched() -> Iterator[Packet]:
+            for packet in read(stages, 1, ends, progress):
+                signs.add(progress())
+                yield packet
 
-    (batch,) = worker._batches(watched())
+        (batch,) = worker.alive_packets(watched(), progress)
     kinds, messages = (batch.column(name).to_pylist() for name in ("kind", "messages"))
     assert [count for kind, count in zip(kinds, messages, strict=True) if kind == Kind.DATA] == [10]
     assert len(signs) >= 10
-    kept.readers("none", {}).close()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -12,14 +13,10 @@ import pytest
 from penstock.errors import PenstockTimeoutError
 from penstock.runtime.messages import streams
 from penstock.runtime.messages.packet import Packet, from_batch
-from penstock.runtime.stage.kept_streams import KeptStreams
-from penstock.runtime.stage.sink import OutputWriters, SinkAttempt
-from penstock.runtime.steps import StepLimit, StepLimits
-from penstock.spark.workers import worker
-from penstock.spark.workers.worker import SinkStage
-from penstock.testing import in_process
+from penstock.runtime.stage.outer_stages import OuterStages
+from penstock.runtime.stage.sink import OutputWriters, SinkAttempts
+from penstock.spark.workers.worker import alive_writes
 from penstock.testing.in_process import InProcessDriver
-from penstock.wire.package import PackedPackage, WorkerPackage
 from tests.support.world.waiting_job import Waiting, to_the_end
 
 
@@ -30,24 +27,32 @@ def job(tmp_path: Path) -> Iterator[Waiting]:
     job.close()
 
 
-def writes_in_workers(driver: InProcessDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The driver's last stage runs as it does on Spark."""
-    package = WorkerPackage(driver.job.topology, driver.job.settings, driver.job.streams.systems)
-    stage = SinkStage(PackedPackage("", b""), (), None, driver.job.writer(1))  # type: ignore[arg-type]
+@pytest.fixture
+def kept() -> Iterator[OuterStages]:
+    """The outer stages of a worker."""
+    job: Any = None
+    with closing(OuterStages(job, job, {})) as stages:
+        yield stages
 
-    def write_outputs(attempts: Sequence[SinkAttempt], writers: OutputWriters, limit: StepLimit) -> Iterator[Packet]:
-        monkeypatch.setattr(StepLimits, "of_outputs", lambda _, batch: limit)
-        for batch in stage._written(package, dict(enumerate(attempts)), writers):
+
+def writes_in_workers(driver: InProcessDriver, kept: OuterStages, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver's last stage runs as it does on Spark."""
+    plainly = SinkAttempts.write
+
+    def write(attempts: SinkAttempts, writers: OutputWriters) -> Iterator[Packet]:
+        monkeypatch.setattr(kept, "writers", lambda _: writers)
+        monkeypatch.setattr(SinkAttempts, "write", plainly)
+        for batch in alive_writes(kept, attempts, driver.job.writer(1)):
             yield from from_batch(batch)
 
-    monkeypatch.setattr(in_process, "write_outputs", write_outputs)
+    monkeypatch.setattr(SinkAttempts, "write", write)
     monkeypatch.setattr(streams, "IDLE_SECONDS", 0.01)
 
 
-def test_it_is_named_and_the_run_fails(job: Waiting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_named_and_the_run_fails(job: Waiting, kept: OuterStages, monkeypatch: pytest.MonkeyPatch) -> None:
     job.config["task.callback.drain.timeout.ms"] = 1000  # the other steps of the drain must keep it
     driver, released = job.waits(), Event()
-    writes_in_workers(driver, monkeypatch)
+    writes_in_workers(driver, kept, monkeypatch)
     writer = job.systems["m"].writer
 
     def stuck(identity: Any) -> Any:
@@ -56,9 +61,8 @@ def test_it_is_named_and_the_run_fails(job: Waiting, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(job.systems["m"], "writer", stuck)
     job.ask(driver)
-    kept = KeptStreams()
-    stuck_writers = kept.writers("", {}, driver.job.writer(1))
-    monkeypatch.setattr(worker, "_kept", kept)
+    left: list[bool] = []
+    monkeypatch.setattr(kept, "leave_writers", lambda: left.append(True))
     try:
         with pytest.raises(
             PenstockTimeoutError, match=r"the append to the output `m\.out` has taken [\d,]+ ms; task\.callback"
@@ -66,14 +70,14 @@ def test_it_is_named_and_the_run_fails(job: Waiting, monkeypatch: pytest.MonkeyP
             to_the_end(driver)
     finally:
         released.set()
-    assert kept.writers("", {}, driver.job.writer(1)) is not stuck_writers, "a writer that is stuck could not be closed"
+    assert left, "a writer that is stuck could not be closed"
     assert job.checkpoints[-1].ended is None
 
 
-def test_one_that_is_in_time_is_reported_once(job: Waiting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_in_time_is_reported_once(job: Waiting, kept: OuterStages, monkeypatch: pytest.MonkeyPatch) -> None:
     job.config["task.callback.drain.timeout.ms"] = 600_000
     driver = job.waits()
-    writes_in_workers(driver, monkeypatch)
+    writes_in_workers(driver, kept, monkeypatch)
     job.ask(driver)
     to_the_end(driver)
     assert {str(each) for each in job.came() if each[0] != "drained"} == job.results()
