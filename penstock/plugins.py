@@ -26,12 +26,12 @@ BACKENDS = {
 HOSTS = {"spark": "penstock.spark.job.launch:run_application"}
 """The functions that run an application."""
 WINGS = {
-    "side": "penstock.side.wing:SIDE",
-    "schemas": "penstock.schemas.wing:SCHEMAS",
-    "tables": "penstock.tables.wing:PUSHED_TABLES",
-    "outbox": "penstock.outbox.wing:OUTBOX",
-    "standby": "penstock.standby.wing:STANDBY",
-    "drain": "penstock.drain.wing:DRAIN",
+    "side": "penstock.side.wing:SIDE_WING",
+    "schemas": "penstock.schemas.wing:SCHEMAS_WING",
+    "tables": "penstock.tables.wing:TABLES_WING",
+    "outbox": "penstock.outbox.wing:OUTBOX_WING",
+    "standby": "penstock.standby.wing:STANDBY_WING",
+    "drain": "penstock.drain.wing:DRAIN_WING",
 }
 """See `penstock.wing`. Parts act in this order, and end in the reverse one."""
 PICKLERS = {"spark": "penstock.spark.workers.packages:pickled"}

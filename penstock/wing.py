@@ -21,6 +21,7 @@ from penstock.errors import ConfigError
 from penstock.plugins import WINGS, from_outside, load
 from penstock.wire.calls import CALLS, Call
 
+KERNEL_SECTIONS = ("query", "streams", "time")
 OUTSIDE = "penstock.wings"
 """The group of entry points."""
 
@@ -83,6 +84,11 @@ def wings() -> tuple[Wing, ...]:
 def calls() -> Mapping[str, Call[Any, Any]]:
     """The calls of the kernel and of all wings, by name."""
     return {**CALLS, **{call.name: call for wing in wings() for call in wing.calls}}
+
+
+def known_sections() -> frozenset[str]:
+    """The sections of checkpoint records that can be restored here: the kernel's, and those of wings."""
+    return frozenset((*KERNEL_SECTIONS, *(wing.name for wing in wings())))
 
 
 def check_wings(wanted: tuple[str, ...], where: str) -> None:

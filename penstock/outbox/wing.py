@@ -39,7 +39,7 @@ class PublishProgress:
 
 
 PUBLISH = Call("publish", Publish, PublishProgress, lambda config, spent_s: None)
-OUTBOX = Wing(
+OUTBOX_WING = Wing(
     "outbox",
     calls=(PUBLISH,),
     start="penstock.outbox.start:OutboxStart",

@@ -61,7 +61,7 @@ BOOTSTRAP = Call(
     BootstrapState,
     lambda config, _: config.side_inputs.bootstrap_timeout_ms / 1000 + MINUTE,
 )
-SIDE = Wing(
+SIDE_WING = Wing(
     "side",
     calls=(BOOTSTRAP,),
     start="penstock.side.start:SideStart",

@@ -64,7 +64,7 @@ class TableStatus:
 
 LOAD_TABLE = Call("load-table", LoadTable, NoneType)
 TABLES = Call("tables", NoArguments, list[TableProgress])
-PUSHED_TABLES = Wing(
+TABLES_WING = Wing(
     "tables",
     calls=(LOAD_TABLE, TABLES),
     driver="penstock.tables.driver.run:Tables",

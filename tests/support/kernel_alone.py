@@ -1,7 +1,7 @@
 """A job of three operators on the kernel alone: run as a program, in which nothing else of Penstock can be imported.
 
 What it may import is the plan of the rooms in `.importlinter`, with the systems `local` and `memory` and the job in one
-process. Its arguments are a folder and the number of messages to put; it prints all outputs as JSON.
+process. Its arguments are a folder, and the number of the first message to put and of all; it prints JSON.
 """
 
 from __future__ import annotations
@@ -16,49 +16,40 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-MORE = ("penstock.outbox.unpublished", "penstock.testing.in_process", "penstock.testing.runner.tasks")
-"""The host, which is the tests'."""
+HOST = "penstock.testing.in_process"
 
 
-def kernel() -> list[str]:
-    """The packages of the rooms of the kernel."""
+def rooms() -> dict[str, list[str]]:
+    """Room → its packages."""
     parser = configparser.ConfigParser()
     parser.read(ROOT / ".importlinter")
-    rooms = dict(line.split(":") for line in parser["importlinter:contract:rooms"]["rooms"].strip().splitlines())
-    return [package for room in ("base", "api", "kernel") for package in rooms[room].split()]
-
-
-def others() -> list[str]:
-    """The packages of all other rooms."""
-    parser = configparser.ConfigParser()
-    parser.read(ROOT / ".importlinter")
-    rooms = dict(line.split(":") for line in parser["importlinter:contract:rooms"]["rooms"].strip().splitlines())
-    return [package for room, own in rooms.items() if room not in ("base", "api", "kernel") for package in own.split()]
+    lines = parser["importlinter:contract:rooms"]["rooms"].strip().splitlines()
+    return {room: packages.split() for room, packages in (line.split(":") for line in lines)}
 
 
 class KernelAlone(MetaPathFinder):
-    """Refuses to import what is not of the kernel."""
+    """Refuses to import what is not of the kernel, nor of what the kernel knows, nor the host."""
 
     def __init__(self) -> None:
-        self._kernel, self._others = kernel(), others()
+        self._room_of = {package: room for room, packages in rooms().items() for package in packages}
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
-        if self._is_other(fullname):
+        if self.room(fullname) not in ("base", "api", "kernel", "") and not _in(HOST, fullname):
             raise ModuleNotFoundError(f"{fullname} is not of the kernel", name=fullname)
         return None
 
-    def _is_other(self, name: str) -> bool:
-        if name in MORE or any(each.startswith(f"{name}.") for each in MORE):
-            return False
-        room = max((each for each in (*self._kernel, *self._others) if _in(name, each)), key=len, default="")
-        return room in self._others
+    def room(self, module: str) -> str:
+        """The room of a module; empty if it is in none."""
+        packages = [package for package in self._room_of if _in(module, package)]
+        return self._room_of[max(packages, key=len)] if packages else ""
 
 
 def _in(name: str, package: str) -> bool:
     return name == package or name.startswith(f"{package}.")
 
 
-def main(folder: Path, count: int) -> None:
+def main(folder: Path, first: int, count: int) -> None:
+    """Put messages from this number on, run the job to the end of its input, and print what there is."""
     from penstock import plugins
 
     plugins.WINGS.clear()
@@ -86,29 +77,29 @@ def main(folder: Path, count: int) -> None:
     by_name = doubled.partition_by(lambda value: value["name"])
     by_name.process(Total, stores=["totals"]).send_to(app.output("local.out", key=ps.String(), value=ps.Integer()))
 
-    local = LocalSystem("local", folder / "streams")
+    local = LocalSystem("local", str(folder / "streams"))
     admin = local.admin()
     for stream in ("in", "out"):
         admin.create_stream(stream, 2)
-    for n in range(count):
+    for n in range(first, first + count):
         value = json.dumps({"name": f"k{n % 3}", "n": n}).encode()
         local.writer(None).append(ps.SystemStreamPartition("local", "in", n % 2), [(n, None, value)])
     keys = {"job.name": "kernel", "job.root": f"file://{folder}/root", "job.logged.store.base.dir": f"{folder}/stores"}
     config = load_config(overrides={**keys, "task.commit.ms": 0}, environ={})
-    with_root = open_store(config.job.root)
     systems = {"local": local, "memory": MemorySystem("memory")}
-    driver = InProcessDriver(app.graph(), config, with_root, systems, until_latest=True)
+    driver = InProcessDriver(app.graph(), config, open_store(config.job.root), systems, until_latest=True)
     driver.loop.run()
     driver.close()
     found = []
     for partition, ends in sorted(admin.offsets("out").items()):
         ssp = ps.SystemStreamPartition("local", "out", partition)
         for chunk in local.reader().read(OffsetRange(ssp, ends.oldest, ends.upcoming), 1000):
-            found += [[ps.String().from_bytes(key), ps.Integer().from_bytes(value)] for _, _, key, value, *_ in chunk]
+            rows = [(key or b"", value or b"") for _, _, key, value, *_ in chunk]
+            found += [[ps.String().from_bytes(key), ps.Integer().from_bytes(value)] for key, value in rows]
     loaded = sorted(name for name in sys.modules if name.startswith("penstock."))
     print(json.dumps({"output": found, "modules": loaded}))
 
 
 if __name__ == "__main__":
     sys.meta_path.insert(0, KernelAlone())
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
