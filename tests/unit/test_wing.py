@@ -120,9 +120,7 @@ def test_a_checkpoint_that_needs_it_is_listed_and_not_restored_without_it(
     monkeypatch.undo()
     _forget()
     assert json.loads(invoke(world, "checkpoint", "list", "sums", "--json"))
-    with pytest.raises(
-        IncompatibleError, match="it needs `audit`, which wrote a section of it"
-    ):
+    with pytest.raises(IncompatibleError, match="it needs `audit`, which wrote a section of it"):
         world.driver()
 
 

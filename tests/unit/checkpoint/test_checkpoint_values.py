@@ -33,7 +33,6 @@ from penstock.drain.requests import DRAIN, DrainSection
 from penstock.errors import ConfigError, CorruptError, IncompatibleError
 from penstock.job.paths import JobPaths, versioned_name
 from penstock.outbox.unpublished import OUTBOX, OutboxObject, OutboxSection, Part, Unpublished
-from penstock.wing import known_sections
 from tests.support.tools.places import GOLDEN
 
 SSP = SystemStreamPartition
@@ -162,7 +161,7 @@ def test_golden_log_records_of_the_format_before(name: str, record: Claim | Chec
 def test_the_golden_log_record_has_every_field_and_section() -> None:
     body = orjson.loads((GOLDEN / "log-record-format10.json").read_bytes())["body"]
     assert body.keys() == {each.name for each in fields(CheckpointRecord)}
-    assert sorted(body["sections"]) == sorted(known_sections())
+    assert sorted(body["sections"]) == ["drain", "outbox", "query", "streams", "time"]
     for section, value in VALUES.items():
         assert body["sections"][section.name]["fields"].keys() == {each.name for each in fields(value)}
 
