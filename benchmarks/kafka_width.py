@@ -34,7 +34,7 @@ from benchmarks.kafka.load import create, new_producer
 from benchmarks.kafka.sides import STORE, Count, commits, configuration
 from benchmarks.keyed_fold.penstock import await_job
 from penstock.config.load import load_config
-from penstock.spark.job.handle import Job
+from penstock.driver.handle.job import Job
 from penstock.state.reading.reader import read_store
 from penstock.testing.kafka_broker import KafkaBroker
 

@@ -19,9 +19,9 @@ from typing import Any
 
 import penstock as ps
 from benchmarks import harness
-from penstock.api.serdes.failures import timers_place
-from penstock.api.state.store import StoreSpec
 from penstock.batch.batch import Batch
+from penstock.graph.serde_failures import timers_place
+from penstock.graph.stores import StoreSpec
 from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.operators.tasks.task_timers import TaskTimers
 from penstock.runtime.timers import oldest_timers

@@ -93,6 +93,7 @@ if TYPE_CHECKING:
     from penstock.application.application import StreamApplication as StreamApplication
     from penstock.application.application import TaskApplication as TaskApplication
     from penstock.application.message_stream import MessageStream as MessageStream
+    from penstock.driver.handle.job import Job as Job
     from penstock.errors import ConfigError as ConfigError
     from penstock.errors import ContainerLostError as ContainerLostError
     from penstock.errors import CorruptError as CorruptError
@@ -116,7 +117,6 @@ if TYPE_CHECKING:
     from penstock.schemas.protobuf import Protobuf as Protobuf
     from penstock.schemas.registry import SchemaRegistry as SchemaRegistry
     from penstock.schemas.structs import Struct as Struct
-    from penstock.spark.job.handle import Job as Job
 else:
     __getattr__, __dir__, __all__ = lazy_names(__name__)
 

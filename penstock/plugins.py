@@ -1,10 +1,13 @@
-"""Systems, backends and hosts by name. A name here is short for `module:attribute`, which a configuration may give as
-well: what Penstock brings is found in the same way as a class of a user."""
+"""Systems, backends, hosts, displays and wings by name. A name here is short for `module:attribute`, which a
+configuration may give as well: what Penstock brings is found in the same way as a class of a user."""
 
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.metadata import entry_points
 from typing import Any
+
+from penstock.errors import ConfigError
 
 SYSTEMS = {
     "database": "penstock.system.database.system:DatabaseSystem",
@@ -22,6 +25,25 @@ BACKENDS = {
 }
 HOSTS = {"spark": "penstock.spark.job.launch:run_application"}
 """The functions that run an application."""
+WINGS = {
+    "side": "penstock.side.wing:SIDE",
+    "tables": "penstock.tables.wing:PUSHED_TABLES",
+    "outbox": "penstock.outbox.wing:OUTBOX",
+    "standby": "penstock.standby.wing:STANDBY",
+    "drain": "penstock.drain.wing:DRAIN",
+}
+"""See `penstock.wing`. Parts act in this order, and end in the reverse one."""
+PICKLERS = {"spark": "penstock.spark.workers.packages:pickled"}
+"""The functions that pickle an application for a host's workers. A test calls one to see whether it can run."""
+DISPLAYS = {"dashboard": "penstock.dashboard.of_driver:serve", "notebook": "penstock.dashboard.live_view:show"}
+"""The functions that show a running job: on a page that its driver serves, and in the output of a notebook's cell."""
+
+STARTS = {
+    "side": "penstock.side.start:SideStart",
+    "schemas": "penstock.schemas.start:SchemasStart",
+    "outbox": "penstock.outbox.start:OutboxStart",
+}
+"""The parts of wings in the start of a job (`penstock.start.part`), in the order in which they act."""
 
 
 def load(place: str) -> Any:
@@ -37,3 +59,21 @@ def load(place: str) -> Any:
     """
     module, _, attribute = place.partition(":")
     return getattr(import_module(module), attribute)
+
+
+def from_outside(group: str) -> dict[str, Any]:
+    """What installed distributions bring as entry points of a group, by name.
+
+    Raises:
+        ConfigError: one cannot be imported.
+    """
+    found = {}
+    for each in sorted(entry_points(group=group), key=lambda each: each.name):
+        try:
+            found[each.name] = each.load()
+        except Exception as error:
+            raise ConfigError(
+                f"`{each.name}` of the entry points `{group}` cannot be loaded from {each.value}: {error!r}. Repair or "
+                "remove the distribution that brings it"
+            ) from error
+    return found

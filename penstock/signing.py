@@ -4,11 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-
-from penstock.config.settings import RootKeys
+from dataclasses import dataclass, field
 
 ID_BYTES = 8
 MAC_BYTES = hashlib.sha256().digest_size
+
+
+@dataclass(frozen=True, slots=True)
+class RootKeys:
+    """The keys with which the objects of a root are signed, and Penstock's records in Kafka; without any, nothing is.
+
+    Example:
+        >>> RootKeys(), RootKeys("the key of this root, 32 characters or more").all
+        (RootKeys(), ('the key of this root, 32 characters or more',))
+    """
+
+    current: str | None = field(default=None, repr=False)
+    """Signs and verifies."""
+    previous: str | None = field(default=None, repr=False)
+    """Verifies older signatures."""
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """The keys that verify; the first one signs."""
+        return tuple(key for key in (self.current, self.previous) if key is not None)
 
 
 class RootSigner:

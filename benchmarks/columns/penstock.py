@@ -13,7 +13,7 @@ from benchmarks.columns.inputs import totals_of
 from benchmarks.keyed_fold.penstock import configuration, follow
 from benchmarks.keyed_fold.workload import Workload
 from penstock.arrays.byte_arrays import ByteArray
-from penstock.columns.packed_rows import PackedRows
+from penstock.arrays.packed_rows import PackedRows
 from penstock.config.load import load_config
 from penstock.state.reading.reader import read_store
 

@@ -13,7 +13,7 @@ import penstock as ps
 from benchmarks.harness import DRIVER_MEMORY
 from benchmarks.keyed_fold.workload import STREAM, Totals, Workload, compare
 from penstock.config.load import load_config
-from penstock.spark.job.handle import Job
+from penstock.driver.handle.job import Job
 from penstock.state.reading.reader import read_store
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem

@@ -27,7 +27,7 @@ import penstock as ps
 from benchmarks.harness import DRIVER_MEMORY
 from benchmarks.keyed_fold.penstock import DEADLINE_S, await_job, read_stream
 from benchmarks.side_inputs.updates import by_partition, key_names, update
-from penstock.spark.job.handle import Job
+from penstock.driver.handle.job import Job
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.system.base import OffsetRange, RawRecord
 from penstock.system.local import LocalSystem

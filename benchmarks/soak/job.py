@@ -14,7 +14,7 @@ from pyspark import SparkContext
 
 import penstock as ps
 from benchmarks.harness import process_kind, session_processes
-from penstock.spark.job.handle import Job
+from penstock.driver.handle.job import Job
 from penstock.system.local import LocalSystem
 
 STREAM = "events"

@@ -17,9 +17,9 @@ import psutil
 
 import penstock as ps
 from benchmarks.keyed_fold.penstock import await_job
+from penstock.driver.handle.job import Job
 from penstock.spark.containers.directory import ContainerDirectory
 from penstock.spark.job import launch
-from penstock.spark.job.handle import Job
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
 
@@ -112,8 +112,7 @@ class Losses:
 
     def all_have_standbys(self) -> bool:
         """True if each task has a standby with a copy of its state."""
-        states = self._directories[-1].standby_states()
-        return {state.task for own in states.values() for state in own if state.is_ready} == set(range(TASKS))
+        return self._directories[-1].ready().keys() == set(range(TASKS))
 
     def after(self, moment: float) -> float | None:
         """The first time after a moment."""

@@ -9,13 +9,13 @@ from penstock.admin.jobs import NO_JOB
 from penstock.config import keys
 from penstock.config.key import AnyKey
 from penstock.config.model import JobConfig
-from penstock.config.settings import JobSettings, StoreSettings, SystemKeys, describe
+from penstock.config.settings import JobSettings, StoreSettings, SystemKeys
 from penstock.errors import NotFoundError
 from penstock.graph.specs import ApplicationGraph
 from penstock.redaction import is_secret, without_secrets
-from penstock.side.plan import with_side_inputs
 from penstock.side.shown import SideStoreFacts
 from penstock.start.fit import check_config
+from penstock.start.part import complete, start_parts
 from penstock.start.streams.job_streams import JobStreams
 from penstock.system.registry import open_systems
 
@@ -58,7 +58,9 @@ def key_facts(text: str | None = None) -> list[KeyFacts]:
         [('task.commit.ms', '60000')]
     """
     named = None if text is None else keys.find(text)
-    found = [key for key in describe() if text is None or text in key.name or (named is not None and key is named.key)]
+    found = [
+        key for key in keys.describe() if text is None or text in key.name or (named is not None and key is named.key)
+    ]
     if not found:
         if text is not None and (advice := keys.foreign(text)) is not None:
             raise NotFoundError(f"`{text}` {advice}")
@@ -96,10 +98,10 @@ def effective_values(config: JobConfig, graph: ApplicationGraph | None) -> list[
         >>> values["task.commit.ms"]
         EffectiveValue(key='task.commit.ms', value='60000', origin='default')
     """
-    found = {key.name: _value(key, "", config) for key in describe() if not key.is_pattern}
+    found = {key.name: _value(key, "", config) for key in keys.describe() if not key.is_pattern}
     for key, subject in _named(config, graph):
         found[key.full(subject)] = _value(key, subject, config)
-    for spec in with_side_inputs(graph, config).side_stores if graph else ():
+    for spec in complete(graph, config).side_stores if graph else ():
         found |= {each.key: each for each in _of_side_store(SideStoreFacts.of(spec), config)}
     return [found[name] for name in sorted(found)]
 
@@ -118,10 +120,10 @@ def check_configuration(graph: ApplicationGraph | None, config: JobConfig) -> No
     systems = open_systems(config)
     if graph is None:
         return
-    graph = with_side_inputs(graph, config)
+    graph = complete(graph, config)
     plan_topology(graph, config.task.dead_letter_stream, config.exactly_once_streams)
     JobStreams.used(graph, config, systems)
-    check_config(graph, config)
+    check_config(graph, config, start_parts())
 
 
 def _named(config: JobConfig, graph: ApplicationGraph | None) -> Iterator[tuple[AnyKey, str]]:
@@ -130,7 +132,7 @@ def _named(config: JobConfig, graph: ApplicationGraph | None) -> Iterator[tuple[
         if config.system(name).factory == "local":
             yield SystemKeys.path, name
     for store in graph.stores if graph else ():
-        for key in describe():
+        for key in keys.describe():
             if key.is_pattern and key.prefix == "stores.":
                 yield key, store.name
     for given in config.resolved.values:

@@ -14,8 +14,8 @@ from penstock.config.model import JobConfig
 from penstock.errors import PenstockError
 from penstock.outbox.unpublished import Unpublished
 from penstock.system.base import Progress
+from penstock.system.contract.names import QUERY_SYSTEM
 from penstock.system.registry import open_system
-from penstock.system.spark import QUERY_SYSTEM
 
 _NAMED = Progress(sys.maxsize, 0)
 """The progress of outputs to DataFrames of a query: rows are published once a record names them."""

@@ -14,7 +14,7 @@ from penstock.metrics.registry import MetricsRegistry
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.columns.given import ColumnLike, RowsLike
+    from penstock.arrays.given import ColumnLike, RowsLike
 
 
 class BatchProcessorContext(Protocol):

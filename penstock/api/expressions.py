@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from penstock.api.calculation import ROWS
+from penstock.arrays.calculation import ROWS
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:  # loaded when the first batch is computed: the command line does without
@@ -281,7 +281,7 @@ class _Constant(Expression):
         return self.value
 
     def batch_value(self, batch: Batch) -> Any:
-        from penstock.columns.arithmetic import constant
+        from penstock.arrays.arithmetic import constant
 
         return constant(self.value)
 
@@ -298,7 +298,7 @@ class _IsIn(Expression):
         return self.of.row_value(row) in self.values
 
     def batch_value(self, batch: Batch) -> Any:
-        from penstock.columns.arithmetic import is_one_of
+        from penstock.arrays.arithmetic import is_one_of
 
         return is_one_of(self.of.of_batch(batch), self.values)
 
@@ -357,7 +357,7 @@ class Selection(Expression):
 def _batches() -> Mapping[str, Callable[..., Any]]:
     import pyarrow.compute as pc
 
-    from penstock.columns.arithmetic import calculated, compared, divided, filled
+    from penstock.arrays.arithmetic import calculated, compared, divided, filled
 
     return {
         **{name: partial(calculated, name) for name in ("+", "-", "*")},

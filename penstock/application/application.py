@@ -7,9 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from penstock.api.callbacks import check_all, maker
 from penstock.api.serdes import Json, Serde
-from penstock.api.serdes.failures import timers_place
 from penstock.api.ssp import SystemStream
 from penstock.api.state.side_inputs import (
     ProcessorFunction,
@@ -20,19 +18,21 @@ from penstock.api.state.side_inputs import (
 )
 from penstock.api.state.tables import Table
 from penstock.api.task import StreamTask
-from penstock.api.time.durations import Duration
-from penstock.api.time.order import Order, check_order
 from penstock.api.time.timers import AtDrain, discards
 from penstock.api.time.watermarks import WatermarkPolicy
 from penstock.application.message_stream import MessageStream
+from penstock.callbacks import check_all, maker
 from penstock.graph.declarations import Declarations, may_end, time_to_live
+from penstock.graph.order import Order, check_order
+from penstock.graph.serde_failures import timers_place
 from penstock.graph.side_declarations import SideDeclaration
 from penstock.graph.specs import ApplicationGraph, ProcessSpec
 from penstock.plugins import HOSTS, load
+from penstock.quantities import Duration
 
 if TYPE_CHECKING:
     from penstock.config.model import JobConfig
-    from penstock.spark.job.handle import Job
+    from penstock.driver.handle.job import Job
 
 U = TypeVar("U")
 _TASK_ID = "task"

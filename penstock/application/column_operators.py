@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 from penstock.api.batch_processor import BatchProcessor
 from penstock.api.expressions import Expression, Selection, col
 from penstock.api.serdes import Columns, ColumnSerde, Json, Serde
-from penstock.api.serdes.failures import process_place
 from penstock.api.ssp import SystemStream
 from penstock.api.state.tables import Table
 from penstock.api.time.aggregates import Aggregate
-from penstock.api.time.order import Order, stores_of
 from penstock.errors import ConfigError
-from penstock.graph.aggregation import check_aggregates, column_aggregates, definition_of
+from penstock.graph.aggregate_layout import aggregates_definition
+from penstock.graph.aggregation import check_aggregates, column_aggregates
+from penstock.graph.order import Order, stores_of
+from penstock.graph.serde_failures import process_place
 from penstock.graph.specs import (
     AggregateSpec,
     ColumnTaskSpec,
@@ -210,7 +211,7 @@ class ColumnOperators:
         """
         import pyarrow as pa
 
-        from penstock.api.serdes.key_columns import key_type
+        from penstock.graph.key_columns import key_type
 
         serde, key = self._schema("with_key()"), self._operator.key_serde
         kind = key_type(key)
@@ -285,7 +286,7 @@ class ColumnOperators:
         same = {**self._same(), "value_serde": result}
 
         def make(i: str) -> AggregateSpec:
-            definition = definition_of(given, serde)
+            definition = aggregates_definition(given, by_column)
             store = self._declared.own_store(i, ".aggregate", "aggregate", definition, by_column=by_column is not None)
             return AggregateSpec(id=i, stores=(store,), aggregates=given, message_serde=serde, **same)
 

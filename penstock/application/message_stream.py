@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Literal, TypeVar, overload
 
-from penstock.api.joins import JoinKind, JoinSide, Keep, join_of
-from penstock.api.joins import definition_of as join_definition
 from penstock.api.messages.envelope import IncomingMessageEnvelope
 from penstock.api.serdes import Json, Serde, String
-from penstock.api.serdes.failures import join_place, partition_by_place
 from penstock.api.ssp import SystemStream
 from penstock.api.state.tables import Table
 from penstock.api.task import StreamTask
-from penstock.api.time.durations import Duration
-from penstock.api.time.order import Order, stores_of
 from penstock.api.time.timers import AtDrain
-from penstock.api.time.windows import Aggregates, Panes, Window, WindowPane, definition_of
+from penstock.api.time.windows import Aggregates, Panes, Window, WindowPane
 from penstock.application.column_operators import ColumnOperators
 from penstock.application.patterns import Patterns
 from penstock.errors import ConfigError
-from penstock.graph.aggregation import check_aggregates, serde_of_rows, types_of, window_aggregates
+from penstock.graph.aggregate_layout import window_definition
+from penstock.graph.aggregation import check_aggregates, serde_of_rows, window_aggregates
 from penstock.graph.declarations import Declarations
+from penstock.graph.joins import JoinKind, JoinSide, Keep, join_of
+from penstock.graph.joins import definition_of as join_definition
+from penstock.graph.order import Order, stores_of
+from penstock.graph.serde_failures import join_place, partition_by_place
 from penstock.graph.specs import (
     FilterSpec,
     FlatMapSpec,
@@ -40,6 +40,7 @@ from penstock.graph.specs import (
     TemporalJoinSpec,
     WindowSpec,
 )
+from penstock.quantities import Duration
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -156,9 +157,7 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
 
         def make(i: str) -> WindowSpec:
             op = self._operator
-            definition = definition_of(window, op.key_serde, op.value_serde)
-            if by_column is not None:
-                definition = f"{definition}:columns={types_of(by_column)}"
+            definition = window_definition(window, op.key_serde, op.value_serde, by_column)
             store = self._declared.own_store(i, ".window", "window", definition, by_column=by_column is not None)
             ordering = self._declared.ordering(i, [op], order, window.late_to if order else None)
             same = {**self._same(), "value_serde": panes, "stores": (store, *stores_of(ordering)), "ordering": ordering}
@@ -457,7 +456,7 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
             place = partition_by_place(f"operator `{i}`")
             same["key_serde"] = place.serde("key", key, String()).for_keys()
             if kind is not None:
-                from penstock.api.serdes.key_columns import check_key_type
+                from penstock.graph.key_columns import check_key_type
 
                 check_key_type(same["key_serde"], kind, f"partition_by({function})")
             same["value_serde"] = place.serde("value", value, same["value_serde"])

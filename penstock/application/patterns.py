@@ -8,18 +8,18 @@ from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from penstock.api.callbacks import Callback, check_all
 from penstock.api.expressions import Expression
 from penstock.api.messages.envelope import IncomingMessageEnvelope
 from penstock.api.serdes import Bytes, JsonKey, Serde
 from penstock.api.serdes.base import BytesWithKey
-from penstock.api.serdes.exact import exact_bytes
-from penstock.api.serdes.failures import SerdePlace, process_place
 from penstock.api.task import MessageCollector, OperatorTask, TaskContext, TaskCoordinator
-from penstock.api.time.durations import Duration, milliseconds, whole_number
+from penstock.callbacks import Callback, check_all
 from penstock.errors import ConfigError
+from penstock.exact_json import exact_bytes
 from penstock.graph.declarations import Declarations, time_to_live
+from penstock.graph.serde_failures import SerdePlace, process_place
 from penstock.graph.specs import FilterSpec, MapAsyncSpec, OperatorSpec, ProcessSpec
+from penstock.quantities import Duration, milliseconds, whole_number
 
 if TYPE_CHECKING:
     from penstock.application.message_stream import MessageStream

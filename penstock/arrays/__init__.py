@@ -1,1 +1,2 @@
-"""Many keys, values or objects at once, as arrays. They know nothing of state, streams or operators."""
+"""Many keys, values or rows at once, as arrays, and their forms as bytes and JSON. They know nothing of state, streams
+or operators."""

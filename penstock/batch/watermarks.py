@@ -33,6 +33,16 @@ class GivenWatermark:
     firing: int
 
 
+class QueryWatermark:
+    """The policy of an input that a streaming query hands over, with the watermark of its plan (`GivenWatermark`). The
+    rows alone do not tell it, because the query may have dropped some before, or may take the lowest of several
+    sources."""
+
+    def watermark(self, highest_event_time_ms: int) -> int:
+        """Always none: only the query knows it."""
+        return NO_WATERMARK
+
+
 @dataclass(frozen=True, slots=True)
 class TimedInput:
     """An input: its stream, and the policy that turns its event times into a watermark."""

@@ -6,14 +6,17 @@ from __future__ import annotations
 import importlib
 import sys
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 import penstock
-from penstock.cli.shared.errors import ReportingGroup, report_unexpected
+from penstock import plugins
+from penstock.cli.shared.errors import ReportingGroup, report_unexpected, say
 from penstock.cli.shared.options import Debug, command, tidy_help
+from penstock.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +31,7 @@ class _Entry:
     def load(self, name: str) -> Any:
         module = importlib.import_module(f"penstock.cli.{self.module}")
         if self.function is None:
-            group = typer.main.get_group(module.app)
-            group.name = name
-            tidy_help(group)
-            return group
+            return _group(name, module.app)
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         command(alone, name)(getattr(module, self.function))
         single = typer.main.get_command(alone)
@@ -62,12 +62,43 @@ COMMANDS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _OfWing:
+    """The commands of a wing, not imported yet."""
+
+    place: str
+    help: str
+
+    def load(self, name: str) -> Any:
+        return _group(name, plugins.load(self.place))
+
+
+def _group(name: str, commands: typer.Typer) -> Any:
+    group = typer.main.get_group(commands)
+    group.name = name
+    tidy_help(group)
+    return group
+
+
+@cache
+def commands() -> dict[str, _Entry | _OfWing]:
+    """The commands of Penstock, and of the wings that other distributions bring. A broken distribution hides none of
+    Penstock's: what runs a job refuses it."""
+    try:
+        outside = plugins.from_outside("penstock.wings")
+    except ConfigError as error:
+        say(f"warning: {error}")
+        outside = {}
+    own = {each.name: _OfWing(each.commands, each.help) for each in outside.values() if getattr(each, "commands", "")}
+    return {**own, **COMMANDS}
+
+
 class RootGroup(ReportingGroup):
     """The root command. It lists placeholders of its commands, and loads the one that is called."""
 
     def __init__(self, **attrs: Any) -> None:
         super().__init__(**attrs)
-        for name, entry in COMMANDS.items():
+        for name, entry in commands().items():
             self.add_command(TyperCommand(name, help=entry.help))
         self._loaded: set[str] = set()
 
@@ -77,8 +108,8 @@ class RootGroup(ReportingGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0]
-        if name in COMMANDS and name not in self._loaded:
-            self.add_command(COMMANDS[name].load(name))
+        if name in commands() and name not in self._loaded:
+            self.add_command(commands()[name].load(name))
             self._loaded.add(name)
         return super().resolve_command(ctx, args)
 

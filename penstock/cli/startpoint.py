@@ -25,7 +25,6 @@ from penstock.api.startpoint import (
     StartpointTimestamp,
     StartpointUpcoming,
 )
-from penstock.api.time.durations import milliseconds
 from penstock.cli.shared.commands import with_options
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.input import read_text
@@ -34,6 +33,7 @@ from penstock.cli.shared.output import effect, print_json, print_table, time_tex
 from penstock.clock import SYSTEM_CLOCK
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, PenstockError
+from penstock.quantities import milliseconds
 from penstock.system.registry import open_system
 from penstock.wording import counted
 

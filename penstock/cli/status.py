@@ -28,12 +28,12 @@ from penstock.cli.shared.output import (
     print_json,
     print_json_line,
     print_table,
+    show,
     stderr_console,
     stdout_console,
     time_text,
 )
 from penstock.errors import ConfigError, RetryableError
-from penstock.standby.shown import StandbyFacts
 from penstock.wording import counted, duration_text, lag_text, listed, utc_text
 
 _WATCH_SECONDS = 1.0
@@ -250,7 +250,7 @@ def _show_known(facts: JobStatus) -> None:
     if facts.backends:
         backends = [(each.store, each.backend, _markers(each)) for each in facts.backends]
         print_table("State, as of the last checkpoint", ("store", "backend", "can restore"), backends)
-    _show_standbys(facts)
+    show(*facts.wings.values())
     if facts.side_stores:
         print_table("Stores that the job only reads", ("store", "filled by"), [(e.store, e) for e in facts.side_stores])
     _show_side_inputs(facts)
@@ -334,20 +334,6 @@ def _show_watermarks(facts: JobStatus) -> None:
     if facts.watermarks:
         columns = ("operator", "watermark", "behind")
         print_table("Event time, as of the last checkpoint", columns, map(_watermark, facts.watermarks), right="behind")
-
-
-def _show_standbys(facts: JobStatus) -> None:
-    rows = [
-        (e.task, e.container, e.checkpoint_id or "none yet", _behind(e), e.doing or "waits for the next checkpoint")
-        for e in facts.standbys
-    ]
-    if rows:
-        columns = ("task", "container", "checkpoint", "behind", "does")
-        print_table("Standbys", columns, rows, right="task behind", first_to_go="container")
-
-
-def _behind(standby: StandbyFacts) -> str | None:
-    return None if standby.behind_ms is None else duration_text(standby.behind_ms)
 
 
 def _show_tables(facts: JobStatus) -> None:

@@ -1,1 +1,1 @@
-"""Rows of a schema by column: as JSON, as bytes, and folded."""
+"""Aggregates of columns: folds of many rows at once, and their states."""

@@ -17,6 +17,11 @@ from penstock.arrays.entries import Flags
 Numbers: TypeAlias = npt.NDArray[Any]
 
 
+def has_word(column: str, kind: pa.DataType) -> bool:
+    """True for a column of states that is a sum of whole numbers or decimals: a word may follow for its upper part."""
+    return column == "sum" and not pa.types.is_floating(kind)
+
+
 class Fold(ABC):
     """The states of the groups 0, 1, 2, ... of one aggregate."""
 
@@ -24,8 +29,10 @@ class Fold(ABC):
     """The columns of a stored state."""
     result_type: pa.DataType
 
-    has_word = False
-    """Its sum may be longer than its column, which then has the lower part of it."""
+    @property
+    def has_word(self) -> bool:
+        """True if its sum may be longer than its column, which then has the lower part of it."""
+        return any(has_word(name, kind) for name, kind in self.fields)
 
     @abstractmethod
     def grow(self, stored: Sequence[pa.Array], words: Integers | None = None) -> None:

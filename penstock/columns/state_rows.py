@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from penstock.arrays.byte_arrays import ByteArray, Integers
 from penstock.arrays.entries import Flags
-from penstock.columns.packed_rows import PackedRows
+from penstock.arrays.packed_rows import PackedRows
 
 _WORD = 8
 

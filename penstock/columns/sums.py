@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.arrays.arithmetic import doubles_of
 from penstock.arrays.byte_arrays import Integers
 from penstock.arrays.entries import Flags
-from penstock.columns.arithmetic import doubles_of
 from penstock.columns.fold import CountFold, Fold, Numbers, numbers_of
 
 _DIGITS = 38
@@ -32,7 +32,6 @@ _DOUBLES = 1 << 53
 class WholeSumFold(Fold):
     """Sums of whole numbers."""
 
-    has_word = True
     unit: int
     """The value of the stored word's last bit."""
 
@@ -180,7 +179,6 @@ class MeanFold(Fold):
     def __init__(self, total: WholeSumFold | FloatSumFold) -> None:
         self._sum, self._n = total, CountFold()
         self.fields = (*self._sum.fields, *self._n.fields)
-        self.has_word = total.has_word
 
     def grow(self, stored: Sequence[pa.Array], words: Integers | None = None) -> None:
         self._sum.grow(stored[:1], words)

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from penstock.api.ssp import SystemStream
-from penstock.config.key import AnyKey
+from penstock.config.key import AnyKey, Key
 from penstock.config.samza import samzas_answer
 from penstock.config.settings import KEYS, OtherSettings, StoreSettings, SystemKeys
 from penstock.config.spark import sparks_answer
 from penstock.errors import ConfigError
+from penstock.plugins import from_outside
 
-_EXACT = {key.name: key for key in KEYS if not key.is_pattern}
-_PATTERNS = sorted((key for key in KEYS if key.is_pattern), key=lambda key: len(key.suffix), reverse=True)
 _APPLICATION, _SPARK = OtherSettings.application, OtherSettings.spark
 _NO_OPTION = re.compile(
     r"systems\.[^.]+(\.samza(\..*)?|\.streams\..+\.samza\..+|\.default(\.stream(\.samza(\..*)?)?)?)?\.?"
@@ -46,12 +45,30 @@ class Match:
     subject: str
 
 
+@cache
+def describe() -> tuple[AnyKey, ...]:
+    """Every key: Penstock's in the order of their declaration, then those of wings from outside. Raises ConfigError if
+    such a wing cannot be imported."""
+    more = [wing.keys for wing in from_outside("penstock.wings").values() if getattr(wing, "keys", None) is not None]
+    return (*KEYS, *(value for group in more for value in vars(group).values() if isinstance(value, Key)))
+
+
+@cache
+def exact() -> dict[str, AnyKey]:
+    return {key.name: key for key in describe() if not key.is_pattern}
+
+
+@cache
+def patterns() -> list[AnyKey]:
+    return sorted((key for key in describe() if key.is_pattern), key=lambda key: len(key.suffix), reverse=True)
+
+
 @lru_cache(1024)
 def find(text: str) -> Match | None:
     """The declaration of a key, or None. Names may contain dots: the longest known ending wins."""
-    if text in _EXACT:
-        return Match(_EXACT[text], "")
-    for key in _PATTERNS:
+    if text in exact():
+        return Match(exact()[text], "")
+    for key in patterns():
         subject = text[len(key.prefix) : len(text) - len(key.suffix)]
         if subject and text == key.full(subject) and not _is_other(key, subject, text):
             return Match(key, subject)
@@ -92,9 +109,9 @@ def fault(match: Match) -> str:
 
 def is_section(text: str) -> bool:
     """True if known keys lie below this one, as below `job` or `stores.aircraft`."""
-    if any(key.name.startswith(f"{text}.") for key in KEYS):
+    if any(key.name.startswith(f"{text}.") for key in describe()):
         return True
-    return any(text.startswith(key.prefix) and "." not in text[len(key.prefix) :] for key in _PATTERNS)
+    return any(text.startswith(key.prefix) and "." not in text[len(key.prefix) :] for key in patterns())
 
 
 def nearest(text: str) -> str | None:
@@ -123,7 +140,7 @@ def _with_word(word: str, words: set[str]) -> tuple[str, float]:
 
 @cache
 def _words() -> dict[str, set[str]]:
-    return {key: set(_normal(key).split(".")) for key in _EXACT}
+    return {key: set(_normal(key).split(".")) for key in exact()}
 
 
 @cache
@@ -134,9 +151,9 @@ def _uses() -> Counter[str]:
 
 def _candidates(text: str) -> Iterator[str]:
     """Exact keys first; then every pattern, with each possible cut of the text as the name inside."""
-    yield from _EXACT
+    yield from exact()
     parts = text.split(".")
-    for key in _PATTERNS:
+    for key in patterns():
         if key in (SystemKeys.option, _APPLICATION) or (key is _SPARK and not text.lower().startswith("spark")):
             continue  # any text would be like it
         if _alike(parts[0], key.prefix.partition(".")[0]) < _SAME_GROUP:

@@ -16,7 +16,6 @@ from penstock.config.settings import (
     JobSettings,
     MetricsSettings,
     OtherSettings,
-    RootKeys,
     SchemaRegistrySettings,
     SideInputSettings,
     StateSettings,
@@ -27,6 +26,7 @@ from penstock.config.settings import (
     TaskSettings,
 )
 from penstock.errors import ConfigError
+from penstock.signing import RootKeys
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from penstock.api.retention import LEAST_RETENTION_BYTES, StreamRetention
@@ -32,6 +31,7 @@ from penstock.config.values.kinds import (
 from penstock.config.values.retained import Retention
 from penstock.errors import ConfigError
 from penstock.plugins import SYSTEMS
+from penstock.signing import RootKeys
 
 LogFormat: TypeAlias = Literal["text", "json"]
 OffsetDefault: TypeAlias = Literal["oldest", "upcoming"]
@@ -77,26 +77,6 @@ def _own_changelog(store: StoreSettings) -> SystemStream:
     even: read from the right, the first odd one ends the id."""
     job, name = JobSettings(store.resolved), store.name.replace("-", "--")
     return SystemStream(DEFAULT_SYSTEM, f"{job.name}-{job.id}-{name}-changelog")
-
-
-@dataclass(frozen=True, slots=True)
-class RootKeys:
-    """The keys with which the objects of a root are signed, and Penstock's records in Kafka; without any, nothing is.
-
-    Example:
-        >>> RootKeys(), RootKeys("the key of this root, 32 characters or more").all
-        (RootKeys(), ('the key of this root, 32 characters or more',))
-    """
-
-    current: str | None = field(default=None, repr=False)
-    """Signs and verifies."""
-    previous: str | None = field(default=None, repr=False)
-    """Verifies older signatures."""
-
-    @property
-    def all(self) -> tuple[str, ...]:
-        """The keys that verify; the first one signs."""
-        return tuple(key for key in (self.current, self.previous) if key is not None)
 
 
 ROOT_OPTIONS = ("root", "root.key", "root.key.previous")
@@ -510,8 +490,3 @@ class OtherSettings(Settings):
 KEYS: tuple[AnyKey, ...] = tuple(
     value for group in Settings.__subclasses__() for value in vars(group).values() if isinstance(value, Key)
 )
-
-
-def describe() -> tuple[AnyKey, ...]:
-    """Every declared key, in the order of declaration."""
-    return KEYS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -13,6 +12,7 @@ from penstock.admin.job.metrics import run_of
 from penstock.admin.job.status import JobStatus, status
 from penstock.admin.jobs import FoundJob
 from penstock.admin.shown_graph import graph
+from penstock.clock import SYSTEM_CLOCK
 from penstock.dashboard.rates import STALE_MS, History, Totals
 from penstock.dashboard.tables import Document
 from penstock.dashboard.verdict import unread, unread_by_input
@@ -45,12 +45,12 @@ def look_at(job: FoundJob, history: History, live: Live | None = None) -> Docume
     shown = None
     with suppress(CorruptError, IncompatibleError):  # nothing depends on it
         shown = graph(job)
-    return job_document(Seen(found, shown, checkpoints(job), history, _now_ms(), work))
+    return job_document(Seen(found, shown, checkpoints(job), history, SYSTEM_CLOCK.now_ms(), work))
 
 
 def _add(job: FoundJob, found: JobStatus, history: History, live: Live | None) -> RunWork:
     """Adds a look to the history. Returns the work of the run, if it is that of now."""
-    now_ms, work = _now_ms(), RunWork()
+    now_ms, work = SYSTEM_CLOCK.now_ms(), RunWork()
     if found.phase is None:
         history.forget()  # it does not run, or another start has just begun
     now = None if live is None else live()
@@ -70,7 +70,3 @@ def _add(job: FoundJob, found: JobStatus, history: History, live: Live | None) -
     if left is not None and found.phase is not None and found.phase.phase == "running":
         history.saw(now_ms, float(sum(left.values())))
     return work
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

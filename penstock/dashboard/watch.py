@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 
 from penstock.admin.job.status import statuses
 from penstock.admin.jobs import FoundJob
+from penstock.clock import SYSTEM_CLOCK
 from penstock.dashboard.look import Live, look_at
 from penstock.dashboard.rates import History
 from penstock.dashboard.tables import Document
@@ -75,7 +76,7 @@ class Page:
             if document != self.document:
                 self.document = document
                 self.version += 1
-            self.looked_ms = time.time_ns() // 1_000_000
+            self.looked_ms = SYSTEM_CLOCK.now_ms()
             self._closing.wait(LOOK_S)
 
 

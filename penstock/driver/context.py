@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from penstock.clock import Clock
 from penstock.driver.feed.stop import StopRequest
 from penstock.driver.show.progress import ProgressBoard
 from penstock.job.lease import LeaseKeeper
-from penstock.start.prepare import PreparedJob
+from penstock.start.job import ClaimedJob
 from penstock.wire.ports import BatchRunner, Fleet
 
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """A prepared job, its lease, the two ports of its run, its progress, and the request to end it."""
+    """A claimed job, its lease, the two ports of its run, its progress, and the request to end it."""
 
-    job: PreparedJob
+    job: ClaimedJob
     keeper: LeaseKeeper
     fleet: Fleet
     runner: BatchRunner
@@ -25,6 +26,9 @@ class RunContext:
     board: ProgressBoard
     check_next: Callable[[], object] | None = None
     """Raises the error by which a start would be refused now. None: the job never begins again by itself."""
+
+    tools: Mapping[str, Any] = field(default_factory=dict)
+    """What the host has made for wings, by wing (`Wing.on_host`)."""
 
     @property
     def clock(self) -> Clock:

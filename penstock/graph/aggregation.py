@@ -152,17 +152,3 @@ def serde_of_rows(window: Window, by_column: ColumnAggregates | None) -> Serde[A
 
     span = [pa.field(name, pa.int64()) for name in SPAN_COLUMNS]
     return Columns(pa.schema([*span, *by_column.result_fields]))
-
-
-def definition_of(aggregates: Mapping[str, Aggregate], serde: Serde[Any]) -> str:
-    """The properties that the bytes of an aggregate's store depend on, as one word."""
-    by_column = column_aggregates(aggregates, serde)
-    kinds = [f"{name}={type(each).__qualname__}" for name, each in aggregates.items()]
-    if by_column is None:
-        return f"aggregate({','.join(kinds)})"
-    return f"aggregate-columns({','.join(kinds)}:{types_of(by_column)})".replace(" ", "")
-
-
-def types_of(aggregates: ColumnAggregates) -> str:
-    """The types of the stored states, as one word."""
-    return ",".join(str(field.type) for field in aggregates.state_fields).replace(" ", "")

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.state.side_inputs import PushedTable
-from penstock.api.state.store import StoreSpec
 from penstock.config.values.broadcast import PartitionRange
 from penstock.errors import ConfigError
 from penstock.graph.specs import ApplicationGraph, OperatorSpec
+from penstock.graph.stores import StoreSpec
 from penstock.refusals import Refusals
 from penstock.wording import counted, listed
 

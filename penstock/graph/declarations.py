@@ -10,10 +10,27 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.api.callbacks import check_all
 from penstock.api.expressions import Expression
 from penstock.api.serdes import Bytes, ColumnSerde, Json, Serde, String, Tuple
-from penstock.api.serdes.failures import (
+from penstock.api.ssp import StreamPattern, SystemStream
+from penstock.api.state.key_state import list_keys
+from penstock.api.state.tables import Table
+from penstock.api.task import StreamTask
+from penstock.api.time.timers import TIMERS, AtDrain, deaf_to_timers, discards
+from penstock.api.time.watermarks import WatermarkPolicy
+from penstock.callbacks import check_all
+from penstock.errors import ConfigError
+from penstock.graph.history import VersionKey, VersionValue
+from penstock.graph.order import (
+    IN_ORDER,
+    EventTimeOrder,
+    Order,
+    OrderedSource,
+    check_order,
+    definition_of,
+    stores_of,
+)
+from penstock.graph.serde_failures import (
     SerdePlace,
     declared,
     input_place,
@@ -23,33 +40,6 @@ from penstock.api.serdes.failures import (
     table_place,
     timers_place,
 )
-from penstock.api.serdes.versions import VersionKey, VersionValue
-from penstock.api.ssp import StreamPattern, SystemStream
-from penstock.api.state.key_state import list_keys
-from penstock.api.state.store import (
-    OPERATOR_STORES,
-    OperatorBytes,
-    OperatorKind,
-    StoreSpec,
-    TimeToLive,
-    TtlFrom,
-    with_layout,
-)
-from penstock.api.state.tables import Table, TableSpec
-from penstock.api.task import StreamTask
-from penstock.api.time.durations import Duration, milliseconds
-from penstock.api.time.order import (
-    IN_ORDER,
-    EventTimeOrder,
-    Order,
-    OrderedSource,
-    check_order,
-    definition_of,
-    stores_of,
-)
-from penstock.api.time.timers import TIMERS, AtDrain, deaf_to_timers, discards
-from penstock.api.time.watermarks import WatermarkPolicy
-from penstock.errors import ConfigError
 from penstock.graph.side_declarations import SideDeclaration, check_side_store, read_only
 from penstock.graph.specs import (
     ApplicationGraph,
@@ -61,6 +51,17 @@ from penstock.graph.specs import (
     PatternSpec,
     ProcessSpec,
 )
+from penstock.graph.stores import (
+    OPERATOR_STORES,
+    OperatorBytes,
+    OperatorKind,
+    StoreSpec,
+    TableSpec,
+    TimeToLive,
+    TtlFrom,
+    with_layout,
+)
+from penstock.quantities import Duration, milliseconds
 
 if TYPE_CHECKING:
     import pyarrow as pa

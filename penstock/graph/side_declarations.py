@@ -7,23 +7,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
-from penstock.api.callbacks import Callback, check_all, methods
 from penstock.api.serdes import Serde
-from penstock.api.serdes.failures import side_input_place
 from penstock.api.ssp import SystemStream
 from penstock.api.state.side_inputs import (
     ProcessorFunction,
     PushedFormat,
     PushedTable,
-    Side,
     SideInput,
-    SideInputs,
     SideInputsProcessor,
     SideInputsProcessorFactory,
-    SideStream,
 )
-from penstock.api.state.store import StoreSpec
+from penstock.callbacks import Callback, check_all, methods
 from penstock.errors import ConfigError
+from penstock.graph.serde_failures import side_input_place
+from penstock.graph.stores import Side, SideInputs, SideStream, StoreSpec
 from penstock.wording import listed
 
 
@@ -145,6 +142,11 @@ def read_only(spec: StoreSpec) -> str:
         f"{_named(spec)} is filled by its side inputs {streams} and is read-only: write to these streams, or use "
         "another store for what the job writes"
     )
+
+
+def side_input_of(stores: Iterable[str]) -> str:
+    """A side input's name in an error: it takes no startpoint."""
+    return f"a side input of store {listed([f'`{store}`' for store in stores])}, which has no position in a checkpoint"
 
 
 def _named(spec: StoreSpec) -> str:

@@ -16,7 +16,6 @@ from typing import Any
 from penstock.api.intermediate import IntermediateMessageSerde
 from penstock.api.serdes import Bytes, Columns, ColumnSerde, Json, Serde, String
 from penstock.api.ssp import SystemStream
-from penstock.api.state.store import StoreSpec
 from penstock.errors import ConfigError
 from penstock.graph.column_use import ColumnUse
 from penstock.graph.specs import (
@@ -25,7 +24,8 @@ from penstock.graph.specs import (
     OperatorSpec,
     OutputSpec,
 )
-from penstock.system.spark import QUERY_SYSTEM
+from penstock.graph.stores import StoreSpec
+from penstock.system.contract.names import QUERY_SYSTEM
 from penstock.wording import listed
 
 DEAD_LETTER_CHANNEL = "=>dead-letter"

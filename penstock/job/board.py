@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 import orjson
@@ -113,6 +114,19 @@ class Board(Generic[T]):
             return self._objects.get(self.key) == data
         except NotFoundError:
             return False
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A document that a run replaces on its board whenever it has changed."""
+
+    about: str
+    """Follows "the metrics were not written" in a warning: "about the standbys"."""
+    board: Board[Any]
+    document: Callable[[], Any]
+    """The present document; None leaves what is there. Called by a separate thread."""
+    before: Any = None
+    """A document that need not be written first."""
 
 
 def last_run(paths: JobPaths, namespace: str) -> str:

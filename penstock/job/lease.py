@@ -19,6 +19,7 @@ import msgspec
 import orjson
 import psutil
 
+from penstock.clock import SYSTEM_CLOCK
 from penstock.documents import Count, Positive, decode_format
 from penstock.errors import (
     NotFoundError,
@@ -183,7 +184,7 @@ class Lease:
         """Replace our own last version, and read the object to find out whose it is now."""
         # Counted even if it fails: a write that lands late must not equal a later one.
         self.state = replace(self.state, renewal=state.renewal)
-        data = replace(state, renewed_ms=_now_ms()).encode()
+        data = replace(state, renewed_ms=SYSTEM_CLOCK.now_ms()).encode()
         failure: RetryableError | None = None
         try:
             self.store.put_if_match(self.key, data, self.tag)
@@ -277,7 +278,7 @@ def acquire(
     """
     key = paths.lease
     holder_clock = holder_clock or boot_time
-    mine = LeaseState(me, lease_ms, token=secrets.token_hex(16), renewed_ms=_now_ms())
+    mine = LeaseState(me, lease_ms, token=secrets.token_hex(16), renewed_ms=SYSTEM_CLOCK.now_ms())
     first: Sighting | None = None
     tried_at: float | None = None
     while True:
@@ -337,7 +338,3 @@ def _read(store: ObjectStore, key: str) -> tuple[LeaseState, str] | tuple[None, 
     except NotFoundError:
         return None, None
     return LeaseState.decode(data, key), tag
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

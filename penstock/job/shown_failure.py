@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 
+from penstock.clock import SYSTEM_CLOCK
 from penstock.documents import Count
 from penstock.errors import PenstockError, UserCodeError
 from penstock.job.board import Board, last_run
@@ -132,7 +132,7 @@ class LastWords:
         the job is another driver's, or its folder was deleted."""
         if not isinstance(error, Exception) or isinstance(error, self._stops) or self._lease.lost is not None:
             return
-        failure = Failure.of(error, time.time_ns() // 1_000_000)
+        failure = Failure.of(error, SYSTEM_CLOCK.now_ms())
         try:
             words = RunFailure(self._epoch(), failure, self._lease.state.token)
             try:

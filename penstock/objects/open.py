@@ -7,12 +7,13 @@ from urllib.parse import unquote, urlsplit
 
 from obstore.store import MemoryStore
 
-from penstock.config.settings import JobSettings, RootKeys
+from penstock.config.settings import JobSettings
 from penstock.errors import ConfigError
 from penstock.objects.file import FileObjectStore
 from penstock.objects.remote import RemoteObjectStore
 from penstock.objects.signed import SignedStore, UnsignedStore
 from penstock.objects.store import ObjectStore
+from penstock.signing import RootKeys
 
 _REMOTE = ("s3", "gs", "az")
 _KNOWN = "`file:///path`, a plain path, `s3://bucket/path`, `gs://bucket/path`, `az://container/path`, `memory://name`"
@@ -55,7 +56,7 @@ def open_root(url: str, keys: RootKeys) -> ObjectStore:
 
     Args:
         url: the store, as for `open_store`.
-        keys: the keys of the root, in the configuration of a job `job.root_keys`.
+        keys: the keys of the root; `JobSettings.root_keys` has those of a job.
 
     Raises:
         ConfigError: as `open_store`; from the calls of the store, if an object is signed with another key, is not

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from penstock.schemas.avro_logical import logical_of
 from penstock.schemas.avro_misfits import MisfitError, shown
+from penstock.schemas.avro_output import Output, Put
 from penstock.schemas.avro_types import NAMED, RECORDS, AvroTypes
-
-if TYPE_CHECKING:
-    from penstock.schemas.avro_writer import Output, Put
 
 _MOST_TRIES = 1000
 """In a message. Records in one another, in unions of records with the same fields, could need any number of them."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import operator
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite
-from typing import Any, TypeAlias
+from typing import Any
 
 from penstock.budgets import MESSAGE_LEVELS, MessageBudget
 from penstock.schemas.avro_defaults import Defaults
 from penstock.schemas.avro_logical import Logical, logical_of
 from penstock.schemas.avro_misfits import MisfitError, shown, wrong
+from penstock.schemas.avro_output import Output, Put
 from penstock.schemas.avro_types import RECORDS, AvroTypes
 from penstock.schemas.avro_unions import UnionWriter, is_number, is_whole
 from penstock.schemas.serde import Write
@@ -19,25 +20,6 @@ from penstock.schemas.serde import Write
 _BITS = {"int": 31, "long": 63}
 _DOUBLE, _FLOAT = struct.Struct("<d"), struct.Struct("<f")
 _MISSING = object()
-
-
-class Output(bytearray):
-    """The bytes of a message, and its budget."""
-
-    __slots__ = ("empty", "levels", "tries")
-
-    def __init__(self, head: bytes) -> None:
-        super().__init__(head)
-        self.levels = 0
-        """Records that are being written, each in another one of its kind."""
-        self.empty = 0
-        """Values without bytes so far."""
-        self.tries = 0
-        """Branches of unions that did not take a value at the second look."""
-
-
-Put: TypeAlias = Callable[[Any, Output], None]
-"""Appends a value. Raises MisfitError."""
 
 
 def writer_of(types: AvroTypes, head: bytes = b"") -> Write:

@@ -10,7 +10,6 @@ from functools import lru_cache
 
 import orjson
 
-from penstock.config.settings import RootKeys
 from penstock.errors import CorruptError, NotFoundError
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_root
@@ -18,6 +17,7 @@ from penstock.objects.store import ObjectStore
 from penstock.schemas.client import open_registry
 from penstock.schemas.registry import Registry
 from penstock.schemas.schema import Schema
+from penstock.signing import RootKeys
 
 _NAMESPACE = "schemas"
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from penstock.api.state.side_inputs import PushedTable, SideInputs
-from penstock.api.state.store import StoreSpec
+from penstock.api.state.side_inputs import PushedTable
+from penstock.graph.stores import SideInputs, StoreSpec
 from penstock.job.board import Board, last_run
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
-from penstock.wording import listed
+from penstock.wording import counted, listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +89,21 @@ def put_side_stores(board: Board[SideStores], stores: tuple[SideStoreFacts, ...]
         board.put(SideStores(stores))
     else:
         board.remove()
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrapProgress:
+    """The catching up of side inputs, in all containers together."""
+
+    stores: Mapping[str, tuple[int, int]]
+    """Store → the messages that were read, and those that are to be read in all."""
+    done: int
+    total: int
+    left_s: float | None = None
+    """The estimated rest, in seconds; None while it is not known."""
+
+    def __str__(self) -> str:
+        if not self.total:
+            return "looking at what the side inputs hold"
+        left = "" if self.left_s is None else f", about {self.left_s:,.0f} s left"
+        return f"{self.done:,} of {counted(self.total, 'message')}{left}"

@@ -9,14 +9,15 @@ from typing import Literal, TypeAlias, cast
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from penstock.api.callbacks import Callback
 from penstock.api.serdes import ColumnSerde, PackedColumns
 from penstock.api.time.watermarks import BoundedOutOfOrderness
 from penstock.application.application import Application
+from penstock.batch.watermarks import QueryWatermark
+from penstock.callbacks import Callback
 from penstock.errors import ConfigError
 from penstock.graph.specs import ApplicationGraph, InputSpec, OutputSpec
-from penstock.spark.queries import Frames, QueryPlan, StreamWriter, check_begin_at
-from penstock.spark.query.job import QueryInput, QueryOutput
+from penstock.spark.queries import Frames, StreamWriter, check_begin_at
+from penstock.spark.query.plan import QueryInput, QueryOutput, QueryPlan
 from penstock.spark.query.source import RowReader
 from penstock.spark.rows.batches import ColumnsReader, ColumnsWriter, needed, spark_schema
 from penstock.spark.rows.columns import RowsReader, RowsWriter
@@ -24,7 +25,7 @@ from penstock.spark.rows.row_schemas import check_keyed, check_same, with_schema
 from penstock.spark.rows.schemas import delay_ms, event_time_column, parsed_schema
 from penstock.spark.rows.serde import Rows
 from penstock.spark.versions import QUERIES, needs, needs_classic
-from penstock.system.spark import QUERY_SYSTEM, QueryWatermark
+from penstock.system.contract.names import QUERY_SYSTEM
 
 Inputs: TypeAlias = Callable[[DataFrame], Frames]
 """Makes the inputs, by name, of a batch."""

@@ -147,7 +147,7 @@ def heartbeat_source(source: str) -> type[DataSource]:
             return {HEARTBEAT: 0}
 
         def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-            import time
+            import time  # and not Penstock's clock: Spark's process is not to import Penstock
 
             try:
                 with open(self._path, encoding="ascii") as file:

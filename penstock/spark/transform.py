@@ -11,7 +11,8 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructField, StructType
 
 import penstock as ps
-from penstock.api.callbacks import Callback
+from penstock.batch.watermarks import QueryWatermark
+from penstock.callbacks import Callback
 from penstock.errors import ConfigError
 from penstock.graph.specs import ApplicationGraph
 from penstock.spark.processor.columns import ColumnsProcessor, declare_columns
@@ -21,13 +22,12 @@ from penstock.spark.processor.operator import add_processor
 from penstock.spark.processor.pickled import pickled
 from penstock.spark.processor.task import Form, ProcessorSpec
 from penstock.spark.processor.values.frames import check_pandas
-from penstock.spark.queries import QueryPlan, StreamWriter, check_begin_at
-from penstock.spark.query.job import QueryInput, QueryOutput
+from penstock.spark.queries import StreamWriter, check_begin_at
+from penstock.spark.query.plan import QueryInput, QueryOutput, QueryPlan
 from penstock.spark.rows.chunks import ChunkReader, ChunkWriter, with_initial
 from penstock.spark.rows.schemas import event_time_columns, operators, parsed_schema
 from penstock.spark.takeover.takeover import Takeover
 from penstock.spark.versions import QUERIES, arrow_schema, needs, needs_classic
-from penstock.system.spark import QueryWatermark
 
 Handler: TypeAlias = Callable[[DataFrame, int], object]
 """A function for `foreachBatch`: it gets the rows of a batch, and its id."""

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from penstock.facts import Column, Facts, FactTable
 from penstock.job.board import Board, last_run
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
+from penstock.wording import duration_text
 
 
 @dataclass(frozen=True, slots=True)
 class StandbyFacts:
     """A standby of one task."""
 
-    task: int
-    container: str
-    checkpoint_id: str | None
+    task: Annotated[int, Column("task", right=True)]
+    container: Annotated[str, Column("container", first_to_go=True)]
+    checkpoint_id: Annotated[str | None, Column("checkpoint", absent="none yet")]
     """The checkpoint that it is at; None as long as it has no copy of every store."""
-    behind_ms: int | None
+    behind_ms: Annotated[int | None, Column("behind", duration_text, right=True)]
     """The time between that checkpoint and the last one."""
-    doing: str
+    doing: Annotated[str, Column("does", lambda doing: doing or "waits for the next checkpoint")]
     """Its work, or its last failure; empty if it waits for the next checkpoint."""
 
 
@@ -35,3 +38,15 @@ def standby_board(objects: ObjectStore, paths: JobPaths) -> Board[RunStandbys]:
     """The board that the driver replaces whenever something has changed."""
     damage = "does not hold the standbys of a run. Delete it: nothing depends on it. The cause"
     return Board(objects, last_run(paths, "standbys"), RunStandbys, damage)
+
+
+def standbys_of(objects: ObjectStore, paths: JobPaths, run_id: str | None) -> tuple[StandbyFacts, ...]:
+    """The standbys of a run as of a few seconds ago; none without a run."""
+    found = None if run_id is None else standby_board(objects, paths).get_of(run_id)
+    return () if found is None else found.standbys
+
+
+def standby_shown(objects: ObjectStore, paths: JobPaths, run_id: str | None) -> Facts:
+    """What `penstock status` shows of standbys."""
+    found = standbys_of(objects, paths, run_id)
+    return Facts(tables=(FactTable("Standbys", found),)) if found else Facts()

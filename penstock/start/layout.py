@@ -6,11 +6,11 @@ import re
 from collections.abc import Container, Mapping
 from dataclasses import replace
 
-from penstock.api.state.store import OPERATOR_STORES, StoreSpec, layout_of
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.store_layout import StoreLayout
 from penstock.errors import IncompatibleError
 from penstock.graph.specs import ApplicationGraph
+from penstock.graph.stores import OPERATOR_STORES, StoreSpec, layout_of
 from penstock.refusals import Refusals
 from penstock.start.row_layout import processor_change
 from penstock.wording import argument, counted, listed

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.api.state.store import StoreSpec
 from penstock.batch.positions import Positions
 from penstock.checkpoint.intermediate import Intermediate
 from penstock.checkpoint.origin import Origin
@@ -15,6 +14,7 @@ from penstock.checkpoint.record import CheckpointRecord, OfferedBatch
 from penstock.checkpoint.store_layout import StoreLayout
 from penstock.errors import IncompatibleError
 from penstock.graph.specs import ApplicationGraph
+from penstock.graph.stores import StoreSpec
 from penstock.start.facts import StartFacts
 from penstock.start.layout import check_layout, store_layout
 from penstock.start.positions import moved_inputs, start_positions

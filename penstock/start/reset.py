@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
-from penstock.api.state.store import OPERATOR_STORES, own_stores
 from penstock.api.time.watermarks import NO_WATERMARK
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import NotFoundError
 from penstock.graph.specs import ApplicationGraph, OperatorSpec
+from penstock.graph.stores import OPERATOR_STORES, own_stores
 from penstock.start.facts import StartFacts
 from penstock.start.layout import store_layout
 from penstock.start.streams.intermediate import declared_streams, operators_of, recorded_operators

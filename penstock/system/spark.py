@@ -12,16 +12,15 @@ from typing import NoReturn
 
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.api.time.watermarks import NO_WATERMARK
 from penstock.errors import ConfigError
 from penstock.system.contract.admin import SystemAdmin
 from penstock.system.contract.definition import System
 from penstock.system.contract.messages import PartitionOffsets, RawRecord
+from penstock.system.contract.names import QUERY_SYSTEM as QUERY_SYSTEM
 from penstock.system.contract.names import check_options
 from penstock.system.contract.reader import SystemReader
 from penstock.system.contract.writer import Progress, SystemWriter, WriterIdentity, WriterTransaction
 
-QUERY_SYSTEM = "spark"
 LAST_BATCH = 2**62
 """Greater than the id of any batch."""
 
@@ -29,15 +28,6 @@ LAST_BATCH = 2**62
 def queries_of(identities: Mapping[SystemStream, str]) -> set[str]:
     """The ids of the queries that a job runs inside. `identities`: those of the streams in a checkpoint."""
     return {query for stream, query in identities.items() if stream.system == QUERY_SYSTEM}
-
-
-class QueryWatermark:
-    """The policy of an input with the watermark of Spark's plan. Its rows alone do not tell it, because Spark may have
-    dropped some before, or may take the lowest of several sources."""
-
-    def watermark(self, highest_event_time_ms: int) -> int:
-        """Always none: only Spark knows it."""
-        return NO_WATERMARK
 
 
 class QuerySystem(System):

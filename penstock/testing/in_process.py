@@ -21,7 +21,7 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.config.model import JobConfig
 from penstock.container.epoch.container import Container
-from penstock.container.process.handlers import HANDLERS
+from penstock.container.process.handlers import answers
 from penstock.driver.context import RunContext
 from penstock.driver.feed.feed import Feed
 from penstock.driver.feed.stop import StopRequest
@@ -43,20 +43,22 @@ from penstock.runtime.stage.failed_attempt import failed_attempt
 from penstock.runtime.stage.outer_stages import OuterStages
 from penstock.runtime.stage.sink import writing_text
 from penstock.runtime.stage.source import SourceProgress
-from penstock.side.plan import with_side_inputs
-from penstock.standby.driver.followers import moved_to, ready_standbys
+from penstock.start.check import check_start
 from penstock.start.facts import StartRequest
-from penstock.start.prepare import PreparedJob, check_start, prepare
+from penstock.start.job import ClaimedJob
+from penstock.start.part import complete
+from penstock.start.prepare import prepare
 from penstock.start.streams.job_streams import JobStreams
 from penstock.start.streams.patterns import with_matches
 from penstock.state.engines.engine import EngineFailedError
 from penstock.state.stores.task_store import StoreLayer
 from penstock.system.base import System
+from penstock.tables.versions.manifest import PublishedTables
 from penstock.testing.runner.pushed_tables import TablesInProcess
-from penstock.wire.assignment import Assignment, ContainerPlace, assign
+from penstock.wire.assignment import Assignment, ContainerPlace, assign, moved_to
 from penstock.wire.calls import START_RUN, Call
 from penstock.wire.package import JobPackage
-from penstock.wire.ports import BatchRunner, EpochOpening, Fleet, PublishedTables, RunBrokenError, ignore_answer
+from penstock.wire.ports import BatchRunner, EpochOpening, Fleet, RunBrokenError, ignore_answer
 from penstock.wire.protocol import (
     AttemptCall,
     Beat,
@@ -180,7 +182,7 @@ class InProcessFleet(Fleet):
 
     def _next_assignment(self, *, everything_ready: bool = False) -> Assignment:
         places = {name: ContainerPlace(self.host_of(name), name) for name in self._containers}
-        ready = self._assignment.standbys if everything_ready else ready_standbys(self.standby_states())
+        ready = self._assignment.standbys if everything_ready else self.ready()
         return assign(self._tasks, self._assignment, places, self._standbys, ready)
 
     def open(
@@ -207,13 +209,13 @@ class InProcessFleet(Fleet):
     ) -> list[A]:
         """Make a call once. A failure is final: nothing is retried."""
         self.at(call.name)
-        answers: list[A] = []
+        last_ones: list[A] = []
         for container, tasks, standbys in self._busy():
             identity = Identity(container.incarnation, epoch)
-            for last in HANDLERS[call.name](container, identity, request.for_container(tasks, standbys)):
+            for last in answers(call, container, identity, request.for_container(tasks, standbys)):
                 on_answer(container.container, last)
-            answers.append(last)
-        return answers
+            last_ones.append(last)
+        return last_ones
 
     def beats(self) -> list[Beat]:
         return [container.beat(0) for container in list(self._containers.values())]
@@ -252,7 +254,7 @@ class InProcessRunner(BatchRunner):
     The hook `at` is called before the steps `source`, `stage N` and `sink`, and before `reports`, after all stages.
     """
 
-    def __init__(self, job: PreparedJob, fleet: InProcessFleet, at: Hook = _nothing) -> None:
+    def __init__(self, job: ClaimedJob, fleet: InProcessFleet, at: Hook = _nothing) -> None:
         self.at = at
         self._job = job
         self._fleet = fleet
@@ -407,7 +409,7 @@ class InProcessDriver:
         self.board, self.stop = ProgressBoard(), StopRequest()
         run_id = run_of_start(self.log.read("report"), config.run_id) or uuid.uuid4().hex[:12]
         check_next = partial(check_start, graph, config.without_resets(), objects, systems, clock)
-        graph = with_matches(with_side_inputs(graph, config), config, systems)
+        graph = with_matches(complete(graph, config), config, systems)
         streams = JobStreams.open(graph, config, systems)
         job = prepare(
             graph,
@@ -419,14 +421,16 @@ class InProcessDriver:
             clock,
         )
         shown = job.settings.config if task_config is None else task_config
-        self.job = replace(job, settings=replace(job.settings, store_layers=layers, config=shown))
+        settings = replace(job.settings, store_layers=layers, config=shown)
+        self.job = replace(job, plan=replace(job.plan, settings=settings))
         self.fleet = InProcessFleet(job.settings.tasks, containers, standbys=config.job.standbys, clock=clock)
         self.runner = InProcessRunner(self.job, self.fleet)
         keeper = _keeper(objects, self.job.paths, run_id)
         self.tables = TablesInProcess(objects, self.job.paths, job.topology.graph, job.settings.tasks)
         """Publishes versions of its pushed tables."""
-        run = RunContext(self.job, keeper, self.fleet, self.runner, self.stop, self.board, check_next)
-        self.loop = RunLoop(RunParts(run, published or self.tables, feed))
+        tools = {"tables": lambda job, needed: published or self.tables}
+        run = RunContext(self.job, keeper, self.fleet, self.runner, self.stop, self.board, check_next, tools)
+        self.loop = RunLoop(RunParts(run, feed))
         self._is_closed = False
 
     def close(self) -> None:

@@ -70,6 +70,20 @@ class Assignment:
         )
 
 
+def moved_to(before: Assignment, after: Assignment, in_the_end: Assignment) -> list[str]:
+    """The containers that tasks would move to, in words; empty until all tasks that are to move can.
+
+    Args:
+        before: the present assignment.
+        after: the assignment with the standbys that are ready.
+        in_the_end: the assignment once all of them are.
+    """
+    if after.homes != in_the_end.homes:
+        return []
+    moved = {home for task, home in after.homes.items() if before.homes.get(task, home) != home}
+    return [f"the standbys of container {name}" for name in sorted(moved)]
+
+
 def moves_text(before: Mapping[int, str], after: Mapping[int, str], in_place: Collection[int]) -> str:
     """The moves of tasks from one epoch to the next, in words. `in_place`: the tasks whose stores stayed open.
 

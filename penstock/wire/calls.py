@@ -1,8 +1,8 @@
 """The table of calls to a container: for each its name, request, answer, and how long the driver waits.
 
-The driver makes one request for all containers and asks for it (`ContainerDirectory.ask`); each container gets the part
-for its tasks, checks that the call is meant for it, and passes it to the handler (`container.handlers`). A new call is
-a request in `penstock.wire.protocol`, a line here, and a handler.
+The driver makes one request for all containers and asks for it (`Fleet.ask`); each container gets the part for its
+tasks, checks that the call is meant for it, and passes it to the handler (`penstock.container.process.handlers`). A new
+call is a request in `penstock.wire.protocol`, a line here, and a handler. A wing has its own calls (`penstock.wing`).
 """
 
 from __future__ import annotations
@@ -17,23 +17,16 @@ from penstock.metrics.snapshot import Row
 from penstock.retry import Retry
 from penstock.wire.protocol import (
     Beat,
-    Bootstrap,
-    BootstrapState,
     CleanUp,
     EndBatch,
-    Follow,
     Identity,
-    LoadTable,
     NoArguments,
     OpenEpoch,
     OpenProgress,
-    Publish,
-    PublishProgress,
     RenewedPort,
     RenewPort,
     Request,
     StartRun,
-    TableProgress,
     TakeSnapshot,
     UploadResult,
     UploadSnapshot,
@@ -46,12 +39,11 @@ Q = TypeVar("Q", bound=Request)
 A = TypeVar("A")
 BEAT_SECONDS = 0.5
 CLOSE_SECONDS = 15.0
-FOLLOW_SECONDS = 5.0
 BEATS_PER_METRICS = 4
 METRICS_SHARE = 0.05
 """The share of a core that looking for changed metrics takes at most. A container with hundreds of stores looks less
 often: the text with RocksDB's numbers takes a third of a millisecond for each."""
-_MINUTE = 60.0
+MINUTE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +53,7 @@ class Call(Generic[Q, A]):
     name: str
     request: type[Q]
     answer: type[A]
-    answer_s: Callable[[JobConfig, float], float | None] = lambda config, spent_s: _MINUTE
+    answer_s: Callable[[JobConfig, float], float | None] = lambda config, spent_s: MINUTE
     """(configuration, seconds spent on earlier tries) → the driver's wait for the last answer; None: until the stream
     ends."""
     again: Retry | None = None
@@ -81,12 +73,6 @@ class Call(Generic[Q, A]):
 
 
 OPEN = Call("open", OpenEpoch, OpenProgress, lambda config, _: config.container.restore_timeout_ms / 1000)
-BOOTSTRAP = Call(
-    "bootstrap",
-    Bootstrap,
-    BootstrapState,
-    lambda config, _: config.side_inputs.bootstrap_timeout_ms / 1000 + _MINUTE,
-)
 START_RUN = Call("start-run", StartRun, NoneType)
 END = Call("end", EndBatch, NoneType, again=Retry(pause_s=0.02, growth=1.0))
 SNAPSHOT = Call("snapshot", TakeSnapshot, NoneType)
@@ -97,33 +83,24 @@ UPLOAD = Call(
     lambda config, spent_s: max(1.0, config.task.commit_timeout_ms / 1000 - spent_s),
     Retry(pause_s=0.2),
 )
-LOAD_TABLE = Call("load-table", LoadTable, NoneType)
-TABLES = Call("tables", NoArguments, list[TableProgress])
 CLEAN_UP = Call("clean-up", CleanUp, NoneType)
-PUBLISH = Call("publish", Publish, PublishProgress, lambda config, spent_s: None)
-FOLLOW = Call("follow", Follow, NoneType, lambda config, spent_s: FOLLOW_SECONDS)
 WIND_DOWN = Call("wind-down", WindDown, list[Row], lambda c, _: c.task.shutdown_ms / 1000 + CLOSE_SECONDS)
 CLOSE = Call("close", NoArguments, int, lambda config, spent_s: CLOSE_SECONDS)
 RENEW_PORT = Call("renew-port", RenewPort, RenewedPort, lambda config, spent_s: CLOSE_SECONDS)
 BEAT = Call("beat", NoArguments, Beat, lambda config, spent_s: None)
 
-_TABLES = (LOAD_TABLE, TABLES)
 CALLS: dict[str, Call[Any, Any]] = {
     call.name: call
     for call in (
         OPEN,
-        BOOTSTRAP,
         START_RUN,
         END,
         SNAPSHOT,
         UPLOAD,
         CLEAN_UP,
-        PUBLISH,
-        FOLLOW,
         WIND_DOWN,
         CLOSE,
         BEAT,
         RENEW_PORT,
-        *_TABLES,
     )
 }

@@ -6,7 +6,7 @@ Spark's are `ContainerDirectory` and `SparkRunner`; `penstock.testing.in_process
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -16,11 +16,10 @@ from penstock.batch.ranges import BatchRanges
 from penstock.errors import PenstockError, RetryableError
 from penstock.metrics.snapshot import Snapshot
 from penstock.runtime.reports import Report
-from penstock.tables.versions.manifest import TableManifest
 from penstock.wire.calls import Call
 from penstock.wire.endings import ProcessDeath
 from penstock.wire.package import JobPackage
-from penstock.wire.protocol import Beat, Markers, Request, StandbyState
+from penstock.wire.protocol import Beat, Markers, Request, load
 
 Q = TypeVar("Q", bound=Request)
 A = TypeVar("A")
@@ -54,30 +53,6 @@ class EpochOpening:
     markers: Markers
     covered: tuple[str, ...]
     """The stores that are restored; the others begin empty."""
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedVersion:
-    """The published version of a pushed table."""
-
-    manifest: TableManifest | None
-    """None: there is no version that the job can use."""
-    pinned: bool = False
-    """True if somebody chose the version with `penstock table use`."""
-    note: str = ""
-
-
-class PublishedTables(Protocol):
-    """The published versions of pushed tables, as of the last poll."""
-
-    def start(self) -> None:
-        """Allow builds of versions: every container is up and has its tasks. Earlier, a build could hold the slots of
-        Spark in which containers are started. Idempotent."""
-        ...
-
-    def published(self, table: str) -> PublishedVersion:
-        """Answers at once; never raises."""
-        ...
 
 
 class Fleet(Protocol):
@@ -154,9 +129,17 @@ class Fleet(Protocol):
 
     # As of the last beats. Called by any thread.
 
-    def standby_states(self) -> dict[str, list[StandbyState]]:
-        """Container → the progress of its standbys."""
-        return {beat.container: beat.standbys for beat in self.beats()}
+    def states(self, wing: str, form: type[A]) -> dict[str, A]:
+        """Container → the state of a wing's part in it. Raises CorruptError if a state is not of this form."""
+        return {beat.container: load(form, beat.wings[wing]) for beat in self.beats() if wing in beat.wings}
+
+    def ready(self) -> dict[int, set[str]]:
+        """Task → the other containers that could take it over at once."""
+        found = defaultdict[int, set[str]](set)
+        for beat in self.beats():
+            for task in beat.ready:
+                found[task].add(beat.container)
+        return dict(found)
 
     def waits_for(self) -> str:
         """The step of the slowest attempt, in words; empty if none runs."""

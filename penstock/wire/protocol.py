@@ -7,18 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import msgspec
 
 from penstock.batch.batch import Batch, Due
-from penstock.checkpoint.id import CheckpointId
-from penstock.documents import Count, decoder, decoding
+from penstock.documents import decoder, decoding
 from penstock.host.log_lines import PassedLine
 from penstock.job.shown_work import TaskWork
 from penstock.metrics.snapshot import Row
-from penstock.outbox.unpublished import OutboxObject
-from penstock.side.fill.failure import SideFailure
 
 END_OF_INPUT = b"end"
 """Metadata of the last message that a worker sends for its attempts."""
@@ -102,7 +99,7 @@ class OpenEpoch(Request):
 
     def for_container(self, tasks: Sequence[int], standbys: Sequence[int]) -> Self:
         return replace(
-            self, tasks=tuple(tasks), standbys=tuple(standbys), markers=_of_tasks(self.markers, [*tasks, *standbys])
+            self, tasks=tuple(tasks), standbys=tuple(standbys), markers=of_tasks(self.markers, [*tasks, *standbys])
         )
 
 
@@ -117,21 +114,6 @@ class OpenProgress:
     """By task and operator, the times of the oldest timers; empty until all tasks are restored."""
     in_place: tuple[int, ...] = ()
     """The tasks whose stores were all in this container, once all tasks are restored."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bootstrap(Request):
-    """Wait until the side inputs of the tasks have caught up."""
-
-
-@dataclass(frozen=True, slots=True)
-class BootstrapState:
-    """Progress of the side inputs."""
-
-    done: Mapping[str, int] = field(default_factory=dict)
-    total: Mapping[str, int] = field(default_factory=dict)
-    """Store → messages to read, as a difference of offsets: where offsets have gaps there are fewer messages."""
-    failure: SideFailure | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,34 +171,8 @@ class UploadResult:
     """The durable part of a snapshot."""
 
     markers: Markers
-    outbox: tuple[OutboxObject, ...] = ()
-    """The objects to publish once the checkpoint is in the log. Each task's are in the order of publication."""
-
-
-@dataclass(frozen=True, slots=True)
-class Publish(Request):
-    """Publish objects of one record, and return once readers see all of their messages. Idempotent."""
-
-    slot: int
-    """Slot of the first record that named the objects. Slots are published one after the other."""
-    objects: tuple[OutboxObject, ...]
-    """Each task's are in the order of publication."""
-    newest: int
-    """Slot of the newest record that can have published messages before the call, or -1. An output that knows
-    a later one is newer than the checkpoint log."""
-
-    def for_tasks(self, tasks: Sequence[int]) -> Self:
-        return replace(self, objects=tuple(each for each in self.objects if each.task in tasks))
-
-
-@dataclass(frozen=True, slots=True)
-class PublishProgress:
-    """Progress of a publication. The last answer says that it is complete."""
-
-    messages: int
-    """Messages that readers see, including those that they saw before the call."""
-    waits_for: str = ""
-    """The reason for a pause, in words, while a system takes no messages."""
+    wings: Mapping[str, msgspec.Raw] = field(default_factory=dict)
+    """What the wings' parts have uploaded, by wing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,19 +184,7 @@ class CleanUp(Request):
     markers: Markers
 
     def for_tasks(self, tasks: Sequence[int]) -> Self:
-        return replace(self, markers=_of_tasks(self.markers, tasks))
-
-
-@dataclass(frozen=True, slots=True)
-class Follow(Request):
-    """Bring standbys to this checkpoint in the background. It is in the log, with these markers."""
-
-    checkpoint_id: str
-    markers: Markers
-    """Only of the tasks for which the container is a standby."""
-
-    def for_container(self, tasks: Sequence[int], standbys: Sequence[int]) -> Self:
-        return replace(self, markers=_of_tasks(self.markers, standbys))
+        return replace(self, markers=of_tasks(self.markers, tasks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,62 +193,8 @@ class WindDown(Request):
 
 
 @dataclass(frozen=True, slots=True)
-class LoadTable(Request):
-    """Load this version of a pushed table beside the one in use. All other versions of the table are removed."""
-
-    table: str
-    in_use: int | None
-    """The version that the next batches read until another one is loaded."""
-    manifest: bytes
-    """See `penstock.tables.versions.manifest`."""
-
-
-@dataclass(frozen=True, slots=True)
-class TableProgress:
-    """A container's progress with a version of a pushed table."""
-
-    table: str
-    version: int
-    state: Literal["loading", "loaded", "failed"]
-    done_bytes: int
-    total_bytes: int
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class NoArguments(Request):
     """A request without arguments."""
-
-
-@dataclass(frozen=True, slots=True)
-class EpochFailure:
-    """A failure in the background of an epoch."""
-
-    epoch: int
-    failure: SideFailure
-
-
-@dataclass(frozen=True, slots=True)
-class StandbyState:
-    """The progress of a standby of one task."""
-
-    task: Count
-    checkpoint_id: str | None
-    """The oldest checkpoint that one of its stores is at; None as long as one of them has no copy."""
-    wanted: str
-    doing: str
-    """Its present step in a few words, or its last failure; empty if it waits for the next checkpoint."""
-
-    @property
-    def behind_ms(self) -> int | None:
-        if self.checkpoint_id is None:
-            return None
-        return CheckpointId.parse(self.wanted).millis - CheckpointId.parse(self.checkpoint_id).millis
-
-    @property
-    def is_ready(self) -> bool:
-        """True if it has a copy of every store: only a tail can be missing."""
-        return self.checkpoint_id is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,11 +213,12 @@ class Beat:
     processed: Mapping[int, int] = field(default_factory=dict)
     metrics: list[Row] = field(default_factory=list)
     """Metrics that have changed since an earlier beat; not every beat looks for changes."""
-    side_failure: EpochFailure | None = None
-    """A permanent failure of side inputs: the run fails with it."""
-    side_troubles: tuple[str, ...] = ()
-    """Temporary failures of side inputs, whose stores keep their content meanwhile. The run continues."""
-    standbys: list[StandbyState] = field(default_factory=list)
+    ready: tuple[int, ...] = ()
+    """The tasks of other containers that this one could take over at once."""
+    epoch: int = -1
+    """The epoch that the container is in; -1 before the first one, and between two."""
+    wings: Mapping[str, msgspec.Raw] = field(default_factory=dict)
+    """The states of the wings' parts in that epoch, by wing."""
     overdue: str = ""
     """A step of an attempt that exceeds its time limit, in words: the run fails with it."""
     lines: list[PassedLine] = field(default_factory=list)
@@ -350,11 +241,17 @@ def dump(value: Any) -> bytes:
     return msgspec.msgpack.encode(value)
 
 
-def load(form: Any, data: bytes) -> Any:
+def raw(value: Any) -> msgspec.Raw:
+    """A value as a part of another message that its carrier does not read."""
+    return msgspec.Raw(dump(value))
+
+
+def load(form: Any, data: bytes | msgspec.Raw) -> Any:
     """Raises CorruptError if the data is not of this form."""
     with decoding("a message between driver and container is damaged"):
         return decoder(form).decode(data)
 
 
-def _of_tasks(markers: Markers, tasks: Sequence[int]) -> Markers:
+def of_tasks(markers: Markers, tasks: Sequence[int]) -> Markers:
+    """The markers of these tasks alone."""
     return {str(task): markers.get(str(task), {}) for task in tasks}

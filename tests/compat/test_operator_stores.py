@@ -17,7 +17,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import LongType, StringType, StructType
 
 import penstock as ps
-from penstock.api.state.store import STORE_LAYOUTS
+from penstock.graph.stores import STORE_LAYOUTS
 from penstock.runtime.operators.base import KeyValue
 from penstock.start.layout import store_layout
 from tests.support.oracles.processors import OneTask, application, spec_of
@@ -225,7 +225,7 @@ def test_stores_have_the_bytes_of_their_layout(case: str) -> None:
         if store["layout"] == golden[name]["layout"]:
             assert store["entries"] == golden[name]["entries"], (
                 f"the bytes of store `{name}` have changed: raise the layout number (`STORE_LAYOUTS` in "
-                "penstock/api/state/store.py for stores of operators, the number in the definition or the name of the "
+                "penstock/graph/stores.py for stores of operators, the number in the definition or the name of the "
                 "serde for others), and then write the golden file anew"
             )
     assert found == golden, "a layout has a new name: write the golden file anew, as this module says"

@@ -172,7 +172,7 @@ def _write_and_stop(options: KafkaOptions, ends: Connection) -> None:
         if point not in ("registration", "initialisation", "reading of the fences"):
             writer.append(here, records(0, 1))
         if point == "new producer":
-            writer.lose_producer()
+            writer.session.lose_producer()
         answers = []
         with paused.wrapped():
             for _ in range(2):

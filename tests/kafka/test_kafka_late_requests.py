@@ -52,11 +52,11 @@ def test_a_late_abort_loses_nothing(
         late = proxy.hold(END_TXN)
         with suppress(StopError), writer.begin() as begun:
             begun.append(here, records(1, 1))
-            writer.producer().flush(TIMEOUT_S)
+            writer.session.producer().flush(TIMEOUT_S)
             raise StopError
         with writer.begin() as begun:
             begun.append(here, records(1, 1))
-            writer.producer().flush(TIMEOUT_S)
+            writer.session.producer().flush(TIMEOUT_S)
             late.release()
             begun.mark(here, Progress(1, 1))
     with closing(KafkaWriter(options, WriterIdentity(name, 2))) as successor:
@@ -71,11 +71,11 @@ def test_a_late_abort_tears_nothing(
         late = proxy.hold(END_TXN)
         with suppress(StopError), writer.begin() as begun:
             begun.append(here, records(0, 1))
-            writer.producer().flush(TIMEOUT_S)
+            writer.session.producer().flush(TIMEOUT_S)
             raise StopError
         with writer.begin() as begun:
             begun.append(here, records(1, 1))
-            writer.producer().flush(TIMEOUT_S)
+            writer.session.producer().flush(TIMEOUT_S)
             late.release()
             begun.append(other(here), records(2, 1))
     assert (keys(options, here), keys(options, other(here))) == ([1], [2])
@@ -89,7 +89,7 @@ def test_a_late_commit_shows_nothing(
         writer.append(here, records(0, 1))
         with suppress(StopError), writer.begin() as begun:
             begun.append(here, records(1, 1))
-            writer.producer().flush(TIMEOUT_S)
+            writer.session.producer().flush(TIMEOUT_S)
             late.release()
             raise StopError
         writer.append(here, records(2, 1))

@@ -13,9 +13,9 @@ from confluent_kafka import Producer
 from penstock import admin
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.log import CheckpointLog
-from penstock.config.settings import RootKeys
 from penstock.errors import ConfigError, FencedError, IncompatibleError
 from penstock.objects.open import open_root
+from penstock.signing import RootKeys
 from penstock.system.base import Progress, WriterIdentity
 from penstock.system.kafka.options.options import KafkaOptions
 from penstock.system.kafka.own_topics import fences
@@ -182,7 +182,7 @@ def test_a_job_gets_a_key_and_a_stranger_changes_nothing(
     world.systems["kafka"] = world.hooked
     world.kill_drivers("mark")
     driver = world.next()
-    publisher, owner = driver.job.publisher, CheckpointLog(world.objects, driver.job.paths).read().owner
+    publisher, owner = driver.job.plan.publisher, CheckpointLog(world.objects, driver.job.paths).read().owner
     world.kill(driver)
     left_out = f"`{job_topic(publisher)}` of the system `kafka` has records that are left out"
     assert owner is not None

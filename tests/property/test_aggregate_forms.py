@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.columns.packed_rows import PackedRows
+from penstock.arrays.packed_rows import PackedRows
 from penstock.columns.state_rows import StateRows
 from penstock.testing import TestRunner
 from tests.property.test_expression_forms import INF, VALUES

@@ -29,24 +29,25 @@ from pyspark.sql.types import ArrayType, DecimalType, LongType, MapType, StringT
 
 import penstock as ps
 from penstock.admin.stream.records import read_lines
-from penstock.api.joins import join_of
 from penstock.api.messages.headers import pack_headers
 from penstock.api.serdes.json import JsonKey
 from penstock.api.serdes.numbers import OrderedDouble, OrderedInteger, OrderedLong
-from penstock.api.serdes.versions import VersionKey, VersionValue
 from penstock.api.ssp import SystemStreamPartition
-from penstock.api.state.store import StoreSpec
 from penstock.batch.batch import END_OF_TIME, Batch
 from penstock.config.sources import from_file
 from penstock.drain.notification import decode_notification
 from penstock.drain.shown import drain_board
 from penstock.errors import FailedMessage, PenstockError
+from penstock.graph.history import VersionKey, VersionValue
+from penstock.graph.joins import join_of
+from penstock.graph.stores import StoreSpec
 from penstock.job.paths import JobPaths
 from penstock.job.shown_metrics import MetricsBoard, ShownRun
 from penstock.metrics.snapshot import CounterValue, MetricId, Snapshot
 from penstock.objects.open import open_store
 from penstock.outbox import objects as outbox_objects
 from penstock.outbox.unpublished import OutboxObject, Part
+from penstock.outbox.wing import Publish
 from penstock.runtime.intermediate import read_user_messages
 from penstock.runtime.joins.every import EveryRow
 from penstock.runtime.joins.newest import NewestRow
@@ -75,6 +76,7 @@ from penstock.spark.processor.values.keys import KeyCodec
 from penstock.spark.state_import.files.unsafe_row import row_decoder
 from penstock.spark.state_import.types import Array, Column, Map, Struct
 from penstock.spark.workers.frames import Frames
+from penstock.standby.wing import StandbyState
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.stores.expiry import META, engine_key, header, index_key, live_view, meta_bytes
 from penstock.state.stores.serdes import SerdeStore
@@ -89,17 +91,17 @@ from penstock.system.kafka.own_topics.owners import OwnersTopic
 from penstock.system.rows.schema import parse_schema
 from penstock.tables.versions.encode import Problem
 from penstock.tables.versions.manifest import TableFile, TableFingerprint, TableManifest
+from penstock.wing import calls
 from penstock.wire.calls import CALLS
 from penstock.wire.protocol import (
     AttemptCall,
     Beat,
     EndBatch,
     Identity,
-    Publish,
-    StandbyState,
     UploadResult,
     dump,
     load,
+    raw,
 )
 from tests.support.faults.damaged_bytes import damaged, grows_too_fast, memory_budget
 from tests.support.streams.trailers import trailer
@@ -178,10 +180,10 @@ def read_outbox(data: bytes) -> None:
         list(contents.records(part))
 
 
+UPLOADED = {"0": {"blob": {"s": "m"}}}
 IDENTITY, BATCH = Identity("00ff", 7), Batch(number=3, run=1, time_ms=5, firing={"w": 4})
-BEAT = Beat(
-    "7-0", "00ff", 1, 2, 3, metrics=[("a", "b", "c", "counter", (1,))], standbys=[StandbyState(0, None, "", "")]
-)
+STANDBYS = raw([StandbyState(0, None, "", "")])
+BEAT = Beat("7-0", "00ff", 1, 2, 3, metrics=[("a", "b", "c", "counter", (1,))], wings={"standby": STANDBYS})
 REQUESTS = {
     "end": EndBatch(BATCH, {0: {1: "token"}}),
     "publish": Publish(3, (NAMED,), -1),
@@ -189,7 +191,7 @@ REQUESTS = {
 
 
 def request_reader(name: str) -> Callable[[bytes], object]:
-    request: Any = CALLS[name].request
+    request: Any = calls()[name].request
     return lambda data: load(tuple[Identity, request], data)
 
 
@@ -205,12 +207,16 @@ BETWEEN = {
     **{
         f"call {name}": Codec(
             request_reader(name),
-            [CALLS[name].encode(IDENTITY, request)],
+            [calls()[name].encode(IDENTITY, request)],
         )
         for name, request in REQUESTS.items()
     },
     "answer beat": Codec(CALLS["beat"].decode, [dump(BEAT)]),
-    "answer upload": Codec(CALLS["upload"].decode, [dump(UploadResult({"0": {"blob": {"s": "m"}}}, (NAMED,)))]),
+    "state of standbys": Codec(lambda d: load(list[StandbyState], d), [bytes(STANDBYS)]),
+    "answer upload": Codec(
+        CALLS["upload"].decode, [dump(UploadResult({"0": {"blob": {"s": "m"}}}, {"outbox": raw((NAMED,))}))]
+    ),
+    "what was uploaded of an outbox": Codec(lambda d: load(tuple[OutboxObject, ...], d), [dump((NAMED,))]),
     "rows in chunks": Codec(lambda d: rows_of([d], ROWS.schema).to_pylist(), [chunk(ROWS)]),
     "reason of a table build": Codec(Problem.read, [b'["no such column",3]']),
 }

@@ -13,8 +13,8 @@ import pytest
 from pyarrow import fs
 
 import penstock as ps
-from penstock.api.serdes.exact import exact_value
 from penstock.errors import CorruptError
+from penstock.exact_json import exact_value
 from penstock.redaction import is_secret
 from penstock.system.files import csv_rows
 from penstock.system.files.formats import read_columns, read_rows

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.api.serdes.base import end_of_prefix
-from penstock.api.state.store import StoreSpec
+from penstock.graph.stores import StoreSpec
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.stores.build import build_store
 from penstock.state.stores.task_store import TaskStore

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import penstock as ps
-from penstock.api.state.store import StoreSpec
+from penstock.graph.stores import StoreSpec
 from penstock.state.engines import gaps, overlay
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.gaps import Gaps

@@ -19,12 +19,12 @@ import penstock.testing
 from tests.support.tools.places import ROOT
 
 SUBMODULES = {
-    "admin", "api", "application", "arrays", "batch", "budgets", "checkpoint", "cli", "clock", "columns", "config",
-    "container", "crowd", "dashboard", "direct", "documents", "drain", "driver", "errors", "file_modes", "forms",
-    "graph", "host", "http_hosts", "job", "literals", "metrics", "notebook", "objects", "os_errors", "outbox",
-    "parallel", "plugins", "public_names", "quantities", "redaction", "refusals", "repartition", "retry", "runtime",
-    "schemas", "side", "signing", "spark", "standby", "start", "state", "system", "tables", "testing", "wire",
-    "wording",
+    "admin", "api", "application", "arrays", "batch", "budgets", "callbacks", "checkpoint", "cli", "clock", "columns",
+    "config", "container", "crowd", "dashboard", "direct", "documents", "drain", "driver", "errors", "exact_json",
+    "facts", "file_modes", "forms", "graph", "host", "http_hosts", "job", "literals", "metrics", "notebook", "objects",
+    "os_errors", "outbox", "parallel", "plugins", "public_names", "quantities", "redaction", "refusals", "repartition",
+    "retry", "runtime", "schemas", "shipped", "side", "signing", "spark", "standby", "start", "state", "system",
+    "tables", "testing", "wing", "wire", "wording",
 }  # fmt: skip
 
 
@@ -48,6 +48,15 @@ def test_what_the_documentation_names_is_there() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.py")]
     named = {name for page in pages for name in re.findall(r"\bps\.([A-Z]\w+)", page.read_text("utf-8"))}
     assert named <= set(all_of(penstock))
+
+
+def test_the_api_has_only_modules_that_users_import() -> None:
+    texts = [path.read_text("utf-8") for path in ((ROOT / "penstock" / "__init__.py"), *(ROOT / "docs").rglob("*.md"))]
+    imported = {name for text in texts for name in re.findall(r"from (penstock\.api\.[\w.]+) import", text)}
+    files = [file for file in (ROOT / "penstock" / "api").rglob("*.py") if file.name != "__init__.py"]
+    modules = {".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files}
+    defining = {getattr(penstock, name).__module__ for name in all_of(penstock)}
+    assert modules - imported - defining == set()
 
 
 def test_what_public_methods_return_is_public() -> None:

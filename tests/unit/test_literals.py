@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.admin.state.texts import Texts
-from penstock.columns.json_rows import JsonRows
+from penstock.arrays.json_rows import JsonRows
 from penstock.errors import ConfigError
 from penstock.literals import decimal_of, float_of, uuid_of, whole_of
 from penstock.schemas.avro_logical import logical_of

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.main import COMMANDS
-from penstock.spark.job.run_view import RunView
+from penstock.driver.handle.run_view import RunView
 from penstock.wording import counted, listed
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
         "Aggregates": ("penstock.api.time.aggregates", "penstock.api.time.sketches"),
         "Columns": ("penstock.api.expressions", "penstock.api.batch_processor"),
         "Startpoints and drains": ("penstock.api.startpoint", "penstock.api.drain"),
-        "Jobs and metrics": ("penstock.spark.job", "penstock.metrics"),
+        "Jobs and metrics": ("penstock.driver.handle", "penstock.metrics"),
         "Errors": ("penstock.errors", "penstock.job.lease"),
     },
     "penstock.admin": {

@@ -28,6 +28,7 @@ from penstock.checkpoint.edit import (
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
+from penstock.clock import SYSTEM_CLOCK
 from penstock.errors import IncompatibleError, NotFoundError, PenstockError, RetryableError
 from penstock.retry import Retry, retry
 
@@ -163,7 +164,7 @@ def append_successor(change: CheckpointChange) -> CheckpointRecord:
                 f"nothing was changed: another process wrote a checkpoint of job `{found.paths.root}` after this "
                 "command read the log. Run it again and look at the new changes"
             )
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = SYSTEM_CLOCK.now_ms()
         record = successor(change.base, change.content, view, claim, found.config.task, now_ms, time.monotonic_ns())
         append_record(log, record, found.paths.root)
     return record

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -15,6 +14,7 @@ import psutil
 
 from penstock.admin.jobs import FoundJob
 from penstock.admin.program import PROGRAM
+from penstock.clock import SYSTEM_CLOCK
 from penstock.errors import PenstockError
 from penstock.job.audit_log import AuditEntry, AuditLog
 
@@ -89,7 +89,7 @@ def audited(job: FoundJob, action: str, changes: Mapping[str, str] | None = None
         PenstockError: the record could not be written. The block has not begun.
     """
     log = AuditLog(job.objects, job.paths)
-    entry = AuditEntry(_now_ms(), operator(), socket.gethostname(), PROGRAM.get(), action, changes or {})
+    entry = AuditEntry(SYSTEM_CLOCK.now_ms(), operator(), socket.gethostname(), PROGRAM.get(), action, changes or {})
     try:
         change = AuditedChange(log.begin(entry), dict(entry.changes))
     except PenstockError as error:
@@ -101,7 +101,7 @@ def audited(job: FoundJob, action: str, changes: Mapping[str, str] | None = None
         failure = f"{type(error).__name__}: {error}"
         raise
     finally:
-        _end(log, change, replace(entry, changes=change.changes, ended_ms=_now_ms(), error=failure))
+        _end(log, change, replace(entry, changes=change.changes, ended_ms=SYSTEM_CLOCK.now_ms(), error=failure))
 
 
 def _end(log: AuditLog, change: AuditedChange, entry: AuditEntry) -> None:
@@ -120,7 +120,3 @@ def _record(key: str, found: AuditEntry | str) -> AuditRecord | UnreadableAuditR
         outcome = "done" if found.error is None else "failed"
     own = {each.name: getattr(found, each.name) for each in fields(found)}
     return AuditRecord(**own, record=key, outcome=outcome)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

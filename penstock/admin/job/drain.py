@@ -13,7 +13,6 @@ from penstock.admin.job.drain_status import drain_summary
 from penstock.admin.job.lease import watch_lease
 from penstock.admin.jobs import FoundJob
 from penstock.api.drain import NEXT_RUN, DrainMode, DrainNotification
-from penstock.api.state.store import OPERATOR_STORES
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.store_layout import StoreLayout
@@ -23,6 +22,7 @@ from penstock.drain.requests import DrainNotifications, DrainRequests
 from penstock.drain.utils import drain_target, present_run
 from penstock.errors import ConfigError, CorruptError, NotFoundError, PenstockError, PenstockTimeoutError
 from penstock.graph.declarations import NAME_RULE, is_name
+from penstock.graph.stores import OPERATOR_STORES
 from penstock.wording import counted, listed
 
 _POLL_SECONDS = 0.2

@@ -12,7 +12,8 @@ from penstock.api.drain import NEXT_RUN, DrainMode, DrainNotification
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.drain.notification import asked_ms
-from penstock.drain.progress import DrainProgress
+from penstock.drain.progress import DrainProgress as DrainProgress
+from penstock.drain.progress import StageDrain as StageDrain
 from penstock.drain.requests import DrainRequests
 from penstock.drain.shown import drain_board
 from penstock.drain.utils import present_run

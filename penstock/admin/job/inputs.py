@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -13,12 +12,13 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.time.watermarks import NO_WATERMARK
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
+from penstock.clock import SYSTEM_CLOCK
 from penstock.config.model import JobConfig
 from penstock.errors import PenstockError
 from penstock.start.streams.identities import continue_in
 from penstock.system.base import OpenTransaction, PartitionOffsets, System
+from penstock.system.contract.names import QUERY_SYSTEM
 from penstock.system.registry import open_system
-from penstock.system.spark import QUERY_SYSTEM
 from penstock.wording import counted
 
 _STANDSTILL_MS = 10_000
@@ -186,7 +186,7 @@ def _with_lost(status: InputStatus, lost: Mapping[int, int]) -> InputStatus:
 
 def _with_transactions(status: InputStatus, found: Mapping[int, OpenTransaction]) -> InputStatus:
     """Adds the transactions that are open for long."""
-    before_ms = time.time_ns() // 1_000_000 - _STANDSTILL_MS
+    before_ms = SYSTEM_CLOCK.now_ms() - _STANDSTILL_MS
     old = {partition: each for partition, each in found.items() if each.since_ms <= before_ms}
     return replace(
         status, partitions=tuple(replace(each, open_transaction=old.get(each.partition)) for each in status.partitions)

@@ -29,6 +29,7 @@ from penstock.checkpoint.versions.markers import markers_of
 from penstock.config.model import JobConfig
 from penstock.config.settings import StoreSettings
 from penstock.errors import CorruptError, IncompatibleError, PenstockError
+from penstock.facts import Facts
 from penstock.host.found import ContainerProcess, containers_here
 from penstock.host.logs import log_directory, logs_folder
 from penstock.host.words import WordsOnHost
@@ -41,9 +42,11 @@ from penstock.job.shown_phase import RunPhase, phase_board
 from penstock.metrics.snapshot import CounterValue, Snapshot
 from penstock.notebook import facts_html, table_html
 from penstock.outbox.unpublished import OwedOutput
+from penstock.plugins import load
 from penstock.side.shown import SideStoreFacts
-from penstock.standby.shown import StandbyFacts, standby_board
+from penstock.standby.shown import StandbyFacts, standbys_of
 from penstock.start.startpoints.manager import StartpointManager
+from penstock.wing import wings
 from penstock.wording import utc_text
 
 _AT_ONCE = 16
@@ -116,6 +119,8 @@ class JobStatus:
     """The drain of the run, asked for or done, and requests that cannot be read."""
     standbys: tuple[StandbyFacts, ...] = ()
     """The standbys of the tasks as of a few seconds ago; empty if the run has none, or the job is not running."""
+    wings: Mapping[str, Facts] = field(default_factory=dict)
+    """What each wing says of the job, by its name; wings that say nothing are left out."""
     side_inputs: tuple[SideInputStatus, ...] = ()
     """The lag of stores behind their side inputs, as of some seconds ago or of the end of the last run."""
     tables: tuple[TableUse, ...] = ()
@@ -249,6 +254,12 @@ def status(job: FoundJob, *, wait: bool = True) -> JobStatus:
     return look.completed()
 
 
+def facts_of_wings(job: FoundJob, run_id: str | None) -> dict[str, Facts]:
+    """What each wing says of a job. `run_id`: of its present run."""
+    found = {wing.name: load(wing.facts)(job.objects, job.paths, run_id) for wing in wings() if wing.facts}
+    return {name: facts for name, facts in found.items() if facts.lines or facts.tables}
+
+
 def look_at(job: FoundJob, questions: Questions, *, wait: bool = True) -> JobLook:
     """Read the job's folder, and put what its systems are to be asked to the questions. Raises as `status`."""
     lease = watch_lease(job.objects, job.paths.lease, wait=wait)
@@ -258,7 +269,6 @@ def look_at(job: FoundJob, questions: Questions, *, wait: bool = True) -> JobLoo
     owner, last = view.owner, view.checkpoints[-1] if view.checkpoints else None
     run_id = None if owner is None or lease.running == "not running" else owner.run_id
     logs = str(log_directory(job.config, job.paths, uid_here(job.objects, job.paths, job.config.job.root)))
-    standbys = None if run_id is None else standby_board(job.objects, job.paths).get_of(run_id)
     outage = None if run_id is None else outage_board(job.objects, job.paths).get_of(run_id)
     # A start after a crash keeps the run's id. What the one before has shown says nothing about now.
     phase, shown = None if run_id is None else _phase(job, run_id, lease.token), _shown_run(job)
@@ -288,7 +298,8 @@ def look_at(job: FoundJob, questions: Questions, *, wait: bool = True) -> JobLoo
         watermarks=() if last is None else _watermarks(last),
         drains=() if drain.step == "drained" else tuple(each.uuid for each in drain.requests),
         drain=drain,
-        standbys=() if standbys is None else standbys.standbys,
+        standbys=standbys_of(job.objects, job.paths, run_id),
+        wings=facts_of_wings(job, run_id),
         side_inputs=side_inputs_in(metrics),
         tables=tables_in(metrics),
         dead_letters=_dead_letters_in(metrics),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,6 +15,7 @@ from penstock.admin.startpoint.inputs import StartpointJob, open_inputs
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.startpoint import Startpoint, StartpointSpecific
 from penstock.checkpoint.edit import OffsetChange
+from penstock.clock import SYSTEM_CLOCK
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.job.requests import new_uuid
 from penstock.start.startpoints.decide import StartDecision, nearest_checkpoint, passing_over, sort_out
@@ -62,7 +62,7 @@ def ask_for(
         ConfigError: a request is from the future; nothing was written.
         IncompatibleError: a start would refuse them; nothing was written.
     """
-    now_ms, ttl_ms = time.time_ns() // 1_000_000, job.found.config.job.startpoint_ttl_ms
+    now_ms, ttl_ms = SYSTEM_CLOCK.now_ms(), job.found.config.job.startpoint_ttl_ms
     for request in requests:
         job.manager.check_time(request)
     there = job.manager.waiting(job.view)
@@ -253,7 +253,7 @@ def import_startpoints(job: FoundJob, lines: Iterable[str], *, dry_run: bool = F
     """
     requests, notes = imported_requests(lines)
     with open_inputs(job) as found:
-        now_ms, ttl_ms = time.time_ns() // 1_000_000, job.config.job.startpoint_ttl_ms
+        now_ms, ttl_ms = SYSTEM_CLOCK.now_ms(), job.config.job.startpoint_ttl_ms
         live = [request for request in requests if not request.is_expired(now_ms, ttl_ms)]
         if len(live) < len(requests):
             expired = counted(len(requests) - len(live), "startpoint")
@@ -300,4 +300,4 @@ def _creation(found: StartpointJob, ssps: set[SystemStreamPartition]) -> int:
     Requests from the future go behind it anyhow."""
     there = [request for request in found.manager.requests() if request.key.ssp in ssps and not request.from_future]
     before = [request.startpoint.creation_timestamp for request in there]
-    return max([time.time_ns() // 1_000_000, *(created + 1 for created in before)])
+    return max([SYSTEM_CLOCK.now_ms(), *(created + 1 for created in before)])

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.api.serdes import Serde
-from penstock.api.serdes.exact import exact_value
 from penstock.arrays.byte_arrays import ByteArray
+from penstock.arrays.type_names import types_of_text
 from penstock.columns.aggregates import state_columns
+from penstock.columns.fold import has_word
 from penstock.columns.state_rows import StateRows
 from penstock.columns.sums import whole_sum
-
-_KINDS = r"([^,=:]+=[^,=:]+(?:,[^,=:]+=[^,=:]+)*)"
-"""The names of aggregates with their kinds, as `flights=Count,miles=Sum`."""
-_OF_ROWS = re.compile(rf"aggregate\({_KINDS}\)")
-_OF_COLUMNS = re.compile(rf"aggregate-columns\({_KINDS}:(.+)\)")
-_OF_WINDOWS = re.compile(rf"[A-Z]\w*\([^)]*\):event:{_KINDS}:.*:columns=(.+)")
-_BETWEEN_TYPES = re.compile(r",(?![^(\[<]*[)\]>])")
-"""A comma that is not inside of brackets."""
-_DECIMAL = re.compile(r"decimal(128|256)\((\d+),(-?\d+)\)")
-_ZONED = re.compile(r"timestamp\[(s|ms|us|ns),tz=(.+)\]")
+from penstock.exact_json import exact_value
+from penstock.graph.aggregate_layout import AggregateLayout
 
 
 class _States(Serde[dict[str, Any]]):
@@ -50,7 +42,7 @@ class ColumnStates(_States):
         self._sums = [
             number
             for number, ((_, column), kind) in enumerate(zip(columns, types, strict=True))
-            if column == "sum" and not pa.types.is_floating(kind)
+            if has_word(column, kind)
         ]
         self._rows = StateRows([pa.field(str(number), kind) for number, kind in enumerate(types)], len(self._sums))
 
@@ -74,33 +66,15 @@ def aggregate_states(definition: str) -> _States | None:
         >>> aggregate_states("aggregate(flights=Count,miles=Mean)").from_bytes(b"[2,[1490,2]]")
         {'flights': 2, 'miles': [1490, 2]}
     """
-    if found := _OF_ROWS.fullmatch(definition):
-        return JsonStates([name for name, _ in _kinds(found[1])])
-    if found := _OF_COLUMNS.fullmatch(definition) or _OF_WINDOWS.fullmatch(definition):
-        return _column_states(_kinds(found[1]), _BETWEEN_TYPES.split(found[2]))
-    return None
-
-
-def _kinds(text: str) -> list[tuple[str, str]]:
-    return [(name, kind) for name, _, kind in (part.partition("=") for part in text.split(","))]
-
-
-def _column_states(kinds: Sequence[tuple[str, str]], types: Sequence[str]) -> ColumnStates | None:
-    of_kinds = state_columns()
-    columns = [(name, column) for name, kind in kinds for column in of_kinds.get(kind, ())]
-    if len(columns) != len(types):
+    layout = AggregateLayout.parse(definition)
+    if layout is None:
         return None
+    if layout.types is None:
+        return JsonStates([name for name, _ in layout.kinds])
+    of_kinds = state_columns()
+    columns = [(name, column) for name, kind in layout.kinds for column in of_kinds.get(kind, ())]
     try:
-        return ColumnStates(columns, [_type_named(each) for each in types])
+        types = types_of_text(layout.types)
+        return ColumnStates(columns, types) if len(columns) == len(types) else None
     except (TypeError, ValueError):
         return None
-
-
-def _type_named(name: str) -> pa.DataType:
-    """Raises ValueError if it is a nested type."""
-    if decimal := _DECIMAL.fullmatch(name):
-        make = pa.decimal128 if decimal[1] == "128" else pa.decimal256
-        return make(int(decimal[2]), int(decimal[3]))
-    if zoned := _ZONED.fullmatch(name):
-        return pa.timestamp(zoned[1], zoned[2])
-    return pa.type_for_alias(name)

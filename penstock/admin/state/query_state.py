@@ -18,6 +18,7 @@ from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog, OnDamage
 from penstock.checkpoint.record import CheckpointRecord, OfferedBatch
 from penstock.checkpoint.versions.value import Markers
+from penstock.clock import SYSTEM_CLOCK
 from penstock.config.model import JobConfig
 from penstock.errors import IncompatibleError
 from penstock.graph.specs import ApplicationGraph
@@ -27,7 +28,8 @@ from penstock.spark.state_import.first_backup import FirstBackup
 from penstock.start.layout import store_layout
 from penstock.start.streams.job_streams import JobStreams
 from penstock.state.outside_backup import OutsideBackup
-from penstock.system.spark import QUERY_SYSTEM, QuerySystem
+from penstock.system.contract.names import QUERY_SYSTEM
+from penstock.system.spark import QuerySystem
 
 BackUp: TypeAlias = Callable[[FirstBackup], Mapping[int, Markers]]
 """Makes all backups of a first checkpoint. Returns the markers, task by task."""
@@ -95,7 +97,7 @@ def _commit(state: FirstState, found: FoundJob, log: CheckpointLog, streams: Job
         view = log.known()
         if view.latest is not None:
             raise IncompatibleError(f"job {found.paths.root} has a checkpoint now: nothing was imported")
-        now_ms, nanos = time.time_ns() // 1_000_000, time.monotonic_ns()
+        now_ms, nanos = SYSTEM_CLOCK.now_ms(), time.monotonic_ns()
         base = _base(state, streams)
         draft = successor(base, _content(state, streams, {}), view, claim, found.config.task, now_ms, nanos)
         StoreUploads(found, state.tasks, streams.systems, view, claim.epoch).prepare(state.stores)

@@ -21,11 +21,11 @@ from penstock.api.serdes import (
     Tuple,
 )
 from penstock.api.serdes.numbers import OrderedDouble, OrderedInteger, OrderedLong
-from penstock.api.serdes.versions import VersionKey, VersionValue
 from penstock.application.application import Application
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.store_layout import StoreLayout
 from penstock.errors import ConfigError
+from penstock.graph.history import VersionKey, VersionValue
 from penstock.schemas.avro_state import AvroState
 from penstock.state.reading.reader import check_store
 

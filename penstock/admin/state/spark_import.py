@@ -19,6 +19,7 @@ from penstock.application.application import Application
 from penstock.checkpoint.edit import Content, successor
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.versions.value import Markers
+from penstock.clock import SYSTEM_CLOCK
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.host.process_folder import process_folder
 from penstock.objects.open import open_store
@@ -250,7 +251,7 @@ def _commit(target: StoreTarget, copies: list[StoreCopy]) -> CheckpointRecord:
             raise IncompatibleError(
                 f"nothing was imported: another process wrote a checkpoint of job `{target.found.paths.root}` meanwhile"
             )
-        now_ms, nanos = time.time_ns() // 1_000_000, time.monotonic_ns()
+        now_ms, nanos = SYSTEM_CLOCK.now_ms(), time.monotonic_ns()
         draft = _successor(target, claim, {}, now_ms, nanos)
         roots = BackendRoots(target.found.config, target.found.objects)
         uploads = StoreUploads(target.found, target.tasks, target.systems, target.view, claim.epoch)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from penstock.admin.checkpoint.target import ImportTarget, find_target
 from penstock.admin.jobs import FoundJob
-from penstock.api.state.store import StoreSpec
 from penstock.application.application import Application
 from penstock.batch.positions import first_positions
 from penstock.checkpoint.edit import NextOffsets
@@ -19,6 +18,7 @@ from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.graph.specs import ApplicationGraph
+from penstock.graph.stores import StoreSpec
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_job_root
 from penstock.start.layout import check_layout, store_layout

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from penstock.admin.stream.records import Format, MalformedRecordError, Record, 
 from penstock.api.messages.headers import Headers, headers_of
 from penstock.api.serdes import Json, Serde
 from penstock.api.ssp import SystemStreamPartition
+from penstock.clock import SYSTEM_CLOCK
 from penstock.errors import ConfigError, PenstockError
 from penstock.system.base import RawRecord, System, SystemWriter
 from penstock.system.partitioner import partitions_of
@@ -186,7 +186,7 @@ def _messages(source: str, options: PublishOptions) -> Iterator[_Message]:
     value: bytes | None
     for line, record, value in read_lines(source, options.format, infer=options.infer):
         try:
-            timestamp = _now() if options.timestamp_field is None else _timestamp(record, options.timestamp_field)
+            timestamp = _timestamp(record, options.timestamp_field)
             key = None if options.key_field is None else _bytes(record, options.key_field, "key")
             if options.value_field is not None:
                 value = _bytes(record, options.value_field, "value")
@@ -220,7 +220,10 @@ def _headers(record: Record, field: str) -> Headers:
     return headers_of(given or {})
 
 
-def _timestamp(record: Record, field: str) -> int:
+def _timestamp(record: Record, field: str | None) -> int:
+    """The time in a field, or without one the present."""
+    if field is None:
+        return SYSTEM_CLOCK.now_ms()
     value = _field(record, field, "timestamp")
     if isinstance(value, str):
         value = _parse_time(value)
@@ -248,10 +251,6 @@ def _field(record: Record, field: str, purpose: str) -> object:
         raise ValueError(f"the record has no field {field!r}, which holds the {purpose} (its fields: {known})")
     value: object = record[field]
     return value
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _progress_made(done: Published, of_this_batch: int, source: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
@@ -11,11 +10,12 @@ from dataclasses import dataclass, field
 
 from penstock.admin.stream.names import FoundStream, no_stream, open_stream
 from penstock.admin.stream.use import audited_stream
-from penstock.api.messages.unreadable import unreadable_row
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.clock import SYSTEM_CLOCK
 from penstock.errors import ConfigError, CorruptError, NotFoundError
 from penstock.runtime.messages.dead_letters import DeadLetter, decode_dead_letter
 from penstock.system.base import OffsetRange, Progress, RawMessage, RawRecord, SystemWriter, WriterIdentity
+from penstock.system.contract.unreadable import unreadable_row
 from penstock.wording import owned_stream
 
 _CHUNK = 1000
@@ -85,7 +85,7 @@ class _Replay:
         self._dead, self._to, self._stack = dead, to, stack
         self._counts = _Counts()
         self._inputs: dict[SystemStream, _Input] = {}
-        self._epoch = time.time_ns() // 1_000_000
+        self._epoch = SYSTEM_CLOCK.now_ms()
         self._known = stack.enter_context(closing(sqlite3.connect("")))  # in a temporary file, beyond some memory
         self._known.execute(
             "CREATE TABLE places (stream TEXT, partition INT, at INT, PRIMARY KEY (stream, partition, at))"

@@ -14,7 +14,7 @@ from penstock.wording import lone_surrogate
 if TYPE_CHECKING:  # loaded when the first serde is made: the command line does without
     import pyarrow as pa
 
-    from penstock.columns.json_rows import Problems
+    from penstock.arrays.json_rows import Problems
 
 
 class ColumnSerde(Serde[Any]):
@@ -37,7 +37,7 @@ class ColumnSerde(Serde[Any]):
         message stands alone."""
         self.type = pa.struct(list(self.schema))
         self._names = frozenset(schema.names)
-        from penstock.columns.limits import deep_fit
+        from penstock.arrays.limits import deep_fit
 
         self._fit = deep_fit(self.type)
 
@@ -162,7 +162,7 @@ class ColumnSerde(Serde[Any]):
         """
         import pyarrow as pa
 
-        from penstock.columns.given import converted
+        from penstock.arrays.given import converted
 
         names = batch.schema.names
         if missing := [name for name in self.schema.names if name not in names]:
@@ -213,8 +213,8 @@ class Columns(ColumnSerde):
             ConfigError: the schema has no column, two of the same name, or a type whose values cannot be written.
         """
         super().__init__(schema)
-        from penstock.columns.json_rows import JsonRows
-        from penstock.columns.packed_rows import PackedRows
+        from penstock.arrays.json_rows import JsonRows
+        from penstock.arrays.packed_rows import PackedRows
 
         try:
             self._json = JsonRows(list(self.schema), self.required)
@@ -247,7 +247,7 @@ class PackedColumns(ColumnSerde):
 
     def __init__(self, schema: pa.Schema) -> None:
         super().__init__(schema)
-        from penstock.columns.packed_rows import PackedRows
+        from penstock.arrays.packed_rows import PackedRows
 
         self.packed = PackedRows(list(self.schema), counted=True)
 

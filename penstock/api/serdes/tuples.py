@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.api.serdes.base import Serde
-from penstock.api.serdes.given import given_serde
+from penstock.api.serdes.base import Serde, given_serde
 from penstock.errors import ConfigError
 
 _END = b"\x00\x01"

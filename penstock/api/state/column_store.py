@@ -11,7 +11,7 @@ from penstock.api.state.store import KeyValueStore
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.columns.given import ColumnLike, RowsLike
+    from penstock.arrays.given import ColumnLike, RowsLike
 
 K = TypeVar("K")
 

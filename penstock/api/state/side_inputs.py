@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from penstock.api.messages.envelope import IncomingMessageEnvelope
 from penstock.api.serdes import Serde
-from penstock.api.ssp import SystemStream
 from penstock.api.state.store import KeyValueStore
 from penstock.metrics.registry import MetricsRegistry
 
@@ -129,26 +128,6 @@ class SideInput:
 
 
 @dataclass(frozen=True, slots=True)
-class SideStream:
-    """A side input as the store has it: a stream and its serdes."""
-
-    stream: SystemStream
-    key_serde: Serde[Any]
-    value_serde: Serde[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class SideInputs:
-    """The streams that fill a store, and the way from their messages to entries."""
-
-    streams: tuple[SideStream, ...]
-    processor: SideInputsProcessor | SideInputsProcessorFactory | ProcessorFunction | None = None
-    """None: each message is an entry as it is."""
-    broadcast: bool = False
-    """Every task has everything; otherwise task i has the messages of partition i."""
-
-
-@dataclass(frozen=True, slots=True)
 class PushedTable:
     """A table that another program writes as a whole, version after version, as files that Spark reads.
 
@@ -212,6 +191,3 @@ class TableCandidate:
     source_version: str
     rows: int
     previous_rows: int | None
-
-
-Side: TypeAlias = SideInputs | PushedTable

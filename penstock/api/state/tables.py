@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.api.serdes import Serde
-from penstock.api.state.store import StoreSpec
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,17 +30,3 @@ class Table:
     """The serde of the keys of streams that write or join it."""
     history_ms: int | None = None
     """The time for which versions are kept below the watermark, in milliseconds; None: the table has no versions."""
-
-
-@dataclass(frozen=True, slots=True)
-class TableSpec(StoreSpec):
-    """The store of a table."""
-
-    kind = "table"
-    is_shared = True
-
-    history_ms: int | None = None
-
-    @property
-    def has_versions(self) -> bool:
-        return self.history_ms is not None

@@ -8,14 +8,14 @@ from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypedDict, TypeVa
 
 import msgspec
 
-from penstock.api.callbacks import Callback, methods
 from penstock.api.serdes import Json, Serde
-from penstock.api.serdes.given import given_serde
+from penstock.api.serdes.base import given_serde
 from penstock.api.ssp import SystemStream
 from penstock.api.time.aggregates import METHODS, Aggregate
-from penstock.api.time.durations import Duration, milliseconds, whole_number
 from penstock.api.time.triggers import Trigger, given_trigger
+from penstock.callbacks import Callback, methods
 from penstock.errors import ConfigError
+from penstock.quantities import Duration, milliseconds, whole_number
 from penstock.wording import listed
 
 K = TypeVar("K")
@@ -233,28 +233,6 @@ class WindowOptions(TypedDict, total=False):
     accumulating: bool
     allowed_lateness_ms: Duration
     late_to: SystemStream | None
-
-
-def definition_of(window: Window, key: Serde[Any], message: Serde[Any]) -> str:
-    """The properties that the bytes of a window's store depend on, as one word. Functions are left out: they may
-    change."""
-    if window.keeps_messages:
-        contents = f"messages({message.name})"
-    elif isinstance(window.contents, Aggregates):
-        contents = ",".join(f"{name}={type(each).__qualname__}" for name, each in window.contents.by_name.items())
-    else:
-        contents = f"fold({window.value.name})"
-    parts = (
-        window.shape,
-        window.time,
-        contents,
-        key.name if window.keyed else "task",
-        f"early={window.early}",
-        f"late={window.late}",
-        "accumulating" if window.accumulating else "discarding",
-        f"lateness={window.allowed_lateness_ms}",
-    )
-    return ":".join(map(str, parts)).replace(" ", "")
 
 
 class Windows:

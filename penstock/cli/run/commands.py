@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,10 +20,11 @@ from penstock.config.load import load_config
 from penstock.config.settings import LogFormat
 from penstock.errors import UserCodeError
 from penstock.job.paths import JobPaths
+from penstock.plugins import HOSTS, load
 from penstock.wording import counted
 
 if TYPE_CHECKING:
-    from penstock.spark.job.handle import Job
+    from penstock.driver.handle.job import Job
 
 _STEP_S = 0.1
 
@@ -83,9 +84,9 @@ def run(
         job: Job | None = None
         try:
             loaded.ship_by_value()
-            launch = importlib.import_module("penstock.spark.job.launch")
+            start: Callable[..., Job] = load(HOSTS["spark"])
             with _audited(call, paths.root, from_checkpoint, reset_operators or ()):
-                job = launch.run_application(
+                job = start(
                     loaded.app,
                     settings,
                     until=until,

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from penstock.facts import Facts
 from penstock.wording import escaped, utc_text
 
 _LONGEST_ID = 40
@@ -71,6 +72,18 @@ def print_table(
     if len(shown) < len(names):
         left_out = ", ".join(name for place, name in enumerate(names) if place not in shown)
         console.print(f"(a wider terminal, or --json, shows: {left_out})", soft_wrap=True)
+
+
+def show(*said: Facts) -> None:
+    """What wings say: of each, first its lines, then its tables."""
+    for facts in said:
+        if facts.lines:
+            print_facts(list(facts.lines.items()))
+        for table in facts.tables:
+            names = [each.heading for each in table.columns]
+            right = " ".join(each.heading for each in table.columns if each.right)
+            to_go = ",".join(each.heading for each in table.columns if each.first_to_go)
+            print_table(table.title, names, table.cells(), right=right, first_to_go=to_go)
 
 
 def fitting(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int, first_to_go: Sequence[str]) -> list[int]:

@@ -18,8 +18,7 @@ from penstock.errors import ConfigError
 from penstock.wording import counted, size_text
 
 if TYPE_CHECKING:
-    from penstock.admin.state.repartition import Repartition, RepartitionFacts
-    from penstock.repartition.placement import Rule
+    from penstock.admin.state.repartition import Repartition, RepartitionFacts, Rule
 
 
 def repartition(
@@ -72,7 +71,7 @@ def repartition(
 
 
 def _rules(given: list[str] | tuple[()]) -> dict[str, Rule]:
-    from penstock.repartition.placement import RULES
+    from penstock.admin.state.repartition import RULES
 
     found: dict[str, Rule] = {}
     for text in given:

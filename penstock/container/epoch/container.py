@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import threading
 from collections.abc import Callable, Mapping
 
@@ -19,8 +20,9 @@ from penstock.host.position_page import void_page
 from penstock.metrics.snapshot import GaugeValue, MetricId, Snapshot
 from penstock.runtime.stage.task_instance import TaskInstance
 from penstock.state.kept.stores import KeptStores
+from penstock.wing import check_wings
 from penstock.wire.package import JobPackage
-from penstock.wire.protocol import Beat, Identity, OpenEpoch, RenewedPort
+from penstock.wire.protocol import Beat, Identity, OpenEpoch, RenewedPort, raw
 
 logger = logging.getLogger(__name__)
 _CLOSE_SECONDS = 10.0
@@ -98,6 +100,7 @@ class Container:
                 raise ContainerLostError(f"epoch {identity.epoch} is not newer than {self._number}")
             self._number = identity.epoch
             self._cancel_restore.set()
+        check_wings(package.wings, f"container {self.container} on host `{socket.gethostname()}`")
         shutdown_s = package.config.task.shutdown_ms / 1000
         if not self._open_lock.acquire(timeout=shutdown_s):
             _exit("an older restore did not stop in time")
@@ -165,10 +168,10 @@ class Container:
             activity.processing,
             activity.batch,
             activity.processed,
-            standbys=[] if epoch is None else epoch.standbys.states(),
+            epoch=-1 if epoch is None else epoch.number,
+            ready=() if epoch is None else epoch.wings.ready(),
+            wings={} if epoch is None else {wing: raw(state) for wing, state in epoch.wings.states().items()},
             overdue=activity.overdue,
-            side_failure=None if epoch is None else epoch.side_failure,
-            side_troubles=() if epoch is None else epoch.side_inputs.troubles,
             wants_commit=epoch is not None and epoch.wants_commit,
             work=list(activity.work),
             keys=keys,

@@ -15,22 +15,17 @@ from penstock.checkpoint.id import CheckpointId
 from penstock.container.epoch.attempts import Attempts
 from penstock.container.epoch.committers import Committers
 from penstock.container.epoch.restorer import RestoredTask, Restorer
-from penstock.container.shared.metrics import engine_metrics, outbox_gauge
+from penstock.container.shared.metrics import engine_metrics
+from penstock.container.shared.part import ContainerParts
 from penstock.container.shared.resources import EpochResources
 from penstock.container.shared.services import Service, Services
 from penstock.errors import ContainerLostError
 from penstock.metrics.snapshot import Row, Snapshot
-from penstock.outbox.container.publisher import Publisher
 from penstock.runtime.stage.task_instance import HOLD_SECONDS, TaskInstance
-from penstock.side.container.inputs import SideInputService
-from penstock.side.container.stores import JoinedSideStores
-from penstock.standby.container.service import Standbys
-from penstock.tables.container.loaded import PushedTables
 from penstock.wire.package import JobPackage
 from penstock.wire.protocol import (
     CleanUp,
     EndBatch,
-    EpochFailure,
     OpenEpoch,
     StartRun,
     TakeSnapshot,
@@ -63,9 +58,6 @@ class OpenTasks(Service):
             for number, task in self._instances.items()
             for store in self._resources.stores
         ]
-        if self._resources.package.topology.outbox is not None:
-            size_bytes = sum(task.outbox_bytes for task in self._instances.values())
-            engines.append(outbox_gauge(self._resources.container, size_bytes))
         return Snapshot().merged(*engines)
 
 
@@ -84,9 +76,8 @@ class Epoch:
         self.number = resources.epoch
         self._resources = resources
         try:
-            self.side_inputs = SideInputService(resources, request)
-            self.tables = PushedTables(resources, request.tasks)
-            restorer = Restorer(resources, request, JoinedSideStores([self.side_inputs, self.tables]))
+            self.wings = ContainerParts(resources, request)
+            restorer = Restorer(resources, request, self.wings)
             restored = restorer.restore(cancelled, report)
         except BaseException:
             resources.close()
@@ -97,9 +88,7 @@ class Epoch:
         self.in_place = tuple(sorted(number for number, task in restored.items() if task.in_place))
         """The tasks whose stores were all here."""
         self._open_tasks = OpenTasks(restored, resources)
-        self.publisher = Publisher(resources)
-        self.standbys = Standbys(resources, lambda: self.side_inputs.standbys.is_ready)
-        self._commits = Committers(resources, restored, self.side_inputs.engine, self.publisher.hold)
+        self._commits = Committers(resources, restored, self.wings)
         self.attempts = Attempts(self.number, self.tasks)
         self._starting = threading.Lock()
         """A call that comes late must not admit its run in the place of a later one."""
@@ -109,10 +98,7 @@ class Epoch:
         for service in (
             self._open_tasks,
             self._commits,
-            self.publisher,
-            self.standbys,
-            self.side_inputs,
-            self.tables,
+            *self.wings,
             self.attempts,
         ):
             self.services.add(service)
@@ -129,11 +115,6 @@ class Epoch:
     def wants_commit(self) -> bool:
         """True if a backend waits for a commit although nothing may have changed."""
         return self._commits.wants_commit
-
-    @property
-    def side_failure(self) -> EpochFailure | None:
-        failure = self.side_inputs.failure
-        return None if failure is None else EpochFailure(self.number, failure)
 
     def metrics(self) -> Snapshot:
         own = self._resources.metrics.snapshot(), self._resources.standby_metrics.snapshot()
@@ -166,7 +147,6 @@ class Epoch:
             instance.end(request.batch.number, request.tokens[task])
 
     def snapshot(self, request: TakeSnapshot) -> None:
-        self.side_inputs.standbys.begin()
         self._commits.snapshot(CheckpointId.parse(request.checkpoint_id), last=request.last)
 
     def upload(self, request: UploadSnapshot) -> UploadResult:

@@ -12,14 +12,11 @@ from pathlib import Path
 from penstock.batch.batch import Due
 from penstock.checkpoint.id import CheckpointId
 from penstock.container.epoch.marks import TaskMarks
+from penstock.container.shared.part import ContainerParts
 from penstock.container.shared.resources import EpochResources
 from penstock.errors import CorruptError, IncompatibleError, PenstockError, RetryableError
-from penstock.os_errors import explained
-from penstock.outbox.task import Outbox
 from penstock.parallel import each
-from penstock.runtime.side_stores import NO_SIDE_STORES, SideStores
 from penstock.runtime.stage.task_instance import TaskInstance
-from penstock.side.plan import BACKUP
 from penstock.state.backends.base import RestoreProgress, TaskBackupManager
 from penstock.state.backends.registry import backend_factory
 from penstock.state.engines.engine import Engine
@@ -80,9 +77,9 @@ class _OpenStore:
 class Restorer:
     """Restores the tasks of one container, once."""
 
-    def __init__(self, resources: EpochResources, request: OpenEpoch, side: SideStores = NO_SIDE_STORES) -> None:
+    def __init__(self, resources: EpochResources, request: OpenEpoch, wings: ContainerParts) -> None:
         self._resources = resources
-        self._side = side
+        self._wings = wings
         self._config = resources.package.config
         self._folders = resources.folders
         self._request = request
@@ -145,20 +142,12 @@ class Restorer:
             marks.committed(self._checkpoint_id, covered, self._resources.target)
         package = self._resources.package
         metrics, last_ended = self._resources.metrics.of_task(task), self._request.last_ended
-        outbox = self._outbox(task)
+        output = self._wings.kept_output(task)
         backups = self._open_backups(task, usable)
         instance = TaskInstance(
-            task, package.topology, package.settings, behind, last_ended, metrics, self._side, outbox
+            task, package.topology, package.settings, behind, last_ended, metrics, self._wings, output
         )
         return RestoredTask(instance, backups, marks, in_place=kept == len(engines) > 0)
-
-    def _outbox(self, task: int) -> Outbox | None:
-        if self._resources.package.topology.outbox is None:
-            return None
-        folder = self._folders.base
-        with explained(f"the outbox of task {task} has no place in {folder}", "job.logged.store.base.dir"):
-            folder.mkdir(parents=True, exist_ok=True)
-        return Outbox.of_container(task, self._resources.tasks, str(folder))
 
     def _behind(self, store: str, engine: Engine) -> Engine:
         """The engine behind a write-behind layer if it needs one: writing a batch to RocksDB takes longer than an End
@@ -257,8 +246,8 @@ class Restorer:
         for store in self._resources.stores:
             for name in self._config.store(store).backup_factories:
                 stores_of.setdefault(name, []).append(store)
-        for store in self._resources.side_backups:
-            stores_of.setdefault(BACKUP, []).append(store)
+        for store, name in self._wings.backends_of_copied(task).items():
+            stores_of.setdefault(name, []).append(store)
             self._folders.live(store, task)  # removes what an earlier epoch was about to upload
         opened: dict[str, tuple[TaskBackupManager, frozenset[str]]] = {}
         try:

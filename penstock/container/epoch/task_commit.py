@@ -11,19 +11,18 @@ from pathlib import Path
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.container.epoch.marks import Targets, TaskMarks
+from penstock.container.shared.part import CopiedStore
 from penstock.container.shared.store_folders import StoreFolders
 from penstock.errors import ContainerLostError, RetryableError
 from penstock.metrics.registry import MetricsRegistry
 from penstock.os_errors import explained
 from penstock.runtime.stage.task_instance import TaskInstance
-from penstock.side.container.backups import SideSource
-from penstock.side.store.engine import POSITIONS_KEY
 from penstock.state.backends.base import StoreCopy, TaskBackupManager
 from penstock.state.records import Changes
 
 logger = logging.getLogger(__name__)
-_CHANGED: Changes = {POSITIONS_KEY: None}
-"""Any change: backends only need to know that a side store has changed."""
+_CHANGED: Changes = {b"": None}
+"""Any change: backends only need to know that a copied store has changed."""
 
 
 class TaskCommitManager:
@@ -42,15 +41,15 @@ class TaskCommitManager:
         *,
         keep_copies: bool,
         metrics: MetricsRegistry,
-        side: Mapping[str, SideSource] | None = None,
+        copied: Mapping[str, CopiedStore] | None = None,
     ) -> None:
         """`backups`: name → manager and the stores it backs up. `keep_copies`: a copy of the last checkpoint stays on
-        this host. `side`: the side stores that are backed up, which no checkpoint needs."""
+        this host. `copied`: stores that are backed up for wings, and that no checkpoint needs."""
         self._task = task
         self._marks, self._targets = marks, targets
         self._backups = dict(backups)
         self._folders = folders
-        self._side = side or {}
+        self._copied = copied or {}
         self._keep_copies = keep_copies
         self._snapshot_ns, self._upload_ns, self._clean_up_ns = (
             {name: metrics.new_timer(f"backend.{name}", timer) for name in backups}
@@ -75,7 +74,7 @@ class TaskCommitManager:
         changes: dict[str, Changes] = dict(self._task.take_changes(hold=True))
         try:
             self._marks.snapshot(checkpoint_id)
-            changes.update({name: _CHANGED if store.take_change() else {} for name, store in self._side.items()})
+            changes.update({name: _CHANGED if store.take_change() else {} for name, store in self._copied.items()})
             self._wants = {
                 name: frozenset(s for s in stores if manager.wants_copy(s, changed=bool(changes[s]), last=last))
                 for name, (manager, stores) in self._backups.items()
@@ -100,7 +99,7 @@ class TaskCommitManager:
             for store in stores:
                 directory = self._folders.making(store, self._task.task, checkpoint_id)
                 shutil.rmtree(directory, ignore_errors=True)
-                (self._side.get(store) or self._task.engine(store)).copy_to(directory)
+                (self._copied.get(store) or self._task.engine(store)).copy_to(directory)
                 made[store] = self._copy(store, directory)
         except Exception as error:
             self._marks.distrust()

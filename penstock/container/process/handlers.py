@@ -12,28 +12,23 @@ from typing import Any, TypeVar
 
 import psutil
 
-from penstock.api.shipped import read_shipped
 from penstock.container.epoch.container import Container
 from penstock.container.epoch.epoch import Epoch
 from penstock.container.shared.metrics import ChangedRows
 from penstock.metrics.snapshot import Row
+from penstock.shipped import read_shipped
 from penstock.wire.calls import (
     BEAT,
     BEAT_SECONDS,
     BEATS_PER_METRICS,
-    BOOTSTRAP,
     CLEAN_UP,
     CLOSE,
     END,
-    FOLLOW,
-    LOAD_TABLE,
     METRICS_SHARE,
     OPEN,
-    PUBLISH,
     RENEW_PORT,
     SNAPSHOT,
     START_RUN,
-    TABLES,
     UPLOAD,
     WIND_DOWN,
     Call,
@@ -41,18 +36,13 @@ from penstock.wire.calls import (
 from penstock.wire.package import JobPackage
 from penstock.wire.protocol import (
     Beat,
-    Bootstrap,
-    BootstrapState,
     Identity,
     NoArguments,
     OpenEpoch,
     OpenProgress,
-    Publish,
-    PublishProgress,
     RenewedPort,
     RenewPort,
     Request,
-    TableProgress,
     dump,
 )
 
@@ -65,8 +55,18 @@ _PROGRESS_SECONDS = 0.2
 def serve(call: Call[Q, A], container: Container, body: bytes) -> Generator[bytes, None, None]:
     """Answer a call in the container. Raises CorruptError if it is malformed, and what the handler raises."""
     identity, request = call.parse(body)
-    for answer in HANDLERS[call.name](container, identity, request):
+    for answer in answers(call, container, identity, request):
         yield dump(answer)
+
+
+def answers(call: Call[Q, A], container: Container, identity: Identity, request: Q) -> Iterator[A]:
+    """The answers to a call of the kernel, or to one of a wing, in its epoch. Raises what the handler raises."""
+    if call.name in HANDLERS:
+        yield from HANDLERS[call.name](container, identity, request)
+        return
+    for answer in container.epoch(identity).wings.answer(call.name, request):
+        yield answer
+        container.epoch(identity)  # which may have been left
 
 
 def _in_epoch(method_of: Callable[[Epoch], Callable[[Q], A]]) -> Handler[Q, A]:
@@ -100,29 +100,6 @@ def _open(container: Container, identity: Identity, request: OpenEpoch) -> Itera
         raise failure[0]
     (epoch,) = opened
     yield OpenProgress(restored + _drained(progress), epoch.notes, epoch.next_due, epoch.in_place)
-
-
-def _bootstrap(container: Container, identity: Identity, request: Bootstrap) -> Iterator[BootstrapState]:
-    """Answers with the progress of the side inputs until they have caught up or failed."""
-    while True:
-        side = container.epoch(identity).side_inputs
-        ended = side.await_caught_up(_PROGRESS_SECONDS)
-        yield BootstrapState(*side.progress(), side.failure)
-        if ended:
-            return
-
-
-def _tables(container: Container, identity: Identity, request: NoArguments) -> Iterator[list[TableProgress]]:
-    yield container.epoch(identity).tables.progress()
-
-
-def _publish(container: Container, identity: Identity, request: Publish) -> Iterator[PublishProgress]:
-    """Answers with the progress of the publication until it is complete."""
-    publication = container.epoch(identity).publisher.publish(request)
-    while not publication.await_end(_PROGRESS_SECONDS):
-        container.epoch(identity)  # which may have been left
-        yield publication.progress()
-    yield publication.progress()
 
 
 def _drained(queue: SimpleQueue[int]) -> int:
@@ -178,16 +155,11 @@ HANDLERS: dict[str, Handler[Any, Any]] = {
     call.name: handler
     for call, handler in (
         (OPEN, _open),
-        (BOOTSTRAP, _bootstrap),
         (START_RUN, _in_epoch(lambda epoch: epoch.start_run)),
         (END, _in_epoch(lambda epoch: epoch.end)),
         (SNAPSHOT, _in_epoch(lambda epoch: epoch.snapshot)),
         (UPLOAD, _in_epoch(lambda epoch: epoch.upload)),
-        (LOAD_TABLE, _in_epoch(lambda epoch: epoch.tables.load)),
-        (TABLES, _tables),
         (CLEAN_UP, _in_epoch(lambda epoch: epoch.clean_up)),
-        (PUBLISH, _publish),
-        (FOLLOW, _in_epoch(lambda epoch: epoch.standbys.follow)),
         (WIND_DOWN, _in_epoch(lambda epoch: epoch.wind_down)),
         (CLOSE, _close),
         (BEAT, _beat),

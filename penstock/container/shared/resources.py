@@ -20,7 +20,6 @@ from penstock.job.paths import JobPaths
 from penstock.objects.metered import MeteredObjectStore
 from penstock.objects.open import open_job_root
 from penstock.objects.store import ObjectStore
-from penstock.side.plan import backed_up_side_stores
 from penstock.state.backends.base import BackendContext
 from penstock.state.backends.pools import BackendPools
 from penstock.state.backends.roots import BackendRoots
@@ -56,7 +55,6 @@ class EpochResources:
         self.tasks = tasks
         graph, base = package.topology.graph, stores_directory(config, package.job_uid)
         self.stores = tuple(spec.name for spec in graph.written_stores)
-        self.side_backups = backed_up_side_stores(graph, config)
         self.metrics = EpochMetrics()
         self.standby_metrics = EpochMetrics("Standby")
         self.kept_stores = kept_stores or KeptStores(container)

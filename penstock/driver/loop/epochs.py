@@ -7,7 +7,7 @@ log, an epoch begins with the choice of the start plan; every later one with the
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.checkpoint.origin import Origin
@@ -17,11 +17,12 @@ from penstock.driver.context import RunContext
 from penstock.driver.feed.boundary import Boundary
 from penstock.driver.guards.failures import Failures
 from penstock.driver.loop.commits import Commits
+from penstock.driver.part import DriverPart
 from penstock.errors import ContainerLostError, CorruptError, PenstockError, RetryableError
 from penstock.runtime.stage.outcome import earliest
 from penstock.wire.calls import WIND_DOWN
 from penstock.wire.ports import EpochOpening
-from penstock.wire.protocol import Markers, WindDown
+from penstock.wire.protocol import WindDown
 
 logger = logging.getLogger(__name__)
 
@@ -34,14 +35,11 @@ class Epochs:
         run: RunContext,
         commits: Commits,
         failures: Failures,
-        follow: Callable[[int, str, Markers], None],
-        entering: Sequence[Callable[[int], None]],
+        wings: Sequence[DriverPart],
     ) -> None:
         """
         Args:
-            follow: called with the epoch and the checkpoint that every task was restored from.
-            entering: called with an epoch that is open, in this order, before its first batch. They may wait, and raise
-                what ends the epoch.
+            wings: the parts of wings in the run.
         """
         self._job = job = run.job
         self._fleet = run.fleet
@@ -50,8 +48,7 @@ class Epochs:
         self._failures = failures
         self._board = run.board
         self._stop = run.stop.immediate
-        self._follow = follow
-        self._entering = entering
+        self._wings = wings
         self.claim: Claim = job.claim
         self._started = False
         """True once the run's start checkpoint is in the log, and the startpoints that it took are deleted."""
@@ -105,8 +102,8 @@ class Epochs:
                 if own is not None:
                     self._board.update(last_checkpoint=str(own.id))
                 boundary = self._open(origin, boundary)
-                for step in self._entering:
-                    step(self.claim.epoch)
+                for part in self._wings:
+                    part.enter(self.claim.epoch)
                 if not self._started:
                     self._write_start(boundary, written=own is not None)
                 break
@@ -130,7 +127,7 @@ class Epochs:
         start = self._job.start
         record, times = start.restore_from, start.times
         if record is None:
-            return Boundary(start.positions, intermediate=self._job.intermediate)
+            return Boundary(start.positions, intermediate=self._job.plan.intermediate)
         return Boundary(
             start.positions,
             record.batch,
@@ -138,7 +135,7 @@ class Epochs:
             times.event_times,
             times.watermarks,
             times.ended_inputs,
-            intermediate=self._job.intermediate,
+            intermediate=self._job.plan.intermediate,
             lost={} if start.clears_state else record.lost,
             offered=start.offered,
             moved=start.moved,
@@ -149,7 +146,7 @@ class Epochs:
         """Fence the outputs, wait until nothing of the old epoch runs, and restore every task. Returns the boundary
         with the timers that are due in the stores."""
         job, epoch = self._job, self.claim.epoch
-        job.check_keepers(self._job.log.known().owed)
+        job.before_fences()
         self._fleet.drop_lost()  # first: one that stands still may have an output's file locked
         job.fence_outputs(epoch)
         job.admins.prepare(epoch)
@@ -166,19 +163,20 @@ class Epochs:
                     lambda done: self._board.update(restored_bytes=done),
                 )
         except CorruptError as error:
-            if origin.record is not None and not origin.cleared and (other := job.other_markers(origin.record)):
-                raise CorruptError(f"{error}{other}") from error
+            if elsewhere := job.plan.markers_elsewhere(origin):
+                raise CorruptError(f"{error}{elsewhere}") from error
             raise
         if silent := set(range(job.settings.tasks)) - next_due.keys():
             raise ContainerLostError(f"no container has said what waits in the stores of tasks {sorted(silent)}")
         job.remove_probe(epoch)
         if opening.checkpoint_id is not None and opening.markers:
-            self._follow(epoch, opening.checkpoint_id, opening.markers)
+            for part in self._wings:
+                part.restored(epoch, opening.checkpoint_id, opening.markers)
         return replace(boundary, next_due=earliest(next_due.values()))
 
     def _opening(self, origin: Origin, boundary: Boundary) -> EpochOpening:
         checkpoint_id = None if origin.record is None else str(origin.record.id)
-        markers = self._job.markers_of(origin)
+        markers = self._job.plan.markers_of(origin)
         return EpochOpening(self.claim.epoch, boundary.batch, checkpoint_id, markers, origin.restored)
 
     def _write_start(self, boundary: Boundary, *, written: bool) -> None:

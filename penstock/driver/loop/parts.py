@@ -1,20 +1,11 @@
-"""Puts the parts of a run together.
-
-This is the table of wings in the driver: no other module of it imports the driver part of a wing. The loop itself
-knows two of them, because they decide what it does next: the drain and the versions of pushed tables. The others take
-part in an epoch's start or in a commit, as callbacks or behind a protocol.
-"""
+"""Puts the parts of a run together. The parts of wings are found by name: no module of the driver knows one."""
 
 from __future__ import annotations
 
-from functools import partial
+from typing import TypeVar
 
 from penstock.batch.input_order import InputOrder
 from penstock.batch.pace import BatchBounds
-from penstock.drain.driver.drain import Drain
-from penstock.drain.driver.report import DrainReport
-from penstock.drain.driver.tally import DrainTally
-from penstock.drain.shown import drain_board
 from penstock.driver.commit.collection import Collection
 from penstock.driver.commit.commit import CommitCoordinator
 from penstock.driver.commit.record import Recorder
@@ -29,30 +20,22 @@ from penstock.driver.loop.batch_runs import BatchRuns
 from penstock.driver.loop.commits import Commits
 from penstock.driver.loop.epochs import Epochs
 from penstock.driver.loop.reporter import ProgressReporter
+from penstock.driver.part import DriverPart, driver_parts
 from penstock.driver.show.loss_report import LossReport
 from penstock.driver.show.positions import shown_positions
 from penstock.driver.show.run_state import lags_of, run_state
-from penstock.outbox.driver.garbage import OutboxGarbage
-from penstock.outbox.driver.publishing import Publishing
-from penstock.side.driver.bootstrap import SideTroubles, catch_up_side_inputs
-from penstock.standby.driver.followers import follow, standby_facts
-from penstock.start.prepare import PreparedJob
-from penstock.start.streams.owed import Debts
-from penstock.tables.driver.run import Tables
-from penstock.wire.ports import PublishedTables
+from penstock.start.job import ClaimedJob
+
+P = TypeVar("P", bound=DriverPart)
 
 
 class RunParts:
     """The parts of one run, for its loop."""
 
-    def __init__(
-        self, run: RunContext, published: PublishedTables, feed: Feed | None = None, debts: Debts | None = None
-    ) -> None:
+    def __init__(self, run: RunContext, feed: Feed | None = None) -> None:
         """
         Args:
-            published: the versions of the job's pushed tables.
             feed: chooses the batches; by default it reads the job's inputs.
-            debts: the output that is to be published.
         """
         self.run = run
         job, fleet, board, clock = run.job, run.fleet, run.board, run.clock
@@ -60,43 +43,30 @@ class RunParts:
         self.feed = feed or offset_feed(job, watch)
         self.failures = Failures(run)
         self.gate = LeaseGate(run.keeper, job.config.job.lease_ms, clock)
-        debts = debts or Debts(job.log, job.uid, job.paths)
-        publishing, follows = Publishing(run, debts), partial(follow, run)
-        self.side_troubles = SideTroubles(job.streams.named)
-        self.tables = Tables(run, published)
-        report = DrainReport(
-            job.claim.run_id, DrainTally(job.topology), drain_board(job.objects, job.paths), board, clock
-        )
-        poll_ms, known = job.config.job.drain_poll_ms, {op.state_id: op.id for op in job.topology.graph.operators}
-        self.drain = Drain(job.drains, job.claim.run_id, poll_ms, run.stop, board, report, known)
+        self.wings = driver_parts(run)
         recorder = Recorder(
             job.log,
-            job.layout,
+            job.plan.layout,
             job.settings.tasks,
             job.config.task,
-            job.intermediate_layout,
-            job.recorded_identities,
-            owed=debts.now,
-            publisher=job.publisher,
+            job.plan.intermediate_layout,
+            job.plan.recorded_identities,
             state_ids=job.topology.graph.state_ids(),
         )
-        garbage = OutboxGarbage(job.objects, job.paths, job.log)
         coordinator = CommitCoordinator(
             recorder,
             fleet,
             [
-                Collection(job.log, job.admins, garbage, Truncation(job.streams, job.writer)),
+                Collection(job.log, job.admins, self.wings, Truncation(job.streams, job.writer)),
                 *shown_positions(job.config.task.commit_group, job.streams),
             ],
             run.runner.cancel,
             clock,
-            publishing=publishing,
-            follow=follows,
+            wings=self.wings,
             confirm=watch.confirm,
         )
         self.commits = Commits(run, coordinator, self.gate, self.failures)
-        entering = (partial(catch_up_side_inputs, run), self.tables.enter, publishing.settle)
-        self.epochs = Epochs(run, self.commits, self.failures, follows, entering)
+        self.epochs = Epochs(run, self.commits, self.failures, self.wings)
         self.runs = BatchRuns(run, self.commits, self.failures)
         self.reporter = ProgressReporter(run, self.feed, self.commits)
         self.losses = LossReport(board.metrics, lambda stream: job.streams.systems[stream.system].dense_offsets)
@@ -106,23 +76,28 @@ class RunParts:
             board.facts(), lags_of(board.positions, board.ends, job.streams.systems)
         )
         board.processed = fleet.processed_messages
-        board.standbys = lambda: standby_facts(fleet.standby_states())
         board.waits_for = lambda: run.runner.waits_for() or fleet.waits_for()
 
+    def of(self, kind: type[P]) -> P:
+        """A wing's part of this class."""
+        return next(part for part in self.wings if isinstance(part, kind))
 
-def input_watch(job: PreparedJob, next_start: NextStart | None = None) -> InputWatch:
+
+def input_watch(job: ClaimedJob, next_start: NextStart | None = None) -> InputWatch:
     """Checks that the streams of the job are those that it was prepared with."""
     partitions = {at.ssp for at in job.start.positions}
-    return InputWatch(job.streams, job.identities, partitions, job.settings.output_partitions, job.clock, next_start)
+    return InputWatch(
+        job.streams, job.plan.identities, partitions, job.settings.output_partitions, job.clock, next_start
+    )
 
 
 def _next_start(run: RunContext) -> NextStart | None:
-    if run.check_next is None or run.job.until is not None:
+    if run.check_next is None or run.job.plan.until is not None:
         return None
     return NextStart(run.check_next, run.stop.begin_again)
 
 
-def offset_feed(job: PreparedJob, watch: InputWatch) -> OffsetFeed:
+def offset_feed(job: ClaimedJob, watch: InputWatch) -> OffsetFeed:
     """The feed that `job.batch.*` describes."""
     settings = job.config.job
     bounds = BatchBounds(settings.batch_max_messages, settings.batch_max_bytes, settings.batch_target_ms)
@@ -131,10 +106,10 @@ def offset_feed(job: PreparedJob, watch: InputWatch) -> OffsetFeed:
         job.topology.graph,
         bounds,
         BatchRhythm.of(settings),
-        job.until,
+        job.plan.until,
         job.clock,
         EventTime.of(job.topology.graph, job.config),
-        close=job.close,
-        skipped=frozenset(stream for stream in job.inputs if job.config.stream(stream).skips_lost),
-        order=InputOrder.of(job.inputs, job.config),
+        close=job.plan.close,
+        skipped=frozenset(stream for stream in job.plan.inputs if job.config.stream(stream).skips_lost),
+        order=InputOrder.of(job.plan.inputs, job.config),
     )

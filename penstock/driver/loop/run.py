@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing, suppress
+from typing import Any
 
 from penstock.checkpoint.log import CheckpointLog
 from penstock.config.model import JobConfig
@@ -26,11 +27,9 @@ from penstock.job.shown_failure import LastWords, failure_board
 from penstock.job.stop_request import StopRequests, StopRequestWatch
 from penstock.objects.open import open_job_root
 from penstock.start.facts import StartRequest
-from penstock.start.prepare import PreparedJob, prepare
+from penstock.start.job import ClaimedJob
+from penstock.start.prepare import prepare
 from penstock.start.streams.job_streams import JobStreams
-from penstock.start.streams.owed import Debts
-from penstock.tables.driver.builds import TableBuilds
-from penstock.tables.versions.build import TableBuilder
 from penstock.wire.ports import BatchRunner, Fleet
 
 logger = logging.getLogger(__name__)
@@ -79,7 +78,7 @@ class Run:
         owner = self.log.known().owner
         return 0 if owner is None else owner.epoch
 
-    def prepare(self, graph: ApplicationGraph, streams: JobStreams, request: StartRequest) -> PreparedJob:
+    def prepare(self, graph: ApplicationGraph, streams: JobStreams, request: StartRequest) -> ClaimedJob:
         """See `prepare`."""
         job = prepare(graph, self.config, self.objects, streams, self.log, request)
         self._undo.callback(job.admins.close)
@@ -90,20 +89,21 @@ class Run:
         self,
         fleet: Fleet,
         runner: BatchRunner,
-        builder: TableBuilder,
+        tools: Mapping[str, Any],
         feed: Feed | None = None,
-        debts: Debts | None = None,
         check_next: Callable[[], object] | None = None,
     ) -> RunLoop:
-        """Make the run's loop. Containers and batches are the run's from here on: they end with it."""
-        context = RunContext(self.job, self._keeper, fleet, runner, self.stop, self.board, check_next)
-        tables = TableBuilds(self.job, builder)
-        loop = RunLoop(RunParts(context, tables, feed, debts))
-        tables.needed = loop.parts.tables.needed
-        exports = MetricsExports(self.job, self.run_id, self.board, self._keeper.lease.may_start_batch, self.token)
+        """Make the run's loop. Containers and batches are the run's from here on: they end with it. `tools`: see
+        `RunContext.tools`."""
+        context = RunContext(self.job, self._keeper, fleet, runner, self.stop, self.board, check_next, tools)
+        loop = RunLoop(RunParts(context, feed))
+        shown = [each for part in loop.parts.wings for each in part.shown()]
+        exports = MetricsExports(
+            self.job, self.run_id, self.board, self._keeper.lease.may_start_batch, self.token, shown
+        )
         self.prometheus_port = exports.prometheus_port
         self._undo.callback(exports.close)  # after the last metrics have come
-        for close in (fleet.close, tables.close, loop.close, runner.close):
+        for close in (fleet.close, loop.close, runner.close):
             self._undo.callback(close)
         return loop
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.errors import PenstockError
 from penstock.system.base import System, SystemAdmin
-from penstock.system.spark import QUERY_SYSTEM
+from penstock.system.contract.names import QUERY_SYSTEM
 
 logger = logging.getLogger(__name__)
 

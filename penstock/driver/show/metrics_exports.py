@@ -6,7 +6,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -15,22 +15,19 @@ from typing import TypeVar
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.batch.positions import Positions, TaskSsp
 from penstock.config.settings import JobSettings
-from penstock.drain.progress import DrainProgress
-from penstock.drain.shown import drain_board
 from penstock.driver.show.end_watch import EndWatch
 from penstock.driver.show.graph import graph_of
 from penstock.driver.show.progress import ProgressBoard, now_ms
 from penstock.errors import PenstockError
 from penstock.http_hosts import is_loopback
-from penstock.job.board import Board
+from penstock.job.board import Board, Shown
 from penstock.job.shown_graph import graph_board
 from penstock.job.shown_metrics import MetricsBoard, ShownRun
 from penstock.job.shown_outage import RunOutage, outage_board
 from penstock.job.shown_phase import RunPhase, phase_board
 from penstock.metrics.samza import Origin, samza_messages
 from penstock.metrics.snapshot import Snapshot
-from penstock.standby.shown import RunStandbys, standby_board
-from penstock.start.prepare import PreparedJob
+from penstock.start.job import ClaimedJob
 from penstock.system.base import System
 from penstock.system.partitioner import partition_of
 from penstock.system.registry import open_system
@@ -48,12 +45,18 @@ class MetricsExports:
     """All exports of a run's metrics, from its start to its end. A failure is logged, and never ends the run."""
 
     def __init__(
-        self, job: PreparedJob, run_id: str, board: ProgressBoard, owns_job: Callable[[], bool], driver: str = ""
+        self,
+        job: ClaimedJob,
+        run_id: str,
+        board: ProgressBoard,
+        owns_job: Callable[[], bool],
+        driver: str = "",
+        shown: Sequence[Shown] = (),
     ) -> None:
         """Begin. The board's replay continues from where the last run ended.
 
         Exports write to the job's folder only while `owns_job` holds: a driver that lost its job to another one leaves
-        that one's metrics alone. `driver` is the token of the driver's lease.
+        that one's metrics alone. `driver` is the token of the driver's lease. `shown` are the documents of wings.
 
         Raises:
             ConfigError: the endpoint's address cannot be listened on.
@@ -78,8 +81,8 @@ class MetricsExports:
                 undo.callback(endpoint.close)
             metrics = MetricsBoard(job.objects, job.paths)
             board.replay.continues(_reached(metrics))
-            undo.callback(ExportThread(*_board_exports(job, run_id, board, metrics, owns_job, driver)).close)
-            ends = EndWatch(job.inputs, job.streams.systems, board.note_ends)
+            undo.callback(ExportThread(*_board_exports(job, run_id, board, metrics, owns_job, driver, shown)).close)
+            ends = EndWatch(job.plan.inputs, job.streams.systems, board.note_ends)
             undo.callback(ends.close)
             undo.callback(ExportThread(Export("about what is unread", SHOW_SECONDS, ends.look)).close)
             undo.callback(ends.stop)
@@ -98,12 +101,13 @@ class MetricsExports:
 
 
 def _board_exports(
-    job: PreparedJob,
+    job: ClaimedJob,
     run_id: str,
     board: ProgressBoard,
     metrics: MetricsBoard,
     owns_job: Callable[[], bool],
     driver: str,
+    shown: Sequence[Shown],
 ) -> list[Export]:
     objects, paths = job.objects, job.paths
 
@@ -114,15 +118,8 @@ def _board_exports(
             run = ShownRun(run_id, now_ms(), metrics_now, _plain(reached), driver, _plain(now_at), work)
             metrics.put(run)
 
-    def drain() -> DrainProgress | None:
-        now = board.drain_now()
-        return None if now is None or now.phase == "drained" else now
-
     def outage() -> RunOutage:
         return RunOutage(run_id, board.outage)
-
-    def standbys() -> RunStandbys:
-        return RunStandbys(run_id, board.standbys())
 
     def phase() -> RunPhase:
         return RunPhase(run_id, board.phase, board.phase_since_ms, driver, _progress(board))
@@ -134,16 +131,15 @@ def _board_exports(
         Export("about the graph", SHOW_CHANGES_SECONDS, put_graph),
         Export("about the phase", SHOW_CHANGES_SECONDS, put_phase),
         Export("to the job's folder", SHOW_SECONDS, put_metrics),
-        Export("about the drain", SHOW_CHANGES_SECONDS, put_changes(drain_board(objects, paths), drain, owns_job)),
         Export(
             "about what the run waits for",
             SHOW_CHANGES_SECONDS,
             put_changes(outage_board(objects, paths), outage, owns_job, RunOutage(run_id, None)),
         ),
     ]
-    if job.config.job.standbys:
-        put_standbys = put_changes(standby_board(objects, paths), standbys, owns_job)
-        exports.append(Export("about the standbys", SHOW_CHANGES_SECONDS, put_standbys))
+    for each in shown:
+        put = put_changes(each.board, each.document, owns_job, each.before)
+        exports.append(Export(each.about, SHOW_CHANGES_SECONDS, put))
     return exports
 
 
@@ -154,7 +150,7 @@ def _plain(positions: Positions) -> dict[tuple[int, SystemStreamPartition], int]
 def _progress(board: ProgressBoard) -> str:
     if board.phase == "restoring":
         return size_text(board.restored_bytes)
-    shown = {"bootstrapping": board.bootstrap, "publishing": board.publishing}.get(board.phase)
+    shown = board.told(board.phase_of)
     return "" if shown is None else str(shown)
 
 

@@ -6,13 +6,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.batch.positions import Positions
-from penstock.drain.progress import DrainProgress
 from penstock.driver.show.metrics import JobMetrics
 from penstock.driver.show.replay import Replay
 from penstock.driver.show.run_state import RunFacts, Uncommitted
@@ -21,7 +20,6 @@ from penstock.driver.show.work import work_of
 from penstock.job.shown_outage import Outage
 from penstock.job.shown_work import RunWork
 from penstock.notebook import facts_html, table_html
-from penstock.standby.shown import StandbyFacts
 from penstock.system.contract.definition import System
 from penstock.wire.protocol import Beat
 from penstock.wording import counted, duration_text, lag_text
@@ -51,34 +49,6 @@ class SourceProgress:
     unread ones of the slowest. Offsets are subtracted, so gaps count as messages."""
     lag_unit: str = "message"
     """The unit of `lag`: `file` for a folder. The number of a file's rows is known when it is read."""
-
-
-@dataclass(frozen=True, slots=True)
-class TableStatus:
-    """The version of a pushed table that is in use, and the progress of another."""
-
-    table: str
-    in_use: int | None
-    """None before the first version is loaded."""
-    loading: int | None = None
-    done_bytes: int = 0
-    total_bytes: int = 0
-    failure: str = ""
-    """The reason why the version was not loaded; it is tried again."""
-    note: str = ""
-    """A further note, for example that a version was refused."""
-
-    @property
-    def percent(self) -> int:
-        return 100 * self.done_bytes // self.total_bytes if self.total_bytes else 0
-
-    def __str__(self) -> str:
-        found = "no version yet" if self.in_use is None else f"version {self.in_use}"
-        if self.loading is not None:
-            share = f" ({self.percent} %)" if self.total_bytes else ""
-            failed = f", which failed and is tried again: {self.failure}" if self.failure else ""
-            found = f"{found}, loading version {self.loading}{share}{failed}"
-        return f"{found}; {self.note}" if self.note else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,45 +158,6 @@ class BatchProgress:
         return ", ".join([f"batch {self.batch} of {counted(self.messages, 'message')}", *(done or ["0 processed"])])
 
 
-@dataclass(frozen=True, slots=True)
-class BootstrapProgress:
-    """The catching up of side inputs, in all containers together."""
-
-    stores: Mapping[str, tuple[int, int]]
-    """Store → the messages that were read, and those that are to be read in all."""
-    done: int
-    total: int
-    left_s: float | None = None
-    """The estimated rest, in seconds; None while it is not known."""
-
-    def __str__(self) -> str:
-        if not self.total:
-            return "looking at what the side inputs hold"
-        left = "" if self.left_s is None else f", about {self.left_s:,.0f} s left"
-        return f"{self.done:,} of {counted(self.total, 'message')}{left}"
-
-
-@dataclass(frozen=True, slots=True)
-class PublishingProgress:
-    """The publication of exactly-once output that checkpoints have and readers do not see yet."""
-
-    messages: int
-    done: int
-    outputs: tuple[str, ...]
-    began: float
-    """On the run's monotonic clock, in seconds."""
-    waits_for: str = ""
-    """The reason why it does not go on, in words; empty if there is none."""
-
-    @property
-    def left(self) -> int:
-        return self.messages - self.done
-
-    def __str__(self) -> str:
-        waits = f", waits for {self.waits_for}" if self.waits_for else ""
-        return f"{self.done:,} of {counted(self.messages, 'message')} to {', '.join(self.outputs)}{waits}"
-
-
 def now_ms() -> int:
     """The wall clock, in epoch milliseconds."""
     return time.time_ns() // 1_000_000
@@ -255,14 +186,8 @@ class ProgressBoard:
     ends: dict[SystemStreamPartition, int] = field(default_factory=dict)
     """The next offset that each input partition assigns, as far as it is known."""
     drained: bool = False
-    drain: DrainProgress | None = None
-    """The drain of the run as of the last batch that ended; None if it does not drain."""
-    bootstrap: BootstrapProgress | None = None
-    """None unless side inputs are being caught up."""
     waits_for: Callable[[], str] = lambda: ""
     """The reason why the running batch does not end, in words; empty if it is not known."""
-    publishing: PublishingProgress | None = None
-    """The publication that is under way; None if readers see all output of the last checkpoint."""
     outage: Outage | None = None
     """The system that the run waits for; None if it waits for none."""
     remaining: int | None = None
@@ -272,9 +197,10 @@ class ProgressBoard:
     """The number and messages of the batch that runs."""
     processed: Callable[[int], Mapping[int, int]] = lambda _: {}
     """For a batch: stage with state → messages processed, as of the containers' last beats."""
-    tables: tuple[TableStatus, ...] = ()
-    standbys: Callable[[], tuple[StandbyFacts, ...]] = lambda: ()
-    """As of the containers' last beats."""
+    wings: Mapping[str, Any] = field(default_factory=dict)
+    """What each wing tells of its present work, by wing: a value, or a function that returns one."""
+    phase_of: str = ""
+    """The wing that the phase waits for; empty: the kernel's."""
     beats: Callable[[], Sequence[Beat]] = lambda: ()
     """The last beats of all containers."""
     metrics: JobMetrics = field(default_factory=JobMetrics)
@@ -289,6 +215,25 @@ class ProgressBoard:
             for name, value in values.items():
                 setattr(self, name, value)
             self.changed.notify_all()
+
+    def tell(self, wing: str, work: Any) -> None:
+        """Set what a wing tells of its present work; None: it tells nothing."""
+        self.update(wings={**self.wings, wing: work})
+
+    def told(self, wing: str) -> Any:
+        """What a wing tells at this moment; None if it tells nothing."""
+        found = self.wings.get(wing)
+        return found() if callable(found) else found
+
+    @contextmanager
+    def during(self, phase: str, wing: str) -> Iterator[None]:
+        """A phase in which the run waits for a wing; afterwards it is in the one before again."""
+        before = self.phase
+        self.update(phase=phase, phase_of=wing)
+        try:
+            yield
+        finally:
+            self.update(phase=before, phase_of="")
 
     def note_ends(self, ends: Mapping[SystemStreamPartition, int]) -> None:
         """Note the ends of inputs. One that is known is never replaced by an earlier one, from whoever looked first."""
@@ -314,11 +259,6 @@ class ProgressBoard:
     def work_now(self) -> RunWork:
         """The running batch by stage and task, and the keys with the most messages, as of the last beats."""
         return work_of(self.beats(), self.running, self.batch_since_ms)
-
-    def drain_now(self) -> DrainProgress | None:
-        """The drain of the run, with the reason why it waits at this moment; None if it does not drain."""
-        drain, runs = self.drain, self.running is not None
-        return replace(drain, waits_for=self.waits_for()) if drain is not None and runs else drain
 
     @contextmanager
     def batch(self, number: int, messages: int) -> Iterator[None]:

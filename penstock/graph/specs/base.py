@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias
 
-from penstock.api.callbacks import Callback
 from penstock.api.serdes import Serde
 from penstock.api.ssp import StreamPattern, SystemStream
-from penstock.api.time.order import EventTimeOrder, stores_of
+from penstock.callbacks import Callback
+from penstock.graph.order import EventTimeOrder, stores_of
 
 Use: TypeAlias = frozenset[str] | None
 """Names of columns; None: all of them, because code of the application or a stream gets whole rows."""

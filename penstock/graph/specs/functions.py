@@ -7,10 +7,10 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.api.callbacks import Callback
 from penstock.api.expressions import Expression, Selection
 from penstock.api.serdes import ColumnSerde, Serde
 from penstock.api.ssp import SystemStream
+from penstock.callbacks import Callback
 from penstock.graph.specs.base import OperatorSpec, Use
 
 

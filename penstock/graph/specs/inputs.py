@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from penstock.api.callbacks import Callback, methods
 from penstock.api.ssp import StreamPattern, SystemStream
 from penstock.api.time.watermarks import Ascending, WatermarkPolicy
+from penstock.callbacks import Callback, methods
 from penstock.graph.specs.base import OperatorSpec
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from penstock.api.callbacks import Callback
 from penstock.api.serdes import Serde
 from penstock.api.ssp import SystemStream
 from penstock.api.task import MessageCollector, TaskCoordinator
+from penstock.callbacks import Callback
 from penstock.graph.specs.base import OperatorSpec
 
 SinkFunction: TypeAlias = Callable[[Any, MessageCollector, TaskCoordinator], None]

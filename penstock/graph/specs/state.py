@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.api.callbacks import Callback
-from penstock.api.joins import Join, JoinFunction, JoinSide
 from penstock.api.serdes import Serde
 from penstock.api.time.aggregates import Aggregate
 from penstock.api.time.windows import Aggregates, Window, WindowPane, row_of
+from penstock.callbacks import Callback
 from penstock.graph.aggregation import column_aggregates, columns_of, window_aggregates
+from penstock.graph.joins import Join, JoinFunction, JoinSide
 from penstock.graph.specs.base import OperatorSpec, Use
 
 

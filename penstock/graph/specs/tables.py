@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from penstock.api.callbacks import Callback
 from penstock.api.serdes import ColumnSerde, Serde
 from penstock.api.ssp import SystemStream
+from penstock.callbacks import Callback
 from penstock.graph.specs.base import OperatorSpec
 
 TableJoinKind: TypeAlias = Literal["inner", "left"]

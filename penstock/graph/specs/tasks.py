@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.api.batch_processor import BatchProcessor
-from penstock.api.batch_task import BatchTask
-from penstock.api.callbacks import Callback, maker
 from penstock.api.serdes import ColumnSerde, Serde
 from penstock.api.task import StreamTask
 from penstock.api.time.timers import timers_store
+from penstock.callbacks import Callback, maker
+from penstock.graph.batch_task import BatchTask
 from penstock.graph.specs.base import OperatorSpec
 
 

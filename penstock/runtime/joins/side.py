@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from penstock.api.joins import Join
+from penstock.graph.joins import Join
 
 Row: TypeAlias = tuple[int, bytes | None]
 """A message as it is kept: event time in epoch milliseconds, and the bytes of the value."""

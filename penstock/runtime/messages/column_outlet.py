@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.api.serdes import ColumnSerde
-from penstock.api.serdes.failures import SerdePlace
 from penstock.arrays.sequences import ArrowSequence
+from penstock.graph.serde_failures import SerdePlace
 from penstock.graph.topology import Channel
 from penstock.runtime.context import Page, Position
 from penstock.runtime.messages.columns import Accept, Columns, Raw, encode_column, rows_of

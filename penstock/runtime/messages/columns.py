@@ -21,15 +21,13 @@ from penstock.api.expressions import Expression
 from penstock.api.messages.envelope import IncomingMessageEnvelope
 from penstock.api.messages.headers import UNREADABLE, check_readable
 from penstock.api.serdes import Bytes, ColumnSerde, Serde, not_bytes
-from penstock.api.serdes.failures import Part, SerdePlace
+from penstock.arrays.json_values import shown_row
 from penstock.arrays.sequences import ArrowSequence, NoObjectError
-from penstock.plugins import load
+from penstock.graph.serde_failures import Part, SerdePlace
 from penstock.runtime.context import OperatorFailedError, Page, Position, failure_in
 
 _LONGEST = 2**62
 """Limit of an event time, in milliseconds before or after 1970, so that delays can be added."""
-_SHOWN_ROW = "penstock.columns.json_values:shown_row"
-"""Makes JSON for a reader of a row that has none."""
 _INTEGERS = frozenset({int})
 _SERIALISED = frozenset({bytes, type(None)})
 
@@ -199,7 +197,7 @@ class Entry:
             try:
                 return serde.write(one.array)[0]
             except Exception:  # what has no JSON is no reason to lose the rest, nor to end the run
-                shown: bytes | None = load(_SHOWN_ROW)(one.array)
+                shown: bytes | None = shown_row(one.array)
                 return shown
         return one[0]
 

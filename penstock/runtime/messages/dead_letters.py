@@ -9,10 +9,10 @@ import orjson
 from msgspec import Struct
 
 from penstock.api.messages.headers import Headers
-from penstock.api.messages.unreadable import unreadable_row
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.documents import decode, decoding, text_or_hex
 from penstock.errors import FailedMessage
+from penstock.system.contract.unreadable import unreadable_row
 
 
 @dataclass(frozen=True, slots=True)

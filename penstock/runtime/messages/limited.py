@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.api.messages.headers import headers_size
-from penstock.api.serdes.failures import SerdePlace
 from penstock.errors import ConfigError
+from penstock.graph.serde_failures import SerdePlace
 from penstock.graph.topology import Channel
 from penstock.runtime.context import OperatorFailedError, Position, failure_in
 from penstock.runtime.messages.columns import Push, Raw

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.api.serdes import not_bytes
-from penstock.api.serdes.failures import SerdePlace
+from penstock.graph.serde_failures import SerdePlace
 from penstock.graph.topology import Channel
 from penstock.runtime.context import Page, Position, failure_in
 from penstock.runtime.messages.columns import Accept, Columns, Push, Raw, encode_column

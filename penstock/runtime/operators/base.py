@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import pyarrow as pa
 
 from penstock.api.serdes import Serde
-from penstock.api.serdes.failures import SerdePlace
 from penstock.api.state.store import KeyValueStore
 from penstock.batch.batch import NOTHING_DUE, Batch, Due
+from penstock.graph.serde_failures import SerdePlace
 from penstock.graph.specs import OperatorSpec
 from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.context import Origin, Position

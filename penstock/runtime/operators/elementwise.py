@@ -9,11 +9,11 @@ from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from penstock.api.callbacks import UNSTARTED, unused
 from penstock.api.expressions import Expression
-from penstock.api.serdes.failures import SerdePlace, partition_by_place
-from penstock.api.serdes.key_columns import keys_to_bytes
 from penstock.arrays.sequences import ArrowSequence
+from penstock.callbacks import UNSTARTED, unused
+from penstock.graph.key_columns import keys_to_bytes
+from penstock.graph.serde_failures import SerdePlace, partition_by_place
 from penstock.graph.specs import (
     FilterSpec,
     FlatMapSpec,

@@ -8,10 +8,10 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from penstock.api.joins import JoinSide
 from penstock.api.serdes import Serde
-from penstock.api.serdes.failures import Part, SerdePlace, join_place
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
+from penstock.graph.joins import JoinSide
+from penstock.graph.serde_failures import Part, SerdePlace, join_place
 from penstock.graph.specs import JoinSpec, OperatorSpec
 from penstock.runtime.context import Position, failure_in
 from penstock.runtime.joins import every, newest, waiting

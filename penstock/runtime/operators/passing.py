@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.api.expressions import Expression
-from penstock.api.serdes.failures import SerdePlace, input_place
+from penstock.graph.serde_failures import SerdePlace, input_place
 from penstock.graph.specs import InputSpec, IntermediateSpec, MergeSpec, OperatorSpec, SendToSpec
 from penstock.runtime.messages.columns import Target
 from penstock.runtime.operators.base import Node, Operator, S, StageContext, Watch

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from penstock.api.serdes.versions import DELETED, EARLIEST_MS
 from penstock.batch.batch import NO_WATERMARK, Batch
 from penstock.errors import SerdeError
+from penstock.graph.history import DELETED, EARLIEST_MS
 from penstock.graph.specs import SendToTableSpec
 from penstock.runtime.context import failure_in
 from penstock.runtime.messages.columns import Columns, Target

@@ -16,9 +16,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from penstock.api.serdes.failures import SerdePlace
-from penstock.api.serdes.versions import EARLIEST_MS
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
+from penstock.graph.history import EARLIEST_MS
+from penstock.graph.serde_failures import SerdePlace
 from penstock.graph.specs import OperatorSpec, TemporalJoinSpec
 from penstock.runtime.context import failure_in
 from penstock.runtime.messages.columns import Columns, Raw, Target, encode_column

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from penstock.api.serdes.failures import SerdePlace
 from penstock.api.time.windows import Window
 from penstock.batch.batch import Due
 from penstock.graph.aggregation import window_aggregates
+from penstock.graph.serde_failures import SerdePlace
 from penstock.graph.specs import WindowSpec
 from penstock.plugins import load
 from penstock.runtime.messages.columns import Target

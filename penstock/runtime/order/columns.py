@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.api.serdes import PackedColumns
-from penstock.api.time.order import EventTimeOrder
 from penstock.arrays.byte_arrays import ByteArray, Integers
 from penstock.arrays.entries import Entries, Flags
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
+from penstock.graph.order import EventTimeOrder
 from penstock.runtime.messages.columns import Columns
 from penstock.runtime.messages.groups import AT_ONCE, column_task_store
 from penstock.runtime.operators.base import Firing, Firings, GatheringNode, Node, StageContext

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from penstock.api.messages.headers import unpack_headers
 from penstock.api.serdes import ColumnSerde
-from penstock.api.serdes.failures import Part, SerdePlace
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.api.time.order import EventTimeOrder, OrderedSource
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch
+from penstock.graph.order import EventTimeOrder, OrderedSource
+from penstock.graph.serde_failures import Part, SerdePlace
 from penstock.runtime.context import FiredPage, OperatorFailedError, Origin, failure_in
 from penstock.runtime.messages.columns import Columns, Raw, Target, as_columns, encode_column
 from penstock.runtime.operators.base import NO_TIMELINE, Firing, KeyValue, Node, StageContext, Timeline

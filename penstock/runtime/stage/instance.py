@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, TypeAlias
 
-from penstock.api.state.store import StoreSpec
 from penstock.batch.batch import NOTHING_DUE, Batch, Due, earlier
+from penstock.graph.stores import StoreSpec
 from penstock.graph.topology import DEAD_LETTER_CHANNEL, Topology
 from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.context import Page, Position, SspTable, blaming

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.api.serdes import ColumnSerde
-from penstock.api.serdes.failures import SerdePlace
 from penstock.api.time.windows import SPAN_COLUMNS, Fixed, TimeWindow, Window, WindowPane
 from penstock.api.time.windows import Firing as FiringType
 from penstock.arrays.byte_arrays import ByteArray, Integers
@@ -26,6 +25,7 @@ from penstock.arrays.key_index import KeyIndex
 from penstock.arrays.sequences import ArrowSequence
 from penstock.batch.batch import END_OF_TIME, Batch, Due
 from penstock.graph.aggregation import ColumnAggregates, window_aggregates
+from penstock.graph.serde_failures import SerdePlace
 from penstock.graph.specs import WindowSpec
 from penstock.runtime.messages.columns import NOWHERE, Columns, Entry, Target
 from penstock.runtime.messages.groups import AT_ONCE, Folds, column_task_store, refuse_unfit

@@ -10,12 +10,11 @@ from typing import Any
 import msgspec
 
 from penstock.api.serdes import Json, Serde
-from penstock.api.serdes.exact import exact_bytes, exact_value
-from penstock.api.serdes.failures import SerdePlace
 from penstock.api.time.aggregates import Aggregate, adder
-from penstock.api.time.unstorable import unstorable_states
 from penstock.api.time.windows import Aggregates, Fold, Messages, Window
 from penstock.errors import SerdeError
+from penstock.exact_json import exact_bytes, exact_value
+from penstock.graph.serde_failures import SerdePlace, unstorable_states
 
 
 class Content(ABC):

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from penstock.api.serdes.failures import SerdePlace
 from penstock.api.time.triggers import Trigger
 from penstock.api.time.windows import Firing as FiringType
 from penstock.api.time.windows import Shape, TimeWindow, Window, WindowPane
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
+from penstock.graph.serde_failures import SerdePlace
 from penstock.graph.specs import WindowSpec
 from penstock.runtime.context import Position, failure_in
 from penstock.runtime.messages.columns import Columns, Raw, Target, encode_column

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from penstock.container.shared.resources import EpochResources
@@ -39,15 +39,17 @@ class SideSource:
 class SideBackups:
     """Restores of one container's side stores in one epoch."""
 
-    def __init__(self, resources: EpochResources, request: OpenEpoch) -> None:
+    def __init__(self, resources: EpochResources, request: OpenEpoch, stores: Collection[str]) -> None:
+        """`stores`: those that are backed up."""
         self._resources = resources
+        self._stores = stores
         self._markers: Mapping[str, Mapping[str, Mapping[str, str]]] = request.markers
 
     def fill(self, part: Part) -> Callable[[Path], bool] | None:
         """A callback that fills an empty folder from the backup in the checkpoint, and returns False if it could
         not; None if there is no backup."""
         store, task = part.spec.name, part.task
-        if task is None or store not in self._resources.side_backups:
+        if task is None or store not in self._stores:
             return None
         markers = self._markers.get(str(task), {})
         if store not in markers.get(BACKUP, {}):

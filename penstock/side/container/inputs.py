@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
-from penstock.api.state.side_inputs import SideInputs
 from penstock.batch.batch import Batch
-from penstock.container.shared.resources import EpochResources
-from penstock.container.shared.services import Service
+from penstock.container.shared.part import Answers, ContainerPart, CopiedStore, EpochContext
 from penstock.errors import ContainerLostError
 from penstock.graph.copartitioning import found_by_hash
+from penstock.graph.stores import SideInputs
 from penstock.metrics.snapshot import Snapshot
-from penstock.side.container.backups import SideBackups
+from penstock.side.container.backups import SideBackups, SideSource
 from penstock.side.container.metrics import side_metrics
 from penstock.side.container.standbys import SideStandbys, entries_for
 from penstock.side.fill.entries import Entries
@@ -24,12 +24,14 @@ from penstock.side.fill.group import Group, GroupContext
 from penstock.side.fill.homes import SideHomes, discard
 from penstock.side.fill.parts import Part, groups_of, parts_of, streams_of
 from penstock.side.fill.sources import SideSources
+from penstock.side.plan import BACKUP, backed_up_side_stores
 from penstock.side.store.engine import SideEngine
 from penstock.side.store.folders import OpenedSide
+from penstock.side.wing import BOOTSTRAP, SIDE, Bootstrap, BootstrapState, SideState
 from penstock.state.stores.view import SideView
-from penstock.wire.protocol import OpenEpoch
 
 logger = logging.getLogger(__name__)
+_PROGRESS_SECONDS = 0.2
 
 
 @dataclass(slots=True)
@@ -42,7 +44,7 @@ class _HeldViews:
     engines: frozenset[SideEngine]
 
 
-class SideInputService(Service):
+class SideInputService(ContainerPart):
     """Fills the stores of a container's tasks from their side inputs, and gives attempts views of them.
 
     One lock is held while a piece of a stream is written to all stores that it fills, and while the views of a task
@@ -50,15 +52,22 @@ class SideInputService(Service):
     """
 
     name = "side inputs"
+    backup_backend = BACKUP
 
-    def __init__(self, resources: EpochResources, request: OpenEpoch) -> None:
+    def __init__(self, epoch: EpochContext) -> None:
+        super().__init__(epoch)
+        resources, request = epoch.resources, epoch.request
+        self._resources = resources
         package = resources.package
         config = package.config
-        self._resources = resources
         self._tasks = tuple(request.tasks)
         base, number = resources.folders.base, resources.epoch
-        self._homes = SideHomes(config, base, resources.container, number, package.side_fingerprints)
-        self._homes.fills = SideBackups(resources, request).fill
+        self._homes = SideHomes(config, base, resources.container, number, package.of_start.get(SIDE.name, {}))
+        backed_up = backed_up_side_stores(package.topology.graph, config)
+        self._homes.fills = SideBackups(resources, request, backed_up).fill
+        self._copied = {
+            task: {store: SideSource(partial(self.engine, store, task)) for store in backed_up} for task in self._tasks
+        }
         stores = package.topology.graph.side_stores
         self._all_specs = tuple(spec for spec in stores if isinstance(spec.side, SideInputs))
         """The stores of the whole job. A container without tasks fills none of them."""
@@ -113,6 +122,17 @@ class SideInputService(Service):
         finally:
             self._sources.close()
 
+    # As a part of commits, and of moves of tasks.
+
+    def copied(self, task: int) -> Mapping[str, CopiedStore]:
+        return self._copied[task]
+
+    def snapshot(self) -> None:
+        self.standbys.begin()
+
+    def moves_wait(self) -> str:
+        return "" if self.standbys.is_ready else "filling side stores"
+
     # As the stores that attempts read.
 
     def views(self, task: int, batch: Batch) -> Mapping[str, SideView]:
@@ -150,6 +170,20 @@ class SideInputService(Service):
             return self._engines(task)[store]
 
     # As what the driver asks for.
+
+    def answers(self) -> Mapping[str, Answers]:
+        return {BOOTSTRAP.name: self._bootstrap}
+
+    def state(self) -> SideState | None:
+        state = SideState(self.failure, self.troubles)
+        return None if state == SideState() else state
+
+    def _bootstrap(self, request: Bootstrap) -> Iterator[BootstrapState]:
+        """Answer with the progress of the side inputs until they have caught up or failed."""
+        ended = False
+        while not ended:
+            ended = self.await_caught_up(_PROGRESS_SECONDS)
+            yield BootstrapState(*self.progress(), self.failure)
 
     def await_caught_up(self, timeout_s: float) -> bool:
         """Wait until everything is caught up, or has failed. Returns False if the time was too short."""

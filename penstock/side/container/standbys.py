@@ -6,9 +6,9 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from penstock.api.state.store import StoreSpec
 from penstock.container.shared.resources import EpochResources
 from penstock.graph.copartitioning import found_by_hash
+from penstock.graph.stores import StoreSpec
 from penstock.metrics.registry import MetricsRegistry
 from penstock.side.fill.entries import Entries, entries_of
 from penstock.side.fill.filler import Filler, FillSettings

@@ -11,12 +11,13 @@ from typing import Any, Never
 from penstock.api.messages.envelope import IncomingMessageEnvelope
 from penstock.api.messages.headers import Headers, check_readable
 from penstock.api.serdes import Bytes, Integer, Json, Long, Serde, String, not_bytes
-from penstock.api.serdes.failures import side_input_place, store_place
 from penstock.api.serdes.numbers import OrderedInteger, OrderedLong
 from penstock.api.ssp import SystemStreamPartition
-from penstock.api.state.side_inputs import SideInputs, SideInputsProcessorFactory, SideStream
+from penstock.api.state.side_inputs import SideInputsProcessorFactory
 from penstock.api.state.store import KeyValueStore
 from penstock.errors import ConfigError, Interrupted
+from penstock.graph.serde_failures import side_input_place, store_place
+from penstock.graph.stores import SideInputs, SideStream
 from penstock.metrics.registry import MetricsRegistry
 from penstock.side.fill.parts import Part
 from penstock.side.store.engine import check_key

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.api.state.side_inputs import SideInputs, SideStream
-from penstock.api.state.store import StoreSpec
+from penstock.graph.stores import SideInputs, SideStream, StoreSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,8 @@ from penstock.spark.containers.losses import LOOK_SECONDS, LossWatch
 from penstock.spark.containers.replacing import ReplacementLaunch
 from penstock.spark.session.executors import LOCAL_ID
 from penstock.spark.workers.packages import pickled
-from penstock.standby.driver.followers import moved_to, ready_standbys
 from penstock.wire.address import ContainerAddress, ContainerSpec, Lane
-from penstock.wire.assignment import Assignment, ContainerPlace, Distance, assign, moves_text
+from penstock.wire.assignment import Assignment, ContainerPlace, Distance, assign, moved_to, moves_text
 from penstock.wire.calls import (
     CLOSE,
     CLOSE_SECONDS,
@@ -232,7 +231,7 @@ class ContainerDirectory(Fleet):
         self._warn_of_near_standbys()
 
     def _next_assignment(self, *, everything_ready: bool = False) -> Assignment:
-        ready = self._assignment.standbys if everything_ready else ready_standbys(self.standby_states())
+        ready = self._assignment.standbys if everything_ready else self.ready()
         return assign(self._tasks, self._assignment, self._places(), self._standbys, ready)
 
     def _places(self) -> dict[str, ContainerPlace]:

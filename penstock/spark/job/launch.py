@@ -15,13 +15,16 @@ from typing import Any, Literal, Self, TypeVar
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from penstock import plugins
 from penstock.application.application import Application
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.container.shared.store_folders import stores_directory
-from penstock.drain.utils import write_drain_notification
 from penstock.driver.feed.feed import Feed
 from penstock.driver.feed.stop import StopRequest
+from penstock.driver.handle.job import Job, JobPage
+from penstock.driver.handle.run_view import log_progress
+from penstock.driver.handle.stop_signals import former_handlers, pass_on, stop_on_signals
 from penstock.driver.loop.run import Run, show_refusal
 from penstock.driver.loop.run_loop import RunLoop
 from penstock.errors import ConfigError, NotFoundError, PenstockError, RetryableError
@@ -30,13 +33,8 @@ from penstock.job.paths import JobPaths
 from penstock.job.stop_request import StopRequests
 from penstock.objects.open import open_job_root
 from penstock.retry import Retry, retry
-from penstock.side.plan import with_side_inputs
-from penstock.spark.batches.table_build import SparkTableBuilder
 from penstock.spark.batches.two_ways import runner_for
 from penstock.spark.containers.directory import ContainerDirectory
-from penstock.spark.job.handle import Job
-from penstock.spark.job.run_view import log_progress
-from penstock.spark.job.stop_signals import former_handlers, pass_on, stop_on_signals
 from penstock.spark.session.gateway import hear_signals_of_submit, quiet_py4j, spark_died, stop_context
 from penstock.spark.session.session import (
     check_session,
@@ -47,11 +45,13 @@ from penstock.spark.session.session import (
 )
 from penstock.spark.versions import needs_classic
 from penstock.spark.workers.packages import Shipment
+from penstock.start.check import check_start
 from penstock.start.facts import StartRequest
-from penstock.start.prepare import PreparedJob, check_start
+from penstock.start.job_plan import JobPlan
+from penstock.start.part import complete
 from penstock.start.streams.job_streams import JobStreams
-from penstock.start.streams.owed import Debts
 from penstock.start.streams.patterns import with_matches
+from penstock.wing import wings
 from penstock.wire.address import ContainerSpec
 from penstock.wire.ports import BatchRunner
 
@@ -81,10 +81,9 @@ def run_application(
     request = StartRequest("", from_checkpoint, until == "latest", close, reset_operators)
     with ExitStack() as undo:
         handle: Job | None = None
-        served = None
+        served: JobPage | None = None
         if settings.job.dashboard_port is not None:
-            from penstock.spark.job.dashboard import serve  # only a job that has one pays for it
-
+            serve: Callable[..., JobPage] = plugins.load(plugins.DISPLAYS["dashboard"])  # loaded only if it is shown
             paths = JobPaths(settings.job.name, settings.job.id)
             served = serve(settings, paths, lambda: None if handle is None else handle.live_metrics())
             undo.callback(served.close)
@@ -92,13 +91,11 @@ def run_application(
         first = job.start(request)
         undo.push(first.undo)
         if drain:
-            first.loop.parts.drain.ask_at_start()
+            first.loop.ask_to_drain(at_start=True)
         root, run = first.run.job.paths.root, first.run
-        handle = Job(
-            root, run.run_id, run.board, job.stop, str(log_directory(settings, first.run.paths, first.run.job.uid))
-        )
+        logs = str(log_directory(settings, run.paths, run.job.uid))
+        handle = Job(root, run.run_id, run.board, job.stop, logs, served)
         handle.follow(run.run_id, run.board, first.runner.cancel, run.prometheus_port)
-        handle.dashboard = served
         undo.pop_all()
         handle.start(partial(job.run, handle), job.ask_to_drain)
     log_progress(handle)
@@ -143,10 +140,6 @@ class _StartedRun:
     runner: BatchRunner
     undo: ExitStack
 
-    def ask_to_drain(self) -> None:
-        write_drain_notification(self.run.objects, self.run.job.paths, only_run=self.run.run_id)
-        self.loop.ask_to_drain()
-
 
 class _SparkJob:
     """Starts a job's run, and starts it again whenever its inputs have become others."""
@@ -165,7 +158,7 @@ class _SparkJob:
         with self._changing:
             if self._current is None:
                 raise NotFoundError("the job has ended: there is nothing to drain")
-            self._current.ask_to_drain()
+            self._current.loop.ask_to_drain()
 
     def _start_next(self) -> _StartedRun:
         return self.start(StartRequest(""), again=True)
@@ -176,7 +169,7 @@ class _SparkJob:
         with ExitStack() as undo:
             # Before the lease: a job whose first start names a missing stream leaves nothing behind.
             try:
-                graph = with_matches(with_side_inputs(self._app.graph(), settings), settings)
+                graph = with_matches(complete(self._app.graph(), settings), settings)
                 streams = JobStreams.open(graph, settings)
                 undo.callback(streams.close)
                 streams.group(streams.input_partitions())
@@ -274,23 +267,23 @@ def open_on_spark(
     context: SparkContext,
     runner_of: Callable[..., R],
     feed: Feed | None = None,
-    debts: Debts | None = None,
     check_next: Callable[[], object] | None = None,
 ) -> tuple[RunLoop, R]:
     """Open a prepared run whose containers are on executors and whose batches are Spark jobs. `runner_of` gets the
     arguments of `SparkRunner`."""
     job, stop = run.job, run.stop.immediate
     shipment = Shipment.of(job)
-    spec = container_spec(context, job, shipment)
+    spec = container_spec(context, job.plan, shipment)
     directory = ContainerDirectory(context, job.config, spec, job.settings.tasks, stop)
-    runner = runner_of(context, job, shipment, directory, stop)
-    builder = SparkTableBuilder(context, job.config.job.root, job.config.job.root_keys, job.paths)
-    loop = run.open(directory, runner, builder, feed, debts, check_next)
+    runner = runner_of(context, job.plan, shipment, directory, stop)
+    places = {wing.name: wing.on_host.get("spark") for wing in wings()}
+    tools = {name: partial(plugins.load(place), context) for name, place in places.items() if place}
+    loop = run.open(directory, runner, tools, feed, check_next)
     directory.start(runner.cancel)
     return loop, runner
 
 
-def container_spec(context: SparkContext, job: PreparedJob, shipment: Shipment) -> ContainerSpec:
+def container_spec(context: SparkContext, job: JobPlan, shipment: Shipment) -> ContainerSpec:
     """The spec of a run's containers. Warns if secrets would cross the network in clear, or
     YARN would not count the containers' memory."""
     config, host = job.config, _container_host(context)

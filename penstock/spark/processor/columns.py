@@ -13,13 +13,13 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from penstock.api.batch_task import BatchInfo, BatchTask, BatchTaskContext, Emit, KeyedValue
-from penstock.api.callbacks import check_all, methods, not_started
 from penstock.api.serdes import PackedColumns
 from penstock.arrays.byte_arrays import ByteArray
 from penstock.arrays.entries import Entries, last_rows
-from penstock.columns.given import RowsLike, batch_of, converted
+from penstock.arrays.given import RowsLike, batch_of, converted
+from penstock.callbacks import check_all, methods, not_started
 from penstock.errors import ConfigError
+from penstock.graph.batch_task import BatchInfo, BatchTask, BatchTaskContext, Emit, KeyedValue
 from penstock.spark.processor.declared import DeclaredVariables, ParseSchema, Variable
 from penstock.spark.processor.groups import rows_of
 from penstock.spark.processor.outputs import Chunks, arrow_schema

@@ -18,11 +18,11 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 from pyspark.sql.types import StructType
 
-from penstock.api.callbacks import check_all, methods, not_started
 from penstock.api.serdes import Bytes
-from penstock.api.state.store import OperatorBytes, StoreSpec, TimeToLive
 from penstock.api.time.timers import timers_store
+from penstock.callbacks import check_all, methods, not_started
 from penstock.errors import ConfigError
+from penstock.graph.stores import OperatorBytes, StoreSpec, TimeToLive
 
 Kind: TypeAlias = Literal["value", "list", "map", "columns"]
 TimeMode: TypeAlias = Literal["none", "processingtime", "eventtime"]

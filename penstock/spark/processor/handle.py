@@ -7,9 +7,9 @@ from typing import Any
 
 from pyspark.errors import PySparkRuntimeError
 
-from penstock.api.batch_task import BatchTaskContext
 from penstock.api.time.timers import timers_store
 from penstock.errors import ConfigError
+from penstock.graph.batch_task import BatchTaskContext
 from penstock.spark.processor.declared import DeclaredVariables, DeclaringHandle, TimeMode, Variable, deleted_variable
 from penstock.spark.processor.timers import ProcessorTimers
 from penstock.spark.processor.values.lists import StoredLists

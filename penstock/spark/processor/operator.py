@@ -6,9 +6,9 @@ from functools import partial
 from typing import Any
 
 from penstock.api.serdes import Bytes
-from penstock.api.state.store import StoreSpec
 from penstock.application.message_stream import MessageStream
 from penstock.graph.specs import BatchTaskSpec
+from penstock.graph.stores import StoreSpec
 from penstock.spark.processor.columns import ColumnsTask
 from penstock.spark.processor.task import ProcessorSpec, ProcessorTask
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, DataType, MapType, Row, StructType
 
-from penstock.api.batch_task import Emit, KeyFailed
+from penstock.graph.batch_task import Emit, KeyFailed
 from penstock.spark.processor.groups import chunk
 from penstock.spark.versions import arrow_type
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
@@ -16,6 +15,7 @@ import pyarrow.compute as pc
 from pyspark.sql.conversion import LocalDataToArrowConversion
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, UserDefinedType
 
+from penstock.clock import SYSTEM_CLOCK
 from penstock.spark.processor.values.codec import RowCodec
 from penstock.spark.processor.values.fields import FixedField, field_of
 from penstock.spark.rows.serde import in_utc
@@ -47,7 +47,7 @@ def times_of(rows: pa.RecordBatch, event_time: str | None) -> npt.NDArray[np.int
     """The times of the rows, in epoch milliseconds: those in the column of this name, or without one the present. A
     null counts as 1970."""
     if event_time is None:
-        return np.full(rows.num_rows, time.time_ns() // 1_000_000, np.int64)
+        return np.full(rows.num_rows, SYSTEM_CLOCK.now_ms(), np.int64)
     times: Any = rows.column(rows.schema.get_field_index(event_time))
     if pa.types.is_struct(times.type):
         times = pc.struct_field(times, "end")

@@ -10,9 +10,9 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from penstock.api.serdes import Serde
-from penstock.api.state.store import OperatorBytes, StoreSpec
 from penstock.errors import ConfigError
 from penstock.graph.specs import ApplicationGraph
+from penstock.graph.stores import OperatorBytes, StoreSpec
 from penstock.spark.rows.serde import Rows
 
 

@@ -30,8 +30,8 @@ from penstock.api.serdes.numbers import (
     SamzaInteger,
     SamzaLong,
 )
-from penstock.api.serdes.versions import LatestFirst, VersionKey, VersionValue
 from penstock.errors import ConfigError
+from penstock.graph.history import LatestFirst, VersionKey, VersionValue
 from penstock.spark.state_frames.columns import StateColumn
 from penstock.spark.versions import arrow_type
 

@@ -12,8 +12,8 @@ from decimal import Decimal as Number
 from typing import Any, Literal, TypeAlias
 
 from penstock.api.serdes import Bytes, Json, Serde, not_bytes
-from penstock.api.state.store import StoreSpec
 from penstock.errors import ConfigError, IncompatibleError, PenstockError
+from penstock.graph.stores import StoreSpec
 from penstock.spark.state_import.files.unsafe_row import unreadable
 from penstock.spark.state_import.reader import SparkState
 from penstock.spark.state_import.types import Array, Column, Map, SparkType, Struct, UserDefined, decimal_of, type_text

@@ -26,7 +26,7 @@ from penstock.spark.state_import.files.checkpoint import OperatorFacts, SparkChe
 from penstock.spark.state_import.first_backup import FirstBackup
 from penstock.spark.takeover.first_state import SparkReader, StoreSource, back_up
 from penstock.spark.takeover.from_spark import KINDS, TIMERS, TimerEntries, heads, variable_entries
-from penstock.system.spark import QUERY_SYSTEM
+from penstock.system.contract.names import QUERY_SYSTEM
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from penstock.api.state.store import StoreSpec
+from penstock.graph.stores import StoreSpec
 from penstock.state.engines.engine import Engine
 from penstock.state.stores.columns import ColumnTaskStore
 from penstock.state.stores.expiring import ExpiringStore

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from penstock.api.state.store import StoreSpec
 from penstock.arrays.byte_arrays import ByteArray
 from penstock.arrays.entries import Entries, Flags, Found
+from penstock.graph.stores import StoreSpec
 from penstock.state.engines.columns import ColumnEngine
 from penstock.state.engines.engine import Content, Engine
 from penstock.state.engines.overlay import Overlay

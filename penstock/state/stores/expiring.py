@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.api.serdes import not_bytes
-from penstock.api.state.store import StoreSpec, TimeToLive
+from penstock.graph.stores import StoreSpec, TimeToLive
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.overlay import MISSING, Overlay
 from penstock.state.stores.expiry import (

@@ -7,8 +7,8 @@ from typing import Any
 
 from penstock.api.serdes import Serde, not_bytes
 from penstock.api.serdes.base import end_of_prefix
-from penstock.api.serdes.failures import SerdePlace
 from penstock.errors import ConfigError
+from penstock.graph.serde_failures import SerdePlace
 
 
 def range_bounds(store: SerdePlace, serde: Serde[Any], from_key: Any, to_key: Any) -> tuple[bytes, bytes]:

@@ -7,9 +7,9 @@ from types import NoneType
 from typing import Any
 
 from penstock.api.serdes import Bytes, not_bytes
-from penstock.api.serdes.failures import store_place
-from penstock.api.state.store import StoreSpec
 from penstock.errors import Interrupted, SerdeError
+from penstock.graph.serde_failures import store_place
+from penstock.graph.stores import StoreSpec
 from penstock.state.engines.engine import Content, EngineFailedError
 from penstock.state.engines.overlay import MISSING, Overlay
 from penstock.state.records import Changes

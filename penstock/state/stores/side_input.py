@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Never
 
-from penstock.api.state.store import StoreSpec
 from penstock.arrays.byte_arrays import ByteArray
 from penstock.arrays.entries import Flags
 from penstock.errors import ConfigError
 from penstock.graph.side_declarations import read_only
+from penstock.graph.stores import StoreSpec
 from penstock.state.engines.overlay import Overlay
 from penstock.state.stores.serdes import SerdeStore
 from penstock.state.stores.task_store import L

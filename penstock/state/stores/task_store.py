@@ -6,7 +6,8 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeVar
 
-from penstock.api.state.store import KeyValueStore, StoreSpec
+from penstock.api.state.store import KeyValueStore
+from penstock.graph.stores import StoreSpec
 from penstock.state.engines.engine import EngineFailedError
 from penstock.state.engines.overlay import Overlay
 

@@ -8,6 +8,9 @@ from pathlib import Path
 
 from penstock.errors import ConfigError
 
+QUERY_SYSTEM = "spark"
+"""The name of the system whose streams nobody reads or writes: the batches of a streaming query around the job, which
+hands over the rows of the inputs and takes those of the outputs."""
 _STREAM_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,248}")
 
 

@@ -13,8 +13,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from penstock.api.messages.headers import UNREADABLE
-from penstock.config.settings import RootKeys
-from penstock.signing import ID_BYTES, MAC_BYTES, RootSigner
+from penstock.signing import ID_BYTES, MAC_BYTES, RootKeys, RootSigner
 
 HEADER = "penstock.signature"
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
+from penstock.clock import SYSTEM_CLOCK
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.system.base import (
     PartitionOffsets,
@@ -141,7 +142,7 @@ class LakeAdmin(SystemAdmin):
         return log.partitions or self._settings.partitions
 
     def _oldest(self, log: TableLog) -> int:
-        return self._begin(log, "oldest", lambda: log.oldest(time.time_ns() // 1_000_000))
+        return self._begin(log, "oldest", lambda: log.oldest(SYSTEM_CLOCK.now_ms()))
 
     def _begin(self, log: TableLog, kind: str, find: Callable[[], int]) -> int:
         """The number of a snapshot to begin with. A start asks for one partition after the other, and all must begin

@@ -13,6 +13,7 @@ from functools import cache
 
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
+from penstock.clock import SYSTEM_CLOCK
 from penstock.errors import ConfigError, IncompatibleError, RetryableError
 from penstock.system.base import OffsetRange, PartitionOffsets, Progress, SystemAdmin, WriterIdentity
 from penstock.system.local.compaction import drop_superseded, find_superseded, read_compacted_state
@@ -24,7 +25,6 @@ from penstock.system.local.partition import (
     partition_ends,
     put_end,
     raise_fence,
-    wall_time_ms,
 )
 from penstock.system.local.progress import read_progress
 from penstock.system.local.retention import Piece, mark_time, read_retention, trim, write_retention
@@ -59,7 +59,7 @@ class LocalAdmin(SystemAdmin):
     CorruptError (a damaged file), naming the file.
     """
 
-    def __init__(self, files: LocalFiles, clock: Callable[[], int] = wall_time_ms) -> None:
+    def __init__(self, files: LocalFiles, clock: Callable[[], int] = SYSTEM_CLOCK.now_ms) -> None:
         """`clock` gives wall time in epoch milliseconds."""
         self._files = files
         self._clock = clock

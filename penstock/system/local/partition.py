@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, CorruptError, FencedError
@@ -70,8 +69,3 @@ def check_has_no_owner(connection: sqlite3.Connection, ssp: SystemStreamPartitio
             f"the stream `{ssp.system_stream}` is {owned_stream(owner)}: its owner, {owner}, needs all its messages. "
             "It cannot have a retention"
         )
-
-
-def wall_time_ms() -> int:
-    """Epoch milliseconds."""
-    return time.time_ns() // 1_000_000

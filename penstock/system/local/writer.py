@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from penstock.api.messages.headers import headers_of, pack_headers
 from penstock.api.ssp import SystemStreamPartition
+from penstock.clock import SYSTEM_CLOCK
 from penstock.errors import ConfigError
 from penstock.system.base import (
     Appended,
@@ -21,7 +22,7 @@ from penstock.system.base import (
 from penstock.system.contract.writer import Marks, Parts
 from penstock.system.local.files import LocalFiles
 from penstock.system.local.headers import keep_headers
-from penstock.system.local.partition import partition_ends, raise_fence, wall_time_ms
+from penstock.system.local.partition import partition_ends, raise_fence
 from penstock.system.local.progress import keep_progress, read_progress
 from penstock.system.local.retention import Piece, live_bytes, mark_time, read_retention, trim
 from penstock.system.local.sqlite import ConnectionPool, in_parallel, transaction
@@ -33,7 +34,7 @@ class LocalWriter(SystemWriter):
     """Appends to local streams. Used by one thread; made by `LocalSystem.writer`."""
 
     def __init__(
-        self, files: LocalFiles, identity: WriterIdentity | None, clock: Callable[[], int] = wall_time_ms
+        self, files: LocalFiles, identity: WriterIdentity | None, clock: Callable[[], int] = SYSTEM_CLOCK.now_ms
     ) -> None:
         """`clock` gives wall time in epoch milliseconds."""
         self._files = files

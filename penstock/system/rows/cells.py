@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import orjson
 import pyarrow as pa
 
-from penstock.columns.json_rows import JsonRows
+from penstock.arrays.json_rows import JsonRows
 
 CellReader: TypeAlias = Callable[[str], Any]
 Columns: TypeAlias = Mapping[str, str | None]

@@ -8,7 +8,7 @@ from functools import cache
 
 import pyarrow as pa
 
-from penstock.columns.json_rows import JsonRows
+from penstock.arrays.json_rows import JsonRows
 from penstock.errors import ConfigError
 from penstock.system.base import RawRecord, RecordLimits
 from penstock.system.rows.schema import parse_schema

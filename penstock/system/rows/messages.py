@@ -8,12 +8,12 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.api.messages.unreadable import UnreadableRow
-from penstock.columns.given import converted
-from penstock.columns.json_rows import json_value
-from penstock.columns.plain import has_map, is_finite
-from penstock.columns.times import texts_of
+from penstock.arrays.given import converted
+from penstock.arrays.json_rows import json_value
+from penstock.arrays.plain import has_map, is_finite
+from penstock.arrays.times import texts_of
 from penstock.errors import IncompatibleError
+from penstock.system.contract.unreadable import UnreadableRow
 from penstock.system.rows.cells import Columns, path_scalar
 
 ROWS = 4096
@@ -71,7 +71,7 @@ def failed_row(name: str, place: str, problem: str, text: str | None = None) -> 
         text: the row as it is in the file, where it is text.
 
     Example:
-        >>> from penstock.api.messages.unreadable import unreadable_row
+        >>> from penstock.system.contract.unreadable import unreadable_row
         >>> row = unreadable_row(failed_row("a.csv", "line 9", "it has 1 cell, and the header has 2", "b"))
         >>> row.reason, row.data
         ('`a.csv`, line 9: it has 1 cell, and the header has 2', b'b')

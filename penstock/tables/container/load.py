@@ -24,7 +24,7 @@ from penstock.state.engines.open import open_rocksdb
 from penstock.tables.container.folders import DATABASE, TableFolders
 from penstock.tables.container.store import open_table
 from penstock.tables.versions.manifest import TableFile, TableManifest
-from penstock.wire.protocol import TableProgress
+from penstock.tables.wing import TableProgress
 
 logger = logging.getLogger(__name__)
 ALL = "all"

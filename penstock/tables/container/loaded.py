@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from penstock.api.state.side_inputs import PushedTable
 from penstock.batch.batch import NO_BATCH, Batch
-from penstock.container.shared.resources import EpochResources
-from penstock.container.shared.services import Service
+from penstock.container.shared.part import Answers, ContainerPart, EpochContext, once
 from penstock.errors import ContainerLostError
 from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.snapshot import Snapshot
@@ -19,7 +18,7 @@ from penstock.tables.container.load import ALL, LoadingPlace, TableLoad
 from penstock.tables.container.store import TableView
 from penstock.tables.versions.manifest import TableFile, TableManifest
 from penstock.tables.versions.registry import TableRegistry
-from penstock.wire.protocol import LoadTable, TableProgress
+from penstock.tables.wing import LOAD_TABLE, TABLES, LoadTable, TableProgress
 
 _UNITS = 4
 _TRANSFERS = 4
@@ -27,7 +26,7 @@ _KEPT_ON_HOST = 2
 """The number of newest versions that stay on the host, for a rollback and for the next start."""
 
 
-class PushedTables(Service):
+class PushedTables(ContainerPart):
     """A service, and `SideStores` for pushed tables. Thread-safe.
 
     It has two versions of each table: the one that the running batch reads, and the one that the driver asked for last.
@@ -35,7 +34,9 @@ class PushedTables(Service):
 
     name = "pushed tables"
 
-    def __init__(self, resources: EpochResources, tasks: Sequence[int]) -> None:
+    def __init__(self, epoch: EpochContext) -> None:
+        super().__init__(epoch)
+        resources, tasks = epoch.resources, epoch.request.tasks
         graph = resources.package.topology.graph
         self._broadcast = {
             spec.name: spec.side.broadcast for spec in graph.stores if isinstance(spec.side, PushedTable)
@@ -59,6 +60,9 @@ class PushedTables(Service):
         """Remove the leftovers of dead processes."""
         if self._places:
             self._units.submit(self._clean)
+
+    def answers(self) -> Mapping[str, Answers]:
+        return {LOAD_TABLE.name: once(self.load), TABLES.name: once(lambda _: self.progress())}
 
     def load(self, request: LoadTable) -> None:
         """Load a version, unless that has begun and not failed. Returns at once."""

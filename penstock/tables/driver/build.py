@@ -9,18 +9,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from penstock.api.state.side_inputs import TableCandidate
-from penstock.api.state.store import StoreSpec
 from penstock.clock import Clock
 from penstock.errors import ConfigError, FencedError, NotFoundError, PenstockError, RetryableError
+from penstock.graph.stores import StoreSpec
 from penstock.job.board import Board
 from penstock.tables.versions.build import BuildRequest, TableBuilder, check_candidate, check_rows
 from penstock.tables.versions.choice import Choice
 from penstock.tables.versions.fingerprint import fingerprint_of, pushed_table
-from penstock.tables.versions.manifest import TableFile, TableManifest
+from penstock.tables.versions.manifest import PublishedVersion, TableFile, TableManifest
 from penstock.tables.versions.notes import Refusal
 from penstock.tables.versions.registry import TableRegistry, build_name
 from penstock.tables.versions.sources import SourceVersion, TableRefusedError, VersionPlace, find_place, read_version
-from penstock.wire.ports import PublishedVersion
 
 logger = logging.getLogger(__name__)
 _TRIES = 3

@@ -8,12 +8,12 @@ from collections.abc import Callable, Collection
 
 from penstock.api.state.side_inputs import PushedTable
 from penstock.errors import FencedError, PenstockError
-from penstock.start.prepare import PreparedJob
+from penstock.start.job import ClaimedJob
 from penstock.tables.driver.build import TableBuild
 from penstock.tables.versions.build import TableBuilder
+from penstock.tables.versions.manifest import PublishedVersion
 from penstock.tables.versions.notes import refusal_of
 from penstock.tables.versions.registry import TableRegistry
-from penstock.wire.ports import PublishedVersion
 
 logger = logging.getLogger(__name__)
 _JOIN_SECONDS, _CANCEL_SECONDS = 30.0, 0.5
@@ -29,11 +29,11 @@ class TableBuilds:
 
     def __init__(
         self,
-        job: PreparedJob,
+        job: ClaimedJob,
         builder: TableBuilder,
+        needed: Callable[[str], Collection[int]] = lambda _: (),
     ) -> None:
-        self.needed: Callable[[str], Collection[int]] = lambda _: ()
-        """Table → the versions that containers read or load. Called by the thread that looks."""
+        """`needed`: table → the versions that containers read or load. Called by the thread that looks."""
         self._builder = builder
         self._clock = clock = job.clock
         self._poll_s = job.config.tables.poll_ms / 1000
@@ -50,7 +50,7 @@ class TableBuilds:
                 refusal_of(job.objects, job.paths, spec.name),
                 builder,
                 job.config.tables.versions_retained,
-                lambda table: self.needed(table),
+                needed,
                 job.log.check_owner,
                 self._report,
                 clock,

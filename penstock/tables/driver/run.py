@@ -10,13 +10,12 @@ from typing import Literal, TypeAlias
 
 from penstock.api.state.side_inputs import PushedTable
 from penstock.driver.context import RunContext
+from penstock.driver.part import DriverPart
 from penstock.driver.show.metrics import JobMetrics
-from penstock.driver.show.progress import TableStatus
 from penstock.errors import ContainerLostError, PenstockTimeoutError
-from penstock.tables.versions.manifest import TableManifest
-from penstock.wire.calls import LOAD_TABLE, TABLES
-from penstock.wire.ports import PublishedTables, PublishedVersion
-from penstock.wire.protocol import LoadTable, NoArguments, TableProgress
+from penstock.tables.versions.manifest import PublishedTables, PublishedVersion, TableManifest
+from penstock.tables.wing import LOAD_TABLE, PUSHED_TABLES, TABLES, LoadTable, TableProgress, TableStatus
+from penstock.wire.protocol import NoArguments
 from penstock.wording import listed
 
 logger = logging.getLogger(__name__)
@@ -132,23 +131,23 @@ class _Table:
         )
 
 
-class Tables:
+class Tables(DriverPart):
     """Chooses the versions of tables at batch boundaries. Used by the run loop's thread, but for `needed`. Does
     nothing in a job without pushed tables."""
 
-    def __init__(self, run: RunContext, published: PublishedTables) -> None:
+    def __init__(self, run: RunContext) -> None:
+        super().__init__(run)
         stores = run.job.topology.graph.stores
         self._tables = {spec.name: _Table(spec.name) for spec in stores if isinstance(spec.side, PushedTable)}
-        self._published = published
+        self._needed: Mapping[str, frozenset[int]] = {}
+        self._published: PublishedTables = run.tools[PUSHED_TABLES.name](run.job, self.needed)
         self._fleet = run.fleet
         self._board = run.board
         self._timeout_s = run.job.config.side_inputs.bootstrap_timeout_ms / 1000
         self._stop = run.stop
         self._epoch = -1
         self._looked_at = 0.0
-        self._needed: Mapping[str, frozenset[int]] = {}
-        self.versions: Mapping[str, int] = {}
-        """Table → the version that the next batch reads."""
+        self._versions: Mapping[str, int] = {}
 
     def needed(self, table: str) -> frozenset[int]:
         """The versions that containers read or load. May be called by any thread."""
@@ -167,14 +166,18 @@ class Tables:
         for table in self._tables.values():
             table.begin_epoch()
         if self._tables:
-            self._board.update(phase="bootstrapping")
-            self._await(lambda table: table.is_loaded)
+            with self._board.during("bootstrapping", PUSHED_TABLES.name):
+                self._await(lambda table: table.is_loaded)
 
-    def look(self) -> None:
-        """At a batch boundary: note the versions that are loaded, and ask for the next ones. Never waits for a load.
-        Raises ContainerLostError if a container does not answer."""
+    def versions(self) -> Mapping[str, int]:
+        """Note the versions that are loaded, and ask for the next ones. Never waits for a load. Raises
+        ContainerLostError if a container does not answer."""
         if self._tables:
             self._look(_LOOK_SECONDS)
+        return self._versions
+
+    def close(self) -> None:
+        self._published.close()
 
     def settle(self) -> None:
         """Wait until every table has the version that it should have. Raises as `enter`."""
@@ -219,7 +222,7 @@ class Tables:
             self._note(self._fleet.ask(TABLES, self._epoch, NoArguments()), now)
         for table in self._tables.values():
             self._advance(table, now)
-        self.versions = {
+        self._versions = {
             table.name: table.current.version
             for table in self._tables.values()
             if table.current is not None and table.is_loaded
@@ -228,9 +231,9 @@ class Tables:
         self._show(tuple(table.status for table in self._tables.values()))
 
     def _show(self, found: tuple[TableStatus, ...]) -> None:
-        if found == self._board.tables:
+        if found == self._board.wings.get(PUSHED_TABLES.name):
             return
-        self._board.tables = found
+        self._board.tell(PUSHED_TABLES.name, found)
         for each in found:
             self._metrics.table_stands(
                 each.table, each.in_use or 0, each.loading or 0, each.percent, failing=bool(each.failure)

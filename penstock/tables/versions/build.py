@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from penstock.api.callbacks import not_started
 from penstock.api.state.side_inputs import PushedTable, TableCandidate
-from penstock.api.state.store import StoreSpec
+from penstock.callbacks import not_started
+from penstock.graph.stores import StoreSpec
 from penstock.tables.versions.fingerprint import pushed_table
 from penstock.tables.versions.manifest import TableFile
 from penstock.tables.versions.sources import SourceFolders, SourceVersion, TableRefusedError

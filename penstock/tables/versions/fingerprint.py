@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from penstock.api.state.side_inputs import PushedTable
-from penstock.api.state.store import StoreSpec
 from penstock.errors import ConfigError
+from penstock.graph.stores import StoreSpec
 from penstock.tables.versions.manifest import TableFingerprint
 
 

@@ -11,7 +11,7 @@ import base64
 import binascii
 import hashlib
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import orjson
@@ -158,3 +158,31 @@ def _shown(value: object) -> str:
     if isinstance(value, tuple):
         return f"({', '.join(map(str, value))})"
     return "all" if value is None else f"`{value}`"
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedVersion:
+    """The published version of a pushed table."""
+
+    manifest: TableManifest | None
+    """None: there is no version that the job can use."""
+    pinned: bool = False
+    """True if somebody chose the version with `penstock table use`."""
+    note: str = ""
+
+
+class PublishedTables(Protocol):
+    """The published versions of pushed tables, as of the last poll."""
+
+    def start(self) -> None:
+        """Allow builds of versions: every container is up and has its tasks. Earlier, a build could hold the slots of
+        Spark in which containers are started. Idempotent."""
+        ...
+
+    def published(self, table: str) -> PublishedVersion:
+        """Answers at once; never raises."""
+        ...
+
+    def close(self) -> None:
+        """End, and cancel the build that is under way. Idempotent."""
+        ...

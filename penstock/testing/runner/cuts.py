@@ -7,16 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.batch.portions import Portion
 from penstock.batch.positions import TaskSsp
 from penstock.graph.specs import ApplicationGraph
 from penstock.system.base import OffsetRange, System
-
-if TYPE_CHECKING:
-    from penstock.testing.runner.runner import TestRunner
 
 P = ParamSpec("P")
 Message: TypeAlias = tuple[bytes | None, int, str]
@@ -79,12 +76,20 @@ class RandomCut:
         return f"in batches of {some or 'no'} messages"
 
 
-class Cuts:
+class CutRunner(Protocol):
+    """A `TestRunner`, as other jobs of its test see it."""
+
+    dead_letters: int
+    _cuts: Cuts[Any] | None
+
+
+R = TypeVar("R", bound=CutRunner)
+
+
+class Cuts(Generic[R]):
     """The other jobs of a test: the same application and calls, with inputs that are cut at random."""
 
-    def __init__(
-        self, make: Callable[[RandomCut], TestRunner], outputs: Callable[[TestRunner], Outputs], count: int
-    ) -> None:
+    def __init__(self, make: Callable[[RandomCut], R], outputs: Callable[[R], Outputs], count: int) -> None:
         """`make` makes the runner for a cut. Each number of a cut gives the same batches in each run of the test."""
         self._outputs = outputs
         self._cuts = [RandomCut(seed) for seed in range(count)]
@@ -104,7 +109,7 @@ class Cuts:
                 continue
             raise CutsDifferError(f"in one batch the test fails, and {cut} it does not") from error
 
-    def compare(self, runner: TestRunner) -> None:
+    def compare(self, runner: R) -> None:
         """Raise CutsDifferError if another job has other outputs than the test's own runner."""
         own, dead_letters = self._outputs(runner), runner.dead_letters
         for cut, runner in zip(self._cuts, self._runners, strict=True):
@@ -119,11 +124,11 @@ class Cuts:
 
 
 def in_every_cut(
-    method: Callable[Concatenate[TestRunner, P], TestRunner],
-) -> Callable[Concatenate[TestRunner, P], TestRunner]:
+    method: Callable[Concatenate[R, P], R],
+) -> Callable[Concatenate[R, P], R]:
     """The method calls itself for the other jobs of the test as well, and compares the outputs."""
 
-    def call(self: TestRunner, /, *args: P.args, **kwargs: P.kwargs) -> TestRunner:
+    def call(self: R, /, *args: P.args, **kwargs: P.kwargs) -> R:
         if self._cuts is None:
             return method(self, *args, **kwargs)
         given = [list(each) if isinstance(each, Iterator) else each for each in args]

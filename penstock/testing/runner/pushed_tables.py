@@ -10,19 +10,18 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.api.state.side_inputs import PushedTable, TableCandidate
-from penstock.api.state.store import StoreSpec
 from penstock.errors import ConfigError
 from penstock.graph.specs import ApplicationGraph
+from penstock.graph.stores import StoreSpec
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
 from penstock.tables.versions.build import check_candidate
 from penstock.tables.versions.encode import RowEncoder
 from penstock.tables.versions.fingerprint import fingerprint_of, pushed_table
-from penstock.tables.versions.manifest import TableFile, TableManifest
+from penstock.tables.versions.manifest import PublishedVersion, TableFile, TableManifest
 from penstock.tables.versions.registry import TableRegistry, build_name
 from penstock.tables.versions.sources import TableRefusedError
 from penstock.testing.runner.table_builder import written_files
-from penstock.wire.ports import PublishedVersion
 
 _SOURCE = "test"
 
@@ -37,6 +36,9 @@ class TablesInProcess:
 
     def start(self) -> None:
         """Do nothing: there is nothing to build."""
+
+    def close(self) -> None:
+        """Do nothing: the tables are the test's."""
 
     def published(self, table: str) -> PublishedVersion:
         """The published version, read now. Raises the store's errors."""

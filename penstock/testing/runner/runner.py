@@ -8,17 +8,19 @@ from typing import Any
 
 from penstock.api.drain import DrainMode
 from penstock.api.messages.headers import HeadersLike
-from penstock.api.serdes.failures import input_place, store_place
 from penstock.api.ssp import SystemStream
-from penstock.api.state.store import StoreSpec
 from penstock.application.application import Application
 from penstock.clock import SYSTEM_CLOCK
+from penstock.drain.driver.drain import Drain
 from penstock.drain.utils import write_drain_notification
 from penstock.errors import ConfigError
+from penstock.graph.serde_failures import input_place, store_place
+from penstock.graph.stores import StoreSpec
 from penstock.repartition.placement import Rule
 from penstock.runtime.interrupts import marked_interrupts
 from penstock.state.engines.engine import Content, Engine
 from penstock.state.stores.expiry import live_view
+from penstock.tables.driver.run import Tables
 from penstock.testing.in_process import InProcessDriver
 from penstock.testing.runner.cuts import Cuts, Outputs, RandomCut, in_every_cut, outputs_of
 from penstock.testing.runner.home import RunnerHome
@@ -89,7 +91,7 @@ class TestRunner:
             ConfigError: the application, the configuration or `broadcast_inputs` is wrong; or the application cannot be
                 pickled, as a real job needs it to be.
         """
-        self._cuts: Cuts | None = None
+        self._cuts: Cuts[TestRunner] | None = None
         now_ms = SYSTEM_CLOCK.now_ms()
 
         def begin(runner: TestRunner, cut: RandomCut | None) -> TestRunner:
@@ -257,7 +259,7 @@ class TestRunner:
     def _run(self, batch_messages: int | None) -> None:
         driver = self._running()
         catch_up(driver, self._job.graph)
-        driver.loop.parts.tables.settle()
+        driver.loop.parts.of(Tables).settle()
         self._job.feed.messages = batch_messages or sys.maxsize
         finished = False
         while not finished:
@@ -367,7 +369,7 @@ class TestRunner:
             raise ConfigError(f"there is no operator {listed(sorted(strangers))}; the application has {listed(known)}")
         mode = DrainMode.OPERATORS if operators else DrainMode.DEFAULT
         write_drain_notification(driver.job.objects, driver.job.paths, mode, operators=tuple(operators))
-        driver.loop.ask_to_drain()
+        driver.loop.parts.of(Drain).ask()
         self._run_marked()
         driver.loop.finish()
         self._crash()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from penstock.api.serdes.failures import side_input_place
 from penstock.api.ssp import SystemStream
-from penstock.api.state.side_inputs import PushedTable, SideInputs
-from penstock.api.state.store import StoreSpec
+from penstock.api.state.side_inputs import PushedTable
 from penstock.container.epoch.epoch import Epoch
 from penstock.errors import ConfigError, PenstockTimeoutError
+from penstock.graph.serde_failures import side_input_place
 from penstock.graph.specs import ApplicationGraph
+from penstock.graph.stores import SideInputs, StoreSpec
+from penstock.side.container.inputs import SideInputService
 from penstock.state.engines.engine import Content
+from penstock.tables.container.loaded import PushedTables
+from penstock.tables.driver.run import Tables
 from penstock.testing.in_process import InProcessDriver
 from penstock.testing.runner.pushed_tables import TablesInProcess
 from penstock.testing.runner.streams import StreamOfTest
@@ -49,7 +52,7 @@ def catch_up(driver: InProcessDriver, graph: ApplicationGraph) -> None:
     if not any(isinstance(spec.side, SideInputs) for spec in graph.side_stores):
         return
     for task in range(driver.job.settings.tasks):
-        service = _epoch(driver, task).side_inputs
+        service = _epoch(driver, task).wings.of(SideInputService)
         if not service.catch_up(_SIDE_INPUTS_S) and service.failure is None:  # a failure ends the next batch
             raise PenstockTimeoutError(f"side inputs were not read within {_SIDE_INPUTS_S} s")
 
@@ -57,9 +60,9 @@ def catch_up(driver: InProcessDriver, graph: ApplicationGraph) -> None:
 def side_content(driver: InProcessDriver, graph: ApplicationGraph, spec: StoreSpec, task: int) -> Content:
     if isinstance(spec.side, SideInputs):
         catch_up(driver, graph)
-        return _epoch(driver, task).side_inputs.engine(spec.name, task)
-    driver.loop.parts.tables.settle()
-    return _epoch(driver, task).tables.newest(spec.name, task)
+        return _epoch(driver, task).wings.of(SideInputService).engine(spec.name, task)
+    driver.loop.parts.of(Tables).settle()
+    return _epoch(driver, task).wings.of(PushedTables).newest(spec.name, task)
 
 
 def _epoch(driver: InProcessDriver, task: int) -> Epoch:

@@ -8,9 +8,9 @@ from typing import Any
 
 from penstock.api.messages.headers import Headers, HeadersLike, headers_of
 from penstock.api.serdes import Serde, not_bytes
-from penstock.api.serdes.failures import Part, SerdePlace, output_place
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.errors import NotFoundError
+from penstock.graph.serde_failures import Part, SerdePlace, output_place
 from penstock.graph.specs import ApplicationGraph
 from penstock.system.base import OffsetRange, PartitionOffsets, System
 from penstock.system.memory import MemorySystem

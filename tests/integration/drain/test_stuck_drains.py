@@ -12,9 +12,9 @@ from examples import folder_system
 from penstock import PenstockTimeoutError, SystemStreamPartition, admin
 from penstock.checkpoint.log import CheckpointLog
 from penstock.drain.progress import DrainProgress
+from penstock.driver.handle.job import Job
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
-from penstock.spark.job.handle import Job
 from penstock.testing.system_contract import append, read_all
 from tests.support.apps import stuck_app
 from tests.support.jobs.home import DEADLINE_S, wait_until

@@ -13,10 +13,10 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 import penstock as ps
+from penstock.driver.handle.job import Job
 from penstock.metrics.snapshot import CounterValue
 from penstock.spark.batches import two_ways
 from penstock.spark.containers.directory import ContainerDirectory
-from penstock.spark.job.handle import Job
 from tests.support.jobs.home import Home, kill, wait_until
 from tests.support.jobs.job_runs import finish, start
 

@@ -18,10 +18,10 @@ from penstock.api.startpoint import StartpointOldest, StartpointSpecific, Startp
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.versions.markers import markers_of
 from penstock.cli.main import app
+from penstock.driver.handle.job import Job
 from penstock.errors import IncompatibleError
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
-from penstock.spark.job.handle import Job
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.start.startpoints.request import StartpointRequest
 from penstock.state.reading.reader import StateReader

@@ -15,7 +15,7 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.spark.job.handle import Job
+from penstock.driver.handle.job import Job
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
 from penstock.system.partitioner import partition_of

@@ -21,16 +21,16 @@ from pyspark.sql import SparkSession
 import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.state.side_inputs import PushedTable
-from penstock.api.state.store import StoreSpec
-from penstock.config.settings import RootKeys
 from penstock.errors import ConfigError, NotFoundError, RetryableError
+from penstock.graph.stores import StoreSpec
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
-from penstock.spark.batches.table_build import SparkTableBuilder
+from penstock.signing import RootKeys
 from penstock.spark.containers.directory import ContainerDirectory
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
 from penstock.system.partitioner import partition_of
+from penstock.tables.spark import SparkTableBuilder
 from penstock.tables.versions.build import BuildRequest
 from penstock.tables.versions.manifest import TableFile
 from penstock.tables.versions.sources import TableRefusedError, find_place, read_version

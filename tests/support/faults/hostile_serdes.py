@@ -29,9 +29,9 @@ from penstock.admin.state.aggregate_states import ColumnStates, JsonStates
 from penstock.api.serdes import JsonKey, PackedColumns
 from penstock.api.serdes.base import BytesWithKey
 from penstock.api.serdes.numbers import DoubleKey, OrderedDouble, OrderedInteger, OrderedLong
-from penstock.api.serdes.versions import LatestFirst, VersionKey, VersionValue
-from penstock.api.state.store import OperatorBytes
 from penstock.api.time.windows import Panes
+from penstock.graph.history import LatestFirst, VersionKey, VersionValue
+from penstock.graph.stores import OperatorBytes
 from penstock.schemas.avro_state import AvroState
 from penstock.spark.rows.serde import Rows
 from tests.support.faults.damaged_bytes import LENGTHS

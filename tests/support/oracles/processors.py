@@ -12,8 +12,8 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
 import penstock as ps
-from penstock.api.batch_task import BatchInfo
 from penstock.api.time.timers import timers_store
+from penstock.graph.batch_task import BatchInfo
 from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.timers import oldest_timers
 from penstock.spark.processor.columns import ColumnsProcessor, declare_columns

@@ -26,7 +26,7 @@ from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.config.load import load_config
 from penstock.container.epoch.container import Container
 from penstock.container.epoch.epoch import Epoch
-from penstock.container.process.handlers import HANDLERS
+from penstock.container.process.handlers import answers
 from penstock.container.shared.resources import EpochResources
 from penstock.driver.commit.collection import Collection
 from penstock.driver.commit.commit import CommitCoordinator, CompletedCommit
@@ -115,7 +115,7 @@ class Fleet:
 
 def _answer(call: Call[Any, Any], home: Epoch, request: Request) -> object:
     inside = cast("Container", SimpleNamespace(epoch=lambda _: home))
-    *_, last = HANDLERS[call.name](inside, Identity("", home.number), request)
+    *_, last = answers(call, inside, Identity("", home.number), request)
     return last
 
 

@@ -216,7 +216,7 @@ class OnceLife(LateLife):
                 for ssp in ssps:
                     begun.append(ssp, [self.record(part)])
                     if self.random.random() < 0.7:
-                        self._writer.producer().flush(TIMEOUT_S)
+                        self._writer.session.producer().flush(TIMEOUT_S)
                     self.pause()
                 if stops:
                     raise StopError
@@ -249,7 +249,7 @@ class LeastLife(LateLife):
         if self.random.random() < 0.7:
             writer = self._writers._writers["kafka"]
             assert isinstance(writer, KafkaWriter)
-            writer.producer().flush(TIMEOUT_S)
+            writer.session.producer().flush(TIMEOUT_S)
         self.pause()
         if stops:
             raise StopError

@@ -97,12 +97,12 @@ class PushedWorld(World):
 
 
 def in_use(driver: InProcessDriver) -> dict[str, int | None]:
-    return {table.table: table.in_use for table in driver.board.tables}
+    return {table.table: table.in_use for table in driver.board.wings.get("tables", ())}
 
 
 def lag(driver: InProcessDriver) -> int:
     """The number of messages left to read."""
-    ends = driver.job.ends()
+    ends = driver.job.streams.ends()
     return sum(ends[at.ssp].upcoming - offset for at, offset in driver.loop.boundary.positions.items())
 
 

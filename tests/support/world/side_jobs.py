@@ -63,7 +63,7 @@ def service(driver: InProcessDriver, task: int = 0) -> SideInputService:
     container = driver.fleet.container_of(task)
     epoch = container.current
     assert epoch is not None
-    return epoch.side_inputs
+    return epoch.wings.of(SideInputService)
 
 
 def settle(driver: InProcessDriver) -> None:

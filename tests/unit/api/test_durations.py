@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock.api.time.durations import Duration, milliseconds
+from penstock.quantities import Duration, milliseconds
 
 
 def table(history: Duration) -> Any:

@@ -11,7 +11,7 @@ import pytest
 
 import penstock as ps
 from penstock.api.ssp import SystemStream
-from penstock.api.state.side_inputs import SideInputs
+from penstock.graph.stores import SideInputs
 from penstock.graph.topology import plan_topology
 
 

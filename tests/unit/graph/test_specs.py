@@ -13,12 +13,12 @@ import pytest
 
 import penstock as ps
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.api.state.store import StoreSpec
 from penstock.api.time.windows import Shape
 from penstock.graph import specs
 from penstock.graph.copartitioning import check_copartitioning, found_by_hash
 from penstock.graph.keyed import check_keys
 from penstock.graph.specs import OperatorSpec, Use
+from penstock.graph.stores import StoreSpec
 from penstock.graph.topology import plan_topology
 from penstock.repartition.placement import Change, Stays, placements
 

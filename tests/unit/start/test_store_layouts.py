@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.api.state.store import STORE_LAYOUTS, OperatorKind, TtlFrom
 from penstock.checkpoint.record import Claim
+from penstock.graph.stores import STORE_LAYOUTS, OperatorKind, TtlFrom
 from penstock.start.layout import check_layout, store_layout
 from penstock.start.reset import Reset
 from tests.support.stores.checkpoints import checkpoint

@@ -19,6 +19,11 @@ from penstock.container.process.server import ContainerServer
 from penstock.errors import ContainerLostError, CorruptError, NotFoundError, PenstockError, SystemAwayError
 from penstock.host.machine import machine_id
 from penstock.outbox.unpublished import OutboxObject, Part
+from penstock.outbox.wing import Publish
+from penstock.side.wing import Bootstrap
+from penstock.standby.wing import Follow
+from penstock.tables.wing import LoadTable
+from penstock.wing import calls
 from penstock.wire.address import ContainerAddress
 from penstock.wire.auth import TokenCheck
 from penstock.wire.calls import CALLS, CLOSE, CLOSE_SECONDS, OPEN, Call
@@ -28,16 +33,12 @@ from penstock.wire.failures import LONGEST_ERROR
 from penstock.wire.protocol import (
     AttemptCall,
     Beat,
-    Bootstrap,
     CleanUp,
     EndBatch,
-    Follow,
     Identity,
-    LoadTable,
     NoArguments,
     OpenEpoch,
     OpenProgress,
-    Publish,
     RenewPort,
     Request,
     StartRun,
@@ -106,7 +107,7 @@ COUNT = Call("count", Count, Counted)
 @pytest.fixture
 def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ContainerClient]:
     """A client of a container in this process, which knows one call more."""
-    monkeypatch.setitem(CALLS, COUNT.name, COUNT)
+    monkeypatch.setattr("penstock.container.process.server.calls", lambda: {**calls(), COUNT.name: COUNT})
     monkeypatch.setitem(HANDLERS, COUNT.name, _count)
     uri = f"grpc+unix://{tmp_path}/s"
     with ContainerServer(uri, Container("c1", "me"), TokenCheck(SECRET, "me")):
@@ -230,13 +231,14 @@ def test_beats_end_when_the_container_is_closed(client: ContainerClient) -> None
 
 
 def test_every_call_is_in_the_table_under_its_name_and_has_a_handler() -> None:
-    assert CALLS.keys() == REQUESTS.keys() == HANDLERS.keys()
-    assert all(call.name == name and type(REQUESTS[name]) is call.request for name, call in CALLS.items())
+    assert CALLS.keys() == HANDLERS.keys()
+    assert calls().keys() == REQUESTS.keys()
+    assert all(call.name == name and type(REQUESTS[name]) is call.request for name, call in calls().items())
 
 
 @pytest.mark.parametrize("name", sorted(REQUESTS))
 def test_a_request_arrives_as_it_was_made(name: str) -> None:
-    call = CALLS[name]
+    call = calls()[name]
     for request in (REQUESTS[name], REQUESTS[name].for_tasks([0, 2])):
         assert call.parse(call.encode(Identity("me", 3), request)) == (Identity("me", 3), request)
 
@@ -259,7 +261,7 @@ def test_each_container_gets_what_concerns_its_tasks() -> None:
 @pytest.mark.attack
 @pytest.mark.parametrize("name", sorted(REQUESTS.keys() - {"open"}))
 def test_a_call_for_another_process_is_refused(name: str) -> None:
-    call = CALLS[name]
+    call = calls()[name]
     with pytest.raises(ContainerLostError, match="meant for incarnation another, this process is me"):
         next(serve(call, Container("c1", "me"), call.encode(Identity("another", 1), REQUESTS[name])))
 
@@ -267,7 +269,7 @@ def test_a_call_for_another_process_is_refused(name: str) -> None:
 @pytest.mark.attack
 @pytest.mark.parametrize("name", sorted(REQUESTS.keys() - {"open", "close", "beat", "renew-port"}))
 def test_a_call_of_an_epoch_is_refused_outside_of_it(name: str) -> None:
-    call = CALLS[name]
+    call = calls()[name]
     with pytest.raises(ContainerLostError, match="the call is of epoch 1, this container is in -1"):
         next(serve(call, Container("c1", "me"), call.encode(Identity("me", 1), REQUESTS[name])))
 
@@ -277,4 +279,4 @@ def test_a_call_of_an_epoch_is_refused_outside_of_it(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(REQUESTS))
 def test_a_malformed_call_is_refused(name: str, body: bytes) -> None:
     with pytest.raises(CorruptError, match="a message between driver and container is damaged"):
-        next(serve(CALLS[name], Container("c1", "me"), body))
+        next(serve(calls()[name], Container("c1", "me"), body))

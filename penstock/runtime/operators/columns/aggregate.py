@@ -9,14 +9,14 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.api.serdes import ColumnSerde
-from penstock.api.serdes.exact import exact_bytes, exact_value
 from penstock.api.time.aggregates import adder
-from penstock.api.time.unstorable import unstorable_states
 from penstock.arrays.byte_arrays import ByteArray
+from penstock.arrays.json_values import json_form
 from penstock.arrays.sequences import ArrowSequence
 from penstock.batch.batch import Batch
-from penstock.columns.json_values import json_form
+from penstock.exact_json import exact_bytes, exact_value
 from penstock.graph.aggregation import ColumnAggregates, column_aggregates
+from penstock.graph.serde_failures import unstorable_states
 from penstock.graph.specs import AggregateSpec
 from penstock.runtime.context import failure_in
 from penstock.runtime.messages.columns import NOWHERE, Columns, Entry, Target, encode_column

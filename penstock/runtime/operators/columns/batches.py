@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from penstock.api.callbacks import UNSTARTED, unused
-from penstock.api.serdes.key_columns import keys_from_bytes
+from penstock.arrays.given import batch_of, column_of
 from penstock.arrays.sequences import ArrowSequence
-from penstock.columns.given import batch_of, column_of
+from penstock.callbacks import UNSTARTED, unused
+from penstock.graph.key_columns import keys_from_bytes
 from penstock.graph.specs import FilterBatchesSpec, MapBatchesSpec, WithKeySpec
 from penstock.runtime.messages.columns import Columns, Target, key_bytes_of, locating_row, rows_of
 from penstock.runtime.operators.base import Node, Operator, StageContext

@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.api.batch_processor import BatchProcessor, MessageBatch
-from penstock.api.callbacks import unused
-from penstock.api.serdes.key_columns import keys_from_bytes, keys_to_bytes
 from penstock.api.state.column_store import ColumnStore
+from penstock.arrays.given import ColumnLike, RowsLike, batch_of, column_of
 from penstock.arrays.sequences import ArrowSequence
 from penstock.batch.batch import Batch
-from penstock.columns.given import ColumnLike, RowsLike, batch_of, column_of
+from penstock.callbacks import unused
 from penstock.errors import ConfigError
+from penstock.graph.key_columns import keys_from_bytes, keys_to_bytes
 from penstock.graph.specs import ColumnTaskSpec
 from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.context import failure_in

@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.api.serdes import PackedColumns, Serde
-from penstock.api.serdes.failures import store_place
-from penstock.api.serdes.key_columns import keys_from_bytes, keys_to_bytes
 from penstock.api.state.column_store import ColumnStore
 from penstock.arrays.byte_arrays import ByteArray
 from penstock.arrays.entries import Entries, last_rows
-from penstock.columns.given import ColumnLike, RowsLike, batch_of, column_of
+from penstock.arrays.given import ColumnLike, RowsLike, batch_of, column_of
 from penstock.errors import SerdeError
+from penstock.graph.key_columns import keys_from_bytes, keys_to_bytes
+from penstock.graph.serde_failures import store_place
 from penstock.runtime.operators.base import KeyValue
 from penstock.state.stores.columns import ColumnTaskStore
 from penstock.state.stores.task_store import TaskStore

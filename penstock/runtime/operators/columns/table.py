@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.api.serdes import PackedColumns
-from penstock.api.serdes.key_columns import keys_from_bytes, keys_to_bytes
 from penstock.arrays.byte_arrays import ByteArray
 from penstock.arrays.sequences import ArrowSequence
+from penstock.graph.key_columns import keys_from_bytes, keys_to_bytes
 from penstock.graph.specs import TableColumnsSpec
 from penstock.runtime.context import failure_in
 from penstock.runtime.messages.columns import Columns, Target, key_bytes_of, rows_of

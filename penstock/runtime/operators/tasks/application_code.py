@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NoReturn
 
-from penstock.api.callbacks import unused
 from penstock.api.messages.envelope import IncomingMessageEnvelope
 from penstock.api.messages.headers import Headers, HeadersLike, headers_of
 from penstock.api.serdes import Serde
@@ -22,6 +21,7 @@ from penstock.api.state.key_state import (
 from penstock.api.state.store import KeyValueStore
 from penstock.api.task import MessageCollector, TaskContext, TaskCoordinator
 from penstock.api.time.timers import TimeDomain
+from penstock.callbacks import unused
 from penstock.errors import ConfigError
 from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.context import Position, failure_in

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from penstock.api.batch_task import BatchInfo, BatchTask, Emit, KeyedValue, KeyFailed
-from penstock.api.callbacks import unused
 from penstock.api.time.timers import timers_store
 from penstock.batch.batch import NO_WATERMARK, Batch, Due
+from penstock.callbacks import unused
+from penstock.graph.batch_task import BatchInfo, BatchTask, Emit, KeyedValue, KeyFailed
 from penstock.graph.specs import BatchTaskSpec
 from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.values import Counter

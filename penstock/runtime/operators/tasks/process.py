@@ -7,9 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from penstock.api.callbacks import check_all, task_methods, unused
 from penstock.api.messages.envelope import IncomingMessageEnvelope
-from penstock.api.serdes.failures import SerdePlace, process_place, timers_place
 from penstock.api.task import (
     DrainListenerTask,
     MessageCollector,
@@ -21,6 +19,8 @@ from penstock.api.task import (
 )
 from penstock.api.time.timers import ExpiredTimer, deaf_to_timers, timers_store
 from penstock.batch.batch import NO_WATERMARK, Batch, Due, Ending
+from penstock.callbacks import check_all, task_methods, unused
+from penstock.graph.serde_failures import SerdePlace, process_place, timers_place
 from penstock.graph.specs import OperatorSpec, ProcessSpec
 from penstock.runtime.context import failure_in
 from penstock.runtime.messages.columns import Accept, Push, Target

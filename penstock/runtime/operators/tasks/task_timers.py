@@ -8,11 +8,11 @@ from operator import index
 from typing import Any, NamedTuple, TypeAlias
 
 from penstock.api.serdes import Serde, not_bytes
-from penstock.api.serdes.failures import SerdePlace
 from penstock.api.state.store import KeyValueStore
 from penstock.api.time.timers import LONGEST_MS, ExpiredTimer, TimeDomain, TimerFiring
 from penstock.batch.batch import Batch
 from penstock.errors import ConfigError
+from penstock.graph.serde_failures import SerdePlace
 from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.timers import DueTimer, Timers, Upcoming, key_and_name, place_of
 

@@ -14,8 +14,8 @@ from pyspark.errors import PySparkValueError
 from pyspark.sql.pandas.utils import require_minimum_pandas_version
 from pyspark.sql.types import StructType
 
-from penstock.api.batch_task import Emit, KeyFailed
 from penstock.errors import ConfigError
+from penstock.graph.batch_task import Emit, KeyFailed
 from penstock.spark.processor.outputs import AT_ONCE, Chunks, arrow_schema
 from penstock.spark.processor.values.rows import values_of
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, Producer
 
@@ -28,11 +27,9 @@ from penstock.system.kafka.client import LOG, resent_after_s
 from penstock.system.kafka.errors import explain, is_fenced
 from penstock.system.kafka.own_topics import job_log
 from penstock.system.kafka.signatures import SentHeaders
+from penstock.system.kafka.writing.session import WriterSession
 from penstock.system.kafka.writing.timestamps import ANY_MS, TimestampLimits, header_of
 from penstock.wording import listed
-
-if TYPE_CHECKING:
-    from penstock.system.kafka.writing.writer import KafkaWriter
 
 _ALL = TimestampLimits(after_ms=ANY_MS)
 _COMMIT = "the transaction could not be committed"
@@ -75,9 +72,9 @@ class _SentRecords:
 class KafkaTransaction(WriterTransaction):
     """Sends records as they come. Readers see them with the commit."""
 
-    def __init__(self, writer: KafkaWriter) -> None:
-        self._writer = writer
-        self._system = writer.options.system
+    def __init__(self, session: WriterSession) -> None:
+        self._session = session
+        self._system = session.options.system
         self._producer: Producer | None = None
         self._runs: dict[SystemStreamPartition, list[_SentRecords]] = {}
         self._marks: dict[SystemStreamPartition, Progress] = {}
@@ -92,15 +89,15 @@ class KafkaTransaction(WriterTransaction):
         Raises:
             NotFoundError, ConfigError, FencedError, RetryableError, PenstockTimeoutError: as for `KafkaWriter.append`.
         """
-        self._writer.places.check(ssp)
+        self._session.places.check(ssp)
         runs = self._runs.setdefault(ssp, [])
         following = iter(records)
         held = next(following, None)
         if held is None:
             return
-        limits = self._writer.places.timestamps(ssp.stream)
+        limits = self._session.places.timestamps(ssp.stream)
         first, last = limits.taken(SYSTEM_CLOCK.now_ms())
-        run = _SentRecords(self._writer.reports_every_offset(ssp), limits)
+        run = _SentRecords(self._session.reports_every_offset(ssp), limits)
         runs.append(run)
         produce = self._begun().produce
         name, partition, sent = ssp.stream, ssp.partition, 0
@@ -129,12 +126,12 @@ class KafkaTransaction(WriterTransaction):
 
     def mark(self, ssp: SystemStreamPartition, progress: Progress) -> None:
         """Keep the mark for the commit, which writes it to the topic of this writer's name."""
-        check_may_mark(self._writer.identity)
-        self._writer.places.check(ssp)
+        check_may_mark(self._session.identity)
+        self._session.places.check(ssp)
         if ssp in self._marks:
             progress.check_follows(self._marks[ssp], ssp)
         else:
-            self._writer.check_mark(ssp, progress)
+            self._session.check_mark(ssp, progress)
         self._marks[ssp] = progress
 
     def commit(self) -> None:
@@ -145,14 +142,14 @@ class KafkaTransaction(WriterTransaction):
         """
         if self._producer is None and not self._marks:
             if self._runs:
-                self._writer.producer()
-                self._writer.take_over()
-                self._writer.check_fence()
+                self._session.producer()
+                self._session.take_over()
+                self._session.check_fence()
             return
         producer = self._begun()
-        self._writer.take_over()
+        self._session.take_over()
         for ssp, mark in self._marks.items():
-            self._send(*self._writer.mark_record(ssp, mark), None, _ALL)
+            self._send(*self._session.mark_record(ssp, mark), None, _ALL)
         try:
             self._flush(producer)
             self._appended = self._ranges()
@@ -160,7 +157,7 @@ class KafkaTransaction(WriterTransaction):
         except KafkaException as error:
             raise self._failure(error, _COMMIT) from error
         self._producer = None
-        self._writer.committed(self._marks)
+        self._session.committed(self._marks)
 
     def abort(self) -> None:
         """If the brokers do not answer, the next use of the writer aborts. The producer begins no other transaction:
@@ -168,7 +165,7 @@ class KafkaTransaction(WriterTransaction):
         producer, self._producer = self._producer, None
         self._runs.clear()
         self._marks.clear()
-        self._writer.places.forget()  # a topic may have been deleted
+        self._session.places.forget()  # a topic may have been deleted
         if producer is None:
             return
         has_ended = False
@@ -178,24 +175,24 @@ class KafkaTransaction(WriterTransaction):
                     job_log.patiently,
                     producer,
                     producer.abort_transaction,
-                    self._writer.options,
+                    self._session.options,
                     "the transaction could not be aborted",
                     _ABORT_SECONDS,
-                    self._writer.reported,
+                    self._session.reported,
                 )
             )
             has_ended = not self._has_failed
         except (KafkaException, PenstockError):
             pass
         finally:
-            self._writer.lose_producer(has_ended=has_ended)
+            self._session.lose_producer(has_ended=has_ended)
 
     def appended(self) -> Appended:
         return self._appended
 
     def _begun(self) -> Producer:
         if self._producer is None:
-            producer = self._writer.producer()
+            producer = self._session.producer()
             try:
                 producer.begin_transaction()
             except KafkaException as error:
@@ -234,49 +231,49 @@ class KafkaTransaction(WriterTransaction):
                 raise _malformed(record) from error
 
     def _flush(self, producer: Producer) -> None:
-        patience_s = self._writer.options.timeout_s
+        patience_s, servers = self._session.options.timeout_s, self._session.options.servers
         deadline = time.monotonic() + patience_s
         while _flushed(producer):
             check_interrupt(_COMMIT)
             self._check_places()
             if time.monotonic() > deadline:
                 raise SystemAwayError(
-                    f"{_COMMIT}: the brokers of the system `{self._system}` at {self._writer.options.servers} have not "
-                    f"taken all messages within {patience_s:g} s{self._writer.reported.why}"
+                    f"{_COMMIT}: the brokers of the system `{self._system}` at {servers} have not taken all messages "
+                    f"within {patience_s:g} s{self._session.reported.why}"
                 )
 
     def _check_places(self) -> None:
         """Raise NotFoundError if a topic was deleted: the client would wait until it exists again."""
-        self._writer.places.forget()
+        self._session.places.forget()
         try:
             for ssp in self._runs:
-                self._writer.places.check(ssp)
+                self._session.places.check(ssp)
         except NotFoundError:
             self._has_failed = True
             raise
 
     def _commit(self, producer: Producer) -> None:
-        self._writer.is_committing = True
+        self._session.is_committing = True
         began = time.monotonic()
         try:
             calls = job_log.patiently(
                 producer,
                 producer.commit_transaction,
-                self._writer.options,
+                self._session.options,
                 _COMMIT,
-                self._writer.options.timeout_s,
-                self._writer.reported,
+                self._session.options.timeout_s,
+                self._session.reported,
             )
         except PenstockError:
             self._producer = None
-            self._writer.lose_producer()  # what becomes of the transaction is not known
+            self._session.lose_producer()  # what becomes of the transaction is not known
             raise
-        self._writer.is_committing = False
-        self._writer.reported.forget()
+        self._session.is_committing = False
+        self._session.reported.forget()
         took_s = time.monotonic() - began
-        if calls > 1 or took_s >= resent_after_s(self._writer.options):
+        if calls > 1 or took_s >= resent_after_s(self._session.options):
             LOG.info("a commit to `%s` took %.3f s, and may have been requested twice", self._system, took_s)
-            self._writer.lose_producer(has_ended=True)  # a late request would commit its next transaction
+            self._session.lose_producer(has_ended=True)  # a late request would commit its next transaction
 
     def _ranges(self) -> Appended:
         found: dict[SystemStreamPartition, tuple[tuple[int, int], ...]] = {}
@@ -292,14 +289,14 @@ class KafkaTransaction(WriterTransaction):
         replaced = [ssp for ssp, runs in self._runs.items() if any(run.replaced for run in runs)]
         if replaced:
             for ssp in replaced:
-                self._writer.places.replaced_timestamp(ssp.stream)
+                self._session.places.replaced_timestamp(ssp.stream)
             raise RetryableError(
                 f"the brokers replace the timestamps of {listed([f'`{ssp}`' for ssp in replaced])} "
                 "(`message.timestamp.type=LogAppendTime`); nothing was appended. The next transaction has the true "
                 "ones in a header"
             )
         if unknown:
-            self._writer.report_every_offset(unknown)
+            self._session.report_every_offset(unknown)
             raise RetryableError(
                 f"others appended to {listed([f'`{ssp}`' for ssp in unknown])} at the same time; nothing was appended. "
                 "The next transaction asks for the offset of every message"
@@ -329,7 +326,7 @@ class KafkaTransaction(WriterTransaction):
         if reason.code() == KafkaError.INVALID_TIMESTAMP:
             self._find_refused(reason.str())
             return RetryableError(f"{what}: {reason.str()}; the transaction is aborted, and the next one tries others")
-        failed = explain(reason, what, self._writer.options, self._writer.reported, self._right)
+        failed = explain(reason, what, self._session.options, self._session.reported, self._right)
         passes = reason.txn_requires_abort() and type(failed) is PenstockError
         return RetryableError(f"{failed}; the transaction is aborted") if passes else failed
 
@@ -339,11 +336,11 @@ class KafkaTransaction(WriterTransaction):
         sent = {ssp.stream: runs[-1].limits for ssp, runs in self._runs.items() if runs}
         named = {stream: limits for stream, limits in sent.items() if f" {stream} [" in text}
         for stream, limits in (named or sent).items():
-            self._writer.places.refused_timestamp(stream, limits)
+            self._session.places.refused_timestamp(stream, limits)
 
     def _alter(self, setting: str) -> str:
         name = min((ssp.stream for ssp in self._runs), default="...")
-        return f"To change the topic: `{alter_command(self._writer.options.servers, name, setting)}`"
+        return f"To change the topic: `{alter_command(self._session.options.servers, name, setting)}`"
 
     @property
     def _right(self) -> Right:
@@ -351,14 +348,14 @@ class KafkaTransaction(WriterTransaction):
 
     def _refused(self, reason: KafkaError, what: str) -> PenstockError:
         self._producer = None
-        self._writer.lose_producer()
+        self._session.lose_producer()
         if not _is_refused(reason):
-            return explain(reason, what, self._writer.options, right=self._right)
+            return explain(reason, what, self._session.options, right=self._right)
         try:
-            job_log.apart(self._writer.check_fence)
+            job_log.apart(self._session.check_fence)
         except PenstockError as fenced:
             return fenced
-        return self._writer.refused(what, reason.str())
+        return self._session.refused(what, reason.str())
 
 
 def _flushed(producer: Producer) -> int:

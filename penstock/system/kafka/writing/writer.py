@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
-
-from confluent_kafka import KafkaException, Producer
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.clock import SYSTEM_CLOCK
-from penstock.errors import PenstockError, PenstockTimeoutError, RetryableError
 from penstock.system.base import (
     Progress,
     RawRecord,
@@ -18,53 +13,19 @@ from penstock.system.base import (
     WriterTransaction,
     check_may_mark,
 )
-from penstock.system.kafka.errors import ClientErrors
 from penstock.system.kafka.options.options import KafkaOptions
-from penstock.system.kafka.own_topics import fences, job_log
-from penstock.system.kafka.own_topics.job_topic import (
-    job_topic,
-    new_transactional_id,
-    producer_key,
-    progress_record,
-)
-from penstock.system.kafka.writing.topics import WriterTopics
+from penstock.system.kafka.writing.session import WriterSession
 from penstock.system.kafka.writing.transaction import KafkaTransaction
-
-_CLOSE_SECONDS = 2.0
-"""A writer that is closed tries to delete its registration for so long."""
-_MOST_REFUSED = 5
-"""A writer replaces so many producers one after the other, without a commit in between."""
 
 
 class KafkaWriter(SystemWriter):
     """Appends to streams of Kafka. Used by one thread; made by `KafkaSystem.writer`.
 
-    It keeps a producer from transaction to transaction. A producer whose outcome is not known, or that the broker
-    has refused, is replaced by the next transaction, which first ends the old one's. One that may have asked twice for
-    the end of a transaction is replaced as well.
+    It keeps a producer from transaction to transaction.
     """
 
     def __init__(self, options: KafkaOptions, identity: WriterIdentity | None) -> None:
-        self.options = options
-        self.identity = identity
-        self.places = WriterTopics(options)
-        self.reported = ClientErrors()
-        self._topic = None if identity is None else job_topic(identity.name)
-        self._id = ""
-        self._producer: Producer | None = None
-        self._lost: list[str] = []
-        """Transactional ids of producers that were given up, and may have an open transaction."""
-        self._ended: list[str] = []
-        """Transactional ids of producers that were given up, and have none."""
-        self._refused = 0
-        """The number of producers refused one after the other, without a commit in between."""
-        self.is_committing = False
-        """True if a commit was requested, and the brokers' answer is not known."""
-        self._has_taken_over = False
-        self._log: job_log.JobLog | None = None
-        self._marks: dict[tuple[str, int], Progress] | None = None
-        self._exact: set[SystemStreamPartition] = set()
-        """Partitions to which others append at the same time: the offset of every message is reported."""
+        self.session = WriterSession(options, identity)
 
     def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> int:
         """Append all records or none. Returns the first one's offset.
@@ -79,11 +40,11 @@ class KafkaWriter(SystemWriter):
         with self.begin() as transaction:
             transaction.append(ssp, records)
         appended = transaction.appended()
-        return appended[ssp][0][0] if ssp in appended else self.places.upcoming(ssp)
+        return appended[ssp][0][0] if ssp in appended else self.session.places.upcoming(ssp)
 
     def begin(self) -> WriterTransaction:
         """Its commit is one step for all partitions."""
-        return KafkaTransaction(self)
+        return KafkaTransaction(self.session)
 
     def progress(self, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
         """The last marks of this writer's name, once no older epoch can add one, and no transaction of this epoch has
@@ -95,144 +56,16 @@ class KafkaWriter(SystemWriter):
             ConfigError: the writer has no name.
             IncompatibleError: a foreign record may have replaced the mark of a partition.
         """
-        check_may_mark(self.identity)
+        check_may_mark(self.session.identity)
         asked = list(ssps)
         for ssp in asked:
-            self.places.check(ssp)
-        self.producer()
-        self.take_over()
-        marks = self._read_marks()
-        self._check_known(asked)
+            self.session.places.check(ssp)
+        self.session.producer()
+        self.session.take_over()
+        marks = self.session.read_marks()
+        self.session.check_known(asked)
         return {ssp: marks[place] for ssp in asked if (place := (ssp.stream, ssp.partition)) in marks}
 
     def close(self) -> None:
         """Give up the producer. Uncommitted records never become visible."""
-        made, self._producer = self._producer, None
-        if made is not None:
-            job_log.discard(made)
-        del made
-        if self._log is not None:
-            self._log.close()
-            self._log = None
-        self.places.close()
-        done = [*self._ended, *([self._id] if self._id and not self.is_committing else [])]
-        if done and self._topic is not None:
-            with suppress(PenstockError, KafkaException):  # a newer epoch deletes them as well
-                gone = [(producer_key(each), None) for each in done]
-                job_log.put(self.options, self._topic, gone, within_s=_CLOSE_SECONDS)
-        self._id = ""
-        self._ended.clear()
-
-    # For transactions.
-
-    def producer(self) -> Producer:
-        """The producer, made if there is none. Raises FencedError if a larger epoch has taken over."""
-        if self._producer is None:
-            self._end_lost()
-            if self.identity is None:
-                self._id = new_transactional_id(job_topic("nobody"))
-                self._producer = fences.initialised(self.options, self._id, None, self.reported)
-            else:
-                self._id, self._producer, state = fences.register(
-                    self.options, self.identity, self.reported, self._ended
-                )
-                epoch = self.identity.epoch
-                self._has_taken_over = epoch in state.fences and not state.older_producers(epoch)
-            self._ended.clear()
-        return self._producer
-
-    def take_over(self) -> None:
-        if self.identity is not None and not self._has_taken_over:
-            fences.fence(self.options, self.identity)
-            self._has_taken_over = True
-
-    def check_fence(self) -> None:
-        if self.identity is not None:
-            fences.check(self.options, self.identity)
-
-    def check_mark(self, ssp: SystemStreamPartition, mark: Progress) -> None:
-        """Raise IncompatibleError unless the mark is larger than the last one."""
-        check_may_mark(self.identity)
-        if self._marks is None:
-            self.producer()
-            self.take_over()
-            self._read_marks()
-        self._check_known([ssp])
-        mark.check_follows((self._marks or {}).get((ssp.stream, ssp.partition)), ssp)
-
-    def mark_record(self, ssp: SystemStreamPartition, mark: Progress) -> tuple[SystemStreamPartition, RawRecord]:
-        """The topic of marks, as a partition, and the record that keeps this one."""
-        topic, (key, value) = self._topic or "", progress_record(ssp, mark)
-        signed = self.options.signer.own_headers(topic, key, value)
-        return SystemStreamPartition(ssp.system, topic, 0), (SYSTEM_CLOCK.now_ms(), key, value, signed)
-
-    def committed(self, marks: Mapping[SystemStreamPartition, Progress]) -> None:
-        self._refused = 0
-        if self._marks is not None:
-            self._marks.update({(ssp.stream, ssp.partition): mark for ssp, mark in marks.items()})
-
-    def refused(self, what: str, reason: str) -> PenstockError:
-        self._refused += 1
-        text = (
-            f"{what}: the brokers have ended the transaction, which took longer than "
-            f"`systems.{self.options.system}.producer.transaction.timeout.ms`, or have forgotten the producer "
-            f"({reason})"
-        )
-        if self._refused < _MOST_REFUSED:
-            return RetryableError(text)
-        return PenstockTimeoutError(f"{text}. This happened {self._refused} times in a row: raise the timeout")
-
-    def lose_producer(self, *, has_ended: bool = False) -> None:
-        """Give up the producer: it may have an open transaction, or may have lost the right to write.
-
-        Args:
-            has_ended: its last transaction has certainly ended, and its next one would be in danger: a request of the
-                last one may still be under way.
-        """
-        if not has_ended:
-            self._marks = None
-        made, self._producer = self._producer, None
-        if made is not None:
-            (self._ended if has_ended else self._lost).append(self._id)
-            self._id = ""
-            self.is_committing = False
-            job_log.discard(made)
-
-    def reports_every_offset(self, ssp: SystemStreamPartition) -> bool:
-        """True if the offset of every message is reported, not only that of the first and the last one."""
-        return ssp in self._exact
-
-    def report_every_offset(self, ssps: Iterable[SystemStreamPartition]) -> None:
-        """Report the offset of every message of these partitions from now on."""
-        self._exact.update(ssps)
-
-    def _end_lost(self) -> None:
-        """End the transactions of lost producers. Raises FencedError if a larger epoch has taken over."""
-        if not self._lost:
-            return
-        if self.identity is None:
-            for each in self._lost:
-                job_log.discard(fences.initialised(self.options, each, None, self.reported))
-        else:
-            fences.check(self.options, self.identity)
-            fences.retire(self.options, job_topic(self.identity.name), self._lost)
-        self._lost.clear()
-
-    def _check_known(self, ssps: Iterable[SystemStreamPartition]) -> None:
-        if self._log is not None:
-            self._log.state.check_known([(ssp.stream, ssp.partition) for ssp in ssps], self.options.system)
-
-    def _read_marks(self) -> dict[tuple[str, int], Progress]:
-        identity = check_may_mark(self.identity)
-        self._marks = None
-        if self._log is None:
-            self._log = fences.opened(self.options, identity.name, committed=True)
-        try:
-            state = self._log.catch_up()
-        except BaseException:
-            self._log.close()
-            self._log = None
-            raise
-        state.check_fence(identity, self.options.system)
-        self._marks = dict(state.progress)
-        return self._marks
+        self.session.close()

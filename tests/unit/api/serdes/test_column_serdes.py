@@ -17,7 +17,7 @@ import penstock as ps
 from penstock.admin.state.serdes import serde_of
 from penstock.api.serdes import ColumnSerde, PackedColumns
 from tests.support.faults.damaged_bytes import memory_budget
-from tests.unit.columns.arrays import rows, types
+from tests.unit.arrays.arrays import rows, types
 
 PLAIN = [pa.int8(), pa.int64(), pa.uint64(), pa.uint16(), pa.float64(), pa.bool_(), pa.string()]
 

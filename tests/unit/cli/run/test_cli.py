@@ -14,11 +14,11 @@ from penstock.cli.run.signals import StopSignals
 from penstock.cli.run.view import RunObserver
 from penstock.cli.shared.application import load_application
 from penstock.cli.shared.errors import ApplicationLoadError
-from penstock.config.settings import describe
+from penstock.config.keys import describe
 from penstock.driver.feed.stop import StopRequest
+from penstock.driver.handle.job import Job
 from penstock.driver.show.progress import JobProgress, ProgressBoard
 from penstock.errors import ConfigError, NotFoundError
-from penstock.spark.job.handle import Job
 from penstock.testing import SettableClock
 from tests.support.tools.cli import call, call_json, own_home
 

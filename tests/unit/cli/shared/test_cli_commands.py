@@ -20,7 +20,8 @@ except SystemExit:
     pass
 wanted = {"penstock", "penstock.admin", "penstock.admin.program", "penstock.cli", "penstock.cli.main",
           "penstock.cli.shared", "penstock.cli.shared.commands", "penstock.cli.shared.completion",
-          "penstock.cli.shared.errors", "penstock.cli.shared.options", "penstock.errors", "penstock.public_names",
+          "penstock.cli.shared.errors", "penstock.cli.shared.options", "penstock.errors", "penstock.plugins",
+          "penstock.public_names",
           "penstock.redaction", "penstock.wording"}
 heavy = {"yaml", "psutil", "orjson", "numpy", "pyarrow", "pyspark", "obstore"}
 ours = {name for name in sys.modules if name.partition(".")[0] == "penstock"}

@@ -12,12 +12,12 @@ import pytest
 
 import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
+from penstock.driver.handle.job import Job
 from penstock.driver.show.end_watch import EndWatch
 from penstock.driver.show.progress import now_ms
 from penstock.driver.show.run_state import PHASES, Uncommitted
 from penstock.errors import SystemAwayError
 from penstock.metrics.snapshot import GaugeValue, MetricId
-from penstock.spark.job.handle import Job
 from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver
 from tests.support.jobs.home import wait_until
@@ -128,7 +128,7 @@ def test_while_a_batch_hangs_its_age_grows_and_the_lag_is_that_of_now(tmp_path: 
     try:
         assert Hangs.reached.wait(60)
         world.put(*range(23_499))
-        watch = EndWatch([driver.job.inputs[0]], driver.job.streams.systems, driver.board.note_ends)
+        watch = EndWatch([driver.job.plan.inputs[0]], driver.job.streams.systems, driver.board.note_ends)
         watch.look()
         assert lag(driver) == 3 + 23_499
         assert 0 < (gauge(driver, "batch-since-ms") or 0) <= now_ms()

@@ -27,9 +27,9 @@ from penstock.errors import (
     PenstockTimeoutError,
     RetryableError,
 )
+from penstock.outbox.wing import Publish
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.testing.in_process import InProcessDriver
-from penstock.wire.protocol import Publish
 from tests.support.jobs.home import wait_until
 from tests.support.world.once_world import PATHS, STEPS, OnceWorld, die
 from tests.support.world.sums_job import TASKS, Sum, drain, raising
@@ -78,7 +78,7 @@ class TestCrashAfterTheRecord:
         world.put(13)
         driver.loop.start()
         assert (before, len(world.output())) == (6, 12)
-        assert driver.board.publishing is None
+        assert driver.board.wings.get("outbox") is None
 
     def test_it_dies_again_while_it_publishes_what_is_left(self, world: OnceWorld) -> None:
         crash(world, "mark")
@@ -398,7 +398,7 @@ class TestASystemThatIsDown:
         world.hooked.at = at
         driver.loop.parts.commits.request()
         driver.loop.step()
-        wait_until(lambda: "it is down" in str(driver.board.publishing), "the publication to wait")
+        wait_until(lambda: "it is down" in str(driver.board.wings.get("outbox")), "the publication to wait")
         return driver, up
 
     def test_processing_goes_on_and_further_commits_wait(self, world: OnceWorld) -> None:
@@ -407,11 +407,11 @@ class TestASystemThatIsDown:
         world.put(4, 5, 100, 6)
         drain(driver)
         assert len(world.log.checkpoints) == records
-        assert str(driver.board.publishing).startswith("0 of 3 messages to m.sums, waits for the system `m`")
+        assert str(driver.board.wings.get("outbox")).startswith("0 of 3 messages to m.sums, waits for the system `m`")
         up.set()
         driver.loop.await_commit()
         driver.loop.commit()
-        assert driver.board.publishing is None
+        assert driver.board.wings.get("outbox") is None
         world.check(driver)
 
     def test_the_wait_is_bounded(self, world: OnceWorld) -> None:

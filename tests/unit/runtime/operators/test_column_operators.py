@@ -358,7 +358,7 @@ def test_a_row_that_does_not_fit_is_one_dead_letter() -> None:
 
 
 def _append(runner: TestRunner, values: list[Any]) -> None:
-    from penstock.api.serdes.failures import input_place
+    from penstock.graph.serde_failures import input_place
     from penstock.testing.runner.streams import StreamOfTest
 
     name = ps.SystemStream.parse("local.rows")

@@ -90,7 +90,7 @@ def test_a_bad_message_may_be_passed_over_loudly(world: SideWorld, caplog: pytes
     assert asked(world, driver, "N1") == [["Airbus", 7]]
     errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert any("side.inputs.on.error=continue" in record.getMessage() for record in errors)
-    of_the_driver = [record for record in errors if record.name == "penstock.side.driver.bootstrap"]
+    of_the_driver = [record for record in errors if record.name == "penstock.side.driver"]
     assert len(of_the_driver) == 1
     assert "m.planes" in of_the_driver[0].getMessage()
     assert [group.name for group in service(driver).filler.troubles()] == ["`planes`"]

@@ -369,15 +369,15 @@ def test_progress_is_of_all_stores_from_the_beginning(tmp_path: Path) -> None:
         def look(message: ps.IncomingMessageEnvelope, store: Any) -> list[tuple[Any, Any]]:
             if message.offset == 550:
                 least = 600 * len(shown) + 1
-                wait_until(lambda: getattr(driver.board.bootstrap, "done", 0) >= least, "a look", 20)
-                shown.append(str(driver.board.bootstrap))
+                wait_until(lambda: getattr(driver.board.wings.get("side"), "done", 0) >= least, "a look", 20)
+                shown.append(str(driver.board.wings.get("side")))
             return [(message.key, message.value)]
 
         driver = world.driver(planes(processor=look))
         driver.loop.start()
         assert shown[0].startswith("512 of 1,200 messages")
         assert re.match(r"1,\d\d\d of 1,200 messages", shown[1])
-        assert driver.board.bootstrap is None
+        assert driver.board.wings.get("side") is None
     finally:
         world.close()
 

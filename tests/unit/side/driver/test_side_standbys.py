@@ -54,7 +54,7 @@ def standbys(driver: InProcessDriver, task: int) -> SideInputService:
     (name,) = driver.fleet.assignment.standbys[task]
     epoch = driver.fleet._containers[name].current
     assert epoch is not None
-    return epoch.side_inputs
+    return epoch.wings.of(SideInputService)
 
 
 def read(driver: InProcessDriver, task: int) -> int:
@@ -97,7 +97,7 @@ def test_a_store_of_all_tasks_is_filled_where_there_are_only_standbys(world: Sid
     }
     epoch = driver.fleet._containers[alone].current
     assert epoch is not None
-    filler = epoch.side_inputs.standbys.filler
+    filler = epoch.wings.of(SideInputService).standbys.filler
     wait_until(filler.caught_up.is_set, "the standby has read the stream")
     assert {part.task for group in filler.groups for part in group.parts} == {None}
 

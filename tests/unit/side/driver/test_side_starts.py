@@ -17,6 +17,7 @@ from penstock.config import load_config
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.job.paths import JobPaths
 from penstock.objects.open import forget_memory_store, open_store
+from penstock.side.container.inputs import SideInputService
 from penstock.side.plan import with_side_inputs
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.start.streams.job_streams import JobStreams
@@ -112,7 +113,7 @@ def test_every_backend_beside_a_side_store(world: World, factory: str) -> None:
     assert container.tasks[1].engine("own").get(b"N1") == b'"A319"'
     epoch = container.current
     assert epoch is not None
-    assert epoch.side_inputs.engine("planes", 1).get(b"N1") == b'"A320"'
+    assert epoch.wings.of(SideInputService).engine("planes", 1).get(b"N1") == b'"A320"'
     driver.close()
 
 
@@ -179,6 +180,6 @@ def test_a_store_that_the_job_wrote_before(world: World, caplog: pytest.LogCaptu
     assert "the job wrote store `planes` until checkpoint" in caplog.text
     origin = driver.job.start.origin
     assert origin.restored == ()
-    assert driver.job.layout == {}
+    assert driver.job.plan.layout == {}
     driver.close()
     world.refused(world.app(value=ps.Long()), IncompatibleError, "store `planes` was written as")

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from penstock.side.driver.bootstrap import REPEAT_SECONDS, SideTroubles
-from penstock.wire.protocol import Beat
+from penstock.side.driver import REPEAT_SECONDS, SideTroubles
+from penstock.side.wing import SideState
 
 
 def test_a_trouble_is_logged_when_it_begins_each_minute_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
@@ -16,7 +16,7 @@ def test_a_trouble_is_logged_when_it_begins_each_minute_and_when_it_ends(caplog:
     logged = []
     for texts, now in [((), 0), (("a",), 1), (("a",), 2), (("a", "b"), 3), (("a", "b"), 1 + REPEAT_SECONDS), ((), 100)]:
         caplog.clear()
-        troubles.look([Beat("c", "i", 0, 0, 0, side_troubles=texts)], 1, float(now))
+        troubles.look([SideState(troubles=texts)], float(now))
         logged.append([(record.levelname, record.getMessage().rpartition(": ")[2]) for record in caplog.records])
     again = [("WARNING", "side inputs fill their stores again")]
     assert logged == [[], [("ERROR", "a")], [], [("ERROR", "b")], [("ERROR", "a")], again]

@@ -10,8 +10,7 @@ import pytest
 
 import penstock as ps
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.api.state.side_inputs import SideInputs, SideStream
-from penstock.api.state.store import StoreSpec
+from penstock.graph.stores import SideInputs, SideStream, StoreSpec
 from penstock.metrics.registry import MetricsRegistry
 from penstock.side.fill.entries import (
     CopiedEntries,

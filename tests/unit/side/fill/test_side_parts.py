@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.api.state.side_inputs import SideInputs, SideStream
-from penstock.api.state.store import StoreSpec
+from penstock.graph.stores import SideInputs, SideStream, StoreSpec
 from penstock.side.fill.parts import Part, groups_of, partitions_for, parts_of, streams_of
 
 

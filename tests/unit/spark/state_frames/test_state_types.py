@@ -10,8 +10,8 @@ from pyspark.sql.types import BinaryType, DataType, DoubleType, LongType, String
 
 import penstock as ps
 from penstock.admin.state.serdes import serde_of
-from penstock.api.serdes.versions import DELETED, VersionKey, VersionValue
 from penstock.errors import ConfigError, SerdeError
+from penstock.graph.history import DELETED, VersionKey, VersionValue
 from penstock.spark.state_frames.types import Part, column_of
 
 

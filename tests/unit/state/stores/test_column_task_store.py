@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.api.serdes import Bytes
-from penstock.api.state.store import StoreSpec
 from penstock.arrays.byte_arrays import ByteArray
 from penstock.arrays.entries import Entries
+from penstock.graph.stores import StoreSpec
 from penstock.state.engines.columns import ColumnEngine
 from penstock.state.engines.engine import Engine, EngineFailedError
 from penstock.state.engines.memory import MemoryEngine

@@ -8,8 +8,7 @@ import pytest
 
 import penstock as ps
 from penstock.api.ssp import SystemStream
-from penstock.api.state.side_inputs import SideInputs, SideStream
-from penstock.api.state.store import StoreSpec
+from penstock.graph.stores import SideInputs, SideStream, StoreSpec
 from penstock.side.store.engine import SideEngine
 from penstock.side.store.positions import Positions
 from penstock.state.engines.memory import MemoryEngine

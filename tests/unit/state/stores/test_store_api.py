@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import pytest
 
 import penstock as ps
-from penstock.api.state.store import StoreSpec, TimeToLive
 from penstock.config.load import load_config
+from penstock.graph.stores import StoreSpec, TimeToLive
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.stores.build import build_store

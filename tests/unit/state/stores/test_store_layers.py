@@ -10,8 +10,8 @@ import pytest
 
 import penstock as ps
 from penstock.api.ssp import SystemStream
-from penstock.api.state.store import StoreSpec
 from penstock.batch.batch import Batch
+from penstock.graph.stores import StoreSpec
 from penstock.graph.topology import plan_topology
 from penstock.runtime.stage.instance import RuntimeSettings, StageInstance
 from penstock.state.engines.engine import EngineFailedError

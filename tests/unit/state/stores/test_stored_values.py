@@ -15,8 +15,8 @@ import pytest
 
 import penstock as ps
 from penstock.api.serdes import Serde
-from penstock.api.state.store import StoreSpec
 from penstock.config.load import load_config
+from penstock.graph.stores import StoreSpec
 from penstock.objects.open import forget_memory_store, open_store
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.stores.build import build_store

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.api.serdes import Bytes
-from penstock.api.state.store import StoreSpec
+from penstock.graph.stores import StoreSpec
 from penstock.runtime.timers import Timers, place_of
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.stores.build import build_store

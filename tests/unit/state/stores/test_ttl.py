@@ -8,8 +8,8 @@ from typing import Literal
 import pytest
 
 import penstock as ps
-from penstock.api.state.store import StoreSpec, TimeToLive
 from penstock.errors import IncompatibleError
+from penstock.graph.stores import StoreSpec, TimeToLive
 from penstock.state.engines.engine import EngineFailedError
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.engines.overlay import Overlay

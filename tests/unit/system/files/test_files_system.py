@@ -21,12 +21,12 @@ import pyarrow.parquet
 import pytest
 from pyarrow import fs
 
-from penstock.api.messages.unreadable import UnreadableRow, unreadable_row
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.startpoint import StartpointSpecific
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError, RetryableError
 from penstock.objects.open import open_store
 from penstock.system.base import ColumnChunk, RawMessage
+from penstock.system.contract.unreadable import UnreadableRow, unreadable_row
 from penstock.system.files import listing
 from penstock.system.files.formats import read_columns
 from penstock.system.files.listing import Listing

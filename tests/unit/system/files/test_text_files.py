@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from pyarrow import fs
 
 import penstock as ps
-from penstock.api.messages.unreadable import unreadable_row
 from penstock.errors import CorruptError
+from penstock.system.contract.unreadable import unreadable_row
 from penstock.system.files import csv_rows as csv_module
 from penstock.system.files.formats import numbered_rows, read_rows
 from penstock.system.files.text import SourceFile

@@ -17,6 +17,7 @@ import pytest
 
 from penstock.errors import PenstockTimeoutError
 from penstock.tables.container.folders import TableFolders
+from penstock.tables.driver.run import Tables
 from penstock.testing.in_process import InProcessDriver
 from penstock.wire.protocol import EndBatch
 from tests.support.world.pushed_job import PushedWorld, in_use, keep_busy, lag, until
@@ -68,7 +69,7 @@ def test_the_first_version_is_loaded_before_the_first_batch(world: PushedWorld) 
     world.push(1)
     driver = world.driver()
     driver.loop.start()
-    assert [str(table) for table in driver.board.tables] == ["version 1", "version 1"]
+    assert [str(table) for table in driver.board.wings["tables"]] == ["version 1", "version 1"]
     assert world.folders("planes") == ["table-1-0", "table-1-1", "table-1-2"]
     assert world.folders("names") == ["table-1-all"]
 
@@ -81,7 +82,7 @@ def test_a_start_without_a_version_waits_and_then_names_the_table(world: PushedW
     later = world.driver()
     threading.Timer(0.1, lambda: world.push_planes(1)).start()
     later.loop.start()
-    assert later.board.tables[0].in_use == 1
+    assert later.board.wings["tables"][0].in_use == 1
 
 
 def test_a_version_is_swapped_in_beside_and_the_one_before_stays_on_the_host(world: PushedWorld) -> None:
@@ -111,10 +112,10 @@ def test_a_version_that_cannot_be_loaded_is_not_used_and_is_tried_again(
     world.objects.delete(key)
     if how != "missing":
         world.objects.put_if_absent(key, data[:-1] if how == "truncated" else bytes(len(data)))
-    until(driver, lambda: driver.board.tables[0].failure)
+    until(driver, lambda: driver.board.wings["tables"][0].failure)
     expected = {"missing": "is missing", "truncated": f"has {len(data) - 1} bytes", "damaged": "its hash differs"}[how]
-    assert expected in driver.board.tables[0].failure
-    assert "version 1, loading version 2" in str(driver.board.tables[0])
+    assert expected in driver.board.wings["tables"][0].failure
+    assert "version 1, loading version 2" in str(driver.board.wings["tables"][0])
     assert "batches continue with version 1" in caplog.text
     assert in_use(driver) == {"planes": 1, "names": 1}
     until(driver, lambda: not any(name.startswith("making") for name in world.folders("planes")))
@@ -129,9 +130,9 @@ def test_a_version_that_failed_gives_way_to_a_newer_one_at_once(world: PushedWor
     driver.loop.start()
     world.push_planes(2)
     world.objects.delete(world.file_of("planes", 2, task=0))
-    until(driver, lambda: driver.board.tables[0].failure)
+    until(driver, lambda: driver.board.wings["tables"][0].failure)
     world.push_planes(3)
-    driver.loop.parts.tables.settle()
+    driver.loop.parts.of(Tables).settle()
     assert in_use(driver)["planes"] == 3
 
 
@@ -142,8 +143,8 @@ def test_a_full_disk_is_a_clear_failure(world: PushedWorld, monkeypatch: pytest.
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     monkeypatch.setattr(TableFolders, "make", raising(full))
     world.push_planes(2)
-    until(driver, lambda: driver.board.tables[0].failure)
-    assert "No space left on device. Free space there" in driver.board.tables[0].failure
+    until(driver, lambda: driver.board.wings["tables"][0].failure)
+    assert "No space left on device. Free space there" in driver.board.wings["tables"][0].failure
     assert in_use(driver)["planes"] == 1
 
 

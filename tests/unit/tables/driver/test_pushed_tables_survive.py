@@ -15,7 +15,9 @@ import pytest
 from penstock.errors import PenstockError, RetryableError
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.tables.container.load import TableLoad
+from penstock.tables.container.loaded import PushedTables
 from penstock.tables.container.store import MemoryTable, TableView
+from penstock.tables.driver.run import Tables
 from penstock.testing.in_process import InProcessDriver
 from tests.support.jobs.home import wait_until
 from tests.support.world.pushed_job import KEYS, PushedWorld, in_use, keep_busy, lag, until
@@ -106,7 +108,7 @@ def is_loaded(driver: InProcessDriver) -> bool:
     for task in range(3):
         epoch = driver.fleet.container_of(task).current
         assert epoch is not None
-        states = {(each.table, each.version): each.state for each in epoch.tables.progress()}
+        states = {(each.table, each.version): each.state for each in epoch.wings.of(PushedTables).progress()}
         if states.get(("planes", 2)) != "loaded" or states.get(("names", 2)) != "loaded":
             return False
     return True
@@ -142,11 +144,11 @@ def test_a_batch_that_is_repeated_reads_the_versions_that_it_had(
 ) -> None:
     """Other versions are loaded when its first run fails at the end."""
     driver, gate = started(world), Gate(monkeypatch)
-    assert driver.loop.parts.tables.needed("planes") == {1}
+    assert driver.loop.parts.of(Tables).needed("planes") == {1}
     gate.closed.set()
     world.push(2)
     until(driver, gate.waiting.is_set)
-    assert driver.loop.parts.tables.needed("planes") == {1, 2}, "retention keeps both"
+    assert driver.loop.parts.of(Tables).needed("planes") == {1, 2}, "retention keeps both"
     failed = threading.Event()
 
     def fail_once(name: str) -> None:
@@ -163,7 +165,7 @@ def test_a_batch_that_is_repeated_reads_the_versions_that_it_had(
     assert failed.is_set()
     assert [*map(tuple, world.output())][before:] == [(1,) * 6] * 2 * len(KEYS)
     finish(world, driver)
-    assert driver.loop.parts.tables.needed("planes") == {2}
+    assert driver.loop.parts.of(Tables).needed("planes") == {2}
 
 
 class KilledError(PenstockError):
@@ -216,7 +218,7 @@ def test_nothing_grows_with_the_number_of_swaps(world: PushedWorld, factory: str
     first = dict[str, int]()
     for version in range(2, swaps + 2):
         world.push(version)
-        driver.loop.parts.tables.settle()
+        driver.loop.parts.of(Tables).settle()
         world.put()
         until(driver, lambda: not lag(driver))
         if version == swaps // 2:

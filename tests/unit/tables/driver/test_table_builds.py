@@ -30,14 +30,13 @@ from penstock.tables.driver.build import TableBuild
 from penstock.tables.driver.builds import NOT_LOOKED, TableBuilds
 from penstock.tables.versions.build import BuildRequest
 from penstock.tables.versions.fingerprint import fingerprint_of
-from penstock.tables.versions.manifest import TableFile
+from penstock.tables.versions.manifest import PublishedVersion, TableFile
 from penstock.tables.versions.notes import refusal_of
 from penstock.tables.versions.registry import TableRegistry
 from penstock.testing.faulty_store import FaultyStore
 from penstock.testing.forwarding_store import ForwardingStore
 from penstock.testing.in_process import InProcessDriver
 from penstock.testing.runner.table_builder import ArrowTableBuilder
-from penstock.wire.ports import PublishedVersion
 from tests.support.processes.containers import wait_until
 
 PATHS = JobPaths("flights", "1")

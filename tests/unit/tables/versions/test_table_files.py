@@ -18,8 +18,8 @@ import pytest
 import rocksdict
 
 import penstock as ps
-from penstock.api.state.store import StoreSpec
 from penstock.errors import RetryableError
+from penstock.graph.stores import StoreSpec
 from penstock.job.paths import JobPaths
 from penstock.objects.open import forget_memory_store, open_store
 from penstock.system.partitioner import partition_of

@@ -1,0 +1,163 @@
+"""The stores of an application, as values, and the names and layouts of stores that belong to one operator."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from penstock.api.serdes import Bytes, Serde
+from penstock.api.ssp import SystemStream
+from penstock.api.state.side_inputs import (
+    ProcessorFunction,
+    PushedTable,
+    SideInputsProcessor,
+    SideInputsProcessorFactory,
+)
+
+TtlFrom: TypeAlias = Literal["write", "access"]
+
+
+@dataclass(frozen=True, slots=True)
+class TimeToLive:
+    """The time for which entries live after their last write, or their last access."""
+
+    ms: int
+    since: TtlFrom = "write"
+
+
+@dataclass(frozen=True, slots=True)
+class SideStream:
+    """A side input as the store has it: a stream and its serdes."""
+
+    stream: SystemStream
+    key_serde: Serde[Any]
+    value_serde: Serde[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SideInputs:
+    """The streams that fill a store, and the way from their messages to entries."""
+
+    streams: tuple[SideStream, ...]
+    processor: SideInputsProcessor | SideInputsProcessorFactory | ProcessorFunction | None = None
+    """None: each message is an entry as it is."""
+    broadcast: bool = False
+    """Every task has everything; otherwise task i has the messages of partition i."""
+
+
+Side: TypeAlias = SideInputs | PushedTable
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSpec:
+    """A declared store: its name, its serdes, and the time to live of its entries. Every task has a separate
+    instance."""
+
+    kind: ClassVar[str] = "store"
+    """The word for it in texts, and the method of an application that declares it."""
+    is_shared: ClassVar[bool] = False
+    """Any operator may use it, so a checkpoint does not record which ones do."""
+
+    name: str
+    key_serde: Serde[Any]
+    value_serde: Serde[Any]
+    ttl: TimeToLive | None = None
+    side: Side | None = None
+    """The source that fills it; the job then only reads it. None: the job writes it."""
+    by_column: bool = False
+    """An operator reads and writes many of its keys at once."""
+    writes_once: bool = False
+    """Each key is written once, and then deleted once. One that comes and goes between two commits is in neither."""
+
+    @property
+    def has_versions(self) -> bool:
+        """True if it has an entry for each version of a value, under (key, event time)."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpec(StoreSpec):
+    """The store of a table."""
+
+    kind = "table"
+    is_shared = True
+
+    history_ms: int | None = None
+
+    @property
+    def has_versions(self) -> bool:
+        return self.history_ms is not None
+
+
+OPERATOR_STORES = (".window", ".join", ".timers", ".aggregate", ".in-order")
+"""Endings of the names of stores that belong to one operator: `<operator id>.window`."""
+
+
+def own_stores(operators: Iterable[str]) -> frozenset[str]:
+    """Every store that could belong to one of these operators alone. What a task declares is not among them."""
+    return frozenset(f"{operator}{kind}" for operator in operators for kind in OPERATOR_STORES)
+
+
+def waiting_stores(operators: Iterable[str]) -> frozenset[str]:
+    """The same but for the totals of an aggregate: they wait for nothing, and no drain sends them."""
+    return frozenset(store for store in own_stores(operators) if not store.endswith(".aggregate"))
+
+
+OperatorKind: TypeAlias = Literal[
+    "window", "join", "temporal-join", "timers", "versions", "aggregate", "order", "column-order"
+]
+
+STORE_LAYOUTS: dict[OperatorKind, int] = {
+    "window": 1,
+    "join": 1,
+    "temporal-join": 1,
+    "timers": 1,
+    "versions": 1,
+    "aggregate": 1,
+    "order": 1,
+    "column-order": 1,
+}
+"""The number of the layout in which operators of a kind write their stores.
+
+Raise it with each change of the entries, their order or their meaning: a start refuses stores of another layout, which
+would be read wrongly. Their writers are in `runtime/windows`, `runtime/joins`,
+`runtime/operators/temporal_join.py`, `runtime/timers.py`, `runtime/operators/send_to_table.py`, `runtime/order` and
+`runtime/operators/columns`.
+"""
+_LAYOUT = ":layout="
+_NUMBERED = re.compile(rf"(.*){_LAYOUT}([0-9]+)")
+
+
+def with_layout(kind: OperatorKind, definition: str) -> str:
+    """The definition with the number of the layout. Layout 1 is not named: definitions had no number at first.
+
+    Example:
+        >>> with_layout("timers", "timers(string)")
+        'timers(string)'
+    """
+    number = STORE_LAYOUTS[kind]
+    return definition if number == 1 else f"{definition}{_LAYOUT}{number}"
+
+
+def layout_of(definition: str) -> int:
+    """The number of the layout from a definition.
+
+    Example:
+        >>> layout_of("timers(string)"), layout_of("timers(string):layout=2")
+        (1, 2)
+    """
+    found = _NUMBERED.fullmatch(definition)
+    return 1 if found is None else int(found[2])
+
+
+class OperatorBytes(Bytes):
+    """The keys or values of a store that belongs to one operator, which alone knows their meaning."""
+
+    def __init__(self, definition: str) -> None:
+        self._definition = definition
+
+    @property
+    def name(self) -> str:
+        return self._definition

@@ -1,0 +1,97 @@
+"""Wings: what a feature adds to the kernel, as one value.
+
+A wing has a name, and any of these: calls from the driver to its containers, a part in the driver of a run, a part in
+each container, a section of each checkpoint's record, keys of the configuration, facts for `penstock status`, and
+commands. The kernel goes over all wings wherever one of them may take part, and knows none of them. A wing knows the
+kernel and no other wing.
+
+The wings that Penstock brings are in the table `penstock.plugins.WINGS`. Every installed distribution may bring more,
+as entry points of the group `penstock.wings`; a wing has to be installed on every host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from penstock.config.key import Settings
+from penstock.errors import ConfigError
+from penstock.plugins import WINGS, from_outside, load
+from penstock.wire.calls import CALLS, Call
+
+OUTSIDE = "penstock.wings"
+"""The group of entry points."""
+
+
+@dataclass(frozen=True)
+class Wing:
+    """What a feature adds to the kernel. The parts are named as `module:attribute`, so that a process loads only those
+    that it needs.
+
+    Example:
+        >>> Wing("audit", driver="audit.driver:AuditDriver").calls
+        ()
+    """
+
+    name: str
+    """Of its section, its state in heartbeats, and its facts."""
+    calls: tuple[Call[Any, Any], ...] = ()
+    """Its requests to containers, which its part in the container answers."""
+    keys: type[Settings] | None = None
+    """Its options. Penstock's own wings have theirs in `penstock.config.settings`, in the order of the reference."""
+    driver: str = ""
+    """A subclass of `penstock.driver.part.DriverPart`."""
+    container: str = ""
+    """A subclass of `penstock.container.shared.part.ContainerPart`."""
+    on_host: Mapping[str, str] = field(default_factory=dict)
+    """By host, such as `spark`: what its part in the driver needs of the host (`RunContext.tools`). The host says with
+    which arguments it calls it."""
+    facts: str = ""
+    """A function of the object store, the job's paths, and the id of the present run or None, that returns
+    `penstock.facts.Facts`."""
+    commands: str = ""
+    """A group of commands, as a `typer.Typer`. `penstock <name>` is the command."""
+    help: str = ""
+    """The line about the commands in `penstock --help`."""
+
+
+@cache
+def wings() -> tuple[Wing, ...]:
+    """All wings of this installation: Penstock's own in the order of their table, then the others by name.
+
+    Raises:
+        ConfigError: a wing from outside cannot be imported or is no `Wing`, or two have one name.
+    """
+    own = tuple(load(place) for place in WINGS.values())
+    others = from_outside(OUTSIDE)
+    for name, wing in others.items():
+        if not isinstance(wing, Wing):
+            raise ConfigError(f"the entry point `{name}` of `{OUTSIDE}` is a {type(wing).__name__}, and no Wing")
+    found: dict[str, Wing] = {}
+    for wing in (*own, *others.values()):
+        if wing.name in found:
+            raise ConfigError(f"two wings have the name `{wing.name}`: remove one of the distributions that bring them")
+        found[wing.name] = wing
+    return tuple(found.values())
+
+
+@cache
+def calls() -> Mapping[str, Call[Any, Any]]:
+    """The calls of the kernel and of all wings, by name."""
+    return {**CALLS, **{call.name: call for wing in wings() for call in wing.calls}}
+
+
+def check_wings(wanted: tuple[str, ...], where: str) -> None:
+    """Raise ConfigError if a wing is not installed here.
+
+    Args:
+        wanted: the names of the wings that a run has.
+        where: this process, in words.
+    """
+    if missing := sorted(set(wanted) - {wing.name for wing in wings()}):
+        raise ConfigError(
+            f"{where} does not have the wing `{missing[0]}`, which the driver has: install the distribution that "
+            "brings it on every host, or remove it from the driver's"
+        )

@@ -1,0 +1,36 @@
+"""The part in the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from audit.facts import Audited, RunsOf, board
+from audit.wing import AUDIT, COUNT_RUNS, AuditSettings, CountRuns, Runs
+from penstock.checkpoint.record import CheckpointRecord
+from penstock.driver.context import RunContext
+from penstock.driver.part import DriverPart
+from penstock.job.board import Shown
+from penstock.wire.protocol import Markers
+
+
+class AuditDriver(DriverPart):
+    """Counts commits, and asks the containers behind every so many of them."""
+
+    def __init__(self, run: RunContext) -> None:
+        super().__init__(run)
+        self._every = AuditSettings(run.job.config.resolved).every
+        self._commits = self._runs = 0
+
+    def recorded(self, record: CheckpointRecord, markers: Markers, *, abandoned: bool) -> None:
+        self._commits += 1
+        if self._commits % self._every == 0:
+            self._runs = sum(each.count for each in self.run.fleet.ask(COUNT_RUNS, record.epoch, CountRuns()))
+
+    def shown(self) -> Sequence[Shown]:
+        job = self.run.job
+        return (Shown("about the audit", board(job.objects, job.paths), self._document),)
+
+    def _document(self) -> Audited:
+        states = sorted(self.run.fleet.states(AUDIT.name, Runs).items())
+        counted = tuple(RunsOf(container, runs.count) for container, runs in states)
+        return Audited(self.run.job.claim.run_id, self._commits, self._runs, counted)

@@ -1,0 +1,19 @@
+"""The host of jobs on Spark, by what its module loads."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+DISPLAYS = ("penstock.admin", "penstock.cli", "penstock.dashboard", "rich", "starlette", "typer", "uvicorn")
+LOADED = f"""
+import sys
+import penstock.spark.job.launch
+print(*sorted(name for name in sys.modules if name.startswith({DISPLAYS})))
+"""
+
+
+def test_a_job_is_started_without_displays() -> None:
+    """Only a job that is shown pays for what shows it."""
+    shown = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True, timeout=60)
+    assert shown.stdout.split() == []

@@ -1,0 +1,154 @@
+"""A wing that another distribution brings: no line of Penstock knows it."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from penstock import plugins, wing
+from penstock.cli import main as cli
+from penstock.config import keys
+from penstock.container.process.handlers import answers, serve
+from penstock.driver.show.metrics_exports import MetricsExports
+from penstock.errors import ConfigError
+from penstock.testing.in_process import InProcessDriver
+from penstock.wing import Wing, check_wings, wings
+from penstock.wire.protocol import Identity
+from tests.support.tools.places import ROOT
+from tests.support.world.sums_job import SumsWorld, drain
+
+OUTSIDE = ROOT / "tests" / "support" / "outside"
+KNOWN = (wing.wings, wing.calls, keys.describe, keys.exact, keys.patterns, keys.find, cli.commands)
+"""What processes find out once."""
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The module of the wing, whose distribution is installed meanwhile."""
+    monkeypatch.syspath_prepend(str(OUTSIDE))
+    _forget()
+    import audit.wing
+
+    yield audit.wing
+    monkeypatch.undo()
+    _forget()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "audit"]:
+        del sys.modules[name]
+
+
+def _forget() -> None:
+    for each in KNOWN:
+        each.cache_clear()
+
+
+@pytest.fixture
+def world(installed: Any, tmp_path: Path) -> Iterator[SumsWorld]:
+    world = SumsWorld(tmp_path)
+    yield world
+    world.close()
+
+
+def shows(driver: InProcessDriver) -> None:
+    """Write what commands read."""
+    documents = [each for part in driver.loop.parts.wings for each in part.shown()]
+    MetricsExports(driver.job, driver.job.claim.run_id, driver.board, lambda: True, shown=documents).close()
+
+
+def invoke(world: SumsWorld, *arguments: str) -> str:
+    config = ("-c", f"job.root={world.root}")
+    result = CliRunner().invoke(cli.app, (*arguments, *config))
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_its_call_option_facts_and_command(world: SumsWorld, installed: Any) -> None:
+    driver = world.driver(audit_every_commits=2)
+    driver.loop.start()
+    for _ in range(3):
+        world.put(1, 2, 3)
+        drain(driver)
+        driver.loop.commit()
+    shows(driver)
+    world.check(driver)
+    status = json.loads(invoke(world, "status", "sums", "--json", "--no-wait"))
+    assert status["wings"]["audit"]["lines"]["audited commits"] == 4
+    batches = driver.loop.boundary.batch
+    runs = {row["container"]: row["runs"] for row in status["wings"]["audit"]["tables"][0]["rows"]}
+    assert set(runs.values()) == {batches}
+    text = invoke(world, "status", "sums", "--no-wait")
+    assert re.search(r"^audited commits +4$", text, re.MULTILINE), text
+    assert re.search(rf"^ container +runs *\n[ ─]+\n.+ {batches} *$", text, re.MULTILINE), text
+    assert invoke(world, "audit", "runs", "sums") == f"{sum(runs.values())} runs, 4 commits\n"
+
+
+def test_its_call_reaches_the_container_that_it_is_meant_for(world: SumsWorld, installed: Any) -> None:
+    driver = world.driver()
+    driver.loop.start()
+    container, call = driver.fleet.container_of(0), installed.COUNT_RUNS
+    identity = Identity(container.incarnation, driver.loop.epoch)
+    assert [call.decode(each) for each in serve(call, container, call.encode(identity, installed.CountRuns()))] == [
+        installed.Runs(0)
+    ]
+    with pytest.raises(Exception, match="the call is of epoch"):
+        list(answers(call, container, Identity(container.incarnation, 99), installed.CountRuns()))
+
+
+def test_its_options_are_keys_as_others_are(world: SumsWorld) -> None:
+    with pytest.raises(ConfigError, match=r"audit\.every\.commits"):
+        world.driver(audit_every_commits=0)
+    with pytest.raises(ConfigError, match=r"did you mean `audit\.every\.commits`"):
+        world.driver(audit_evry_commits=1)
+    assert "audit.every.commits" in CliRunner().invoke(cli.app, ("config", "keys", "audit")).output
+
+
+@pytest.mark.usefixtures("installed")
+def test_its_commands_are_listed_and_have_help() -> None:
+    assert "Show what the audit has counted." in CliRunner().invoke(cli.app, ("--help",)).output
+    assert "runs" in CliRunner().invoke(cli.app, ("audit", "--help")).output
+
+
+def test_a_host_without_it_is_refused(installed: Any) -> None:
+    names = tuple(each.name for each in wings())
+    assert names[-1] == "audit"
+    check_wings(names, "this host")
+    with pytest.raises(ConfigError, match="container c1 does not have the wing `other`, which the driver has: install"):
+        check_wings((*names, "other"), "container c1")
+
+
+def test_without_a_distribution_nothing_is_there() -> None:
+    assert "audit" not in {each.name for each in wings()}
+    assert CliRunner().invoke(cli.app, ("audit", "runs", "x")).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("place", "problem"),
+    [
+        ("no_such_module:AUDIT", "cannot be loaded from no_such_module:AUDIT: ModuleNotFoundError"),
+        ("json:nothing", "cannot be loaded from json:nothing: AttributeError"),
+        ("json:loads", "is a function, and no Wing"),
+        ("tests.unit.test_wing:SECOND_STANDBY", "two wings have the name `standby`"),
+    ],
+)
+def test_a_broken_wing_is_refused_and_hides_no_command(
+    place: str, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugins, "entry_points", lambda group: (EntryPoint("broken", place, group),))
+    _forget()
+    try:
+        with pytest.raises(ConfigError, match=problem):
+            wings()
+        assert "Show whether a job is running" in CliRunner().invoke(cli.app, ("--help",)).output
+    finally:
+        monkeypatch.undo()
+        _forget()
+
+
+SECOND_STANDBY = Wing("standby")
