@@ -2,42 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from penstock.api.expressions import Expression
 from penstock.api.serdes import ColumnSerde
-from penstock.api.time.aggregates import (
-    Aggregate,
-    Count,
-    First,
-    Last,
-    Max,
-    Mean,
-    Min,
-    Sum,
-    Variance,
-    is_whole_value,
-)
+from penstock.api.time.aggregates import Aggregate, Count, form_by_column, is_whole_value
 from penstock.arrays.byte_arrays import ByteArray, Integers
 from penstock.arrays.entries import Flags
-from penstock.columns import folds
 from penstock.columns.fold import Fold
 from penstock.columns.state_rows import StateRows
 from penstock.graph.aggregation import ColumnAggregates, refused
-
-_FOLDS: Mapping[type[Aggregate], Callable[[pa.DataType | None], Fold]] = {
-    Count: folds.count_fold,
-    First: folds.first_fold,
-    Last: folds.last_fold,
-    Max: folds.greatest_fold,
-    Mean: folds.mean_fold,
-    Min: folds.least_fold,
-    Sum: folds.sum_fold,
-    Variance: folds.variance_fold,
-}
+from penstock.plugins import load
 
 
 class Part(NamedTuple):
@@ -111,19 +89,26 @@ def column_aggregates(aggregates: Mapping[str, Aggregate], serde: ColumnSerde, w
     """As `penstock.graph.aggregation.column_aggregates`, of rows of a schema."""
     found = []
     for name, each in aggregates.items():
-        fold, of = _FOLDS.get(type(each)), each.of
+        form, of = form_by_column(type(each)), each.of
         counts_all = type(each) is Count and is_whole_value(of)
-        if fold is None or not (counts_all or isinstance(of, Expression)):
+        if not form or not (counts_all or isinstance(of, Expression)):
             return None
         expression = of if isinstance(of, Expression) else None
         kind = None if expression is None else expression.type_in(serde.schema, f"{what}: `{name}`")
         try:
-            found.append(Part(name, expression, fold(kind)))
+            found.append(Part(name, expression, _fold(form, kind)))
         except (TypeError, ValueError) as error:
             raise refused(what, name, each, error) from None
     return FoldedAggregates(found)
 
 
+def _fold(form: str, kind: pa.DataType | None) -> Fold:
+    """The fold for values of this type. Raises TypeError or ValueError if it does not have them."""
+    fold: Fold = load(form)(kind)
+    return fold
+
+
 def state_columns() -> dict[str, tuple[str, ...]]:
     """Kind of an aggregate → the columns of its state, whose names do not depend on the type of its values."""
-    return {kind.__qualname__: tuple(name for name, _ in fold(pa.int64()).fields) for kind, fold in _FOLDS.items()}
+    forms = {kind.__qualname__: form for kind in Aggregate.__subclasses__() if (form := form_by_column(kind))}
+    return {kind: tuple(name for name, _ in _fold(form, pa.int64()).fields) for kind, form in forms.items()}

@@ -16,6 +16,9 @@ from penstock.quantities import whole_number
 Of: TypeAlias = Callable[[Any], Any]
 """Selects the aggregated part of a message's value."""
 
+Add: TypeAlias = Callable[[Any, Any, int], Any]
+"""As `Aggregate.add`."""
+
 
 METHODS = ("of", "add", "one", "merge", "result", "to_json", "from_json")
 """The functions that an aggregate consists of."""
@@ -28,6 +31,19 @@ def _itself(value: Any) -> Any:
 def is_whole_value(of: Of) -> bool:
     """True if an aggregate takes the message's value itself."""
     return of is _itself
+
+
+def adder(aggregate: Aggregate) -> Add:
+    """A function equal to the aggregate's `add`, with fewer calls for the plainest ones."""
+    make: Callable[[Aggregate], Add] | None = vars(type(aggregate)).get("_plain_add")  # a subclass has another `one`
+    return aggregate.add if make is None else make(aggregate)
+
+
+def form_by_column(kind: type[Aggregate]) -> str:
+    """The function, as `module:function`, that makes the aggregate's form by column for values of an Arrow type. Empty:
+    its values are added one at a time, as those of a subclass are."""
+    found: str = vars(kind).get("_by_column", "")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +163,8 @@ def _mean_of(total: Any, count: int) -> Any:
 class Count(Aggregate):
     """The number of values; without `of`, of messages."""
 
+    _by_column = "penstock.columns.folds:count_fold"
+
     def one(self, x: Any, time_ms: int) -> Any:
         return 1
 
@@ -156,9 +174,22 @@ class Count(Aggregate):
     def result(self, state: Any) -> Any:
         return state or 0
 
+    def _plain_add(self) -> Add:
+        of = self.of
+
+        def add(state: Any, value: Any, time_ms: int) -> Any:
+            return state if of(value) is None else 1 if state is None else state + 1
+
+        def add_each(state: Any, value: Any, time_ms: int) -> Any:
+            return state if value is None else 1 if state is None else state + 1
+
+        return add_each if of is _itself else add
+
 
 class Sum(Aggregate):
     """The sum of the values; 0 if there is none."""
+
+    _by_column = "penstock.columns.folds:sum_fold"
 
     def one(self, x: Any, time_ms: int) -> Any:
         return _started(x)
@@ -171,9 +202,20 @@ class Sum(Aggregate):
             raise OverflowError(f"the sum {state} does not fit into 64 bits")
         return 0 if state is None else state
 
+    def _plain_add(self) -> Add:
+        of = self.of
+
+        def add(state: Any, value: Any, time_ms: int) -> Any:
+            x = of(value)
+            return state if x is None else _started(x) if state is None else _added(state, x)
+
+        return add
+
 
 class Min(Aggregate):
     """The smallest value; None if there is none. NaN counts only where there is nothing else."""
+
+    _by_column = "penstock.columns.folds:least_fold"
 
     def one(self, x: Any, time_ms: int) -> Any:
         return _started(x)
@@ -185,6 +227,8 @@ class Min(Aggregate):
 class Max(Aggregate):
     """The largest value; None if there is none. NaN counts only where there is nothing else."""
 
+    _by_column = "penstock.columns.folds:greatest_fold"
+
     def one(self, x: Any, time_ms: int) -> Any:
         return _started(x)
 
@@ -194,6 +238,8 @@ class Max(Aggregate):
 
 class Mean(Aggregate):
     """The arithmetic mean of the values; None if there is none."""
+
+    _by_column = "penstock.columns.folds:mean_fold"
 
     def one(self, x: Any, time_ms: int) -> Any:
         return [_started(x), 1]
@@ -207,6 +253,15 @@ class Mean(Aggregate):
     def from_json(self, stored: Any) -> Any:
         return _with_nan(stored)
 
+    def _plain_add(self) -> Add:
+        of = self.of
+
+        def add(state: Any, value: Any, time_ms: int) -> Any:
+            x = of(value)
+            return state if x is None else [_started(x), 1] if state is None else [_added(state[0], x), state[1] + 1]
+
+        return add
+
 
 class Variance(Aggregate):
     """The sample variance of the values; None if there are fewer than two.
@@ -219,6 +274,8 @@ class Variance(Aggregate):
         >>> [message.value for message in runner.output("local.variance")]
         [1.0]
     """
+
+    _by_column = "penstock.columns.folds:variance_fold"
 
     def one(self, x: Any, time_ms: int) -> Any:
         value = float(x)
@@ -240,6 +297,8 @@ class Variance(Aggregate):
 class First(Aggregate):
     """The value of the earliest message by its time; of messages of the same time, that of the one that came first."""
 
+    _by_column = "penstock.columns.folds:first_fold"
+
     def one(self, x: Any, time_ms: int) -> Any:
         return [time_ms, x]
 
@@ -252,6 +311,8 @@ class First(Aggregate):
 
 class Last(Aggregate):
     """The value of the latest message by its time; of messages of the same time, that of the one that came last."""
+
+    _by_column = "penstock.columns.folds:last_fold"
 
     def one(self, x: Any, time_ms: int) -> Any:
         return [time_ms, x]
@@ -349,42 +410,3 @@ class TopN(Aggregate):
 def _rank(ranked: Any) -> Any:
     rank = ranked[0]
     return (rank == rank, rank)  # NaN, which has no order, comes below all others
-
-
-Add: TypeAlias = Callable[[Any, Any, int], Any]
-"""As `Aggregate.add`."""
-
-
-def adder(aggregate: Aggregate) -> Add:
-    """A function equal to the aggregate's `add`, with fewer calls for the plainest ones."""
-    make = _ADDERS.get(type(aggregate))  # a subclass may have another `one`
-    return aggregate.add if make is None else make(aggregate.of)
-
-
-def _count(of: Of) -> Add:
-    def add(state: Any, value: Any, time_ms: int) -> Any:
-        return state if of(value) is None else 1 if state is None else state + 1
-
-    def add_each(state: Any, value: Any, time_ms: int) -> Any:
-        return state if value is None else 1 if state is None else state + 1
-
-    return add_each if of is _itself else add
-
-
-def _sum(of: Of) -> Add:
-    def add(state: Any, value: Any, time_ms: int) -> Any:
-        x = of(value)
-        return state if x is None else _started(x) if state is None else _added(state, x)
-
-    return add
-
-
-def _mean(of: Of) -> Add:
-    def add(state: Any, value: Any, time_ms: int) -> Any:
-        x = of(value)
-        return state if x is None else [_started(x), 1] if state is None else [_added(state[0], x), state[1] + 1]
-
-    return add
-
-
-_ADDERS: dict[type[Aggregate], Callable[[Of], Add]] = {Count: _count, Sum: _sum, Mean: _mean}

@@ -119,14 +119,10 @@ NO_TIMELINE: Timeline = _NoTimeline()
 class Node:
     """A running operator of one stage and task. Used by one thread at a time."""
 
-    def __init__(self, accept: Accept, push: Push) -> None:
+    def __init__(self, accept: Accept, position: Position, push: Push | None = None) -> None:
+        """`push`: takes a single message, where that costs much less than columns of one."""
         self.accept = accept
-        self.push = push
-
-    @classmethod
-    def of_columns(cls, accept: Accept, position: Position) -> Node:
-        """A node that takes a single message as columns of one."""
-        return cls(accept, as_columns(accept, position))
+        self.push = push or as_columns(accept, position)
 
     def inlet(self, source: str) -> Target:
         """The target for the messages of operator `source`. Differs from the node itself only if the node tells its

@@ -66,9 +66,8 @@ class Elementwise(Operator[F]):
 
     def build(self, stage: StageContext, downstream: Target) -> Node:
         position = stage.position
-        return Chain(
-            stage.clock.timed(self.spec.id, self._step(position)), downstream, self._push(downstream.push, position)
-        )
+        step, push = stage.clock.timed(self.spec.id, self._step(position)), self._push(downstream.push, position)
+        return Chain(step, downstream, position, push)
 
     def _step(self, position: Position) -> Step:
         by_row, function = self._step_by_row(position), self.spec.function
@@ -234,10 +233,10 @@ class PartitionThrough(PartitionBy):
 class Chain(Node):
     """Several such operators in a row. A loop over them keeps no columns but the last."""
 
-    def __init__(self, step: Step, downstream: Target, push: Push) -> None:
+    def __init__(self, step: Step, downstream: Target, position: Position, push: Push | None = None) -> None:
         after = branch_of(downstream)
         self.branch = Branch((step, *after.steps), after.end)
-        super().__init__(self._run, push)
+        super().__init__(self._run, position, push)
 
     def _run(self, columns: Columns) -> None:
         made = self.branch.run(columns)

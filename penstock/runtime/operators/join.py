@@ -91,7 +91,7 @@ class _JoinNode(Node):
         right = _Inlet(self, spec.right, sides[1], spec.left, sides[0])
         self._inlets = (left, right)
         self._by_letter = {inlet.side.letter: inlet for inlet in self._inlets}
-        super().__init__(left.accept, left.push)
+        super().__init__(left.accept, stage.position)
 
     def inlet(self, source: str) -> Target:
         found = [inlet for inlet in self._inlets if inlet.source == source]

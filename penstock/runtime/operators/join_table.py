@@ -43,7 +43,7 @@ class JoinTable(Operator[TableJoinSpec]):
                 raise failure_in(op_id, error) from error
             downstream.push(key, result)
 
-        return Node(one_by_one(push, position) if stage.followed else accept, push)
+        return Node(one_by_one(push, position) if stage.followed else accept, position, push)
 
     def watched(self, watch: Watch) -> OperatorSpec:
         op_id, function = self.spec.id, self.spec.function

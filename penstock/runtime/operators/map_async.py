@@ -40,7 +40,7 @@ class _AsyncNode(Node):
     """
 
     def __init__(self, spec: MapAsyncSpec, position: Position, downstream: Target) -> None:
-        super().__init__(self._accept, self._push)
+        super().__init__(self._accept, position, self._push)
         self._spec = spec
         self._position = position
         self._downstream = downstream

@@ -18,7 +18,7 @@ class PassingOperator(Operator[S]):
     undoes_many = True
 
     def build(self, stage: StageContext, downstream: Target) -> Node:
-        return Node(downstream.accept, downstream.push)
+        return Node(downstream.accept, stage.position, downstream.push)
 
 
 class Input(PassingOperator[InputSpec]):

@@ -40,7 +40,7 @@ class SendToTable(Operator[SendToTableSpec]):
             except BaseException as error:
                 raise failure_in(op_id, error) from error
 
-        return Node.of_columns(accept, position)
+        return Node(accept, position)
 
 
 def _keyless(spec: SendToTableSpec) -> SerdeError:
@@ -59,8 +59,7 @@ class _HistoryNode(Node):
     """
 
     def __init__(self, spec: SendToTableSpec, stage: StageContext, history_ms: int) -> None:
-        one = Node.of_columns(self._accept, stage.position)
-        super().__init__(one.accept, one.push)
+        super().__init__(self._accept, stage.position)
         self._spec, self._history_ms = spec, history_ms
         self._position = stage.position
         self._versions, self._times = (stage.stores[name] for name in spec.stores)

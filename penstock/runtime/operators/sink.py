@@ -16,16 +16,15 @@ class Sink(Operator[SinkSpec]):
 
     def build(self, stage: StageContext, downstream: Target) -> Node:
         collector = Collector(self.spec.id, stage.position, NOWHERE, stage.outputs, of_task=False)
-        return Node(
-            *envelope_calls(
-                self.spec.id,
-                self.spec.function,
-                collector,
-                stage.requests,
-                stage.position,
-                "the function of the sink",
-            )
+        accept, push = envelope_calls(
+            self.spec.id,
+            self.spec.function,
+            collector,
+            stage.requests,
+            stage.position,
+            "the function of the sink",
         )
+        return Node(accept, stage.position, push)
 
     def watched(self, watch: Watch) -> OperatorSpec:
         op_id, function = self.spec.id, self.spec.function

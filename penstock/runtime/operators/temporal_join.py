@@ -65,8 +65,7 @@ class TemporalJoin(Operator[TemporalJoinSpec]):
 
 class _TemporalJoinNode(Node):
     def __init__(self, spec: TemporalJoinSpec, stage: StageContext, downstream: Target) -> None:
-        one = Node.of_columns(self._accept, stage.position)
-        super().__init__(one.accept, one.push)
+        super().__init__(self._accept, stage.position)
         self._spec = spec
         self._position = stage.position
         self._downstream = downstream

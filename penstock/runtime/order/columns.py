@@ -40,8 +40,7 @@ class OrderedColumnsNode(Node):
     """Holds messages back from a BatchProcessor, and hands them on by event time."""
 
     def __init__(self, op_id: str, order: EventTimeOrder, stage: StageContext, inner: GatheringNode) -> None:
-        one = Node.of_columns(self._accept, stage.position)
-        super().__init__(one.accept, one.push)
+        super().__init__(self._accept, stage.position)
         serde = order.sources[0].stored_serde
         if not isinstance(serde, PackedColumns):
             raise TypeError(f"operator `{op_id}` reads no columns")

@@ -46,7 +46,7 @@ class OrderedNode(Node):
     def __init__(self, op_id: str, order: EventTimeOrder, stage: StageContext, inner: Node) -> None:
         self.op_id = op_id
         inlets = [_Inlet(self, number, source, stage) for number, source in enumerate(order.sources)]
-        super().__init__(inlets[0].accept, inlets[0].push)
+        super().__init__(inlets[0].accept, stage.position)
         self.position = stage.position
         self.store: KeyValue = stage.stores[order.store]
         self.late_watermark = NO_WATERMARK

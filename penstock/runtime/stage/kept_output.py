@@ -43,9 +43,6 @@ class KeptAttempt(Protocol):
 class KeptOutput(Protocol):
     """The output of one task that waits for a commit. Thread-safe."""
 
-    size_bytes: int
-    """The bytes of what is kept."""
-
     def begin_attempt(self, topology: Topology, tasks: int, token: str, batch: Batch) -> KeptAttempt:
         """Begin an attempt of the stage `topology.outbox`."""
 

@@ -48,8 +48,7 @@ class TaskInstance:
         """`engines`: of the stores that the job writes. `kept_output`: if the job has exactly-once outputs."""
         self.task = task
         self._side = side
-        self.kept_output = kept_output
-        """Output that waits for the next commit; None: no output waits for one."""
+        self._kept_output = kept_output
         self._topology = topology
         self._settings = settings
         self._engines = dict(engines)
@@ -72,11 +71,11 @@ class TaskInstance:
 
     def begin_attempt(self, stage: int, token: str, batch: Batch) -> TaskAttempt:
         """Begin an attempt of any stage. Raises OperatorFailedError from `init`."""
-        if stage != self._topology.outbox or self.kept_output is None:
+        if stage != self._topology.outbox or self._kept_output is None:
             return self.start_attempt(stage, token, batch)
         with self._lock:
             self._check()
-            return self.kept_output.begin_attempt(self._topology, self._settings.tasks, token, batch)
+            return self._kept_output.begin_attempt(self._topology, self._settings.tasks, token, batch)
 
     def start_attempt(self, stage: int, token: str, batch: Batch) -> PacketAttempt:
         """Begin an attempt of operators, with the standing instance if it is free. Raises OperatorFailedError from
@@ -207,10 +206,6 @@ class TaskInstance:
                 self._free.clear()
         return {store: pending.get(store, {}) for store in self._engines}
 
-    @property
-    def outbox_bytes(self) -> int:
-        return 0 if self.kept_output is None else self.kept_output.size_bytes
-
     def release(self) -> None:
         self._free.set()
 
@@ -234,8 +229,8 @@ class TaskInstance:
             standing, self._standing = self._standing, {}
         for instance in standing.values():
             self._close(instance)
-        if self.kept_output is not None:
-            self.kept_output.close()
+        if self._kept_output is not None:
+            self._kept_output.close()
         for store, engine in self._engines.items():
             if store in besides:
                 continue

@@ -42,8 +42,7 @@ class ColumnWindowNode(Node):
     """Windows of one size, by column."""
 
     def __init__(self, spec: WindowSpec, stage: StageContext, downstream: Target, shape: Fixed) -> None:
-        one = Node.of_columns(self._accept, stage.position)
-        super().__init__(one.accept, one.push)
+        super().__init__(self._accept, stage.position)
         serde = spec.message_serde
         if not isinstance(serde, ColumnSerde):
             raise TypeError(f"operator `{spec.id}` reads no columns")

@@ -55,8 +55,7 @@ class WindowNode(Node):
     """On-time panes of an attempt, unless operators downstream rely on more: a batch should not take too long."""
 
     def __init__(self, spec: WindowSpec, stage: StageContext, downstream: Target, shape: Shape) -> None:
-        one = Node.of_columns(self._accept, stage.position)
-        super().__init__(one.accept, one.push)
+        super().__init__(self._accept, stage.position)
         self._spec, self._window = spec, spec.window
         self._position = stage.position
         self._downstream = downstream

@@ -65,8 +65,7 @@ class HoldNode(Node):
     """The batches of all runs, for tests to look at."""
 
     def __init__(self, spec: HoldSpec, stage: StageContext, downstream: Target) -> None:
-        one = Node.of_columns(self._hold, stage.position)
-        super().__init__(one.accept, one.push)
+        super().__init__(self._hold, stage.position)
         self._id = spec.id
         self._store = stage.stores[spec.stores[0]]
         self._position = stage.position

@@ -48,8 +48,7 @@ class _AggregateNode(Node):
     leave."""
 
     def __init__(self, operator: AggregateOperator, stage: StageContext, downstream: Target) -> None:
-        one = Node.of_columns(self._add, stage.position)
-        super().__init__(one.accept, one.push)
+        super().__init__(self._add, stage.position)
         self.spec = operator.spec
         self.position = stage.position
         self._place = operator.place(operator.spec.id)

@@ -12,8 +12,7 @@ from penstock.arrays.sequences import ArrowSequence
 from penstock.callbacks import UNSTARTED, unused
 from penstock.graph.key_columns import keys_from_bytes
 from penstock.graph.specs import FilterBatchesSpec, MapBatchesSpec, WithKeySpec
-from penstock.runtime.context import Position
-from penstock.runtime.messages.columns import Columns, Step, Target, as_columns, key_bytes_of, locating_row, rows_of
+from penstock.runtime.messages.columns import Columns, Target, key_bytes_of, locating_row, rows_of
 from penstock.runtime.operators.base import Node, Operator, StageContext
 from penstock.runtime.operators.elementwise import Chain
 
@@ -42,13 +41,7 @@ class OfBatches(Operator[F]):
             with locating_row(self.spec.id, columns, position, self.result):
                 return self.apply(columns, self.result(pa.RecordBatch.from_struct_array(rows)))
 
-        return _of_columns(stage.clock.timed(self.spec.id, step), downstream, position)
-
-
-def _of_columns(step: Step, downstream: Target, position: Position) -> Chain:
-    chain = Chain(step, downstream, lambda key, value: None)
-    chain.push = as_columns(chain.accept, position)
-    return chain
+        return Chain(stage.clock.timed(self.spec.id, step), downstream, position)
 
 
 class WithKey(Operator[WithKeySpec]):
@@ -70,7 +63,7 @@ class WithKey(Operator[WithKeySpec]):
             keyed = pa.StructArray.from_arrays([*parts, *rows.flatten()], fields=fields)
             return columns.with_values(ArrowSequence(keyed))
 
-        return _of_columns(stage.clock.timed(self.spec.id, step), downstream, position)
+        return Chain(stage.clock.timed(self.spec.id, step), downstream, position)
 
 
 class MapBatches(OfBatches[MapBatchesSpec]):

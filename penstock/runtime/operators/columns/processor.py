@@ -80,8 +80,7 @@ class _ColumnTaskNode(GatheringNode):
     def __init__(
         self, operator: ColumnTask, processor: BatchProcessor, stage: StageContext, downstream: Target
     ) -> None:
-        one = Node.of_columns(self._add, stage.position)
-        super().__init__(one.accept, one.push)
+        super().__init__(self._add, stage.position)
         self._spec = operator.spec
         self._position = stage.position
         self._processor = processor

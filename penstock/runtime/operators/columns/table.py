@@ -52,7 +52,7 @@ class TableColumns(Operator[TableColumnsSpec]):
             if len(joined.rows):
                 downstream.accept(joined)
 
-        return Node.of_columns(accept, position)
+        return Node(accept, position)
 
     def _fields(self) -> list[pa.Field]:
         return list(self.spec.value_serde.type)  # type: ignore[attr-defined]

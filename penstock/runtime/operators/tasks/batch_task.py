@@ -72,8 +72,7 @@ class _BatchTaskContext:
 
 class _BatchTaskNode(Node):
     def __init__(self, operator: str, task: BatchTask, position: Position, emit: Emit) -> None:
-        one = Node.of_columns(self._add, position)
-        super().__init__(one.accept, one.push)
+        super().__init__(self._add, position)
         self._operator, self._task, self._position, self._emit = operator, task, position, emit
         self._messages: list[KeyedValue] = []
         self._earliest = 0

@@ -117,7 +117,7 @@ class _ProcessNode(Node):
         accept: Accept,
         push: Push,
     ) -> None:
-        super().__init__(accept, push)
+        super().__init__(accept, stage.position, push)
         self._operator = operator
         self._task, self._context, self._on_timer = task, context, on_timer
         self._collector, self._requests = collector, stage.requests

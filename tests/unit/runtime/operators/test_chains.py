@@ -186,7 +186,7 @@ def test_messages_alone_become_what_they_become_in_columns(kinds: list[str], val
         def take(key: Any, value: Any, seen: list[tuple[int, str, str]] = seen) -> None:
             seen.append((position.row, str(key), str(value)))
 
-        node: Target = Node(one_by_one(take, position), take)
+        node: Target = Node(one_by_one(take, position), position, take)
         for kind in kinds:
             spec, function = KINDS[kind]
             op = spec(

@@ -45,8 +45,7 @@ class Totals(Operator[TotalsSpec]):
 
 class _TotalsNode(Node):
     def __init__(self, spec: TotalsSpec, stage: StageContext, downstream: Target) -> None:
-        one = Node.of_columns(self._add, stage.position)
-        super().__init__(one.accept, one.push)
+        super().__init__(self._add, stage.position)
         self._store = stage.stores[spec.stores[0]]
         self._downstream = downstream
 
@@ -253,7 +252,7 @@ class Sides(Operator[SidesSpec]):
 
 class _SidesNode(Node):
     def __init__(self, stage: StageContext, downstream: Target) -> None:
-        super().__init__(downstream.accept, downstream.push)
+        super().__init__(downstream.accept, stage.position)
         self._position = stage.position
         self._downstream = downstream
 
@@ -261,7 +260,7 @@ class _SidesNode(Node):
         def accept(columns: Columns) -> None:
             self._downstream.accept(columns.with_values([[source, value] for value in columns.values]))
 
-        return Node.of_columns(accept, self._position)
+        return Node(accept, self._position)
 
 
 @pytest.mark.parametrize("apart", [False, True])
@@ -287,27 +286,24 @@ class BegunSpec(OperatorSpec):
 
 class Begun(Operator[BegunSpec]):
     def build(self, stage: StageContext, downstream: Target) -> Node:
-        return _BegunNode(self.spec.id, downstream)
+        return _BegunNode(self.spec.id, stage, downstream)
 
 
 class _BegunNode(Node):
-    def __init__(self, operator: str, downstream: Target) -> None:
+    def __init__(self, operator: str, stage: StageContext, downstream: Target) -> None:
         self._operator = operator
         self._downstream = downstream
         self._begun: list[Batch] = []
-        super().__init__(self._accept, self._push)
+        super().__init__(self._accept, stage.position)
 
     def begin(self, batch: Batch) -> None:
         self._begun.append(batch)
 
     def _accept(self, columns: Columns) -> None:
-        for _ in columns.rows:
-            self._push(None, None)
-
-    def _push(self, key: Any, value: Any) -> None:
         numbers = [batch.number for batch in self._begun]
         last = self._begun[-1]
-        self._downstream.push(key, [numbers, last.late_watermark(self._operator), last.firing_watermark("other")])
+        for key in columns.keys:
+            self._downstream.push(key, [numbers, last.late_watermark(self._operator), last.firing_watermark("other")])
 
 
 def test_an_attempt_begins_before_its_first_message() -> None:
