@@ -13,9 +13,9 @@ from penstock.config.settings import JobSettings, StoreSettings, SystemKeys
 from penstock.errors import NotFoundError
 from penstock.graph.specs import ApplicationGraph
 from penstock.redaction import is_secret, without_secrets
-from penstock.side.plan import with_side_inputs
 from penstock.side.shown import SideStoreFacts
 from penstock.start.fit import check_config
+from penstock.start.part import complete, start_parts
 from penstock.start.streams.job_streams import JobStreams
 from penstock.system.registry import open_systems
 
@@ -101,7 +101,7 @@ def effective_values(config: JobConfig, graph: ApplicationGraph | None) -> list[
     found = {key.name: _value(key, "", config) for key in keys.describe() if not key.is_pattern}
     for key, subject in _named(config, graph):
         found[key.full(subject)] = _value(key, subject, config)
-    for spec in with_side_inputs(graph, config).side_stores if graph else ():
+    for spec in complete(graph, config).side_stores if graph else ():
         found |= {each.key: each for each in _of_side_store(SideStoreFacts.of(spec), config)}
     return [found[name] for name in sorted(found)]
 
@@ -120,10 +120,10 @@ def check_configuration(graph: ApplicationGraph | None, config: JobConfig) -> No
     systems = open_systems(config)
     if graph is None:
         return
-    graph = with_side_inputs(graph, config)
+    graph = complete(graph, config)
     plan_topology(graph, config.task.dead_letter_stream, config.exactly_once_streams)
     JobStreams.used(graph, config, systems)
-    check_config(graph, config)
+    check_config(graph, config, start_parts())
 
 
 def _named(config: JobConfig, graph: ApplicationGraph | None) -> Iterator[tuple[AnyKey, str]]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.versions.table import versions_of
+from penstock.checkpoint.versions.markers import read_task
+from penstock.checkpoint.versions.table import format_of, versions_of
 from penstock.errors import IncompatibleError
-from penstock.wording import argument
+from penstock.wording import argument, listed
 
 _LISTED = 10
 """The most checkpoints that an error names one by one."""
@@ -31,6 +32,25 @@ def choose_version(record: CheckpointRecord, read_versions: Sequence[int]) -> in
         f"checkpoint {record.id} has no version that task.checkpoint.read.versions allows ("
         f"{_listed(read_versions)}); it has: {_numbers(there)}. Add one of these to the key"
     )
+
+
+def markers_elsewhere(record: CheckpointRecord, read_versions: Sequence[int]) -> str:
+    """A hint if another version of a checkpoint has markers of backends that the version in which it is read cannot
+    keep; else an empty text.
+
+    Args:
+        record: a checkpoint that could not be restored.
+        read_versions: `task.checkpoint.read.versions`.
+    """
+    chosen = format_of(choose_version(record, read_versions))
+    for other in sorted(versions_of(record) - {chosen.version}):
+        names = {name for task in record.tasks for name in read_task(record, task, other, {}).markers}
+        if found := sorted(f"`{name}`" for name in names if not chosen.holds(name)):
+            return (
+                f". Version {other} of the checkpoint has markers of {listed(found)}: to restore from them, set "
+                f"task.checkpoint.read.versions to {other},{chosen.version}; it is {_listed(read_versions)} now"
+            )
+    return ""
 
 
 def choose_newest(checkpoints: Sequence[CheckpointRecord], read_versions: Sequence[int]) -> CheckpointRecord | None:

@@ -10,15 +10,15 @@ from penstock.clock import Clock
 from penstock.driver.feed.stop import StopRequest
 from penstock.driver.show.progress import ProgressBoard
 from penstock.job.lease import LeaseKeeper
-from penstock.start.prepare import PreparedJob
+from penstock.start.job import ClaimedJob
 from penstock.wire.ports import BatchRunner, Fleet
 
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """A prepared job, its lease, the two ports of its run, its progress, and the request to end it."""
+    """A claimed job, its lease, the two ports of its run, its progress, and the request to end it."""
 
-    job: PreparedJob
+    job: ClaimedJob
     keeper: LeaseKeeper
     fleet: Fleet
     runner: BatchRunner

@@ -144,6 +144,11 @@ def read_only(spec: StoreSpec) -> str:
     )
 
 
+def side_input_of(stores: Iterable[str]) -> str:
+    """A side input's name in an error: it takes no startpoint."""
+    return f"a side input of store {listed([f'`{store}`' for store in stores])}, which has no position in a checkpoint"
+
+
 def _named(spec: StoreSpec) -> str:
     return f"{spec.kind} `{spec.name}`"
 

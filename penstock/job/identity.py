@@ -206,3 +206,9 @@ def _refuse_copy(identity: JobIdentity, paths: JobPaths, url: str) -> None:
         f"or this is its backup, `{command} --moved` keeps it the same job. Otherwise `{command}` makes the copy a "
         "separate job"
     )
+
+
+def writer_name(paths: JobPaths, uid: str) -> str:
+    """The name under which a job writes its outputs, unless it has published under another one before. It ends with the
+    uid, which a folder keeps when it is moved."""
+    return f"{paths.root}-{uid}"

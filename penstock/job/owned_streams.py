@@ -8,6 +8,7 @@ records that in its folder, before it writes a message, and from then on the fol
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -28,6 +29,7 @@ FORMAT = 1
 NAMESPACE = "owned-streams"
 OUTPUTS = "written-outputs"
 _STORED = Retry(pause_s=0.02, longest_pause_s=1.0, within_s=20.0)
+_OWNER = re.compile(r"job \S+ \(uid (\S+)\), (?:store .+|intermediate stream)", re.DOTALL)
 
 
 class _Record(Versioned):
@@ -142,3 +144,34 @@ class OwnedStreams:
     def _record(self, key: str, mine: str) -> None:
         data = orjson.dumps({"format": FORMAT, "owner": mine})
         retry(lambda: self.objects.put_if_absent(key, data), _STORED)
+
+
+def owner_text(job: str, uid: str, store: str) -> str:
+    """The text by which a changelog names its owner: a store of a job. The uid tells the job from jobs of the same name
+    in other roots.
+
+    Example:
+        >>> owner_text("counts-1", "0123456789ab", "words")
+        'job counts-1 (uid 0123456789ab), store words'
+    """
+    return f"{_job(job, uid)}, store {store}"
+
+
+def owner_of_intermediates(job: str, uid: str) -> str:
+    """The text by which an intermediate stream names its owner, the job."""
+    return f"{_job(job, uid)}, intermediate stream"
+
+
+def is_owned_by(owner: str, job: str, uid: str) -> bool:
+    """True if an owner's text is of this job, or of one of its stores."""
+    return owner.startswith(_job(job, uid))
+
+
+def owner_uid(owner: str) -> str | None:
+    """The uid in an owner's text; None if it is no text of a job."""
+    match = _OWNER.fullmatch(owner)
+    return match[1] if match else None
+
+
+def _job(job: str, uid: str) -> str:
+    return f"job {job} (uid {uid})"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from penstock.api.ssp import SystemStream
 from penstock.api.state.side_inputs import SideInputsProcessorFactory
 from penstock.checkpoint.versions.changelog_marker import BACKEND as CHANGELOG_STREAM
 from penstock.config.model import JobConfig
@@ -16,7 +14,6 @@ from penstock.errors import ConfigError
 from penstock.graph.side_declarations import check_side_store, read_only
 from penstock.graph.specs import ApplicationGraph
 from penstock.graph.stores import OPERATOR_STORES, SideInputs, SideStream, StoreSpec
-from penstock.wording import listed
 
 BACKUP = "blob"
 """The only backend that may back up a store filled by side inputs, so that another host begins with the copy."""
@@ -38,21 +35,6 @@ def with_side_inputs(graph: ApplicationGraph, config: JobConfig) -> ApplicationG
         _check_backup(spec, config)
     _check_streams(filled, config)
     return filled
-
-
-def side_streams(graph: ApplicationGraph) -> dict[SystemStream, list[StoreSpec]]:
-    """Side input → the stores that it fills."""
-    found: dict[SystemStream, list[StoreSpec]] = {}
-    for spec in graph.stores:
-        if isinstance(spec.side, SideInputs):
-            for each in spec.side.streams:
-                found.setdefault(each.stream, []).append(spec)
-    return found
-
-
-def side_input_of(stores: Iterable[str]) -> str:
-    """A side input's name in an error: it takes no startpoint."""
-    return f"a side input of store {listed([f'`{store}`' for store in stores])}, which has no position in a checkpoint"
 
 
 def is_backed_up(config: JobConfig, store: str) -> bool:
@@ -165,7 +147,7 @@ def _check_streams(graph: ApplicationGraph, config: JobConfig) -> None:
     for spec in graph.written_stores:
         if CHANGELOG_STREAM in (settings := config.store(spec.name)).backup_factories:
             written[settings.changelog] = f"the changelog of store `{spec.name}`"
-    for stream, (spec, *_) in side_streams(graph).items():
+    for stream, (spec, *_) in graph.side_streams().items():
         if stream in written:
             raise ConfigError(
                 f"the side input `{stream}` of store `{spec.name}` is {written[stream]}: a job cannot fill a store "

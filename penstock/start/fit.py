@@ -8,30 +8,22 @@ from penstock.api.ssp import SystemStream
 from penstock.checkpoint.versions.changelog_marker import BACKEND
 from penstock.checkpoint.versions.v2 import VERSION as V2
 from penstock.config.model import JobConfig
-from penstock.config.settings import StoreSettings, StreamSettings
+from penstock.config.settings import StreamSettings
 from penstock.errors import ConfigError
 from penstock.graph.specs import ApplicationGraph
-from penstock.graph.stores import SideInputs
 from penstock.refusals import Refusals
-from penstock.side.plan import side_input_of, side_streams
-
-_OF_INPUTS = (
-    StreamSettings.offset_default,
-    StreamSettings.reset_offset,
-    StreamSettings.idle_ms,
-    StreamSettings.bootstrap,
-    StreamSettings.priority,
-)
+from penstock.start.part import StartPart
 
 
-def check_config(graph: ApplicationGraph, config: JobConfig) -> None:
+def check_config(graph: ApplicationGraph, config: JobConfig, parts: Iterable[StartPart]) -> None:
     """Raise ConfigError, with all reasons, if the configuration does not fit the application's stores and outputs."""
     outputs = {spec.stream for spec in graph.outputs} | {config.task.dead_letter_stream}
     refusals = Refusals("the configuration does not fit the application")
     refusals.note_all(_unknown_stores(graph, config))
     refusals.note_all(_retained_others(config, outputs))
     refusals.note_all(_wrong_guarantees(graph, config, outputs))
-    refusals.note_all(_configured_side_inputs(graph, config))
+    for part in parts:
+        refusals.note_all(part.misfits(graph, config))
     refusals.note_all(_skipped_losses(graph, config))
     refusals.note_all(_unread_versions((spec.name for spec in graph.written_stores), config))
     refusals.check()
@@ -73,33 +65,10 @@ def _wrong_guarantees(
             )
 
 
-def _configured_side_inputs(graph: ApplicationGraph, config: JobConfig) -> Iterator[ConfigError]:
-    """The configuration says where a side input is read from, which follows from its store. Or it keeps a store in
-    columns that is written while it is read."""
-    for spec in graph.side_stores:
-        name = StoreSettings.factory.full(spec.name)
-        if isinstance(spec.side, SideInputs) and config.store(spec.name).factory == "columns":
-            yield ConfigError(
-                f"`{name}` ({config.origin(name)}) = columns: store `{spec.name}` is filled by side inputs while "
-                "batches read it. Set it to rocksdb or memory; stores that the job writes and pushed tables can be in "
-                "columns"
-            )
-    inputs = {op.stream for op in graph.inputs}
-    for stream, specs in side_streams(graph).items():
-        for key in _OF_INPUTS:
-            name = key.full(str(stream))
-            if stream not in inputs and name in config.origins:
-                yield ConfigError(
-                    f"`{name}` ({config.origin(name)}): `{stream}` is {side_input_of(s.name for s in specs)}. It is "
-                    "read from where the content of the store ends, else from its oldest message, before the first "
-                    "batch and beside the others, and holds no watermark back. Remove the key"
-                )
-
-
 def _skipped_losses(graph: ApplicationGraph, config: JobConfig) -> Iterator[ConfigError]:
     """Losses of a stream that is no input should be skipped, and the job needs all of it."""
     inputs = {op.stream for op in graph.inputs}
-    used = {op.stream for op in graph.intermediates} | {spec.stream for spec in graph.outputs} | {*side_streams(graph)}
+    used = {op.stream for op in graph.intermediates} | {spec.stream for spec in graph.outputs} | {*graph.side_streams()}
     used |= {config.store(spec.name).changelog for spec in graph.written_stores}
     for stream in sorted(used - inputs):
         name = StreamSettings.on_data_loss.full(str(stream))

@@ -28,7 +28,7 @@ from penstock.objects.open import open_root
 from penstock.signing import RootKeys
 from penstock.spark.session.executors import job_group, live_executors
 from penstock.spark.workers.arrow_frames import map_in_arrow
-from penstock.start.prepare import PreparedJob
+from penstock.start.job import ClaimedJob
 from penstock.tables.driver.builds import TableBuilds
 from penstock.tables.versions.build import BuildRequest, check_columns, files_of
 from penstock.tables.versions.encode import RowEncoder
@@ -239,7 +239,7 @@ def _strict(side: PushedTable) -> dict[str, str]:
 
 
 def tables_on_spark(
-    context: SparkContext, job: PreparedJob, needed: Callable[[str], Collection[int]]
+    context: SparkContext, job: ClaimedJob, needed: Callable[[str], Collection[int]]
 ) -> PublishedTables:
     """The published tables of a run whose batches run on Spark. `needed`: see `TableBuilds`."""
     builder = SparkTableBuilder(context, job.config.job.root, job.config.job.root_keys, job.paths)

@@ -43,9 +43,11 @@ from penstock.runtime.stage.failed_attempt import failed_attempt
 from penstock.runtime.stage.outer_stages import OuterStages
 from penstock.runtime.stage.sink import writing_text
 from penstock.runtime.stage.source import SourceProgress
-from penstock.side.plan import with_side_inputs
+from penstock.start.check import check_start
 from penstock.start.facts import StartRequest
-from penstock.start.prepare import PreparedJob, check_start, prepare
+from penstock.start.job import ClaimedJob
+from penstock.start.part import complete
+from penstock.start.prepare import prepare
 from penstock.start.streams.job_streams import JobStreams
 from penstock.start.streams.patterns import with_matches
 from penstock.state.engines.engine import EngineFailedError
@@ -252,7 +254,7 @@ class InProcessRunner(BatchRunner):
     The hook `at` is called before the steps `source`, `stage N` and `sink`, and before `reports`, after all stages.
     """
 
-    def __init__(self, job: PreparedJob, fleet: InProcessFleet, at: Hook = _nothing) -> None:
+    def __init__(self, job: ClaimedJob, fleet: InProcessFleet, at: Hook = _nothing) -> None:
         self.at = at
         self._job = job
         self._fleet = fleet
@@ -407,7 +409,7 @@ class InProcessDriver:
         self.board, self.stop = ProgressBoard(), StopRequest()
         run_id = run_of_start(self.log.read("report"), config.run_id) or uuid.uuid4().hex[:12]
         check_next = partial(check_start, graph, config.without_resets(), objects, systems, clock)
-        graph = with_matches(with_side_inputs(graph, config), config, systems)
+        graph = with_matches(complete(graph, config), config, systems)
         streams = JobStreams.open(graph, config, systems)
         job = prepare(
             graph,
@@ -419,7 +421,8 @@ class InProcessDriver:
             clock,
         )
         shown = job.settings.config if task_config is None else task_config
-        self.job = replace(job, settings=replace(job.settings, store_layers=layers, config=shown))
+        settings = replace(job.settings, store_layers=layers, config=shown)
+        self.job = replace(job, plan=replace(job.plan, settings=settings))
         self.fleet = InProcessFleet(job.settings.tasks, containers, standbys=config.job.standbys, clock=clock)
         self.runner = InProcessRunner(self.job, self.fleet)
         keeper = _keeper(objects, self.job.paths, run_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.config.model import JobConfig
@@ -26,10 +27,8 @@ class JobPackage:
     """Key of an object that the driver has just put under job.root: a container that cannot read it sees another root.
     """
     systems: Mapping[str, System]
-    side_fingerprints: Mapping[str, str] = field(default_factory=dict)
-    """Store → fingerprint of everything but messages that determines its content, for stores that side inputs fill. The
-    driver computes it, because its processors have processed nothing: what they gather later must not look like another
-    processor."""
+    of_start: Mapping[str, Any] = field(default_factory=dict)
+    """By wing, what its part of the start gives to its part in containers (`StartPart.for_containers`)."""
     partitions: Mapping[int, tuple[SystemStreamPartition, ...]] = field(default_factory=dict)
     writer: str = ""
     """The name under which the job writes its outputs (`WriterIdentity.name`)."""

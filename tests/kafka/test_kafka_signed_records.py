@@ -182,7 +182,7 @@ def test_a_job_gets_a_key_and_a_stranger_changes_nothing(
     world.systems["kafka"] = world.hooked
     world.kill_drivers("mark")
     driver = world.next()
-    publisher, owner = driver.job.publisher, CheckpointLog(world.objects, driver.job.paths).read().owner
+    publisher, owner = driver.job.plan.publisher, CheckpointLog(world.objects, driver.job.paths).read().owner
     world.kill(driver)
     left_out = f"`{job_topic(publisher)}` of the system `kafka` has records that are left out"
     assert owner is not None

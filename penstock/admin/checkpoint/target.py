@@ -142,8 +142,8 @@ def find_target(found: FoundJob, view: LogView) -> ImportTarget:
 
 def _described_by(config: JobConfig, app: Application) -> ImportTarget:
     from penstock.admin.startpoint.inputs import application_inputs
-    from penstock.side.plan import with_side_inputs
     from penstock.start.layout import store_layout
+    from penstock.start.part import complete
 
     inputs = application_inputs(config, app)
     base = CheckpointRecord(
@@ -155,7 +155,7 @@ def _described_by(config: JobConfig, app: Application) -> ImportTarget:
         task_count=len(inputs.tasks),
         batch=0,
         batch_time_ms=0,
-        stores=store_layout(with_side_inputs(app.graph(), config)),
+        stores=store_layout(complete(app.graph(), config)),
         next_offsets={},
         tasks={},
     )

@@ -19,7 +19,7 @@ from penstock.job.identity import check_root, known_uid
 from penstock.objects.open import open_root
 from penstock.objects.signed import SignedStore, UntrustedError
 from penstock.objects.store import ObjectStore
-from penstock.start.streams.owed import own_debt, publisher_name
+from penstock.outbox.debts import own_debt, publisher_name
 from penstock.state.backends.changelog_stream.partition import changelog_writer
 from penstock.state.backends.roots import BackendRoots
 from penstock.system.base import System, WriterIdentity

@@ -48,7 +48,7 @@ def check_nearest(job: StartpointJob, decision: StartDecision, new: Sequence[Sta
 def _start(
     job: StartpointJob, app: Application, new: Sequence[StartpointRequest], reset_operators: Sequence[str] = ()
 ) -> None:
-    from penstock.start.prepare import check_start  # Arrow, which only this needs
+    from penstock.start.check import check_start  # Arrow, which only this needs
 
     request = StartRequest("", reset_operators=reset_operators)
     check_start(app.graph(), job.found.config, job.found.objects, request=request, more=new)

@@ -17,8 +17,9 @@ from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError
-from penstock.side.plan import side_input_of, with_side_inputs
+from penstock.graph.side_declarations import side_input_of
 from penstock.start.facts import resolver
+from penstock.start.part import complete
 from penstock.start.positions import start_positions
 from penstock.start.startpoints.decide import Candidates, JobInputs, StartDecision, decide_start
 from penstock.start.startpoints.manager import StartpointManager
@@ -32,7 +33,7 @@ from penstock.wording import argument
 
 def application_inputs(config: JobConfig, app: Application) -> JobInputs:
     """The inputs of each task, and their ends. Raises NotFoundError if an input does not exist."""
-    graph = with_matches(with_side_inputs(app.graph(), config), config)
+    graph = with_matches(complete(app.graph(), config), config)
     with closing(JobStreams.open(graph, config)) as streams:
         ends = streams.ends()
         others = streams.without_startpoints(graph, config)

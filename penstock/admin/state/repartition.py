@@ -37,10 +37,9 @@ from penstock.repartition.placement import RULES as RULES
 from penstock.repartition.placement import Change
 from penstock.repartition.placement import Rule as Rule
 from penstock.repartition.plan import RepartitionPlan, check_count, placement_text, plan_move
-from penstock.schemas.connect import with_registered, with_registry
-from penstock.side.plan import with_side_inputs
 from penstock.start.fit import check_config
 from penstock.start.layout import check_layout, store_layout
+from penstock.start.part import complete, connect, start_parts
 from penstock.start.plan import continue_stores
 from penstock.start.streams.grouping import group_inputs
 from penstock.start.streams.job_streams import JobStreams
@@ -137,10 +136,10 @@ def plan_repartition(
         objects = open_job_root(config.job)
         stack.callback(objects.close)
         found = FoundJob(config, JobPaths(config.job.name, config.job.id), objects, app)
-        graph = with_matches(with_side_inputs(app.graph(), config), config)
+        graph = with_matches(complete(app.graph(), config), config)
         config = config.with_columns(spec.name for spec in graph.stores if spec.by_column)
-        graph = with_registered(with_registry(graph, config))
-        check_config(graph, config)
+        graph = connect(graph, config)
+        check_config(graph, config, start_parts())
         streams = JobStreams.open(graph, config)
         stack.callback(streams.close)
         yield planned_for(replace(found, config=config), graph, streams, tasks, rules or {})

@@ -20,7 +20,7 @@ from penstock.checkpoint.versions.changelog_marker import ChangelogStreamMarker
 from penstock.checkpoint.versions.markers import needed_markers
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError, PenstockError
 from penstock.job.identity import known_uid
-from penstock.state.backends.changelog_stream.owner import is_owned_by, owner_uid
+from penstock.job.owned_streams import is_owned_by, owner_uid
 from penstock.system.registry import open_system
 
 logger = logging.getLogger(__name__)

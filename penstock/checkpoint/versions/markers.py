@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from penstock.api.ssp import SystemStream
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.versions.changelog_marker import BACKEND, changelog_markers
+from penstock.checkpoint.versions.changelog_marker import changelog_markers
 from penstock.checkpoint.versions.table import FORMATS, format_of
-from penstock.checkpoint.versions.v1 import VERSION as V1
-from penstock.checkpoint.versions.v2 import VERSION as V2
 from penstock.checkpoint.versions.value import Markers, StoresOfChangelogs, TaskCheckpoint
 
 _NO_CHANGELOGS: StoresOfChangelogs = MappingProxyType({})
@@ -31,22 +29,21 @@ def read_task(record: CheckpointRecord, task: int, version: int, changelogs: Sto
     value = record.tasks.get(task, {}).get(str(version))
     if value is None:
         return TaskCheckpoint({}, {})
-    read = format_of(version).read(value, changelogs)
+    form = format_of(version)
+    read = form.read(value, changelogs)
     processed = {ssp: offset for ssp, offset in read.offsets.items() if offset is not None}
-    markers = _with_streams(record, task, read.markers) if version == V1 else read.markers
+    markers = form.with_streams(read.markers, partial(_better_markers, record, task, version), record.identities)
     return TaskCheckpoint(processed, markers, read.id)
 
 
-def _with_streams(record: CheckpointRecord, task: int, markers: Markers) -> Markers:
-    """Markers of version 1, with the identities of their streams: those of version 2, else those of the record."""
-    second = record.tasks.get(task, {}).get(str(V2))
-    beside = {} if second is None else changelog_markers(format_of(V2).read(second, {}).markers)
-    known = {each.ssp: each.stream_identity for each in beside.values()}
-    found = {
-        store: replace(each, stream_identity=known.get(each.ssp, record.identities.get(each.ssp.system_stream)))
-        for store, each in changelog_markers(markers).items()
-    }
-    return {**markers, BACKEND: {store: each.serialize() for store, each in found.items()}} if found else markers
+def _better_markers(record: CheckpointRecord, task: int, version: int) -> Markers:
+    """A task's markers in a version that can say more than this one; empty if the record has none."""
+    for better, form in FORMATS.items():
+        if better == version:
+            break
+        if (value := record.tasks.get(task, {}).get(str(better))) is not None:
+            return form.read(value, {}).markers
+    return {}
 
 
 def changelog_identities(markers: Mapping[Any, Markers]) -> dict[SystemStream, str]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 import orjson
 from msgspec import Struct
 
-from penstock.api.ssp import SystemStreamPartition
+from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.versions import changelog_marker
 from penstock.checkpoint.versions.changelog_marker import ChangelogOffset, ChangelogStreamMarker, changelog_markers
@@ -102,6 +102,22 @@ class FormatV1(CheckpointFormat):
 
     def restorable(self, markers: Markers) -> frozenset[str]:
         return frozenset(_sayable(markers))
+
+    def holds(self, backend: str) -> bool:
+        return backend == changelog_marker.BACKEND
+
+    def with_streams(
+        self, markers: Markers, better: Callable[[], Markers], identities: Mapping[SystemStream, str]
+    ) -> Markers:
+        """A position does not say which stream it is of, if one was deleted and created again."""
+        if not (own := changelog_markers(markers)):
+            return markers
+        known = {each.ssp: each.stream_identity for each in changelog_markers(better()).values()}
+        found = {
+            store: replace(each, stream_identity=known.get(each.ssp, identities.get(each.ssp.system_stream)))
+            for store, each in own.items()
+        }
+        return {**markers, changelog_marker.BACKEND: {store: each.serialize() for store, each in found.items()}}
 
     def needed(self, text: str | bytes, changelogs: StoresOfChangelogs) -> Iterator[tuple[str, str, str]]:
         """A position has a separate form, by which it is found where no configuration names its stream. Its store is

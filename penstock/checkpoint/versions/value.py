@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from penstock.api.ssp import SystemStreamPartition
+from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.id import CheckpointId
 
 Markers: TypeAlias = Mapping[str, Mapping[str, str]]
@@ -73,6 +73,23 @@ class CheckpointFormat(ABC):
     def restorable(self, markers: Markers) -> frozenset[str]:
         """The stores of which a value of this version keeps a marker. Raises CorruptError as `write`."""
         return frozenset(store for stores in markers.values() for store in stores)
+
+    def holds(self, backend: str) -> bool:
+        """True if a value of this version can keep markers of the backend."""
+        return True
+
+    def with_streams(
+        self, markers: Markers, better: Callable[[], Markers], identities: Mapping[SystemStream, str]
+    ) -> Markers:
+        """The markers of a value, with the identities of the streams that they are of, where a value of this version
+        cannot say them.
+
+        Args:
+            markers: what `read` found.
+            better: reads the markers of the same task in a version that can say more; empty if there is none.
+            identities: those of streams in the rest of the checkpoint.
+        """
+        return markers
 
     def needed(self, text: str | bytes, changelogs: StoresOfChangelogs) -> Iterator[tuple[str, str, str]]:
         """Backend, store and marker: every marker of the value, and so all that must stay for it, whether or not the

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Set
 from dataclasses import replace
+from typing import Protocol
 
 from penstock.api.ssp import SystemStream
 from penstock.batch.portions import Portion, PortionRead
@@ -18,9 +19,20 @@ from penstock.driver.feed.event_time import EventTime
 from penstock.driver.feed.planned import End, Next, PlannedBatch
 from penstock.errors import ConfigError, PenstockError
 from penstock.graph.specs import ApplicationGraph
-from penstock.start.streams.owed import Debts
 from penstock.system.contract.messages import OffsetRange
 from penstock.wording import listed
+
+
+class OfferedOutput(Protocol):
+    """The output that records name for the query, until it has taken it over."""
+
+    def taken(self) -> None:
+        """The query has taken over everything that the last record names."""
+        ...
+
+    def keep(self) -> None:
+        """The job begins with the last record, or has gone back to it, and continues with all that it names."""
+        ...
 
 
 class OfferedFeed:
@@ -37,11 +49,8 @@ class OfferedFeed:
     the output of both is the output of Spark's batch.
     """
 
-    def __init__(
-        self, graph: ApplicationGraph, event_time: EventTime, clock: Clock, debts: Debts | None = None
-    ) -> None:
-        """`debts`: the output that records name for the query."""
-        self._debts = debts
+    def __init__(self, graph: ApplicationGraph, event_time: EventTime, clock: Clock) -> None:
+        self._output: OfferedOutput | None = None
         self._sources = tuple(op.stream for op in graph.sources)
         of_spark = (op.stream for op in graph.inputs if isinstance(op.watermark, QueryWatermark))
         self._of_spark = tuple(of_spark) if event_time.used else ()
@@ -56,6 +65,11 @@ class OfferedFeed:
         self._quiet: dict[SystemStream, int] = {}
         """Input without rows → the time of the first batch of this run that had none."""
 
+    def report_to(self, output: OfferedOutput) -> None:
+        """Say from now on what the query has taken over: nothing yet. Called before the first epoch."""
+        self._output = output
+        output.keep()
+
     @property
     def needs_watermark(self) -> bool:
         return bool(self._of_spark)
@@ -68,8 +82,8 @@ class OfferedFeed:
     def begin(self) -> None:
         self._event_time.begin()
         self._quiet = {}
-        if self._debts is not None:
-            self._debts.keep()
+        if self._output is not None:
+            self._output.keep()
 
     def next(self, boundary: Boundary) -> Next:
         """Plan the offered batch, if the boundary is the one before it."""
@@ -144,8 +158,8 @@ class OfferedFeed:
         busy = {at.ssp.system_stream for at, part in read.items() if part.messages}
         quiet = (stream for stream in self._sources if stream not in busy)
         self._quiet = {stream: self._quiet.get(stream, self._planned_ms) for stream in quiet}
-        if self._debts is not None:
-            self._debts.taken()
+        if self._output is not None:
+            self._output.taken()
 
     def remaining(self, boundary: Boundary) -> int | None:
         """None: Spark has the input."""

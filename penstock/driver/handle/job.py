@@ -316,7 +316,7 @@ class Job:
             >>> [(table.table, table.in_use, table.loading) for table in job.tables]  # doctest: +SKIP
             [('planes', 6, 7)]
         """
-        return self._board.wings.get("tables") or ()
+        return self._board.told("tables") or ()
 
     @property
     def drain_progress(self) -> DrainProgress | None:
@@ -328,7 +328,8 @@ class Job:
             >>> [(stage.names, stage.panes) for stage in job.drain_progress.stages]  # doctest: +SKIP
             [(('takeoffs', 'by-airport'), 0), (('hours', 'hour'), 24), (('local.takeoffs-by-hour',), 0)]
         """
-        return self._board.drain_now()
+        found: DrainProgress | None = self._board.told("drain")
+        return found
 
     @property
     def bootstrap_progress(self) -> BootstrapProgress | None:
@@ -339,7 +340,8 @@ class Job:
             >>> print(job.bootstrap_progress)  # doctest: +SKIP
             1,200,000 of 5,000,000 messages, about 12 s left
         """
-        return self._board.wings.get("side")
+        found: BootstrapProgress | None = self._board.told("side")
+        return found
 
     @property
     def publishing(self) -> PublishingProgress | None:
@@ -350,7 +352,8 @@ class Job:
             >>> print(job.publishing)  # doctest: +SKIP
             1,200 of 5,000 messages to kafka.utilisation
         """
-        return self._board.wings.get("outbox")
+        found: PublishingProgress | None = self._board.told("outbox")
+        return found
 
     @property
     def outage(self) -> Outage | None:

@@ -7,7 +7,7 @@ log, an epoch begins with the choice of the start plan; every later one with the
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.checkpoint.origin import Origin
@@ -36,13 +36,10 @@ class Epochs:
         commits: Commits,
         failures: Failures,
         wings: Sequence[DriverPart],
-        entering: Sequence[Callable[[int], None]],
     ) -> None:
         """
         Args:
             wings: the parts of wings in the run.
-            entering: called with an epoch that is open, in this order, before its first batch. They may wait, and raise
-                what ends the epoch.
         """
         self._job = job = run.job
         self._fleet = run.fleet
@@ -52,7 +49,6 @@ class Epochs:
         self._board = run.board
         self._stop = run.stop.immediate
         self._wings = wings
-        self._entering = entering
         self.claim: Claim = job.claim
         self._started = False
         """True once the run's start checkpoint is in the log, and the startpoints that it took are deleted."""
@@ -106,8 +102,8 @@ class Epochs:
                 if own is not None:
                     self._board.update(last_checkpoint=str(own.id))
                 boundary = self._open(origin, boundary)
-                for step in self._entering:
-                    step(self.claim.epoch)
+                for part in self._wings:
+                    part.enter(self.claim.epoch)
                 if not self._started:
                     self._write_start(boundary, written=own is not None)
                 break
@@ -131,7 +127,7 @@ class Epochs:
         start = self._job.start
         record, times = start.restore_from, start.times
         if record is None:
-            return Boundary(start.positions, intermediate=self._job.intermediate)
+            return Boundary(start.positions, intermediate=self._job.plan.intermediate)
         return Boundary(
             start.positions,
             record.batch,
@@ -139,7 +135,7 @@ class Epochs:
             times.event_times,
             times.watermarks,
             times.ended_inputs,
-            intermediate=self._job.intermediate,
+            intermediate=self._job.plan.intermediate,
             lost={} if start.clears_state else record.lost,
             offered=start.offered,
             moved=start.moved,
@@ -150,7 +146,7 @@ class Epochs:
         """Fence the outputs, wait until nothing of the old epoch runs, and restore every task. Returns the boundary
         with the timers that are due in the stores."""
         job, epoch = self._job, self.claim.epoch
-        job.check_keepers(self._job.log.known().owed)
+        job.before_fences()
         self._fleet.drop_lost()  # first: one that stands still may have an output's file locked
         job.fence_outputs(epoch)
         job.admins.prepare(epoch)
@@ -167,8 +163,8 @@ class Epochs:
                     lambda done: self._board.update(restored_bytes=done),
                 )
         except CorruptError as error:
-            if origin.record is not None and not origin.cleared and (other := job.other_markers(origin.record)):
-                raise CorruptError(f"{error}{other}") from error
+            if elsewhere := job.plan.markers_elsewhere(origin):
+                raise CorruptError(f"{error}{elsewhere}") from error
             raise
         if silent := set(range(job.settings.tasks)) - next_due.keys():
             raise ContainerLostError(f"no container has said what waits in the stores of tasks {sorted(silent)}")
@@ -180,7 +176,7 @@ class Epochs:
 
     def _opening(self, origin: Origin, boundary: Boundary) -> EpochOpening:
         checkpoint_id = None if origin.record is None else str(origin.record.id)
-        markers = self._job.markers_of(origin)
+        markers = self._job.plan.markers_of(origin)
         return EpochOpening(self.claim.epoch, boundary.batch, checkpoint_id, markers, origin.restored)
 
     def _write_start(self, boundary: Boundary, *, written: bool) -> None:

@@ -1,9 +1,4 @@
-"""Puts the parts of a run together.
-
-This is the table of wings in the driver: no other module of it imports the driver part of a wing. The loop itself
-knows two of them, because they decide what it does next: the drain and the versions of pushed tables. The others take
-part in an epoch's start or in a commit, as callbacks or behind a protocol.
-"""
+"""Puts the parts of a run together. The parts of wings are found by name: no module of the driver knows one."""
 
 from __future__ import annotations
 
@@ -11,10 +6,6 @@ from typing import TypeVar
 
 from penstock.batch.input_order import InputOrder
 from penstock.batch.pace import BatchBounds
-from penstock.drain.driver.drain import Drain
-from penstock.drain.driver.report import DrainReport
-from penstock.drain.driver.tally import DrainTally
-from penstock.drain.shown import drain_board
 from penstock.driver.commit.collection import Collection
 from penstock.driver.commit.commit import CommitCoordinator
 from penstock.driver.commit.record import Recorder
@@ -33,10 +24,7 @@ from penstock.driver.part import DriverPart, driver_parts
 from penstock.driver.show.loss_report import LossReport
 from penstock.driver.show.positions import shown_positions
 from penstock.driver.show.run_state import lags_of, run_state
-from penstock.outbox.driver.garbage import OutboxGarbage
-from penstock.outbox.driver.publishing import Publishing
-from penstock.start.prepare import PreparedJob
-from penstock.start.streams.owed import Debts
+from penstock.start.job import ClaimedJob
 
 P = TypeVar("P", bound=DriverPart)
 
@@ -44,11 +32,10 @@ P = TypeVar("P", bound=DriverPart)
 class RunParts:
     """The parts of one run, for its loop."""
 
-    def __init__(self, run: RunContext, feed: Feed | None = None, debts: Debts | None = None) -> None:
+    def __init__(self, run: RunContext, feed: Feed | None = None) -> None:
         """
         Args:
             feed: chooses the batches; by default it reads the job's inputs.
-            debts: the output that is to be published.
         """
         self.run = run
         job, fleet, board, clock = run.job, run.fleet, run.board, run.clock
@@ -56,42 +43,30 @@ class RunParts:
         self.feed = feed or offset_feed(job, watch)
         self.failures = Failures(run)
         self.gate = LeaseGate(run.keeper, job.config.job.lease_ms, clock)
-        debts = debts or Debts(job.log, job.uid, job.paths)
-        publishing = Publishing(run, debts)
         self.wings = driver_parts(run)
-        report = DrainReport(
-            job.claim.run_id, DrainTally(job.topology), drain_board(job.objects, job.paths), board, clock
-        )
-        poll_ms, known = job.config.job.drain_poll_ms, {op.state_id: op.id for op in job.topology.graph.operators}
-        self.drain = Drain(job.drains, job.claim.run_id, poll_ms, run.stop, board, report, known)
         recorder = Recorder(
             job.log,
-            job.layout,
+            job.plan.layout,
             job.settings.tasks,
             job.config.task,
-            job.intermediate_layout,
-            job.recorded_identities,
-            owed=debts.now,
-            publisher=job.publisher,
+            job.plan.intermediate_layout,
+            job.plan.recorded_identities,
             state_ids=job.topology.graph.state_ids(),
         )
-        garbage = OutboxGarbage(job.objects, job.paths, job.log)
         coordinator = CommitCoordinator(
             recorder,
             fleet,
             [
-                Collection(job.log, job.admins, garbage, Truncation(job.streams, job.writer)),
+                Collection(job.log, job.admins, self.wings, Truncation(job.streams, job.writer)),
                 *shown_positions(job.config.task.commit_group, job.streams),
             ],
             run.runner.cancel,
             clock,
-            publishing=publishing,
             wings=self.wings,
             confirm=watch.confirm,
         )
         self.commits = Commits(run, coordinator, self.gate, self.failures)
-        entering = (*(part.enter for part in self.wings), publishing.settle)
-        self.epochs = Epochs(run, self.commits, self.failures, self.wings, entering)
+        self.epochs = Epochs(run, self.commits, self.failures, self.wings)
         self.runs = BatchRuns(run, self.commits, self.failures)
         self.reporter = ProgressReporter(run, self.feed, self.commits)
         self.losses = LossReport(board.metrics, lambda stream: job.streams.systems[stream.system].dense_offsets)
@@ -108,19 +83,21 @@ class RunParts:
         return next(part for part in self.wings if isinstance(part, kind))
 
 
-def input_watch(job: PreparedJob, next_start: NextStart | None = None) -> InputWatch:
+def input_watch(job: ClaimedJob, next_start: NextStart | None = None) -> InputWatch:
     """Checks that the streams of the job are those that it was prepared with."""
     partitions = {at.ssp for at in job.start.positions}
-    return InputWatch(job.streams, job.identities, partitions, job.settings.output_partitions, job.clock, next_start)
+    return InputWatch(
+        job.streams, job.plan.identities, partitions, job.settings.output_partitions, job.clock, next_start
+    )
 
 
 def _next_start(run: RunContext) -> NextStart | None:
-    if run.check_next is None or run.job.until is not None:
+    if run.check_next is None or run.job.plan.until is not None:
         return None
     return NextStart(run.check_next, run.stop.begin_again)
 
 
-def offset_feed(job: PreparedJob, watch: InputWatch) -> OffsetFeed:
+def offset_feed(job: ClaimedJob, watch: InputWatch) -> OffsetFeed:
     """The feed that `job.batch.*` describes."""
     settings = job.config.job
     bounds = BatchBounds(settings.batch_max_messages, settings.batch_max_bytes, settings.batch_target_ms)
@@ -129,10 +106,10 @@ def offset_feed(job: PreparedJob, watch: InputWatch) -> OffsetFeed:
         job.topology.graph,
         bounds,
         BatchRhythm.of(settings),
-        job.until,
+        job.plan.until,
         job.clock,
         EventTime.of(job.topology.graph, job.config),
-        close=job.close,
-        skipped=frozenset(stream for stream in job.inputs if job.config.stream(stream).skips_lost),
-        order=InputOrder.of(job.inputs, job.config),
+        close=job.plan.close,
+        skipped=frozenset(stream for stream in job.plan.inputs if job.config.stream(stream).skips_lost),
+        order=InputOrder.of(job.plan.inputs, job.config),
     )

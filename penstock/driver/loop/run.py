@@ -27,9 +27,9 @@ from penstock.job.shown_failure import LastWords, failure_board
 from penstock.job.stop_request import StopRequests, StopRequestWatch
 from penstock.objects.open import open_job_root
 from penstock.start.facts import StartRequest
-from penstock.start.prepare import PreparedJob, prepare
+from penstock.start.job import ClaimedJob
+from penstock.start.prepare import prepare
 from penstock.start.streams.job_streams import JobStreams
-from penstock.start.streams.owed import Debts
 from penstock.wire.ports import BatchRunner, Fleet
 
 logger = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class Run:
         owner = self.log.known().owner
         return 0 if owner is None else owner.epoch
 
-    def prepare(self, graph: ApplicationGraph, streams: JobStreams, request: StartRequest) -> PreparedJob:
+    def prepare(self, graph: ApplicationGraph, streams: JobStreams, request: StartRequest) -> ClaimedJob:
         """See `prepare`."""
         job = prepare(graph, self.config, self.objects, streams, self.log, request)
         self._undo.callback(job.admins.close)
@@ -91,13 +91,12 @@ class Run:
         runner: BatchRunner,
         tools: Mapping[str, Any],
         feed: Feed | None = None,
-        debts: Debts | None = None,
         check_next: Callable[[], object] | None = None,
     ) -> RunLoop:
         """Make the run's loop. Containers and batches are the run's from here on: they end with it. `tools`: see
         `RunContext.tools`."""
         context = RunContext(self.job, self._keeper, fleet, runner, self.stop, self.board, check_next, tools)
-        loop = RunLoop(RunParts(context, feed, debts))
+        loop = RunLoop(RunParts(context, feed))
         shown = [each for part in loop.parts.wings for each in part.shown()]
         exports = MetricsExports(
             self.job, self.run_id, self.board, self._keeper.lease.may_start_batch, self.token, shown

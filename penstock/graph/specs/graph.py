@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from penstock.api.ssp import SystemStream
 from penstock.errors import ConfigError
 from penstock.graph.specs.base import OperatorSpec
 from penstock.graph.specs.inputs import InputSpec, IntermediateSpec, PatternSpec, SourceSpec
 from penstock.graph.specs.outputs import OutputSpec
-from penstock.graph.stores import StoreSpec
+from penstock.graph.stores import SideInputs, StoreSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,15 @@ class ApplicationGraph:
     def side_stores(self) -> tuple[StoreSpec, ...]:
         """The stores that the job only reads, because side inputs or a pushed table fill them."""
         return tuple(spec for spec in self.stores if spec.side is not None)
+
+    def side_streams(self) -> dict[SystemStream, list[StoreSpec]]:
+        """Side input → the stores that it fills."""
+        found: dict[SystemStream, list[StoreSpec]] = {}
+        for spec in self.stores:
+            if isinstance(spec.side, SideInputs):
+                for each in spec.side.streams:
+                    found.setdefault(each.stream, []).append(spec)
+        return found
 
     @property
     def has_end(self) -> bool:

@@ -23,13 +23,12 @@ from penstock.errors import (
     PenstockTimeoutError,
     RetryableError,
 )
+from penstock.outbox.debts import Debts
 from penstock.outbox.shown import PublishingProgress
-from penstock.outbox.unpublished import OwedOutput
+from penstock.outbox.unpublished import OwedOutput, Unpublished
+from penstock.outbox.wing import PUBLISH, Publish, PublishProgress
 from penstock.retry import Retry, retry
-from penstock.start.streams.owed import Debts
-from penstock.wire.calls import PUBLISH
 from penstock.wire.ports import Fleet
-from penstock.wire.protocol import Publish, PublishProgress
 from penstock.wording import counted, listed
 
 logger = logging.getLogger(__name__)
@@ -41,15 +40,19 @@ _KINDS = (ConfigError, CorruptError, IncompatibleError, NotFoundError, PenstockT
 class Publishing:
     """Publishes a job's output: at the start of an epoch in the run loop's thread, after a record in its own."""
 
-    def __init__(self, run: RunContext, debts: Debts) -> None:
-        self._debts = debts
+    def __init__(self, run: RunContext) -> None:
+        job = run.job
+        self.debts = Debts(job.log, job.uid, job.paths)
+        """The output that is to be published."""
+        self._publisher = job.plan.publisher
+        self._admins = job.streams.admins
         self._fleet = run.fleet
-        self._again = Retry(pause_s=_PAUSE_SECONDS, within_s=run.job.config.task.commit_timeout_ms / 1000)
+        self._again = Retry(pause_s=_PAUSE_SECONDS, within_s=job.config.task.commit_timeout_ms / 1000)
         self._board = run.board
         self._stop = run.stop.immediate
         self._clock = run.clock
-        self._shown = run.job.show_published
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="publish")
+        self._begun: Future[None] | None = None
 
     def settle(self, epoch: int) -> None:
         """Publish everything that the last record of the log leaves, before the first batch of an epoch.
@@ -60,7 +63,7 @@ class Publishing:
             RetryableError: it may succeed in another epoch.
             PenstockError: it cannot be published.
         """
-        owed = self._debts.now()
+        owed = self.debts.now()
         if not owed.unpublished:
             return
         logger.info(
@@ -68,7 +71,7 @@ class Publishing:
             counted(owed.messages, "message"),
         )
         with self._board.during("publishing", "outbox"):
-            self._publish(owed, epoch, self._stop, self._debts.newest())
+            self._publish(owed, epoch, self._stop, self.debts.newest())
 
     def begin(self, epoch: int, abandoned: threading.Event) -> Future[None]:
         """Publish the output that the newest record leaves, in the background. Done once readers see all of it.
@@ -77,14 +80,15 @@ class Publishing:
             epoch: the epoch of the record.
             abandoned: set when the epoch ends.
         """
-        owed = self._debts.now()
+        owed = self.debts.now()
         if not owed.unpublished:
             done: Future[None] = Future()
             done.set_result(None)
             return done
         self._show(owed, 0, self._clock.monotonic())  # it waits from now on
         newest = owed.unpublished[-1].slot - 1  # nobody knew its own record before
-        return self._thread.submit(self._in_background, epoch, abandoned, newest)
+        self._begun = self._thread.submit(self._in_background, epoch, abandoned, newest)
+        return self._begun
 
     @property
     def waits_for(self) -> str:
@@ -92,15 +96,16 @@ class Publishing:
         progress = self._board.wings.get("outbox")
         return "" if progress is None else progress.waits_for or listed([f"`{each}`" for each in progress.outputs])
 
-    def close(self, *, wait: bool) -> None:
-        """End the thread. No call follows."""
-        self._thread.shutdown(wait=wait, cancel_futures=not wait)
+    def close(self) -> None:
+        """End the thread, without waiting for a publication that was abandoned. No call follows."""
+        idle = self._begun is None or self._begun.done()
+        self._thread.shutdown(wait=idle, cancel_futures=not idle)
 
     def _in_background(self, epoch: int, abandoned: threading.Event, newest: int) -> None:
         def publish() -> None:
             if abandoned.is_set():
                 raise ContainerLostError("a publication was abandoned with its epoch")
-            self._publish(self._debts.now(), epoch, abandoned, newest)
+            self._publish(self.debts.now(), epoch, abandoned, newest)
 
         try:
             retry(publish, self._again, interrupt=abandoned, clock=self._clock)
@@ -109,7 +114,7 @@ class Publishing:
         except RetryableError as error:
             if abandoned.is_set():
                 raise ContainerLostError("a publication was abandoned with its epoch") from error
-            raise PenstockError(_failed(self._debts.now(), error)) from error
+            raise PenstockError(_failed(self.debts.now(), error)) from error
 
     def _publish(self, owed: OwedOutput, epoch: int, abandoned: threading.Event, newest: int) -> None:
         """`newest`: the newest record that anything can have been published of."""
@@ -125,14 +130,19 @@ class Publishing:
                         f"the containers have published {watch.messages:,} of the {each.messages:,} messages of record "
                         f"{each.slot}, and say that it is complete. Nothing is lost: the next start publishes the rest"
                     )
-                self._shown(each)
-                self._debts.published(each.slot)
+                self._show_to_readers(each)
+                self.debts.published(each.slot)
                 before += each.messages
         except _KINDS as error:
             kind = next(kind for kind in _KINDS if isinstance(error, kind))
-            raise kind(_failed(self._debts.now(), error)) from error
+            raise kind(_failed(self.debts.now(), error)) from error
         finally:
-            self._board.tell("outbox", self._board.wings.get("outbox") if self._debts.now().unpublished else None)
+            self._board.tell("outbox", self._board.wings.get("outbox") if self.debts.now().unpublished else None)
+
+    def _show_to_readers(self, published: Unpublished) -> None:
+        """All of a record has been published: readers may see it."""
+        for stream in sorted(published.streams):
+            self._admins[stream.system].published(stream.stream, self._publisher, published.slot)
 
     def _reports(self, owed: OwedOutput, before: int, began: float) -> Callable[[int, str], None]:
         logged = began

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any
 
-from penstock.api.serdes import ColumnSerde, Serde
 from penstock.config.model import JobConfig
-from penstock.graph.serde_failures import declared
-from penstock.graph.specs import ApplicationGraph
 from penstock.graph.stores import SideInputs, StoreSpec
-from penstock.side.fill.code_text import code_text
 from penstock.side.fill.parts import Part
 from penstock.side.fill.sources import Ends
 from penstock.side.store.folders import (
@@ -39,7 +33,7 @@ class SideHomes:
     def __init__(
         self, config: JobConfig, base: Path, container: str, epoch: int, fingerprints: Mapping[str, str]
     ) -> None:
-        """`fingerprints`: by store, from `side_fingerprints`."""
+        """`fingerprints`: by store, as the driver made them at the start."""
         self._config = config
         self._fingerprints = fingerprints
         self._folders = SideFolders(base, epoch, container)
@@ -100,19 +94,3 @@ class SideHomes:
 def discard(opened: OpenedSide) -> None:
     """Close a store that is not used again, and remove it."""
     replace(opened, outlives=False).close()
-
-
-def side_fingerprints(graph: ApplicationGraph) -> dict[str, str]:
-    """Store → fingerprint of its serdes and processor, which make its content from the messages."""
-    return {spec.name: _fingerprint(spec, spec.side) for spec in graph.stores if isinstance(spec.side, SideInputs)}
-
-
-def _fingerprint(spec: StoreSpec, side: SideInputs) -> str:
-    serdes = [_text(spec.key_serde), _text(spec.value_serde)]
-    serdes += [f"{each.stream} {_text(each.key_serde)} {_text(each.value_serde)}" for each in side.streams]
-    return hashlib.sha256("\n".join([*serdes, code_text(side.processor)]).encode()).hexdigest()[:16]
-
-
-def _text(serde: Serde[Any]) -> str:
-    """The declaration of a serde, with its schema if it has one."""
-    return repr(serde) if isinstance(serde, ColumnSerde) else f"{declared(serde)} {serde.name}"

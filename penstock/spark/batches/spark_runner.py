@@ -26,7 +26,7 @@ from penstock.spark.session.gateway import spark_died
 from penstock.spark.session.spark_errors import cause_of
 from penstock.spark.workers.packages import Shipment
 from penstock.spark.workers.worker import ContainerStage, SinkStage, SourceStage
-from penstock.start.prepare import PreparedJob
+from penstock.start.job_plan import JobPlan
 from penstock.wire.address import Lane
 from penstock.wire.calls import START_RUN
 from penstock.wire.endings import ProcessDeath
@@ -80,7 +80,7 @@ class SparkRunner(BatchRunner):
     def __init__(
         self,
         context: SparkContext,
-        job: PreparedJob,
+        job: JobPlan,
         shipment: Shipment,
         directory: ContainerDirectory,
         stop: threading.Event,

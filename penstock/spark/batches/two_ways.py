@@ -19,7 +19,7 @@ from penstock.runtime.stage.sink import writing_text
 from penstock.spark.batches.spark_runner import SparkRunner
 from penstock.spark.containers.directory import ContainerDirectory
 from penstock.spark.workers.packages import Shipment
-from penstock.start.prepare import PreparedJob
+from penstock.start.job_plan import JobPlan
 from penstock.wire.calls import START_RUN
 from penstock.wire.endings import ProcessDeath
 from penstock.wire.ports import BatchRunner, OtherWayError
@@ -38,7 +38,7 @@ class TwoWays(BatchRunner):
     def __init__(
         self,
         spark: SparkRunner,
-        job: PreparedJob,
+        job: JobPlan,
         shipment: Shipment,
         directory: ContainerDirectory,
         environment: Mapping[str, str],
@@ -177,7 +177,7 @@ class TwoWays(BatchRunner):
 
 def runner_for(
     context: SparkContext,
-    job: PreparedJob,
+    job: JobPlan,
     shipment: Shipment,
     directory: ContainerDirectory,
     stop: threading.Event,

@@ -20,7 +20,6 @@ from penstock.application.application import Application
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.container.shared.store_folders import stores_directory
-from penstock.drain.utils import write_drain_notification
 from penstock.driver.feed.feed import Feed
 from penstock.driver.feed.stop import StopRequest
 from penstock.driver.handle.job import Job, JobPage
@@ -34,7 +33,6 @@ from penstock.job.paths import JobPaths
 from penstock.job.stop_request import StopRequests
 from penstock.objects.open import open_job_root
 from penstock.retry import Retry, retry
-from penstock.side.plan import with_side_inputs
 from penstock.spark.batches.two_ways import runner_for
 from penstock.spark.containers.directory import ContainerDirectory
 from penstock.spark.session.gateway import hear_signals_of_submit, quiet_py4j, spark_died, stop_context
@@ -47,10 +45,11 @@ from penstock.spark.session.session import (
 )
 from penstock.spark.versions import needs_classic
 from penstock.spark.workers.packages import Shipment
+from penstock.start.check import check_start
 from penstock.start.facts import StartRequest
-from penstock.start.prepare import PreparedJob, check_start
+from penstock.start.job_plan import JobPlan
+from penstock.start.part import complete
 from penstock.start.streams.job_streams import JobStreams
-from penstock.start.streams.owed import Debts
 from penstock.start.streams.patterns import with_matches
 from penstock.wing import wings
 from penstock.wire.address import ContainerSpec
@@ -92,7 +91,7 @@ def run_application(
         first = job.start(request)
         undo.push(first.undo)
         if drain:
-            first.loop.parts.drain.ask_at_start()
+            first.loop.ask_to_drain(at_start=True)
         root, run = first.run.job.paths.root, first.run
         logs = str(log_directory(settings, run.paths, run.job.uid))
         handle = Job(root, run.run_id, run.board, job.stop, logs, served)
@@ -141,10 +140,6 @@ class _StartedRun:
     runner: BatchRunner
     undo: ExitStack
 
-    def ask_to_drain(self) -> None:
-        write_drain_notification(self.run.objects, self.run.job.paths, only_run=self.run.run_id)
-        self.loop.ask_to_drain()
-
 
 class _SparkJob:
     """Starts a job's run, and starts it again whenever its inputs have become others."""
@@ -163,7 +158,7 @@ class _SparkJob:
         with self._changing:
             if self._current is None:
                 raise NotFoundError("the job has ended: there is nothing to drain")
-            self._current.ask_to_drain()
+            self._current.loop.ask_to_drain()
 
     def _start_next(self) -> _StartedRun:
         return self.start(StartRequest(""), again=True)
@@ -174,7 +169,7 @@ class _SparkJob:
         with ExitStack() as undo:
             # Before the lease: a job whose first start names a missing stream leaves nothing behind.
             try:
-                graph = with_matches(with_side_inputs(self._app.graph(), settings), settings)
+                graph = with_matches(complete(self._app.graph(), settings), settings)
                 streams = JobStreams.open(graph, settings)
                 undo.callback(streams.close)
                 streams.group(streams.input_partitions())
@@ -272,24 +267,23 @@ def open_on_spark(
     context: SparkContext,
     runner_of: Callable[..., R],
     feed: Feed | None = None,
-    debts: Debts | None = None,
     check_next: Callable[[], object] | None = None,
 ) -> tuple[RunLoop, R]:
     """Open a prepared run whose containers are on executors and whose batches are Spark jobs. `runner_of` gets the
     arguments of `SparkRunner`."""
     job, stop = run.job, run.stop.immediate
     shipment = Shipment.of(job)
-    spec = container_spec(context, job, shipment)
+    spec = container_spec(context, job.plan, shipment)
     directory = ContainerDirectory(context, job.config, spec, job.settings.tasks, stop)
-    runner = runner_of(context, job, shipment, directory, stop)
+    runner = runner_of(context, job.plan, shipment, directory, stop)
     places = {wing.name: wing.on_host.get("spark") for wing in wings()}
     tools = {name: partial(plugins.load(place), context) for name, place in places.items() if place}
-    loop = run.open(directory, runner, tools, feed, debts, check_next)
+    loop = run.open(directory, runner, tools, feed, check_next)
     directory.start(runner.cancel)
     return loop, runner
 
 
-def container_spec(context: SparkContext, job: PreparedJob, shipment: Shipment) -> ContainerSpec:
+def container_spec(context: SparkContext, job: JobPlan, shipment: Shipment) -> ContainerSpec:
     """The spec of a run's containers. Warns if secrets would cross the network in clear, or
     YARN would not count the containers' memory."""
     config, host = job.config, _container_host(context)

@@ -19,7 +19,7 @@ from penstock.driver.feed.stop import StopRequest
 from penstock.driver.loop.run import Run
 from penstock.driver.show.state_progress import StateOperatorProgress
 from penstock.errors import CorruptError, IncompatibleError, PenstockError
-from penstock.side.plan import with_side_inputs
+from penstock.outbox.driver.part import OutboxDriver
 from penstock.spark.job.launch import open_on_spark
 from penstock.spark.query.batch import QueryBatch
 from penstock.spark.query.binding import Binding, QueryBatchRequest, bind
@@ -32,8 +32,8 @@ from penstock.spark.query.stopping import QueryStoppedError, QueryStopWatch
 from penstock.spark.query.watermark import SparkWatermark
 from penstock.spark.versions import arrow_schema
 from penstock.start.facts import StartRequest
+from penstock.start.part import complete
 from penstock.start.streams.job_streams import JobStreams
-from penstock.start.streams.owed import Debts
 from penstock.system.contract.names import QUERY_SYSTEM
 from penstock.system.spark import QuerySystem
 
@@ -78,7 +78,7 @@ class QueryJob:
                 bound = self._bind(first)
                 at_once = first.spark.sparkContext.defaultParallelism
                 tasks = bound.tasks or plan.partitions or max(at_once, len(plan.inputs))
-                graph = with_side_inputs(plan.graph, config)
+                graph = complete(plan.graph, config)
                 streams = JobStreams.open(graph, config, {QUERY_SYSTEM: QuerySystem(first.query, tasks, first.number)})
                 undo.callback(streams.close)
                 request = StartRequest(self._run.run_id, None if bound.record is None else str(bound.record.id))
@@ -112,15 +112,17 @@ class QueryJob:
     def _open(self, first: QueryBatch) -> None:
         job, run, context = self._job, self._run, first.spark.sparkContext
         self._jobs = QueryJobs(context, f"penstock-{job.paths.root}-{run.run_id}", self._watch.look)
-        self._debts = Debts(job.log, job.uid, job.paths, keeps=True)
         graph = job.topology.graph
-        self._feed = OfferedFeed(graph, EventTime.of(graph, job.config), job.clock, self._debts)
+        self._feed = OfferedFeed(graph, EventTime.of(graph, job.config), job.clock)
         self._watermark = SparkWatermark(first.spark, first.query) if self._feed.needs_watermark else None
         runner_of = partial(QueryRunner, jobs=self._jobs)
-        self._loop, self._runner = open_on_spark(run, context, runner_of, self._feed, self._debts)
+        self._loop, self._runner = open_on_spark(run, context, runner_of, self._feed)
+        self._debts = self._loop.parts.of(OutboxDriver).debts
+        self._feed.report_to(self._debts)
         self._watch.cancel = self._runner.cancel
         self._loop.start()
-        self._loop.parts.drain.watch(self._wake)
+        for part in self._loop.parts.wings:
+            part.watch(self._wake)
         run.obey(first.stop)
 
     @property
@@ -190,7 +192,7 @@ class QueryJob:
         """The time at which a batch is due without new rows, in epoch milliseconds: 0 is at once, None never."""
         if self._drained is not None:
             return None
-        if self._loop.parts.drain.asked:
+        if any(part.wants_step for part in self._loop.parts.wings):
             return 0
         watermark = None if self._watermark is None else self._watermark.of_next()
         return self._feed.next_due_ms(self._loop.boundary, watermark)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from penstock.errors import ConfigError
 from penstock.host.logs import log_directory
 from penstock.spark.workers.struct_classes import dumps
-from penstock.start.prepare import PreparedJob
+from penstock.start.job import ClaimedJob
 from penstock.wire.package import PackedPackage, WorkerPackage
 
 
@@ -21,7 +21,7 @@ class Shipment:
     secret: str = field(repr=False)
 
     @classmethod
-    def of(cls, job: PreparedJob) -> Shipment:
+    def of(cls, job: ClaimedJob) -> Shipment:
         """Raises ConfigError if the application cannot be pickled."""
         pages = str(log_directory(job.config, job.paths, job.uid))
         data = pickled(WorkerPackage(job.topology, job.settings, job.streams.systems, pages))

@@ -22,15 +22,15 @@ from penstock.errors import (
     PenstockError,
     SystemAwayError,
 )
+from penstock.graph.side_declarations import side_input_of
 from penstock.graph.specs import ApplicationGraph
 from penstock.job.owned_streams import OwnedStreams
 from penstock.refusals import Refusals
-from penstock.side.plan import side_input_of, side_streams
 from penstock.start.streams.grouping import Grouping, group_inputs
 from penstock.start.streams.patterns import matching, own_streams
 from penstock.system.base import PartitionOffsets, RecordLimits, System, SystemAdmin
 from penstock.system.contract.messages import partitions_with_messages
-from penstock.system.registry import open_named, open_system
+from penstock.system.registry import open_named
 from penstock.wording import counted, listed, owned_stream
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class JobStreams:
     exactly_once: frozenset[SystemStream] = frozenset()
     """The outputs whose messages are published once each."""
     owed: tuple[SystemStream, ...] = ()
-    """The streams that earlier runs left something to be published to and that are no outputs any more."""
+    """Streams that are no outputs any more, and that something is still to be written to."""
     given: Mapping[str, System] = field(default_factory=dict, compare=False, repr=False)
     """Systems that were open already, by name."""
     patterns: tuple[StreamPattern, ...] = ()
@@ -86,7 +86,7 @@ class JobStreams:
         refusals = Refusals("the streams of the application are refused")
         refusals.note_all(_shared(graph, config, outputs))
         refusals.note_all(_shared_intermediates(intermediates, dead_letter, changelogs))
-        names = {stream.system for stream in (*inputs, *outputs, *changelogs, *intermediates, *side_streams(graph))}
+        names = {stream.system for stream in (*inputs, *outputs, *changelogs, *intermediates, *graph.side_streams())}
         systems: dict[str, System] = {}
         for name in sorted(names):
             with refusals.noted():
@@ -113,22 +113,6 @@ class JobStreams:
         """The streams that the job writes and that refuse what an older epoch appends."""
         written = self.outputs + self.intermediates + self.owed
         return tuple(stream for stream in written if self.systems[stream.system].fences)
-
-    def owing(self, streams: Iterable[SystemStream], config: JobConfig) -> JobStreams:
-        """These, and the streams that something is still to be published to. Their systems are opened if need be, for
-        these streams as well: `close` of either closes all.
-
-        Raises:
-            ConfigError: a system is not configured, or no output of it can be exactly once.
-        """
-        others = tuple(sorted(set(streams) - set(self.outputs)))
-        for stream in others:
-            if stream.system not in self.systems:
-                system = self.given.get(stream.system) or _open_owed(stream, config)
-                self.systems[stream.system], self.admins[stream.system] = system, system.admin()
-            if (error := _forgetful(stream, self.systems[stream.system])) is not None:
-                raise error
-        return replace(self, owed=others)
 
     def named(self, failed: FailedMessage) -> FailedMessage:
         """The failure with the name of its message, if the system has names."""
@@ -305,7 +289,7 @@ class JobStreams:
         }
         outputs = dict.fromkeys(self.outputs, "an output of the job, which does not read it")
         between = dict.fromkeys(self.intermediates, INTERMEDIATE)
-        side = {stream: side_input_of(spec.name for spec in specs) for stream, specs in side_streams(graph).items()}
+        side = {stream: side_input_of(spec.name for spec in specs) for stream, specs in graph.side_streams().items()}
         named = {**side, **changelogs, **outputs, **between}
         return {stream: what for stream, what in named.items() if stream not in self.inputs}
 
@@ -327,24 +311,6 @@ class JobStreams:
     def keeps_order(self, stream: SystemStream) -> bool:
         """True if the system of an input keeps the order of its messages across partitions."""
         return self.admins[stream.system].keeps_order(stream.stream)
-
-    def check_side_inputs(self, graph: ApplicationGraph, tasks: int) -> None:
-        """Check that every side input is there.
-
-        Raises:
-            NotFoundError: a stream does not exist.
-        """
-        refusals = Refusals("side inputs are missing")
-        for stream, specs in side_streams(graph).items():
-            what = f"the side input `{stream}` of store {listed([f'`{spec.name}`' for spec in specs])}"
-            create = f"`penstock stream create {stream} --partitions {tasks}`"
-            try:
-                self.admins[stream.system].partition_count(stream.stream)
-            except NotFoundError as error:
-                missing = NotFoundError(f"{what} does not exist: create it ({create}), or correct its name")
-                missing.__cause__ = error
-                refusals.note(missing)
-        refusals.check()
 
     def close(self) -> None:
         """Close the admins."""
@@ -404,7 +370,7 @@ def _unfit_systems(
             "consumer groups, as Kafka: leave it out"
         )
     for stream in sorted(exactly_once):
-        if stream.system in systems and (error := _forgetful(stream, systems[stream.system])) is not None:
+        if stream.system in systems and (error := forgetful(stream, systems[stream.system])) is not None:
             yield error
 
 
@@ -418,18 +384,7 @@ def _refuse_messages(stream: SystemStream, admin: SystemAdmin) -> None:
         )
 
 
-def _open_owed(stream: SystemStream, config: JobConfig) -> System:
-    try:
-        return open_system(config.system(stream.system))
-    except ConfigError as error:
-        raise ConfigError(
-            f"the last checkpoint left messages to be published to `{stream}`, and its system cannot be opened: "
-            f"{error}. Configure the system as it was, even if the application no longer has this output: this start "
-            "publishes them, and later ones do not need it"
-        ) from error
-
-
-def _forgetful(stream: SystemStream, system: System) -> ConfigError | None:
+def forgetful(stream: SystemStream, system: System) -> ConfigError | None:
     """The refusal, if no output of the system can be exactly once."""
     if system.keeps_progress:
         return None

@@ -9,7 +9,6 @@ from penstock.api.ssp import StreamPattern, SystemStream
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, NotFoundError
 from penstock.graph.specs import ApplicationGraph, OperatorSpec
-from penstock.side.plan import side_streams
 from penstock.system.base import System, SystemAdmin
 from penstock.system.registry import open_named
 
@@ -57,7 +56,7 @@ def own_streams(graph: ApplicationGraph, config: JobConfig) -> frozenset[SystemS
         {spec.stream for spec in graph.outputs}
         | {op.stream for op in graph.intermediates}
         | {config.store(spec.name).changelog for spec in graph.written_stores}
-        | {*side_streams(graph)}
+        | {*graph.side_streams()}
         | {stream for stream in others if stream is not None}
     )
 

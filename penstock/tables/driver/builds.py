@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 
 from penstock.api.state.side_inputs import PushedTable
 from penstock.errors import FencedError, PenstockError
-from penstock.start.prepare import PreparedJob
+from penstock.start.job import ClaimedJob
 from penstock.tables.driver.build import TableBuild
 from penstock.tables.versions.build import TableBuilder
 from penstock.tables.versions.manifest import PublishedVersion
@@ -29,7 +29,7 @@ class TableBuilds:
 
     def __init__(
         self,
-        job: PreparedJob,
+        job: ClaimedJob,
         builder: TableBuilder,
         needed: Callable[[str], Collection[int]] = lambda _: (),
     ) -> None:

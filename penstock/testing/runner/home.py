@@ -37,7 +37,7 @@ from penstock.objects.open import forget_memory_store, open_job_root
 from penstock.plugins import PICKLERS, load
 from penstock.repartition.placement import Rule
 from penstock.schemas.connect import with_registry
-from penstock.side.plan import side_streams, with_side_inputs
+from penstock.start.part import complete
 from penstock.start.streams.job_streams import JobStreams
 from penstock.start.streams.patterns import with_matches
 from penstock.testing.clock import SettableClock
@@ -112,7 +112,7 @@ class RunnerHome:
         given = self._given or {}
         added = _unconfigured(declared, given)
         loaded = load_config(overrides={**added, **given}, default_job_name=self._name)
-        graph = with_side_inputs(declared, loaded)
+        graph = complete(declared, loaded)
         self.streams.make(self._existing, [op.pattern.system for op in graph.patterns])
         graph = with_matches(graph, loaded, self.streams.systems)
         _check_sendable(plan_topology(graph, self._dead, loaded.exactly_once_streams))
@@ -120,7 +120,7 @@ class RunnerHome:
         config = self._driver_config(graph, loaded)
         graph = with_registry(graph, config)
         outputs = [spec.stream for spec in graph.outputs] + ([self._dead] if self._dead else [])
-        streams = [*(op.stream for op in graph.sources), *outputs, *sorted(side_streams(graph))]
+        streams = [*(op.stream for op in graph.sources), *outputs, *sorted(graph.side_streams())]
         changelogs = {config.store(spec.name).changelog.system for spec in graph.written_stores}
         self.streams.make(streams, sorted(changelogs))
         order = InputOrder.of({op.stream for op in graph.inputs}, config)
@@ -202,7 +202,7 @@ def _is_used(key: str) -> bool:
 
 
 def _unconfigured(graph: ApplicationGraph, given: Mapping[str, object]) -> dict[str, object]:
-    streams = [*(op.stream for op in graph.sources), *(spec.stream for spec in graph.outputs), *side_streams(graph)]
+    streams = [*(op.stream for op in graph.sources), *(spec.stream for spec in graph.outputs), *graph.side_streams()]
     names = {stream.system for stream in streams} - {DEFAULT_SYSTEM}
     return {
         SystemKeys.factory.full(name): "memory"

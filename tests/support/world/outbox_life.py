@@ -201,7 +201,7 @@ class OutboxLife(World):
             self.attempt(work)
 
     def _is_behind(self, driver: InProcessDriver) -> bool:
-        ends, boundary = driver.job.ends(), driver.loop.boundary
+        ends, boundary = driver.job.streams.ends(), driver.loop.boundary
         return bool(boundary.left) or any(ends[at.ssp].upcoming > next_ for at, next_ in boundary.positions.items())
 
     # The random life.

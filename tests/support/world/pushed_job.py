@@ -102,7 +102,7 @@ def in_use(driver: InProcessDriver) -> dict[str, int | None]:
 
 def lag(driver: InProcessDriver) -> int:
     """The number of messages left to read."""
-    ends = driver.job.ends()
+    ends = driver.job.streams.ends()
     return sum(ends[at.ssp].upcoming - offset for at, offset in driver.loop.boundary.positions.items())
 
 

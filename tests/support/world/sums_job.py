@@ -115,7 +115,7 @@ def drain(driver: InProcessDriver) -> None:
 
 def at_end(driver: InProcessDriver) -> list[bool]:
     """For every task and partition, True if there is something to read."""
-    ends = driver.job.ends()
+    ends = driver.job.streams.ends()
     return [ends[at.ssp].upcoming > offset for at, offset in driver.loop.boundary.positions.items()]
 
 

@@ -460,7 +460,7 @@ class TestInputs:
         jobs.move(5)
         driver = jobs.driver()
         begun = {at.ssp: offset for at, offset in driver.job.start.positions.items() if at.ssp.stream == "right"}
-        assert begun == {ssp: ends.upcoming for ssp, ends in driver.job.ends().items() if ssp.stream == "right"}
+        assert begun == {ssp: ends.upcoming for ssp, ends in driver.job.streams.ends().items() if ssp.stream == "right"}
         jobs.close()
 
     def test_output_that_was_sent_before_a_rewind_is_not_sent_again(self, tmp_path: Path) -> None:

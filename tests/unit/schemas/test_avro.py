@@ -212,7 +212,7 @@ def test_the_content_of_a_store_is_read_with_the_schemas_that_it_was_written_wit
     runner = TestRunner(with_fields("a", "b")).input("kafka.in", [("k", {"miles": 1, "a": 2, "b": 3})]).run().commit()
     runner = runner.crash().restore(with_fields("b", "a", "c"))
     assert runner.store("trips") == {"k": {"miles": 1, "a": 2, "b": 3, "c": 7}}
-    layout = runner._running().job.layout["trips"].split(" ")[-1]
+    layout = runner._running().job.plan.layout["trips"].split(" ")[-1]
     found = serde_of(layout)
     assert isinstance(found, AvroState)
     assert [found.from_bytes(value) for _, value in runner._engine(0, "trips").scan(None, None)] in (

@@ -11,7 +11,7 @@ import penstock as ps
 from penstock.config import load_config
 from penstock.graph.specs import ApplicationGraph
 from penstock.graph.stores import SideInputs
-from penstock.side.plan import is_backed_up, side_streams, with_side_inputs
+from penstock.side.plan import is_backed_up, with_side_inputs
 from penstock.start.layout import store_layout
 
 INPUTS, FACTORY = "stores.planes.side.inputs", "stores.planes.side.inputs.processor.factory"
@@ -50,7 +50,7 @@ def test_the_configuration_names_streams_and_a_factory() -> None:
     assert {each.key_serde.name for each in side.streams} == {"long"}, "keys of messages, not of a store"
     assert isinstance(side.processor, Factory)
     assert not side.broadcast
-    assert {str(stream): [s.name for s in specs] for stream, specs in side_streams(graph).items()} == {
+    assert {str(stream): [s.name for s in specs] for stream, specs in graph.side_streams().items()} == {
         "local.planes": ["planes"],
         "local.more": ["planes"],
     }
@@ -141,7 +141,7 @@ def test_a_stream_may_be_an_input_too_and_fill_several_stores() -> None:
     for name in ("one", "two"):
         app.store(name, side_inputs=["local.in"])
     app.input("local.in").process(ps.StreamTask, stores=["one", "two"])
-    assert [[s.name for s in specs] for specs in side_streams(filled(app, {})).values()] == [["one", "two"]]
+    assert [[s.name for s in specs] for specs in filled(app, {}).side_streams().values()] == [["one", "two"]]
 
 
 @pytest.mark.parametrize(

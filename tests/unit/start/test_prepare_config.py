@@ -15,6 +15,7 @@ from penstock.job.owned_streams import OwnedStreams
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
 from penstock.start.fit import check_config
+from penstock.start.part import start_parts
 from penstock.start.streams.job_streams import JobStreams
 from penstock.system.local import LocalSystem
 
@@ -28,7 +29,7 @@ def graph(*stores: str) -> ApplicationGraph:
 
 
 def check(*stores: str, **config: object) -> None:
-    check_config(graph(*stores), load_config(overrides={"job.name": "flights", **config}, environ={}))
+    check_config(graph(*stores), load_config(overrides={"job.name": "flights", **config}, environ={}), start_parts())
 
 
 def test_a_store_that_is_not_there() -> None:

@@ -12,6 +12,8 @@ import pytest
 
 import penstock as ps
 from penstock.api.ssp import StreamPattern, SystemStream, SystemStreamPartition
+from penstock.drain.driver.drain import Drain
+from penstock.drain.requests import DrainRequests
 from penstock.driver.guards.input_watch import LIST_SECONDS, REFUSED_SECONDS
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError, PenstockError, SystemAwayError
 from penstock.graph.specs import MergeSpec
@@ -147,7 +149,7 @@ class TestMatching:
         }
         app = orders.app()
         app.input("m.old-orders-eu").send_to(app.output("m.orders-out"))
-        inputs = [str(stream) for stream in orders.driver(app).job.inputs]
+        inputs = [str(stream) for stream in orders.driver(app).job.plan.inputs]
         assert sorted(inputs) == ["m.old-orders-eu", "m.orders-eu", "m.orders-us"]
 
     @pytest.mark.parametrize(
@@ -207,7 +209,7 @@ class TestNewStreams:
         orders.put("orders-us", "c")
         finish(driver)
         orders.check()
-        assert len(driver.job.inputs) == 4
+        assert len(driver.job.plan.inputs) == 4
 
     def test_no_run_follows_one_that_was_asked_to_end(self, orders: Orders) -> None:
         driver = orders.started()
@@ -238,7 +240,7 @@ class TestNewStreams:
         orders.clock.advance(LIST_SECONDS)
         until_it_ends(driver)
         assert driver.stop.goes_on
-        driver.job.drains.ask(driver.job.claim.run_id)
+        DrainRequests(driver.job.objects, driver.job.paths).ask(driver.job.claim.run_id)
         while not driver.loop._run_to_the_end():
             pass
         assert orders.checkpoints[-1].ended == "drained"
@@ -253,13 +255,13 @@ class TestNewStreams:
         run = driver.job.claim.run_id
 
         def ask() -> None:
-            driver.job.drains.ask(run)
+            DrainRequests(driver.job.objects, driver.job.paths).ask(run)
 
         orders.at(driver, "before the record", ask)
         assert begins_again(driver)
         driver = orders.started()
         steps(driver)
-        assert driver.loop.parts.drain.active
+        assert driver.loop.parts.of(Drain).active
 
     def test_no_new_stream_is_read_while_one_is_refused(self, orders: Orders, caplog: pytest.LogCaptureFixture) -> None:
         """The next start would be refused: a job that works must not end for that."""
@@ -389,7 +391,7 @@ def test_a_stream_that_becomes_the_jobs_own_is_left(orders: Orders) -> None:
     orders.create("orders-dead")
     finish(orders.started())
     orders.config["task.dead.letter.stream"] = "m.orders-dead"
-    assert "m.orders-dead" not in map(str, orders.driver().job.inputs)
+    assert "m.orders-dead" not in map(str, orders.driver().job.plan.inputs)
 
 
 def test_inputs_are_reset_once(orders: Orders) -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.errors import ConfigError, FencedError, IncompatibleError, NotFoundError
-from penstock.job.owned_streams import OwnedStreams
+from penstock.job.owned_streams import OwnedStreams, is_owned_by, owner_text
 from penstock.refusals import Refusals
 from penstock.state.backends.base import (
     AdminContext,
@@ -17,7 +17,6 @@ from penstock.state.backends.base import (
     StateBackendAdmin,
     StoreMarker,
 )
-from penstock.state.backends.changelog_stream.owner import is_owned_by, owner_text
 from penstock.state.backends.changelog_stream.partition import (
     ChangelogMarker,
     changelog_system,

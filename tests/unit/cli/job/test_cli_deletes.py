@@ -17,9 +17,9 @@ from penstock.checkpoint.versions.table import build_versions
 from penstock.checkpoint.versions.v2 import CheckpointV2
 from penstock.job.identity import known_uid, settle
 from penstock.job.lease import LeaseHolder, acquire
+from penstock.job.owned_streams import owner_text
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
-from penstock.state.backends.changelog_stream.owner import owner_text
 from penstock.system.local import LocalSystem
 from tests.support.jobs.home import LOCK
 from tests.support.tools.cli import call, call_json, own_home, published

@@ -17,7 +17,7 @@ import pytest
 import penstock as ps
 from penstock.admin.stream.names import open_stream
 from penstock.api.ssp import SystemStreamPartition
-from penstock.state.backends.changelog_stream.owner import owner_of_intermediates
+from penstock.job.owned_streams import owner_of_intermediates
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
 from penstock.wording import printable

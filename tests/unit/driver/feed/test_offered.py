@@ -19,7 +19,6 @@ from penstock.driver.feed.offered import OfferedFeed, merged_times, next_batch
 from penstock.driver.feed.planned import End, PlannedBatch
 from penstock.errors import PenstockError
 from penstock.graph.specs import WindowSpec
-from penstock.start.streams.owed import Debts
 from penstock.testing import SettableClock
 
 
@@ -256,7 +255,7 @@ def test_operators_wait_behind_what_is_due_and_only_there() -> None:
     assert set(free.moment.watermarks.firing.values()) == {8_000}
 
 
-class Named(Debts):
+class Named:
     """The streams that records name, without a log."""
 
     def __init__(self) -> None:
@@ -273,7 +272,10 @@ def test_records_name_the_output_of_a_batch_until_the_next_one_has_ended() -> No
     app = ps.StreamApplication("a")
     app.input("spark.rows").send_to(app.output("m.out"))
     debts = Named()
-    offered = OfferedFeed(app.graph(), EventTime(None, {}), SYSTEM_CLOCK, debts)
+    offered = OfferedFeed(app.graph(), EventTime(None, {}), SYSTEM_CLOCK)
+    offered.report_to(debts)
+    assert debts.said == ["keep"], "the first epoch publishes before the feed begins, and drops nothing of batch 6"
+    debts.said.clear()
     offered.begin()
     offered.offer(7)
     offered.next(Boundary({at(0): 7}))

@@ -128,7 +128,7 @@ def test_while_a_batch_hangs_its_age_grows_and_the_lag_is_that_of_now(tmp_path: 
     try:
         assert Hangs.reached.wait(60)
         world.put(*range(23_499))
-        watch = EndWatch([driver.job.inputs[0]], driver.job.streams.systems, driver.board.note_ends)
+        watch = EndWatch([driver.job.plan.inputs[0]], driver.job.streams.systems, driver.board.note_ends)
         watch.look()
         assert lag(driver) == 3 + 23_499
         assert 0 < (gauge(driver, "batch-since-ms") or 0) <= now_ms()

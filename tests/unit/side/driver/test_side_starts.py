@@ -180,6 +180,6 @@ def test_a_store_that_the_job_wrote_before(world: World, caplog: pytest.LogCaptu
     assert "the job wrote store `planes` until checkpoint" in caplog.text
     origin = driver.job.start.origin
     assert origin.restored == ()
-    assert driver.job.layout == {}
+    assert driver.job.plan.layout == {}
     driver.close()
     world.refused(world.app(value=ps.Long()), IncompatibleError, "store `planes` was written as")

@@ -1,108 +1,87 @@
-"""Debts: messages that earlier records left to be published. Whose they are, and whether they can be published."""
+"""Exactly-once output in the start of a job: whether debts can be published, and whether outputs are as they were."""
 
 from __future__ import annotations
 
 import logging
-import math
-import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.batch.positions import to_positions
-from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
-from penstock.errors import IncompatibleError, NotFoundError
-from penstock.job.paths import JobPaths
-from penstock.outbox.unpublished import OwedOutput, Unpublished, outbox_name
+from penstock.config.model import JobConfig
+from penstock.errors import ConfigError, IncompatibleError, NotFoundError
+from penstock.outbox.debts import own_debt
+from penstock.outbox.unpublished import OwedOutput
+from penstock.start.part import DecidedStart, StartPart
 from penstock.start.plan import StartPlan
 from penstock.start.streams.identities import Identities, recreated
-from penstock.start.streams.job_streams import JobStreams
-from penstock.system.base import Progress
-from penstock.system.spark import QUERY_SYSTEM
+from penstock.start.streams.job_streams import JobStreams, forgetful
+from penstock.system.base import Progress, System
+from penstock.system.contract.names import QUERY_SYSTEM
+from penstock.system.registry import open_system
 from penstock.wording import counted, listed
+
+if TYPE_CHECKING:  # brings Arrow
+    from penstock.start.job_plan import JobPlan
 
 logger = logging.getLogger(__name__)
 
 
-def own_debt(owed: OwedOutput, uid: str, paths: JobPaths) -> OwedOutput:
-    """The part of a debt that is this job's, with the keys of objects in this job's folder.
+class OutboxStart(StartPart):
+    """The part of exactly-once output in a start."""
 
-    The uid ends the name of who publishes. A folder that was moved keeps its uid, and with it the name. The folder of a
-    job with another uid is a copy: what its original had not published is the original's to publish. Rows for
-    DataFrames are also the copy's, because it has a handler that may not have finished with them. Pure.
+    name = "outbox"
+
+    def settle(self, start: DecidedStart) -> DecidedStart:
+        """Refuse a start that could not publish what earlier records leave, or would publish it twice or into an output
+        that it makes again. The job keeps the name that it has published under."""
+        view, owed = start.facts.view, own_debt(start.facts.view.owed, start.uid, start.paths)
+        streams, publisher = with_owed(start, owed.streams), owed.publisher or start.publisher
+        warn_of_copy(view.owed, owed)
+        check_keepers(owed, publisher, streams)
+        check_streams(owed, streams)  # before outputs are created
+        check_age(view, publisher, streams, start.read_log)
+        is_copy = view.owed.publisher != owed.publisher
+        recorded = {} if view.latest is None or is_copy else view.latest.identities
+        check_outputs(recorded, start.tasks, streams)
+        warn_of_new_outputs(owed, recorded, streams)
+        warn_of_going_back(streams.exactly_once, start.plan, view)
+        return replace(start, streams=streams, publisher=publisher)
+
+    def before_fences(self, plan: JobPlan, streams: JobStreams, view: LogView) -> None:
+        """Raise IncompatibleError if a system has lost how far the job has published."""
+        check_keepers(own_debt(view.owed, plan.uid, plan.paths), plan.publisher, streams)
+
+
+def with_owed(start: DecidedStart, owed: Iterable[SystemStream]) -> JobStreams:
+    """The streams of a start, and those that something is still to be published to. Their systems are opened if need
+    be, for the start's streams as well: `close` of either closes all.
+
+    Raises:
+        ConfigError: a system is not configured, or no output of it can be exactly once.
     """
-    if owed.publisher and not owed.publisher.endswith(f"-{uid}"):
-        rows = (_for_query(each) for each in owed.unpublished)
-        owed = OwedOutput(tuple(each for each in rows if each.objects))
-    return replace(owed, unpublished=tuple(_here(each, paths) for each in owed.unpublished))
+    streams = start.streams
+    others = tuple(sorted(set(owed) - set(streams.outputs)))
+    for stream in others:
+        if stream.system not in streams.systems:
+            system = streams.given.get(stream.system) or _open(stream, start.facts.config)
+            streams.systems[stream.system], streams.admins[stream.system] = system, system.admin()
+        if (error := forgetful(stream, streams.systems[stream.system])) is not None:
+            raise error
+    return replace(streams, owed=others)
 
 
-def _for_query(owed: Unpublished) -> Unpublished:
-    """The rows for DataFrames."""
-    found = []
-    for each in owed.objects:
-        parts = {ssp: part for ssp, part in each.parts.items() if ssp.system == QUERY_SYSTEM}
-        if parts:
-            found.append(replace(each, parts=parts))
-    return replace(owed, objects=tuple(found))
-
-
-def publisher_name(owed: OwedOutput, uid: str, paths: JobPaths) -> str:
-    """The name that the job publishes under. `owed`: what of the job's debt is its own."""
-    return owed.publisher or f"{paths.root}-{uid}"
-
-
-def _here(owed: Unpublished, paths: JobPaths) -> Unpublished:
-    objects = tuple(replace(each, key=paths.outbox(outbox_name(each.key))) for each in owed.objects)
-    return replace(owed, objects=objects)
-
-
-class Debts:
-    """The debt in the log, less the messages that this driver has published. Thread-safe.
-
-    Outputs that a query takes over (`keeps`) count as owed until it has taken them, so that every record names their
-    objects.
-    """
-
-    def __init__(self, log: CheckpointLog, uid: str, paths: JobPaths, *, keeps: bool = False) -> None:
-        """`keeps`: the job runs inside a query, which takes over what a batch has sent to its DataFrames."""
-        self._log = log
-        self._uid = uid
-        self._paths = paths
-        self._lock = threading.Lock()
-        self._published = -1
-        """Everything up to the record of this number is published."""
-        self._taken: float = -1 if keeps else math.inf
-        """Everything up to the record of this number was taken over."""
-
-    def now(self) -> OwedOutput:
-        """Ascending by slot."""
-        with self._lock:
-            through = min(self._published, self._taken)
-        return own_debt(self._log.known().owed, self._uid, self._paths).after(through)
-
-    def newest(self) -> int:
-        """The number of the newest record of which anything can have been published: the last one that leaves
-        anything, or one that is damaged or missing now."""
-        view = self._log.known()
-        left = own_debt(view.owed, self._uid, self._paths).unpublished
-        return max(left[-1].slot if left else -1, *view.damaged, *view.faults, -1)
-
-    def published(self, slot: int) -> None:
-        """Everything up to the record of this number is published."""
-        with self._lock:
-            self._published = max(self._published, slot)
-
-    def taken(self) -> None:
-        """The query has taken over everything that the last record names."""
-        with self._lock:
-            self._taken = max(self._taken, self.newest())
-
-    def keep(self) -> None:
-        """The job has gone back to the last record, and continues with all that it names."""
-        with self._lock:
-            self._taken = -1
+def _open(stream: SystemStream, config: JobConfig) -> System:
+    try:
+        return open_system(config.system(stream.system))
+    except ConfigError as error:
+        raise ConfigError(
+            f"the last checkpoint left messages to be published to `{stream}`, and its system cannot be opened: "
+            f"{error}. Configure the system as it was, even if the application no longer has this output: this start "
+            "publishes them, and later ones do not need it"
+        ) from error
 
 
 def check_keepers(owed: OwedOutput, publisher: str, streams: JobStreams) -> None:
