@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 from penstock.admin.coordinator_stream import coordinator_line, last_messages
 from penstock.admin.job.audit import audited, this_process
 from penstock.admin.job.drain_status import drain_summary
-from penstock.admin.job.lease import watch_lease
+from penstock.admin.job.running import watch_lease
 from penstock.admin.jobs import FoundJob
 from penstock.api.drain import NEXT_RUN, DrainMode, DrainNotification
 from penstock.batch.offered_batch import QUERY

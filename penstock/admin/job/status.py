@@ -13,8 +13,8 @@ from typing import Literal
 from penstock.admin.checkpoint.facts import CheckpointSummary, IntermediateFacts, intermediate_facts
 from penstock.admin.job.drain_status import NO_DRAIN, DrainStatus, drain_status
 from penstock.admin.job.inputs import AskedInputs, InputStatus
-from penstock.admin.job.lease import LeaseFacts, Running, watch_lease
 from penstock.admin.job.metrics import SideInputStatus, TableUse, side_inputs_in, tables_in, ways_in
+from penstock.admin.job.running import LeaseFacts, Running, watch_lease
 from penstock.admin.jobs import FoundJob
 from penstock.admin.outbox import AskedMarks, Marks, outbox_outputs
 from penstock.admin.questions import Questions

@@ -12,8 +12,8 @@ from pathlib import Path
 from penstock.admin.checkpoint.change import append_record
 from penstock.admin.checkpoint.sections import edited_sections
 from penstock.admin.job.audit import audited
-from penstock.admin.job.lease import refuse_running
 from penstock.admin.job.ownership import claimed_job
+from penstock.admin.job.running import refuse_running
 from penstock.admin.jobs import FoundJob
 from penstock.admin.state.held import state_versions
 from penstock.admin.state.repartition_refusals import large_stores, notes_of_large, refused_backends, refused_entries

@@ -12,8 +12,8 @@ from typing import Any
 from penstock.admin.checkpoint.change import append_record
 from penstock.admin.checkpoint.sections import edited_sections
 from penstock.admin.job.audit import audited
-from penstock.admin.job.lease import refuse_running
 from penstock.admin.job.ownership import claimed_job
+from penstock.admin.job.running import refuse_running
 from penstock.admin.state.spark_target import StoreTarget, open_store_target
 from penstock.admin.state.store_uploads import StoreUploads
 from penstock.application.application import Application
