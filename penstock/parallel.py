@@ -187,3 +187,33 @@ def settle(future: Future[Any], timeout_s: float | None = None) -> bool:
     except CancelledError:
         pass
     return True
+
+
+def joined(futures: Sequence[Future[None]]) -> Future[None]:
+    """Done once all are done, at once if there are none; with the error of one that failed or was cancelled.
+
+    Example:
+        >>> joined([]).done()
+        True
+    """
+    found: Future[None] = Future()
+    lock, left = threading.Lock(), set(futures)
+
+    def note(done: Future[None]) -> None:
+        with lock:
+            left.discard(done)
+            if left:
+                return
+        error = next((each.exception() for each in futures if not each.cancelled() and each.exception()), None)
+        if error is not None:
+            found.set_exception(error)
+        elif any(each.cancelled() for each in futures):
+            found.cancel()
+        else:
+            found.set_result(None)
+
+    for each in futures:
+        each.add_done_callback(note)
+    if not futures:
+        found.set_result(None)
+    return found

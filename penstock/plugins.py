@@ -28,7 +28,9 @@ HOSTS = {"spark": "penstock.spark.job.launch:run_application"}
 WINGS = {
     "side": "penstock.side.wing:SIDE",
     "tables": "penstock.tables.wing:PUSHED_TABLES",
+    "outbox": "penstock.outbox.wing:OUTBOX",
     "standby": "penstock.standby.wing:STANDBY",
+    "drain": "penstock.drain.wing:DRAIN",
 }
 """See `penstock.wing`. Parts act in this order, and end in the reverse one."""
 PICKLERS = {"spark": "penstock.spark.workers.packages:pickled"}

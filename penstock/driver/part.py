@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import msgspec
 
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.driver.context import RunContext
+from penstock.driver.feed.boundary import Boundary, Draining
 from penstock.job.board import Shown
 from penstock.plugins import load
+from penstock.runtime.reports import Report
 from penstock.wing import Wing, wings
 from penstock.wire.protocol import Markers
 
@@ -19,6 +26,9 @@ class DriverPart:
     the loop do: a `RetryableError` leads to another try, a `ContainerLostError` to a new epoch.
     """
 
+    wing: str = ""
+    """The name of the wing, which is set once the part is made."""
+
     def __init__(self, run: RunContext) -> None:
         self.run = run
 
@@ -28,7 +38,7 @@ class DriverPart:
     def enter(self, epoch: int) -> None:
         """An epoch is open, and its first batch waits for this. May wait, and raise what ends the epoch."""
 
-    def look(self, epoch: int) -> None:
+    def before_step(self, epoch: int) -> None:
         """Called before each step of the loop. Does not wait."""
 
     def versions(self) -> Mapping[str, int]:
@@ -36,9 +46,93 @@ class DriverPart:
         repeated has those of its first run."""
         return {}
 
-    def recorded(self, record: CheckpointRecord, markers: Markers) -> None:
-        """A commit's record is in the log, with these markers, and its epoch has not been left. Called on the commit
-        thread. Returns at once, and may raise nothing."""
+    # Draining a run: at most one wing says that there is something to drain.
+
+    def begin(self, boundary: Boundary) -> None:
+        """The run goes on from this boundary, in an epoch that is open."""
+
+    def before_batch(self) -> bool:
+        """Called before a batch is planned. True if the run has to go back to its last checkpoint first. After a
+        RetryableError no batch begins, and this is called again."""
+        return False
+
+    @property
+    def draining(self) -> Draining | None:
+        """What the run drains now, as of the last call of `before_batch`; None: nothing."""
+        return None
+
+    def before_the_end(self, boundary: Boundary) -> bool:
+        """The run is about to end at this boundary. True if it has to drain something first. After a RetryableError it
+        does not end yet."""
+        return False
+
+    def counted(self, reports: Sequence[Report], boundary: Boundary, committed: int) -> None:
+        """A batch has ended at this boundary, with these reports. `committed`: the batch of the last checkpoint."""
+
+    def last_commit(self, boundary: Boundary) -> Mapping[str, Any]:
+        """The last commit of the run begins. Returns what its record says beside `section`."""
+        return {}
+
+    def ended(self) -> None:
+        """The last commit is in the log, and the run does not begin again."""
+
+    def drain(self, *, at_start: bool = False) -> None:
+        """The program that runs the job asks for a drain. Called by any thread.
+
+        Args:
+            at_start: the run has not begun, and is to drain before it reads anything.
+
+        Raises:
+            PenstockError: it cannot be asked for.
+        """
+
+    def watch(self, woken: Callable[[], None]) -> None:
+        """The next step of the loop may be long in coming: look for what needs one in a thread from now on, and call
+        `woken` then."""
+
+    @property
+    def wants_step(self) -> bool:
+        """True if the part waits for a step of the loop. May be asked by any thread."""
+        return False
+
+    # Commits.
+
+    def section(self, boundary: Boundary, uploaded: Sequence[msgspec.Raw]) -> Mapping[str, Any]:
+        """What the record of a commit says of the wing. Called on the commit thread, before the record is written.
+
+        Args:
+            boundary: the commit is of everything up to it.
+            uploaded: what the parts in containers have uploaded for it (`ContainerPart.uploaded`).
+        """
+        return {}
+
+    def publish(self, record: CheckpointRecord, abandoned: threading.Event) -> Future[None] | None:
+        """A commit's record is in the log: begin what has to follow before the next commit, in the background. The
+        commit is in flight until it is done; None: there is nothing. Called on the commit thread.
+
+        Args:
+            record: the record.
+            abandoned: set once the epoch ends.
+        """
+        return None
+
+    def waits_for(self) -> str:
+        """The reason why that is not done yet, in words; empty if there is none. Called by any thread."""
+        return ""
+
+    def recorded(self, record: CheckpointRecord, markers: Markers, *, abandoned: bool) -> None:
+        """A commit's record is in the log, with these markers. Called on the commit thread. Returns at once, and may
+        raise nothing.
+
+        Args:
+            record: the record.
+            markers: by task, backend and store.
+            abandoned: True if its epoch has ended meanwhile.
+        """
+
+    def collect(self, record: CheckpointRecord) -> None:
+        """Delete what no checkpoint needs any more, now that this record is the newest. Called on the thread of the
+        collection, for some of the records. May raise nothing."""
 
     def shown(self) -> Sequence[Shown]:
         """The documents that commands read. Called once."""
@@ -55,4 +149,5 @@ def driver_parts(run: RunContext) -> tuple[DriverPart, ...]:
 
 def _part(wing: Wing, run: RunContext) -> DriverPart:
     part: DriverPart = load(wing.driver)(run)
+    part.wing = wing.name
     return part

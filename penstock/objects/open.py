@@ -56,7 +56,7 @@ def open_root(url: str, keys: RootKeys) -> ObjectStore:
 
     Args:
         url: the store, as for `open_store`.
-        keys: the keys of the root, in the configuration of a job `job.root_keys`.
+        keys: the keys of the root; `JobSettings.root_keys` has those of a job.
 
     Raises:
         ConfigError: as `open_store`; from the calls of the store, if an object is signed with another key, is not

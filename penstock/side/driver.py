@@ -50,7 +50,7 @@ class SideDriver(DriverPart):
             if answer.failure is not None:
                 raise answer.failure.error(run.job.streams.named)
 
-    def look(self, epoch: int) -> None:
+    def before_step(self, epoch: int) -> None:
         """Log the present problems. Raises the failure that has stopped the side inputs of this epoch."""
         if self._fills:
             self._troubles.look(states_of(self.run.fleet.beats(), epoch), self.run.clock.monotonic())

@@ -16,8 +16,8 @@ from penstock.batch.watermarks import QueryWatermark
 from penstock.callbacks import Callback
 from penstock.errors import ConfigError
 from penstock.graph.specs import ApplicationGraph, InputSpec, OutputSpec
-from penstock.spark.queries import Frames, QueryPlan, StreamWriter, check_begin_at
-from penstock.spark.query.job import QueryInput, QueryOutput
+from penstock.spark.queries import Frames, StreamWriter, check_begin_at
+from penstock.spark.query.plan import QueryInput, QueryOutput, QueryPlan
 from penstock.spark.query.source import RowReader
 from penstock.spark.rows.batches import ColumnsReader, ColumnsWriter, needed, spark_schema
 from penstock.spark.rows.columns import RowsReader, RowsWriter

@@ -29,7 +29,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceRegistration, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructField, StructType
 
-from penstock.clock import SYSTEM_CLOCK
 from penstock.errors import ConfigError
 from penstock.spark.query.offsets import HEARTBEAT, OffsetLog
 from penstock.spark.session.session import scratch_folder
@@ -148,19 +147,21 @@ def heartbeat_source(source: str) -> type[DataSource]:
             return {HEARTBEAT: 0}
 
         def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+            import time  # and not Penstock's clock: Spark's process is not to import Penstock
 
             try:
                 with open(self._path, encoding="ascii") as file:
                     due = file.read()
             except FileNotFoundError:  # the query has ended
                 return start
-            now_ms = SYSTEM_CLOCK.now_ms() if self._until_ms is None else self._until_ms
+            now_ms = time.time_ns() // 1_000_000 if self._until_ms is None else self._until_ms
             return {HEARTBEAT: start[HEARTBEAT] + 1} if due and int(due) <= now_ms else start
 
         def prepareForTriggerAvailableNow(self) -> None:
             # Timers that come due while the query runs would keep it from its end.
+            import time
 
-            self._until_ms = SYSTEM_CLOCK.now_ms()
+            self._until_ms = time.time_ns() // 1_000_000
 
         def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
             return []

@@ -6,8 +6,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Self, TypeAlias
 
@@ -19,22 +18,19 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from penstock.admin.state.query_state import first_record
 from penstock.callbacks import not_started
-from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.driver.handle.program_end import RunningWork, stop_with_program
 from penstock.errors import ConfigError, IncompatibleError, PenstockError, UserCodeError
-from penstock.graph.specs import ApplicationGraph
 from penstock.job.lease import LeaseHeldError
 from penstock.spark.heartbeat import AT_ONCE, Heartbeat, prepare_heartbeat
 from penstock.spark.query.batch import QueryBatch
-from penstock.spark.query.binding import FromCheckpoint
-from penstock.spark.query.job import QueryInput, QueryJob, QueryOutput
+from penstock.spark.query.job import QueryJob
 from penstock.spark.query.offsets import OffsetLog
+from penstock.spark.query.plan import QueryPlan
 from penstock.spark.query.stopping import QueryStoppedError
 from penstock.spark.query_progress import note_state, with_state
 from penstock.spark.session.gateway import quiet_py4j
 from penstock.spark.session.session import check_session, scratch_folder
-from penstock.spark.takeover.takeover import Takeover
 from penstock.system.spark import queries_of
 
 logger = logging.getLogger(__name__)
@@ -42,56 +38,7 @@ logger = logging.getLogger(__name__)
 Frames: TypeAlias = Mapping[str, DataFrame]
 _Call: TypeAlias = Callable[[DataStreamWriter], DataStreamWriter]
 _QUERY_ID = "sql.streaming.queryId"
-_NEVER_MS = str(10 * 365 * 86_400_000)
 _CLOSE_SECONDS = 60
-
-
-@dataclass(frozen=True, slots=True)
-class QueryPlan:
-    """A job that runs inside a query."""
-
-    graph: ApplicationGraph
-    inputs: Sequence[QueryInput]
-    outputs: Sequence[QueryOutput]
-    root: str
-    partitions: int | None = None
-    config: Mapping[str, object] = field(default_factory=dict)
-    timed: bool = False
-    """True if something may be due in the job without new rows."""
-    takeover: Takeover | None = None
-    from_checkpoint: FromCheckpoint = None
-    """The checkpoint that the job goes back to, if the query's checkpoint location was set back."""
-    begins_here: bool = False
-    """True if a job without a checkpoint may begin with any batch of the query."""
-
-    def settings(self) -> JobConfig:
-        """Raises ConfigError."""
-        if self.from_checkpoint not in (None, "matching"):
-            raise ConfigError(f'from_checkpoint={self.from_checkpoint!r}: it is "matching", or not given')
-        chosen: dict[str, object] = {
-            "systems.spark.samza.factory": "penstock.system.spark:QuerySystem",
-            "job.watermark.max.ahead.ms": _NEVER_MS,  # Spark leaves no event time out
-            "task.commit.ms": _NEVER_MS,  # every batch is committed by itself
-            "job.root": self.root,
-        }
-        for source in self.inputs:
-            chosen[f"streams.spark.{source.name}.samza.offset.default"] = "oldest"
-        for output in self.outputs:
-            chosen[f"streams.spark.{output.name}.output.guarantee"] = "exactly-once"
-        idle = {f"streams.spark.{source.name}.idle.ms" for source in self.inputs}
-        own = [
-            key
-            for key in self.config
-            if key in chosen or (key.startswith(("streams.spark.", "systems.spark.")) and key not in idle)
-        ]
-        if own:
-            raise ConfigError(f"`{min(own)}` cannot be configured: Penstock sets it for a job inside a query")
-        if "job.dashboard.port" in self.config:
-            raise ConfigError("`job.dashboard.port`: a query serves no page; `penstock dashboard` shows its job")
-        if of_spark := [key for key in self.config if key.startswith("spark.")]:
-            raise ConfigError(f"`{min(of_spark)}` is a key of Spark: set it in your Spark session")
-        stores = [store.name for store in self.graph.stores]
-        return load_config(overrides={**chosen, **self.config}, default_job_name=self.graph.name, stores=stores)
 
 
 class RunningQuery:
@@ -118,18 +65,7 @@ class RunningQuery:
                 raise PenstockError("the program is ending, and the query with it: no more batches begin")
             if self._job is None:
                 _await_former(self)
-                plan = self._plan
-                self._job = QueryJob(
-                    plan.graph,
-                    self.settings,
-                    plan.inputs,
-                    plan.outputs,
-                    partitions=plan.partitions,
-                    first=asked,
-                    from_checkpoint=plan.from_checkpoint,
-                    begins_here=plan.begins_here,
-                    wake=self._wake,
-                )
+                self._job = QueryJob(self._plan, self.settings, asked, self._wake)
             outputs = self._job.run(asked, frames)
             note_state(query, batch, self._job.state_operators)
             if self._heartbeat is not None:

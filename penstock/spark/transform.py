@@ -22,8 +22,8 @@ from penstock.spark.processor.operator import add_processor
 from penstock.spark.processor.pickled import pickled
 from penstock.spark.processor.task import Form, ProcessorSpec
 from penstock.spark.processor.values.frames import check_pandas
-from penstock.spark.queries import QueryPlan, StreamWriter, check_begin_at
-from penstock.spark.query.job import QueryInput, QueryOutput
+from penstock.spark.queries import StreamWriter, check_begin_at
+from penstock.spark.query.plan import QueryInput, QueryOutput, QueryPlan
 from penstock.spark.rows.chunks import ChunkReader, ChunkWriter, with_initial
 from penstock.spark.rows.schemas import event_time_columns, operators, parsed_schema
 from penstock.spark.takeover.takeover import Takeover

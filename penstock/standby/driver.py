@@ -21,8 +21,9 @@ class StandbyDriver(DriverPart):
     def restored(self, epoch: int, checkpoint_id: str, markers: Markers) -> None:
         self._follow(epoch, checkpoint_id, markers)
 
-    def recorded(self, record: CheckpointRecord, markers: Markers) -> None:
-        self._follow(record.epoch, str(record.id), markers)
+    def recorded(self, record: CheckpointRecord, markers: Markers, *, abandoned: bool) -> None:
+        if not abandoned:
+            self._follow(record.epoch, str(record.id), markers)
 
     def shown(self) -> Sequence[Shown]:
         job = self.run.job

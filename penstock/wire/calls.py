@@ -23,8 +23,6 @@ from penstock.wire.protocol import (
     NoArguments,
     OpenEpoch,
     OpenProgress,
-    Publish,
-    PublishProgress,
     RenewedPort,
     RenewPort,
     Request,
@@ -86,7 +84,6 @@ UPLOAD = Call(
     Retry(pause_s=0.2),
 )
 CLEAN_UP = Call("clean-up", CleanUp, NoneType)
-PUBLISH = Call("publish", Publish, PublishProgress, lambda config, spent_s: None)
 WIND_DOWN = Call("wind-down", WindDown, list[Row], lambda c, _: c.task.shutdown_ms / 1000 + CLOSE_SECONDS)
 CLOSE = Call("close", NoArguments, int, lambda config, spent_s: CLOSE_SECONDS)
 RENEW_PORT = Call("renew-port", RenewPort, RenewedPort, lambda config, spent_s: CLOSE_SECONDS)
@@ -101,7 +98,6 @@ CALLS: dict[str, Call[Any, Any]] = {
         SNAPSHOT,
         UPLOAD,
         CLEAN_UP,
-        PUBLISH,
         WIND_DOWN,
         CLOSE,
         BEAT,

@@ -16,7 +16,6 @@ from penstock.documents import decoder, decoding
 from penstock.host.log_lines import PassedLine
 from penstock.job.shown_work import TaskWork
 from penstock.metrics.snapshot import Row
-from penstock.outbox.unpublished import OutboxObject
 
 END_OF_INPUT = b"end"
 """Metadata of the last message that a worker sends for its attempts."""
@@ -172,34 +171,8 @@ class UploadResult:
     """The durable part of a snapshot."""
 
     markers: Markers
-    outbox: tuple[OutboxObject, ...] = ()
-    """The objects to publish once the checkpoint is in the log. Each task's are in the order of publication."""
-
-
-@dataclass(frozen=True, slots=True)
-class Publish(Request):
-    """Publish objects of one record, and return once readers see all of their messages. Idempotent."""
-
-    slot: int
-    """Slot of the first record that named the objects. Slots are published one after the other."""
-    objects: tuple[OutboxObject, ...]
-    """Each task's are in the order of publication."""
-    newest: int
-    """Slot of the newest record that can have published messages before the call, or -1. An output that knows
-    a later one is newer than the checkpoint log."""
-
-    def for_tasks(self, tasks: Sequence[int]) -> Self:
-        return replace(self, objects=tuple(each for each in self.objects if each.task in tasks))
-
-
-@dataclass(frozen=True, slots=True)
-class PublishProgress:
-    """Progress of a publication. The last answer says that it is complete."""
-
-    messages: int
-    """Messages that readers see, including those that they saw before the call."""
-    waits_for: str = ""
-    """The reason for a pause, in words, while a system takes no messages."""
+    wings: Mapping[str, msgspec.Raw] = field(default_factory=dict)
+    """What the wings' parts have uploaded, by wing."""
 
 
 @dataclass(frozen=True, slots=True)

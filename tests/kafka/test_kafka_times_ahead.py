@@ -15,6 +15,7 @@ import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.log import CheckpointLog
 from penstock.config.load import load_config
+from penstock.drain.driver.drain import Drain
 from penstock.drain.utils import write_drain_notification
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
@@ -117,7 +118,7 @@ class DayWorld:
             write_drain_notification(self.objects, JobPaths(self.job, "1"))
         with closing(self.driver()) as driver:
             driver.loop.start()
-            driver.loop.ask_to_drain()
+            driver.loop.parts.of(Drain).ask()
             ends(driver)
         assert CheckpointLog(self.objects, JobPaths(self.job, "1")).read().checkpoints[-1].ended == "drained"
 

@@ -47,6 +47,7 @@ from penstock.metrics.snapshot import CounterValue, MetricId, Snapshot
 from penstock.objects.open import open_store
 from penstock.outbox import objects as outbox_objects
 from penstock.outbox.unpublished import OutboxObject, Part
+from penstock.outbox.wing import Publish
 from penstock.runtime.intermediate import read_user_messages
 from penstock.runtime.joins.every import EveryRow
 from penstock.runtime.joins.newest import NewestRow
@@ -90,13 +91,13 @@ from penstock.system.kafka.own_topics.owners import OwnersTopic
 from penstock.system.rows.schema import parse_schema
 from penstock.tables.versions.encode import Problem
 from penstock.tables.versions.manifest import TableFile, TableFingerprint, TableManifest
+from penstock.wing import calls
 from penstock.wire.calls import CALLS
 from penstock.wire.protocol import (
     AttemptCall,
     Beat,
     EndBatch,
     Identity,
-    Publish,
     UploadResult,
     dump,
     load,
@@ -179,6 +180,7 @@ def read_outbox(data: bytes) -> None:
         list(contents.records(part))
 
 
+UPLOADED = {"0": {"blob": {"s": "m"}}}
 IDENTITY, BATCH = Identity("00ff", 7), Batch(number=3, run=1, time_ms=5, firing={"w": 4})
 STANDBYS = raw([StandbyState(0, None, "", "")])
 BEAT = Beat("7-0", "00ff", 1, 2, 3, metrics=[("a", "b", "c", "counter", (1,))], wings={"standby": STANDBYS})
@@ -189,7 +191,7 @@ REQUESTS = {
 
 
 def request_reader(name: str) -> Callable[[bytes], object]:
-    request: Any = CALLS[name].request
+    request: Any = calls()[name].request
     return lambda data: load(tuple[Identity, request], data)
 
 
@@ -205,13 +207,16 @@ BETWEEN = {
     **{
         f"call {name}": Codec(
             request_reader(name),
-            [CALLS[name].encode(IDENTITY, request)],
+            [calls()[name].encode(IDENTITY, request)],
         )
         for name, request in REQUESTS.items()
     },
     "answer beat": Codec(CALLS["beat"].decode, [dump(BEAT)]),
     "state of standbys": Codec(lambda d: load(list[StandbyState], d), [bytes(STANDBYS)]),
-    "answer upload": Codec(CALLS["upload"].decode, [dump(UploadResult({"0": {"blob": {"s": "m"}}}, (NAMED,)))]),
+    "answer upload": Codec(
+        CALLS["upload"].decode, [dump(UploadResult({"0": {"blob": {"s": "m"}}}, {"outbox": raw((NAMED,))}))]
+    ),
+    "what was uploaded of an outbox": Codec(lambda d: load(tuple[OutboxObject, ...], d), [dump((NAMED,))]),
     "rows in chunks": Codec(lambda d: rows_of([d], ROWS.schema).to_pylist(), [chunk(ROWS)]),
     "reason of a table build": Codec(Problem.read, [b'["no such column",3]']),
 }

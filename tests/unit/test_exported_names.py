@@ -21,10 +21,10 @@ from tests.support.tools.places import ROOT
 SUBMODULES = {
     "admin", "api", "application", "arrays", "batch", "budgets", "callbacks", "checkpoint", "cli", "clock", "columns",
     "config", "container", "crowd", "dashboard", "direct", "documents", "drain", "driver", "errors", "exact_json",
-    "file_modes", "forms", "graph", "host", "http_hosts", "job", "literals", "metrics", "notebook", "objects",
+    "facts", "file_modes", "forms", "graph", "host", "http_hosts", "job", "literals", "metrics", "notebook", "objects",
     "os_errors", "outbox", "parallel", "plugins", "public_names", "quantities", "redaction", "refusals", "repartition",
     "retry", "runtime", "schemas", "shipped", "side", "signing", "spark", "standby", "start", "state", "system",
-    "tables", "testing", "wire", "wording",
+    "tables", "testing", "wing", "wire", "wording",
 }  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -14,11 +14,9 @@ from penstock.container.shared.part import ContainerParts
 from penstock.container.shared.resources import EpochResources
 from penstock.container.shared.services import Service
 from penstock.errors import RetryableError
-from penstock.outbox.container.outboxes import OutboxUploads
-from penstock.outbox.objects import ObjectContents
-from penstock.outbox.task import OutboxSnapshot
 from penstock.parallel import each
-from penstock.wire.protocol import Markers, UploadResult
+from penstock.state.backends.base import StoreCopy
+from penstock.wire.protocol import Markers, UploadResult, raw
 
 _COPIERS = 2
 _BASE_POLL_SECONDS = 0.2
@@ -35,9 +33,7 @@ class Committers(Service):
         resources: EpochResources,
         tasks: Mapping[int, RestoredTask],
         wings: ContainerParts,
-        hold: Callable[[OutboxSnapshot, Sequence[ObjectContents]], None],
     ) -> None:
-        """`hold` gets the messages to publish."""
         config = resources.package.config
         self._resources = resources
         self._commits = {
@@ -53,13 +49,7 @@ class Committers(Service):
             )
             for number, task in tasks.items()
         }
-        self._outboxes = OutboxUploads(
-            {number: task.instance for number, task in tasks.items()},
-            resources.objects,
-            resources.paths,
-            resources.epoch,
-            hold,
-        )
+        self._wings = wings
         self._uploaders = resources.pool("commit")
         self._copiers = ThreadPoolExecutor(_COPIERS, thread_name_prefix=f"copy-{resources.epoch}")
         self._doing = ""
@@ -74,7 +64,7 @@ class Committers(Service):
         soon."""
         for commit in self._commits.values():
             commit.snapshot(checkpoint_id, self._copiers, last=last)
-        self._outboxes.snapshot()
+        self._wings.snapshot()
 
     def upload(self, checkpoint_id: CheckpointId) -> UploadResult:
         """Upload the snapshot, in the background. May be called again after a RetryableError."""
@@ -88,15 +78,13 @@ class Committers(Service):
         copies = {task: commit.await_copies() for task, commit in self._commits.items()}
         items = [(task, backend) for task, commit in self._commits.items() for backend in commit.backends]
         markers: dict[str, dict[str, dict[str, str]]] = {str(task): {} for task in self._commits}
-        outboxes = self._outboxes.waiting
-        while items or outboxes:
-            parts: list[Callable[[], dict[str, str]]] = [
-                *(partial(self._commits[task].upload, backend, checkpoint_id, copies[task]) for task, backend in items),
-                *(partial(self._outboxes.upload, task, checkpoint_id) for task in outboxes),
+        others = self._wings.uploads(checkpoint_id)
+        while items or others:
+            parts: list[Callable[[], object]] = [
+                partial(self._upload_backend, *item, checkpoint_id, copies, markers) for item in items
             ]
-            found, outboxes = each(self._uploaders, lambda part: part(), parts), []
-            for (task, backend), own in zip(items, found[: len(items)], strict=True):
-                markers[str(task)][backend] = own
+            each(self._uploaders, lambda part: part(), [*parts, *others])
+            others = []
             # A checkpoint without any marker of a store could not be restored: it waits for a base.
             bare = {task for task in self._commits if not self._commits[task].has_all(markers[str(task)])}
             items = [item for item in items if item[0] in bare]
@@ -104,7 +92,17 @@ class Committers(Service):
                 raise RetryableError("the container leaves the epoch")
         for task, commit in self._commits.items():
             commit.uploaded(checkpoint_id, markers[str(task)], copies[task])
-        return UploadResult(markers, self._outboxes.uploaded())
+        return UploadResult(markers, {wing: raw(found) for wing, found in self._wings.uploaded().items()})
+
+    def _upload_backend(
+        self,
+        task: int,
+        backend: str,
+        checkpoint_id: CheckpointId,
+        copies: Mapping[int, Mapping[str, StoreCopy]],
+        markers: Mapping[str, dict[str, dict[str, str]]],
+    ) -> None:
+        markers[str(task)][backend] = self._commits[task].upload(backend, checkpoint_id, copies[task])
 
     def clean_up(self, checkpoint_id: CheckpointId, markers: Markers) -> None:
         each(
@@ -125,7 +123,7 @@ class Committers(Service):
             pool.shutdown(wait=True, cancel_futures=True)
         for commit in self._commits.values():
             commit.close()
-        self._outboxes.close()
+        self._wings.forget()
         self._resources.stop_backends()
 
     def status(self) -> str:

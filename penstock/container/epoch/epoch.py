@@ -15,13 +15,12 @@ from penstock.checkpoint.id import CheckpointId
 from penstock.container.epoch.attempts import Attempts
 from penstock.container.epoch.committers import Committers
 from penstock.container.epoch.restorer import RestoredTask, Restorer
-from penstock.container.shared.metrics import engine_metrics, outbox_gauge
+from penstock.container.shared.metrics import engine_metrics
 from penstock.container.shared.part import ContainerParts
 from penstock.container.shared.resources import EpochResources
 from penstock.container.shared.services import Service, Services
 from penstock.errors import ContainerLostError
 from penstock.metrics.snapshot import Row, Snapshot
-from penstock.outbox.container.publisher import Publisher
 from penstock.runtime.stage.task_instance import HOLD_SECONDS, TaskInstance
 from penstock.wire.package import JobPackage
 from penstock.wire.protocol import (
@@ -59,9 +58,6 @@ class OpenTasks(Service):
             for number, task in self._instances.items()
             for store in self._resources.stores
         ]
-        if self._resources.package.topology.outbox is not None:
-            size_bytes = sum(task.outbox_bytes for task in self._instances.values())
-            engines.append(outbox_gauge(self._resources.container, size_bytes))
         return Snapshot().merged(*engines)
 
 
@@ -92,8 +88,7 @@ class Epoch:
         self.in_place = tuple(sorted(number for number, task in restored.items() if task.in_place))
         """The tasks whose stores were all here."""
         self._open_tasks = OpenTasks(restored, resources)
-        self.publisher = Publisher(resources)
-        self._commits = Committers(resources, restored, self.wings, self.publisher.hold)
+        self._commits = Committers(resources, restored, self.wings)
         self.attempts = Attempts(self.number, self.tasks)
         self._starting = threading.Lock()
         """A call that comes late must not admit its run in the place of a later one."""
@@ -103,7 +98,6 @@ class Epoch:
         for service in (
             self._open_tasks,
             self._commits,
-            self.publisher,
             *self.wings,
             self.attempts,
         ):
@@ -154,7 +148,6 @@ class Epoch:
 
     def snapshot(self, request: TakeSnapshot) -> None:
         self._commits.snapshot(CheckpointId.parse(request.checkpoint_id), last=request.last)
-        self.wings.snapshot()
 
     def upload(self, request: UploadSnapshot) -> UploadResult:
         return self._commits.upload(CheckpointId.parse(request.checkpoint_id))

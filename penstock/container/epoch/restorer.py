@@ -15,8 +15,6 @@ from penstock.container.epoch.marks import TaskMarks
 from penstock.container.shared.part import ContainerParts
 from penstock.container.shared.resources import EpochResources
 from penstock.errors import CorruptError, IncompatibleError, PenstockError, RetryableError
-from penstock.os_errors import explained
-from penstock.outbox.task import Outbox
 from penstock.parallel import each
 from penstock.runtime.stage.task_instance import TaskInstance
 from penstock.state.backends.base import RestoreProgress, TaskBackupManager
@@ -144,20 +142,12 @@ class Restorer:
             marks.committed(self._checkpoint_id, covered, self._resources.target)
         package = self._resources.package
         metrics, last_ended = self._resources.metrics.of_task(task), self._request.last_ended
-        outbox = self._outbox(task)
+        output = self._wings.kept_output(task)
         backups = self._open_backups(task, usable)
         instance = TaskInstance(
-            task, package.topology, package.settings, behind, last_ended, metrics, self._wings, outbox
+            task, package.topology, package.settings, behind, last_ended, metrics, self._wings, output
         )
         return RestoredTask(instance, backups, marks, in_place=kept == len(engines) > 0)
-
-    def _outbox(self, task: int) -> Outbox | None:
-        if self._resources.package.topology.outbox is None:
-            return None
-        folder = self._folders.base
-        with explained(f"the outbox of task {task} has no place in {folder}", "job.logged.store.base.dir"):
-            folder.mkdir(parents=True, exist_ok=True)
-        return Outbox.of_container(task, self._resources.tasks, str(folder))
 
     def _behind(self, store: str, engine: Engine) -> Engine:
         """The engine behind a write-behind layer if it needs one: writing a batch to RocksDB takes longer than an End

@@ -26,7 +26,6 @@ from penstock.wire.calls import (
     END,
     METRICS_SHARE,
     OPEN,
-    PUBLISH,
     RENEW_PORT,
     SNAPSHOT,
     START_RUN,
@@ -41,8 +40,6 @@ from penstock.wire.protocol import (
     NoArguments,
     OpenEpoch,
     OpenProgress,
-    Publish,
-    PublishProgress,
     RenewedPort,
     RenewPort,
     Request,
@@ -105,15 +102,6 @@ def _open(container: Container, identity: Identity, request: OpenEpoch) -> Itera
     yield OpenProgress(restored + _drained(progress), epoch.notes, epoch.next_due, epoch.in_place)
 
 
-def _publish(container: Container, identity: Identity, request: Publish) -> Iterator[PublishProgress]:
-    """Answers with the progress of the publication until it is complete."""
-    publication = container.epoch(identity).publisher.publish(request)
-    while not publication.await_end(_PROGRESS_SECONDS):
-        container.epoch(identity)  # which may have been left
-        yield publication.progress()
-    yield publication.progress()
-
-
 def _drained(queue: SimpleQueue[int]) -> int:
     total = 0
     try:
@@ -172,7 +160,6 @@ HANDLERS: dict[str, Handler[Any, Any]] = {
         (SNAPSHOT, _in_epoch(lambda epoch: epoch.snapshot)),
         (UPLOAD, _in_epoch(lambda epoch: epoch.upload)),
         (CLEAN_UP, _in_epoch(lambda epoch: epoch.clean_up)),
-        (PUBLISH, _publish),
         (WIND_DOWN, _in_epoch(lambda epoch: epoch.wind_down)),
         (CLOSE, _close),
         (BEAT, _beat),

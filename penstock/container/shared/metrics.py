@@ -45,7 +45,3 @@ def engine_metrics(task: int, store: str, engine: Engine) -> Snapshot:
     gauges = {name: GaugeValue(number) for name, number in engine.statistics().items()}
     values: dict[str, Value] = {**gauges, **engine.measurements()}
     return Snapshot({MetricId(f"Partition {task}", f"store.{store}", name): each for name, each in values.items()})
-
-
-def outbox_gauge(container: str, size_bytes: int) -> Snapshot:
-    return Snapshot({MetricId(f"container {container}", "outbox", "bytes"): GaugeValue(size_bytes)})

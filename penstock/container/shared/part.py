@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from penstock.batch.batch import Batch
+from penstock.checkpoint.id import CheckpointId
 from penstock.container.shared.resources import EpochResources
 from penstock.container.shared.services import Service
 from penstock.plugins import load
+from penstock.runtime.stage.kept_output import KeptOutput
 from penstock.state.stores.view import SideView
 from penstock.wing import wings
 from penstock.wire.protocol import OpenEpoch
@@ -70,8 +72,25 @@ class ContainerPart(Service):
 
     # Commits.
 
+    def kept_output(self, task: int) -> KeptOutput | None:
+        """Output of a task that is kept to the next commit, in place of being written. Called once for each task, by
+        several threads; None: nothing is kept."""
+        return None
+
     def snapshot(self) -> None:
-        """The synchronous part of a commit has ended in all tasks."""
+        """The synchronous part of a commit: between two batches, once all tasks have taken their changes."""
+
+    def uploads(self, checkpoint_id: CheckpointId) -> Sequence[Callable[[], object]]:
+        """What makes the last snapshot durable, beside the uploads of stores. Each is called by another thread. Asked
+        for again after a RetryableError, this gives what is left."""
+        return ()
+
+    def uploaded(self) -> object:
+        """What the driver learns of the last snapshot, which is durable; None if that is nothing."""
+        return None
+
+    def forget(self) -> None:
+        """No upload runs or follows: forget what the last snapshot took."""
 
     def copied(self, task: int) -> Mapping[str, CopiedStore]:
         """More stores of a task, which commits back up with `backup_backend`. Always the same objects."""
@@ -138,9 +157,27 @@ class ContainerParts:
         """Store → the backend of its copies."""
         return {store: part.backup_backend for part in self._all for store in part.copied(task)}
 
+    def kept_output(self, task: int) -> KeptOutput | None:
+        """See `ContainerPart.kept_output`: the first one."""
+        return next((kept for part in self._all if (kept := part.kept_output(task)) is not None), None)
+
     def snapshot(self) -> None:
+        """See `ContainerPart.snapshot`."""
         for part in self._all:
             part.snapshot()
+
+    def uploads(self, checkpoint_id: CheckpointId) -> list[Callable[[], object]]:
+        """See `ContainerPart.uploads`: those of all parts."""
+        return [each for part in self._all for each in part.uploads(checkpoint_id)]
+
+    def forget(self) -> None:
+        """See `ContainerPart.forget`."""
+        for part in self._all:
+            part.forget()
+
+    def uploaded(self) -> dict[str, object]:
+        """What the driver learns, by wing."""
+        return {part.wing: found for part in self._all if (found := part.uploaded()) is not None}
 
     def views(self, task: int, batch: Batch) -> Mapping[str, SideView]:
         """See `SideStores`: those of all parts."""

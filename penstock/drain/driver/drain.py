@@ -4,53 +4,53 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from penstock.api.drain import NEXT_RUN, DrainNotification
 from penstock.drain.driver.report import DrainReport
+from penstock.drain.driver.tally import DrainTally
 from penstock.drain.monitor import DrainMonitor
 from penstock.drain.notification import drained_together
+from penstock.drain.progress import DrainProgress
 from penstock.drain.requests import DrainRequests
+from penstock.drain.shown import drain_board
+from penstock.drain.utils import write_drain_notification
+from penstock.drain.wing import DRAIN
 from penstock.driver.context import RunContext
-from penstock.driver.feed.boundary import Boundary
-from penstock.driver.feed.stop import StopRequest
-from penstock.driver.show.progress import ProgressBoard
+from penstock.driver.feed.boundary import Boundary, Draining
+from penstock.driver.part import DriverPart
 from penstock.errors import PenstockError
+from penstock.job.board import Shown
 from penstock.runtime.reports import Report
 from penstock.wording import listed
 
 logger = logging.getLogger(__name__)
 
 
-class Drain:
-    """The requests to drain one run. Used by the run loop's thread, but for `ask` and `asked`.
+class Drain(DriverPart):
+    """The requests to drain one run. Used by the run loop's thread, but for `ask`, `drain` and `wants_step`.
 
-    The requests are read at the first boundary of every epoch; from then on the monitor looks for them.
+    The requests are read at the first boundary of every epoch; from then on the monitor looks for them. A request may
+    name an operator, or the id that its stores are named after.
     """
 
-    def __init__(
-        self,
-        requests: DrainRequests,
-        run_id: str,
-        poll_ms: int | None,
-        stop: StopRequest,
-        board: ProgressBoard,
-        report: DrainReport,
-        known: Mapping[str, str] | None = None,
-    ) -> None:
-        """
-        Args:
-            poll_ms: the interval of the monitor; None: the run drains only if its own handle asks it to.
-            known: the id that the stores of each operator are named after → the operator. A request may name either.
-        """
-        self._requests = requests
-        self._run_id = run_id
-        self._poll_ms = poll_ms
-        self._stop = stop
-        self._board = board
-        self._report = report
-        self._known = {**(known or {}), **{op: op for op in (known or {}).values()}}
+    def __init__(self, run: RunContext) -> None:
+        super().__init__(run)
+        job = run.job
+        self._requests = DrainRequests(job.objects, job.paths)
+        self._run_id = job.claim.run_id
+        self._poll_ms = job.config.job.drain_poll_ms
+        """The interval of the monitor; None: the run drains only if its own handle asks it to."""
+        self._stop = run.stop
+        self._board = run.board
+        self._shown = drain_board(job.objects, job.paths)
+        self._report = DrainReport(self._run_id, DrainTally(job.topology), self._shown, run.board, run.clock)
+        operators = {op.state_id: op.id for op in job.topology.graph.operators}
+        self._known = {**operators, **{op: op for op in operators.values()}}
+        self._answered: tuple[str, ...] = ()
+        """The uuids in the record of the last commit."""
         self._boundary = Boundary({})
         self._begun: frozenset[str] | None = frozenset()
         """The operators of the drain that has brought some to their end; empty: none has."""
@@ -65,44 +65,42 @@ class Drain:
         self._woken: Callable[[], None] = lambda: None
         self.notifications: tuple[DrainNotification, ...] = ()
 
-    @classmethod
-    def of(cls, run: RunContext, report: DrainReport) -> Drain:
-        """The drain of a run."""
-        job = run.job
-        known = {op.state_id: op.id for op in job.topology.graph.operators}
-        requests, poll_ms = DrainRequests(job.objects, job.paths), job.config.job.drain_poll_ms
-        return cls(requests, job.claim.run_id, poll_ms, run.stop, run.board, report, known)
-
     def ask(self) -> None:
         """Note that a notification has been written. May be called from any thread."""
         self._stop.drains = True
         self._asked.set()
         self._woken()
 
-    def ask_at_start(self) -> None:
-        """Have the run drain before it reads anything. The request is written once the run has its start checkpoint:
-        from then on any start continues the run, and finds the request."""
-        self._drains_at_start = True
+    def drain(self, *, at_start: bool = False) -> None:
+        """See `DriverPart.drain`. The request of a run that has not begun is written once the run has its start
+        checkpoint: from then on any start continues the run, and finds the request.
+
+        Raises:
+            NotFoundError: the run has ended.
+            PenstockError: the store failed.
+        """
+        if at_start:
+            self._drains_at_start = True
+        else:
+            write_drain_notification(self.run.job.objects, self.run.job.paths, only_run=self._run_id)
         self.ask()
 
     def watch(self, woken: Callable[[], None]) -> None:
-        """Have the monitor look from now on: the next batch of a query may be long in coming. Called once the run has
-        its start checkpoint.
-
-        Args:
-            woken: called when the run is asked, from any thread.
-        """
         self._woken = woken
         self._watch()
 
     @property
-    def asked(self) -> bool:
+    def wants_step(self) -> bool:
         """True if there is a request that the next `look` will find."""
         return self._asked.is_set()
 
     @property
     def active(self) -> bool:
         return bool(self.notifications)
+
+    @property
+    def draining(self) -> Draining | None:
+        return Draining(self.operators) if self.active else None
 
     @property
     def operators(self) -> frozenset[str] | None:
@@ -112,8 +110,7 @@ class Drain:
 
     def is_done(self, boundary: Boundary) -> bool:
         """True if nothing is left to drain at this boundary. The end of a stream drains a run as well."""
-        alone = self.operators
-        return boundary.closed or (self.active and alone is not None and alone <= boundary.drained_operators)
+        return Draining(self.operators).is_done_at(boundary) if self.active else boundary.closed
 
     def begin(self, boundary: Boundary) -> None:
         """Begin an epoch at this boundary. The requests are read again before its first batch.
@@ -133,7 +130,10 @@ class Drain:
             self._looked = True
         return self.active
 
-    def look_before_the_end(self, boundary: Boundary) -> bool:
+    def before_batch(self) -> bool:
+        return self.look() and self.begins_anew()
+
+    def before_the_end(self, boundary: Boundary) -> bool:
         """True if the run, which is to end at this boundary, must drain first. A request may be younger than the
         monitor's last look, and no later run follows it. Raises RetryableError if the store fails."""
         if boundary.closed:
@@ -186,7 +186,7 @@ class Drain:
         )
         return True
 
-    def count(self, reports: Sequence[Report], boundary: Boundary, committed: int) -> None:
+    def counted(self, reports: Sequence[Report], boundary: Boundary, committed: int) -> None:
         """Count a batch that has ended at this boundary, if the run was asked to drain before.
 
         Args:
@@ -198,12 +198,12 @@ class Drain:
         if self.active or self._asked.is_set():
             self._report.count(boundary, reports, committed)
 
-    def closes(self, boundary: Boundary) -> tuple[str, ...]:
-        """Begin the last commit of the run. Returns the uuids of the requests that it answers."""
-        answered = self.answered(boundary)
-        if answered:
-            self._report.committing(answered)
-        return answered
+    def last_commit(self, boundary: Boundary) -> Mapping[str, Any]:
+        """Begin the last commit of the run. Its record names the requests that it answers."""
+        self._answered = self.answered(boundary)
+        if self._answered:
+            self._report.committing(self._answered)
+        return {"drains": self._answered}
 
     def answered(self, boundary: Boundary) -> tuple[str, ...]:
         """The uuids of the requests that are answered if the run ends at this boundary. The end of a stream answers
@@ -215,13 +215,10 @@ class Drain:
         if self._monitor is not None:
             self._monitor.stop()
 
-    def finish(self, answered: Collection[str]) -> None:
+    def ended(self) -> None:
         """Delete the run's notifications, which its last record in the log answers. An error is logged: no other run
-        follows them, and the next start deletes them.
-
-        Args:
-            answered: the uuids in the record.
-        """
+        follows them, and the next start deletes them."""
+        answered = self._answered
         if answered:
             self._report.finished()
         try:
@@ -231,6 +228,14 @@ class Drain:
             self._requests.delete(own)
         except PenstockError as error:
             logger.warning("the requests to drain were not deleted; the next start does it: %s", error)
+
+    def shown(self) -> Sequence[Shown]:
+        return (Shown("about the drain", self._shown, self._document),)
+
+    def _document(self) -> DrainProgress | None:
+        """The progress now; None once it has drained: the summary is there."""
+        now: DrainProgress | None = self._board.told(DRAIN.name)
+        return None if now is None or now.phase == "drained" else now
 
     def _find_own(self) -> tuple[DrainNotification, ...]:
         """The notifications that this run obeys. Deletes notifications that no run obeys any more."""

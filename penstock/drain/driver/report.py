@@ -10,6 +10,7 @@ from typing import Any
 from penstock.clock import Clock
 from penstock.drain.driver.tally import DrainTally
 from penstock.drain.progress import DrainPhase, DrainProgress
+from penstock.drain.wing import DRAIN
 from penstock.driver.feed.boundary import Boundary
 from penstock.driver.show.progress import ProgressBoard
 from penstock.errors import PenstockError
@@ -33,12 +34,23 @@ class DrainReport:
         self._board = board
         self._clock = clock
         self._began = self._shown_at = clock.monotonic()
+        self._progress: DrainProgress | None = None
+        """The drain as of the last batch that ended; None if there is none."""
         self._logged: set[int] = set()
         """The stages whose end was logged."""
 
+    def _tell(self, progress: DrainProgress | None) -> None:
+        self._progress = progress
+        self._board.tell(DRAIN.name, None if progress is None else lambda: self._at_this_moment(progress))
+
+    def _at_this_moment(self, progress: DrainProgress) -> DrainProgress:
+        """With the reason why the running batch waits."""
+        waits_for = self._board.waits_for() if self._board.running is not None else progress.waits_for
+        return replace(progress, waits_for=waits_for)
+
     def begin(self, requests: Sequence[str], boundary: Boundary) -> None:
         """Show that the run drains from this boundary on. Called again when more requests were found."""
-        if self._board.drain is None:
+        if self._progress is None:
             self._began = self._clock.monotonic()
         self._update(requests, boundary)
         self._show()
@@ -46,7 +58,7 @@ class DrainReport:
     def rewind(self, boundary: Boundary) -> None:
         self._tally.rewind(boundary.batch)
         self._logged.clear()
-        if (drain := self._board.drain) is not None:
+        if (drain := self._progress) is not None:
             self._update(drain.requests, boundary)
 
     def count(self, boundary: Boundary, reports: Sequence[Report], committed: int) -> None:
@@ -54,7 +66,7 @@ class DrainReport:
         last checkpoint is of the batch `committed`."""
         self._tally.add(boundary.batch, reports)
         self._tally.settle(committed)
-        if (drain := self._board.drain) is None:
+        if (drain := self._progress) is None:
             return
         for stage in self._update(drain.requests, boundary).stages:
             if stage.ended and stage.stage not in self._logged:
@@ -69,28 +81,28 @@ class DrainReport:
     def finished(self) -> None:
         """Show and log the summary: the drained record is in the log."""
         self._phase("drained")
-        if self._board.drain is not None:
+        if self._progress is not None:
             took_s = self._clock.monotonic() - self._began
-            logger.info("the run has drained in %.1f s. Since the request: %s", took_s, self._board.drain)
+            logger.info("the run has drained in %.1f s. Since the request: %s", took_s, self._progress)
 
     def cancelled(self) -> None:
         self._tally.clear()
         self._logged.clear()
-        self._board.update(drain=None)
+        self._tell(None)
 
     def _phase(self, phase: DrainPhase, **more: Any) -> None:
-        if self._board.drain is not None:
-            self._board.update(drain=replace(self._board.drain, phase=phase, **more))
+        if self._progress is not None:
+            self._tell(replace(self._progress, phase=phase, **more))
             self._show()
 
     def _update(self, requests: Sequence[str], boundary: Boundary) -> DrainProgress:
         drain = DrainProgress(self._run_id, tuple(requests), stages=self._tally.stages(boundary))
-        self._board.update(drain=drain)
+        self._tell(drain)
         return drain
 
     def _show(self) -> None:
         self._shown_at = self._clock.monotonic()
-        drain = self._board.drain
+        drain = self._progress
         try:
             if drain is not None:
                 self._shown.put(drain)

@@ -5,23 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol
 
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.driver.commit.truncation import Truncation
+from penstock.driver.part import DriverPart
 from penstock.errors import CorruptError, FencedError, NotFoundError, PenstockError
 from penstock.state.admins import BackendAdmins
 
 logger = logging.getLogger(__name__)
-
-
-class PublishedObjects(Protocol):
-    """Deletes the objects that records name, once they are published."""
-
-    def note(self, record: CheckpointRecord) -> None: ...
-
-    def collect(self, record: CheckpointRecord) -> None: ...
 
 
 class Collection:
@@ -31,14 +23,13 @@ class Collection:
         self,
         log: CheckpointLog,
         admins: BackendAdmins,
-        outbox: PublishedObjects | None = None,
+        wings: Sequence[DriverPart] = (),
         truncation: Truncation | None = None,
     ) -> None:
-        """Without `outbox`, the job publishes nothing after its records; without `truncation`, it has no durable
-        intermediate streams."""
+        """`wings`: the parts of wings in the run. Without `truncation`, it has no durable intermediate streams."""
         self._log = log
         self._admins = admins
-        self._outbox = outbox
+        self._wings = wings
         self._truncation = truncation
         self._swept_epoch: int | None = None
         self._incomplete = ""
@@ -48,8 +39,6 @@ class Collection:
 
     def behind(self, record: CheckpointRecord) -> None:
         """Collect after this checkpoint, unless a collection runs: the next one finds its garbage."""
-        if self._outbox is not None:
-            self._outbox.note(record)
         if self._running is None or self._running.done():
             self._running = self._thread.submit(self._collect, record)
 
@@ -61,8 +50,8 @@ class Collection:
         """Delete the garbage of checkpoints that this one does not retain any more, and once an epoch, that of
         earlier epochs. The records go last: until then they say what they needed."""
         view = self._log.known()
-        if self._outbox is not None:
-            self._outbox.collect(record)
+        for part in self._wings:
+            part.collect(record)
         if self._truncation is not None:
             self._truncate(self._truncation, record, view.restorable)
         left, sweep = self._log.uncollected(), self._swept_epoch != record.epoch

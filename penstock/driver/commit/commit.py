@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from penstock.batch.positions import Positions
 from penstock.checkpoint.id import CheckpointId
@@ -16,7 +16,7 @@ from penstock.clock import Clock
 from penstock.driver.commit.record import CommitRequest, Recorder
 from penstock.driver.part import DriverPart
 from penstock.errors import ContainerLostError, FencedError, PenstockError, PenstockTimeoutError, RetryableError
-from penstock.parallel import settle
+from penstock.parallel import joined, settle
 from penstock.retry import Retry, retry
 from penstock.wire.calls import CLEAN_UP, SNAPSHOT, UPLOAD
 from penstock.wire.ports import Fleet
@@ -56,19 +56,6 @@ class CompletedCommit:
     total_ms: int
 
 
-class Publication(Protocol):
-    """Publishes the output that a record leaves. A commit is in flight until that is done."""
-
-    @property
-    def waits_for(self) -> str:
-        """The reason why the publication under way waits, in words, or else its outputs. Empty if there is none."""
-        ...
-
-    def begin(self, epoch: int, abandoned: threading.Event) -> Future[None]: ...
-
-    def close(self, *, wait: bool) -> None: ...
-
-
 class BehindCommit(Protocol):
     """Does something after each commit, in a separate thread."""
 
@@ -93,7 +80,6 @@ class CommitCoordinator:
         on_failed: Callable[[], None],
         clock: Clock,
         *,
-        publishing: Publication | None = None,
         wings: Sequence[DriverPart] = (),
         confirm: Callable[[Positions], None] = lambda _: None,
     ) -> None:
@@ -101,7 +87,6 @@ class CommitCoordinator:
         Args:
             behind: do what follows a record in the log, in turn.
             on_failed: called, from another thread, when a commit in flight has failed.
-            publishing: None: nothing is published after a record.
             wings: the parts of wings in the run.
             confirm: called, from another thread, before a record of these positions is written. Raises PenstockError
                 if it must not be written.
@@ -111,7 +96,6 @@ class CommitCoordinator:
         self._fleet = fleet
         self._timeout_ms = recorder.settings.commit_timeout_ms
         self._behind = behind
-        self._publishing = publishing
         self._on_failed = on_failed
         self._clock = clock
         self._wings = wings
@@ -204,8 +188,6 @@ class CommitCoordinator:
         idle = self.in_flight is None
         self.abandon()
         self._thread.shutdown(wait=idle, cancel_futures=not idle)
-        if self._publishing is not None:
-            self._publishing.close(wait=idle)
         for each in self._behind:
             each.close(wait=idle)
 
@@ -218,8 +200,11 @@ class CommitCoordinator:
             upload = UploadSnapshot(str(flight.checkpoint_id))
             answers = self._fleet.ask(UPLOAD, claim.epoch, upload, abandoned=flight.abandoned)
             found = {task: markers for answer in answers for task, markers in answer.markers.items()}
-            outbox = [each for answer in answers for each in answer.outbox]
-            record = self._recorder.record(flight.checkpoint_id, parent, claim, request, found, outbox)
+            said: dict[str, Any] = {}
+            for part in self._wings:
+                own = [answer.wings[part.wing] for answer in answers if part.wing in answer.wings]
+                said |= part.section(request.boundary, own)
+            record = self._recorder.record(flight.checkpoint_id, parent, claim, request, found, said)
             self._confirm_inputs(flight, request.boundary.positions)
             self._append(record, flight.abandoned)
         except BaseException as error:
@@ -234,18 +219,15 @@ class CommitCoordinator:
         self._publish(flight, record)
         self._clean_up(record, found)  # it is in flight until then: a manager's next snapshot comes after its clean-up
         flight.record.set_result(record)
-        if not flight.abandoned.is_set():
-            for part in self._wings:
-                part.recorded(record, found)
+        for part in self._wings:
+            part.recorded(record, found, abandoned=flight.abandoned.is_set())
         for each in self._behind:
             each.behind(record)
 
     def _publish(self, flight: CommitInFlight, record: CheckpointRecord) -> None:
-        if self._publishing is None:
-            flight.published.set_result(None)
-            return
-        publication = self._publishing.begin(record.epoch, flight.abandoned)
-        publication.add_done_callback(lambda done: self._note_published(flight, done))
+        """Let wings begin what has to follow; the commit is in flight until all of it is done."""
+        begun = [each for part in self._wings if (each := part.publish(record, flight.abandoned)) is not None]
+        joined(begun).add_done_callback(lambda done: self._note_published(flight, done))
 
     def _note_published(self, flight: CommitInFlight, publication: Future[None]) -> None:
         error = None if publication.cancelled() else publication.exception()
@@ -263,7 +245,7 @@ class CommitCoordinator:
 
     def _too_late(self, flight: CommitInFlight) -> PenstockTimeoutError:
         if flight.noted:
-            waits_for = "" if self._publishing is None else self._publishing.waits_for
+            waits_for = next(filter(None, (part.waits_for() for part in self._wings)), "")
             why = f"It waits for {waits_for}" if waits_for else "Find out whether the system of the output answers"
             return PenstockTimeoutError(
                 f"the output of checkpoint {flight.checkpoint_id} is still not published "

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from penstock.api.ssp import SystemStream
 from penstock.batch.positions import by_task, to_next_offsets
@@ -15,7 +16,6 @@ from penstock.checkpoint.versions.table import build_versions, last_processed
 from penstock.config.settings import TaskSettings
 from penstock.driver.feed.boundary import Boundary
 from penstock.graph.stores import OPERATOR_STORES, waiting_stores
-from penstock.outbox.unpublished import OutboxObject, OwedOutput
 from penstock.wire.protocol import Markers
 
 
@@ -29,8 +29,8 @@ class CommitRequest:
     consumed_startpoints: tuple[str, ...] = ()
     """The uuids of the requests that a start takes."""
     reset_operators: tuple[str, ...] = ()
-    drains: tuple[str, ...] = ()
-    """The uuids of the requests that a drain answers."""
+    said: Mapping[str, Any] = field(default_factory=dict)
+    """What wings say of this commit alone."""
     idle: bool = False
     """True if nothing has happened since the last commit: this one is for backends that have to act by time."""
 
@@ -48,9 +48,6 @@ class Recorder:
     """The recorded layout of each durable intermediate stream. Its offsets are elsewhere in the record."""
     identities: Mapping[SystemStream, str] = field(default_factory=dict)
     """Distinguishes each input from earlier and later streams of its name."""
-    owed: Callable[[], OwedOutput] = OwedOutput
-    """The output that earlier records name and that is not published yet."""
-    publisher: str = ""
     state_ids: Mapping[str, str] = field(default_factory=dict)
     """Operator → the id that its stores are named after, where that is another one."""
 
@@ -61,12 +58,10 @@ class Recorder:
         claim: Claim,
         request: CommitRequest,
         found: Markers,
-        outbox: Sequence[OutboxObject] = (),
+        said: Mapping[str, Any] | None = None,
     ) -> CheckpointRecord:
-        """Make the record of a commit. `found`: the markers of its backends. `outbox`: the objects that it is to
-        publish."""
-        boundary, owed = request.boundary, self.owed()
-        keepers = {*owed.keepers, *(ssp.system for each in outbox for ssp in each.parts)}
+        """Make the record of a commit. `found`: the markers of its backends. `said`: what wings say."""
+        boundary = request.boundary
         stores, found = self._remembered(boundary, found)
         next_offsets = to_next_offsets(boundary.positions, self.tasks)
         record = CheckpointRecord(
@@ -96,7 +91,6 @@ class Recorder:
             watermarks={} if boundary.closed else boundary.watermarks,
             ended_inputs=tuple(sorted(boundary.ended_inputs)),
             reset_operators=request.reset_operators or tuple(sorted(boundary.drained_operators)),
-            drains=request.drains,
             intermediate={
                 # The next run reads nothing of what a run that has ended was to read.
                 stream: own.next_generation() if boundary.closed else own
@@ -105,13 +99,11 @@ class Recorder:
             intermediate_layout={stream: self.intermediate_layout[stream] for stream in boundary.intermediate},
             lost=boundary.lost,
             identities={**self.identities, **changelog_identities(found)},
-            outbox=tuple(outbox),
-            unpublished=owed.unpublished,
-            keepers=tuple(sorted(keepers)),
-            publisher=self.publisher if keepers else "",
             offered=boundary.offered,
             moved=tuple(sorted(boundary.moved)),
             quiet_until=by_task(boundary.quiet_until),
+            **(said or {}),
+            **request.said,
         )
         return replace(record, retained=self.log.known().retained_beside(record, self.settings.checkpoint_retained))
 

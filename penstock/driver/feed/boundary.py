@@ -37,6 +37,19 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
+class Draining:
+    """What a run brings to its end: it reads nothing more, and everything that waits for time fires."""
+
+    operators: frozenset[str] | None = None
+    """These alone; None: all operators, and then the run."""
+
+    def is_done_at(self, boundary: Boundary) -> bool:
+        """True if nothing of it is left at this boundary. The end of a stream is the end of everything as well."""
+        alone = self.operators
+        return boundary.closed or (alone is not None and alone <= boundary.drained_operators)
+
+
+@dataclass(frozen=True, slots=True)
 class Boundary:
     """Everything up to the end of a batch: the subject of a commit, and the start of the next batch."""
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from penstock.drain.progress import DrainProgress
 from penstock.driver.feed.stop import StopRequest
 from penstock.driver.handle.program_end import RunningWork, stop_with_program
 from penstock.driver.handle.stop_signals import JobEnd, count_end_of_program
@@ -25,6 +24,7 @@ from penstock.notebook import facts_html
 from penstock.plugins import DISPLAYS, load
 
 if TYPE_CHECKING:
+    from penstock.drain.progress import DrainProgress
     from penstock.outbox.shown import PublishingProgress
     from penstock.side.shown import BootstrapProgress
     from penstock.tables.wing import TableStatus
@@ -87,7 +87,13 @@ class Job:
     """
 
     def __init__(
-        self, name: str, run_id: str, board: ProgressBoard, stop: StopRequest, log_directory: str = ""
+        self,
+        name: str,
+        run_id: str,
+        board: ProgressBoard,
+        stop: StopRequest,
+        log_directory: str = "",
+        dashboard: JobPage | None = None,
     ) -> None:
         self.name = name
         """The job's name and id, `<job.name>-<job.id>`."""
@@ -96,7 +102,7 @@ class Job:
         """The folder of the containers' logs, on each host. `container-*.log` has what the tasks print and log."""
         self.prometheus_port: int | None = None
         """The port of the Prometheus endpoint; None without `metrics.prometheus.port`."""
-        self.dashboard: JobPage | None = None
+        self.dashboard = dashboard
         """The dashboard, which ends with the job; None without `job.dashboard.port`."""
         self._close_view: Callable[[], None] = lambda: None
         self._board = board
@@ -310,7 +316,7 @@ class Job:
             >>> [(table.table, table.in_use, table.loading) for table in job.tables]  # doctest: +SKIP
             [('planes', 6, 7)]
         """
-        return self._board.wings.get("tables") or ()
+        return self._board.told("tables") or ()
 
     @property
     def drain_progress(self) -> DrainProgress | None:
@@ -322,7 +328,8 @@ class Job:
             >>> [(stage.names, stage.panes) for stage in job.drain_progress.stages]  # doctest: +SKIP
             [(('takeoffs', 'by-airport'), 0), (('hours', 'hour'), 24), (('local.takeoffs-by-hour',), 0)]
         """
-        return self._board.drain_now()
+        found: DrainProgress | None = self._board.told("drain")
+        return found
 
     @property
     def bootstrap_progress(self) -> BootstrapProgress | None:
@@ -333,7 +340,8 @@ class Job:
             >>> print(job.bootstrap_progress)  # doctest: +SKIP
             1,200,000 of 5,000,000 messages, about 12 s left
         """
-        return self._board.wings.get("side")
+        found: BootstrapProgress | None = self._board.told("side")
+        return found
 
     @property
     def publishing(self) -> PublishingProgress | None:
@@ -344,7 +352,8 @@ class Job:
             >>> print(job.publishing)  # doctest: +SKIP
             1,200 of 5,000 messages to kafka.utilisation
         """
-        return self._board.wings.get("outbox")
+        found: PublishingProgress | None = self._board.told("outbox")
+        return found
 
     @property
     def outage(self) -> Outage | None:

@@ -7,7 +7,7 @@ log, an epoch begins with the choice of the start plan; every later one with the
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.checkpoint.origin import Origin
@@ -36,13 +36,10 @@ class Epochs:
         commits: Commits,
         failures: Failures,
         wings: Sequence[DriverPart],
-        entering: Sequence[Callable[[int], None]],
     ) -> None:
         """
         Args:
             wings: the parts of wings in the run.
-            entering: called with an epoch that is open, in this order, before its first batch. They may wait, and raise
-                what ends the epoch.
         """
         self._job = job = run.job
         self._fleet = run.fleet
@@ -52,7 +49,6 @@ class Epochs:
         self._board = run.board
         self._stop = run.stop.immediate
         self._wings = wings
-        self._entering = entering
         self.claim: Claim = job.claim
         self._started = False
         """True once the run's start checkpoint is in the log, and the startpoints that it took are deleted."""
@@ -106,8 +102,8 @@ class Epochs:
                 if own is not None:
                     self._board.update(last_checkpoint=str(own.id))
                 boundary = self._open(origin, boundary)
-                for step in self._entering:
-                    step(self.claim.epoch)
+                for part in self._wings:
+                    part.enter(self.claim.epoch)
                 if not self._started:
                     self._write_start(boundary, written=own is not None)
                 break

@@ -1,9 +1,4 @@
-"""Puts the parts of a run together.
-
-This is the table of wings in the driver: no other module of it imports the driver part of a wing. The loop itself
-knows two of them, because they decide what it does next: the drain and the versions of pushed tables. The others take
-part in an epoch's start or in a commit, as callbacks or behind a protocol.
-"""
+"""Puts the parts of a run together. The parts of wings are found by name: no module of the driver knows one."""
 
 from __future__ import annotations
 
@@ -11,10 +6,6 @@ from typing import TypeVar
 
 from penstock.batch.input_order import InputOrder
 from penstock.batch.pace import BatchBounds
-from penstock.drain.driver.drain import Drain
-from penstock.drain.driver.report import DrainReport
-from penstock.drain.driver.tally import DrainTally
-from penstock.drain.shown import drain_board
 from penstock.driver.commit.collection import Collection
 from penstock.driver.commit.commit import CommitCoordinator
 from penstock.driver.commit.record import Recorder
@@ -33,8 +24,6 @@ from penstock.driver.part import DriverPart, driver_parts
 from penstock.driver.show.loss_report import LossReport
 from penstock.driver.show.positions import shown_positions
 from penstock.driver.show.run_state import lags_of, run_state
-from penstock.outbox.driver.garbage import OutboxGarbage
-from penstock.outbox.driver.publishing import Publishing
 from penstock.start.job import ClaimedJob
 
 P = TypeVar("P", bound=DriverPart)
@@ -54,13 +43,7 @@ class RunParts:
         self.feed = feed or offset_feed(job, watch)
         self.failures = Failures(run)
         self.gate = LeaseGate(run.keeper, job.config.job.lease_ms, clock)
-        publishing = Publishing(run)
-        self.debts = publishing.debts
         self.wings = driver_parts(run)
-        report = DrainReport(
-            job.claim.run_id, DrainTally(job.topology), drain_board(job.objects, job.paths), board, clock
-        )
-        self.drain = Drain.of(run, report)
         recorder = Recorder(
             job.log,
             job.plan.layout,
@@ -68,27 +51,22 @@ class RunParts:
             job.config.task,
             job.plan.intermediate_layout,
             job.plan.recorded_identities,
-            owed=self.debts.now,
-            publisher=job.plan.publisher,
             state_ids=job.topology.graph.state_ids(),
         )
-        garbage = OutboxGarbage(job.objects, job.paths, job.log)
         coordinator = CommitCoordinator(
             recorder,
             fleet,
             [
-                Collection(job.log, job.admins, garbage, Truncation(job.streams, job.writer)),
+                Collection(job.log, job.admins, self.wings, Truncation(job.streams, job.writer)),
                 *shown_positions(job.config.task.commit_group, job.streams),
             ],
             run.runner.cancel,
             clock,
-            publishing=publishing,
             wings=self.wings,
             confirm=watch.confirm,
         )
         self.commits = Commits(run, coordinator, self.gate, self.failures)
-        entering = (*(part.enter for part in self.wings), publishing.settle)
-        self.epochs = Epochs(run, self.commits, self.failures, self.wings, entering)
+        self.epochs = Epochs(run, self.commits, self.failures, self.wings)
         self.runs = BatchRuns(run, self.commits, self.failures)
         self.reporter = ProgressReporter(run, self.feed, self.commits)
         self.losses = LossReport(board.metrics, lambda stream: job.streams.systems[stream.system].dense_offsets)

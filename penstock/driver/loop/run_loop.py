@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping
 
 from penstock.driver.commit.record import CommitRequest
-from penstock.driver.feed.boundary import Boundary, written_in
+from penstock.driver.feed.boundary import Boundary, Draining, written_in
 from penstock.driver.feed.planned import End, Idle, PlannedBatch, Skip
 from penstock.driver.loop.parts import RunParts
 from penstock.driver.show.progress import BatchTimer, now_ms
@@ -51,10 +51,9 @@ class RunLoop:
     def close(self) -> None:
         """Abandon the commit in flight. No call follows."""
         self.parts.reporter.close()
-        self.parts.drain.close()
+        self.parts.commits.close()
         for part in self.parts.wings:
             part.close()
-        self.parts.commits.close()
 
     def start(self) -> None:
         """Open the first epoch, and write its start checkpoint."""
@@ -88,13 +87,14 @@ class RunLoop:
         again."""
         parts, run = self.parts, self._run
         run.board.update(phase="stopping")
-        drains = parts.drain.closes(self.boundary)
+        said = {name: value for part in parts.wings for name, value in part.last_commit(self.boundary).items()}
         if self.boundary.closed:
             run.stop.is_last()
         goes_on = run.stop.goes_on
-        parts.commits.make(CommitRequest(self.boundary, ended=None if goes_on else "stopped", drains=drains))
+        parts.commits.make(CommitRequest(self.boundary, ended=None if goes_on else "stopped", said=said))
         if not goes_on:  # a request to drain that came meanwhile is for what follows
-            parts.drain.finish(drains)
+            for part in parts.wings:
+                part.ended()
         run.board.update(drained=self.boundary.closing == "drained")
         parts.epochs.wind_down()
 
@@ -110,7 +110,7 @@ class RunLoop:
         parts, run = self.parts, self._run
         while not run.stop.immediate.is_set():
             try:
-                return parts.drain.look_before_the_end(self.boundary)
+                return any(part.before_the_end(self.boundary) for part in parts.wings)
             except RetryableError as error:
                 logger.warning("the run does not end yet, because it cannot find out whether it is to drain: %s", error)
                 run.clock.wait(run.stop.immediate, _RETRY_SECONDS)
@@ -120,14 +120,20 @@ class RunLoop:
     def _rewind(self, cause: RetryableError | None) -> None:
         self._enter(self.parts.epochs.rewind(cause))
 
-    def ask_to_drain(self) -> None:
-        """Note that a notification for this run has been written. May be called from any thread."""
-        self.parts.drain.ask()
+    def ask_to_drain(self, *, at_start: bool = False) -> None:
+        """Ask the run to drain. May be called from any thread. Raises PenstockError as `DriverPart.drain`."""
+        for part in self.parts.wings:
+            part.drain(at_start=at_start)
 
     @property
     def drains(self) -> bool:
         """True if the run drains, and has not come to its end."""
-        return self.parts.drain.active and not self.parts.drain.is_done(self.boundary)
+        draining = self._draining
+        return draining is not None and not draining.is_done_at(self.boundary)
+
+    @property
+    def _draining(self) -> Draining | None:
+        return next((found for part in self.parts.wings if (found := part.draining) is not None), None)
 
     def commit(self) -> None:
         """Commit everything that has ended, and wait until the checkpoint is complete."""
@@ -155,7 +161,7 @@ class RunLoop:
             if run.fleet.any_lost:
                 raise ContainerLostError(run.fleet.loss())
             for part in parts.wings:
-                part.look(self.epoch)
+                part.before_step(self.epoch)
             if not self.boundary.ends and (newcomers := run.fleet.newcomers()):
                 self._welcome(newcomers)
             return self._step()
@@ -186,7 +192,7 @@ class RunLoop:
         if not parts.runs.begun:  # a batch that has begun is repeated with the versions that it had
             self._versions = {name: each for part in parts.wings for name, each in part.versions().items()}
         try:
-            begins_anew = parts.drain.look() and parts.drain.begins_anew()
+            begins_anew = any(part.before_batch() for part in parts.wings)
         except RetryableError as error:  # it delays the run, but however often it happens, it does not end it
             logger.warning("no batch begins yet, because the run cannot find out whether it is to drain: %s", error)
             run.clock.wait(self._stop, _RETRY_SECONDS)
@@ -212,8 +218,8 @@ class RunLoop:
         """Choose the action at this boundary, or at the one after messages that were lost."""
         parts = self.parts
         while True:
-            drain, feed = parts.drain, parts.feed
-            found = feed.drain(self.boundary, drain.operators) if drain.active else feed.next(self.boundary)
+            draining, feed = self._draining, parts.feed
+            found = feed.next(self.boundary) if draining is None else feed.drain(self.boundary, draining.operators)
             if not isinstance(found, Skip):
                 return found
             self.boundary = self.boundary.without(found.losses)
@@ -244,7 +250,8 @@ class RunLoop:
         run.fleet.ask(END, self.epoch, EndBatch(good.batch, good.outcome.tokens))
         watch.lap("end")
         run.board.metrics.ended(good.reports, run.job.topology)
-        parts.drain.count(good.reports, after, parts.commits.last_batch)
+        for part in parts.wings:
+            part.counted(good.reports, after, parts.commits.last_batch)
         parts.feed.ended((run.clock.monotonic() - good.began) * 1000, good.outcome.inputs)
         self._reach(after)
         run.board.uncommitted.batch_ended(now_ms())
@@ -258,7 +265,8 @@ class RunLoop:
         return good.outcome.shutdown
 
     def _enter(self, boundary: Boundary) -> None:
-        self.parts.drain.begin(boundary)
+        for part in self.parts.wings:
+            part.begin(boundary)
         self.parts.feed.begin()
         self.parts.losses.begin(boundary.lost)
         self._reach(boundary)

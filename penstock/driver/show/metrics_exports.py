@@ -15,8 +15,6 @@ from typing import TypeVar
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.batch.positions import Positions, TaskSsp
 from penstock.config.settings import JobSettings
-from penstock.drain.progress import DrainProgress
-from penstock.drain.shown import drain_board
 from penstock.driver.show.end_watch import EndWatch
 from penstock.driver.show.graph import graph_of
 from penstock.driver.show.progress import ProgressBoard, now_ms
@@ -120,10 +118,6 @@ def _board_exports(
             run = ShownRun(run_id, now_ms(), metrics_now, _plain(reached), driver, _plain(now_at), work)
             metrics.put(run)
 
-    def drain() -> DrainProgress | None:
-        now = board.drain_now()
-        return None if now is None or now.phase == "drained" else now
-
     def outage() -> RunOutage:
         return RunOutage(run_id, board.outage)
 
@@ -137,7 +131,6 @@ def _board_exports(
         Export("about the graph", SHOW_CHANGES_SECONDS, put_graph),
         Export("about the phase", SHOW_CHANGES_SECONDS, put_phase),
         Export("to the job's folder", SHOW_SECONDS, put_metrics),
-        Export("about the drain", SHOW_CHANGES_SECONDS, put_changes(drain_board(objects, paths), drain, owns_job)),
         Export(
             "about what the run waits for",
             SHOW_CHANGES_SECONDS,
@@ -157,7 +150,7 @@ def _plain(positions: Positions) -> dict[tuple[int, SystemStreamPartition], int]
 def _progress(board: ProgressBoard) -> str:
     if board.phase == "restoring":
         return size_text(board.restored_bytes)
-    shown = board.wings.get(board.phase_of)
+    shown = board.told(board.phase_of)
     return "" if shown is None else str(shown)
 
 

@@ -6,13 +6,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.batch.positions import Positions
-from penstock.drain.progress import DrainProgress
 from penstock.driver.show.metrics import JobMetrics
 from penstock.driver.show.replay import Replay
 from penstock.driver.show.run_state import RunFacts, Uncommitted
@@ -187,8 +186,6 @@ class ProgressBoard:
     ends: dict[SystemStreamPartition, int] = field(default_factory=dict)
     """The next offset that each input partition assigns, as far as it is known."""
     drained: bool = False
-    drain: DrainProgress | None = None
-    """The drain of the run as of the last batch that ended; None if it does not drain."""
     waits_for: Callable[[], str] = lambda: ""
     """The reason why the running batch does not end, in words; empty if it is not known."""
     outage: Outage | None = None
@@ -201,7 +198,7 @@ class ProgressBoard:
     processed: Callable[[int], Mapping[int, int]] = lambda _: {}
     """For a batch: stage with state → messages processed, as of the containers' last beats."""
     wings: Mapping[str, Any] = field(default_factory=dict)
-    """What each wing tells of its present work, by wing."""
+    """What each wing tells of its present work, by wing: a value, or a function that returns one."""
     phase_of: str = ""
     """The wing that the phase waits for; empty: the kernel's."""
     beats: Callable[[], Sequence[Beat]] = lambda: ()
@@ -222,6 +219,11 @@ class ProgressBoard:
     def tell(self, wing: str, work: Any) -> None:
         """Set what a wing tells of its present work; None: it tells nothing."""
         self.update(wings={**self.wings, wing: work})
+
+    def told(self, wing: str) -> Any:
+        """What a wing tells at this moment; None if it tells nothing."""
+        found = self.wings.get(wing)
+        return found() if callable(found) else found
 
     @contextmanager
     def during(self, phase: str, wing: str) -> Iterator[None]:
@@ -257,11 +259,6 @@ class ProgressBoard:
     def work_now(self) -> RunWork:
         """The running batch by stage and task, and the keys with the most messages, as of the last beats."""
         return work_of(self.beats(), self.running, self.batch_since_ms)
-
-    def drain_now(self) -> DrainProgress | None:
-        """The drain of the run, with the reason why it waits at this moment; None if it does not drain."""
-        drain, runs = self.drain, self.running is not None
-        return replace(drain, waits_for=self.waits_for()) if drain is not None and runs else drain
 
     @contextmanager
     def batch(self, number: int, messages: int) -> Iterator[None]:

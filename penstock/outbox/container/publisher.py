@@ -15,7 +15,6 @@ from typing import TypeVar
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.container.shared.resources import EpochResources
-from penstock.container.shared.services import Service
 from penstock.errors import (
     ConfigError,
     ContainerLostError,
@@ -29,9 +28,9 @@ from penstock.metrics.snapshot import Snapshot
 from penstock.outbox.objects import Chunk, ObjectContents, decode
 from penstock.outbox.task import OutboxSnapshot
 from penstock.outbox.unpublished import OutboxObject
+from penstock.outbox.wing import Publish, PublishProgress
 from penstock.retry import Retry, interruptible, retry
 from penstock.system.base import Progress, SystemWriter, WriterIdentity, without_headers
-from penstock.wire.protocol import Publish, PublishProgress
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -77,10 +76,8 @@ class _Transaction:
         self.size_bytes += chunk.size_bytes
 
 
-class Publisher(Service):
-    """A service: the publications of one epoch, one after the other on a separate thread."""
-
-    name = "publication"
+class Publisher:
+    """The publications of one epoch, one after the other on a separate thread."""
 
     def __init__(self, resources: EpochResources) -> None:
         package = resources.package

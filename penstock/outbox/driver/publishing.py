@@ -26,10 +26,9 @@ from penstock.errors import (
 from penstock.outbox.debts import Debts
 from penstock.outbox.shown import PublishingProgress
 from penstock.outbox.unpublished import OwedOutput, Unpublished
+from penstock.outbox.wing import PUBLISH, Publish, PublishProgress
 from penstock.retry import Retry, retry
-from penstock.wire.calls import PUBLISH
 from penstock.wire.ports import Fleet
-from penstock.wire.protocol import Publish, PublishProgress
 from penstock.wording import counted, listed
 
 logger = logging.getLogger(__name__)
@@ -53,6 +52,7 @@ class Publishing:
         self._stop = run.stop.immediate
         self._clock = run.clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="publish")
+        self._begun: Future[None] | None = None
 
     def settle(self, epoch: int) -> None:
         """Publish everything that the last record of the log leaves, before the first batch of an epoch.
@@ -87,7 +87,8 @@ class Publishing:
             return done
         self._show(owed, 0, self._clock.monotonic())  # it waits from now on
         newest = owed.unpublished[-1].slot - 1  # nobody knew its own record before
-        return self._thread.submit(self._in_background, epoch, abandoned, newest)
+        self._begun = self._thread.submit(self._in_background, epoch, abandoned, newest)
+        return self._begun
 
     @property
     def waits_for(self) -> str:
@@ -95,9 +96,10 @@ class Publishing:
         progress = self._board.wings.get("outbox")
         return "" if progress is None else progress.waits_for or listed([f"`{each}`" for each in progress.outputs])
 
-    def close(self, *, wait: bool) -> None:
-        """End the thread. No call follows."""
-        self._thread.shutdown(wait=wait, cancel_futures=not wait)
+    def close(self) -> None:
+        """End the thread, without waiting for a publication that was abandoned. No call follows."""
+        idle = self._begun is None or self._begun.done()
+        self._thread.shutdown(wait=idle, cancel_futures=not idle)
 
     def _in_background(self, epoch: int, abandoned: threading.Event, newest: int) -> None:
         def publish() -> None:

@@ -20,7 +20,6 @@ from penstock.application.application import Application
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.container.shared.store_folders import stores_directory
-from penstock.drain.utils import write_drain_notification
 from penstock.driver.feed.feed import Feed
 from penstock.driver.feed.stop import StopRequest
 from penstock.driver.handle.job import Job, JobPage
@@ -33,8 +32,6 @@ from penstock.host.logs import log_directory
 from penstock.job.paths import JobPaths
 from penstock.job.stop_request import StopRequests
 from penstock.objects.open import open_job_root
-from penstock.plugins import DISPLAYS
-from penstock.plugins import load as load_plugin
 from penstock.retry import Retry, retry
 from penstock.spark.batches.two_ways import runner_for
 from penstock.spark.containers.directory import ContainerDirectory
@@ -86,7 +83,7 @@ def run_application(
         handle: Job | None = None
         served: JobPage | None = None
         if settings.job.dashboard_port is not None:
-            serve: Callable[..., JobPage] = load_plugin(DISPLAYS["dashboard"])  # only a job that has one pays for it
+            serve: Callable[..., JobPage] = plugins.load(plugins.DISPLAYS["dashboard"])  # loaded only if it is shown
             paths = JobPaths(settings.job.name, settings.job.id)
             served = serve(settings, paths, lambda: None if handle is None else handle.live_metrics())
             undo.callback(served.close)
@@ -94,13 +91,11 @@ def run_application(
         first = job.start(request)
         undo.push(first.undo)
         if drain:
-            first.loop.parts.drain.ask_at_start()
+            first.loop.ask_to_drain(at_start=True)
         root, run = first.run.job.paths.root, first.run
-        handle = Job(
-            root, run.run_id, run.board, job.stop, str(log_directory(settings, first.run.paths, first.run.job.uid))
-        )
+        logs = str(log_directory(settings, run.paths, run.job.uid))
+        handle = Job(root, run.run_id, run.board, job.stop, logs, served)
         handle.follow(run.run_id, run.board, first.runner.cancel, run.prometheus_port)
-        handle.dashboard = served
         undo.pop_all()
         handle.start(partial(job.run, handle), job.ask_to_drain)
     log_progress(handle)
@@ -145,10 +140,6 @@ class _StartedRun:
     runner: BatchRunner
     undo: ExitStack
 
-    def ask_to_drain(self) -> None:
-        write_drain_notification(self.run.objects, self.run.job.paths, only_run=self.run.run_id)
-        self.loop.ask_to_drain()
-
 
 class _SparkJob:
     """Starts a job's run, and starts it again whenever its inputs have become others."""
@@ -167,7 +158,7 @@ class _SparkJob:
         with self._changing:
             if self._current is None:
                 raise NotFoundError("the job has ended: there is nothing to drain")
-            self._current.ask_to_drain()
+            self._current.loop.ask_to_drain()
 
     def _start_next(self) -> _StartedRun:
         return self.start(StartRequest(""), again=True)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 
 from pyspark.sql import DataFrame
-from pyspark.sql.types import StructType
 
 from penstock.api.ssp import SystemStream
 from penstock.checkpoint.record import OfferedBatch
@@ -21,15 +19,15 @@ from penstock.driver.feed.stop import StopRequest
 from penstock.driver.loop.run import Run
 from penstock.driver.show.state_progress import StateOperatorProgress
 from penstock.errors import CorruptError, IncompatibleError, PenstockError
-from penstock.graph.specs import ApplicationGraph
+from penstock.outbox.driver.part import OutboxDriver
 from penstock.spark.job.launch import open_on_spark
 from penstock.spark.query.batch import QueryBatch
-from penstock.spark.query.binding import Binding, FromCheckpoint, QueryBatchRequest, bind
+from penstock.spark.query.binding import Binding, QueryBatchRequest, bind
 from penstock.spark.query.drained import DrainedQuery
 from penstock.spark.query.offsets import OffsetLog
-from penstock.spark.query.outputs import OutputRows, RowWriter
+from penstock.spark.query.outputs import OutputRows
+from penstock.spark.query.plan import QueryPlan
 from penstock.spark.query.runner import OfferedRows, QueryJobs, QueryRunner
-from penstock.spark.query.source import RowReader
 from penstock.spark.query.stopping import QueryStoppedError, QueryStopWatch
 from penstock.spark.query.watermark import SparkWatermark
 from penstock.spark.versions import arrow_schema
@@ -42,28 +40,6 @@ from penstock.system.spark import QuerySystem
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class QueryInput:
-    """A conversion of a DataFrame's rows to messages of the stream `spark.<name>`."""
-
-    name: str
-    reader: RowReader
-    first: Callable[[DataFrame], DataFrame] | None = None
-    """Makes the DataFrame that the job's first batch reads in place of the rows."""
-
-    def of(self, rows: DataFrame, *, is_first: bool) -> DataFrame:
-        return rows if self.first is None or not is_first else self.first(rows)
-
-
-@dataclass(frozen=True, slots=True)
-class QueryOutput:
-    """A conversion of messages that are sent to `spark.<name>` to rows."""
-
-    name: str
-    schema: StructType
-    writer: RowWriter
-
-
 def read_again(frames: Mapping[str, DataFrame]) -> None:
     """Let Spark read the rows of a batch that is in the state already, and ignore them. Spark may have lost the
     event times in them, and the state of its own operators in the plan."""
@@ -74,28 +50,13 @@ def read_again(frames: Mapping[str, DataFrame]) -> None:
 class QueryJob:
     """A job whose batches are those of a query. Used by one thread at a time."""
 
-    def __init__(
-        self,
-        graph: ApplicationGraph,
-        config: JobConfig,
-        inputs: Sequence[QueryInput],
-        outputs: Sequence[QueryOutput],
-        *,
-        partitions: int | None,
-        first: QueryBatch,
-        from_checkpoint: FromCheckpoint = None,
-        begins_here: bool = False,
-        wake: Callable[[], None],
-    ) -> None:
+    def __init__(self, plan: QueryPlan, config: JobConfig, first: QueryBatch, wake: Callable[[], None]) -> None:
         """Take the job over and open its containers.
 
         Args:
-            partitions: how many tasks a job has that has no checkpoint; None: as many as Spark runs at once, and one
-                for each input at least.
+            plan: the job.
+            config: its configuration, from the plan.
             first: the batch that the query begins with.
-            from_checkpoint: "matching": the retained checkpoint of the batch before, if the query's checkpoint location
-                was set back.
-            begins_here: True if a job without a checkpoint may begin with any batch of the query.
             wake: called when `next_due_ms` may have become earlier, from any thread.
 
         Raises:
@@ -103,8 +64,7 @@ class QueryJob:
             LeaseHeldError: the job runs somewhere else.
             QueryStoppedError: the query was stopped meanwhile.
         """
-        self._inputs, self._outputs = tuple(inputs), tuple(outputs)
-        self._begins_here = begins_here
+        self._plan = plan
         self._wake = wake
         self._drained: DrainedQuery | None = None
         self._failed: BaseException | None = None
@@ -115,9 +75,10 @@ class QueryJob:
             with self._watch.over(first.number, first.is_active):
                 self._run = Run(config, stop, undo, stops=QueryStoppedError)
                 self._offsets = OffsetLog.of(first.spark, first.query)
-                bound = self._bind(first, partitions, from_checkpoint)
-                tasks = bound.tasks or partitions or max(first.spark.sparkContext.defaultParallelism, len(inputs))
-                graph = complete(graph, config)
+                bound = self._bind(first)
+                at_once = first.spark.sparkContext.defaultParallelism
+                tasks = bound.tasks or plan.partitions or max(at_once, len(plan.inputs))
+                graph = complete(plan.graph, config)
                 streams = JobStreams.open(graph, config, {QUERY_SYSTEM: QuerySystem(first.query, tasks, first.number)})
                 undo.callback(streams.close)
                 request = StartRequest(self._run.run_id, None if bound.record is None else str(bound.record.id))
@@ -125,19 +86,20 @@ class QueryJob:
                 self._open(first)
             self._undo = undo.pop_all()
 
-    def _bind(self, first: QueryBatch, partitions: int | None, chosen: FromCheckpoint) -> Binding:
+    def _bind(self, first: QueryBatch) -> Binding:
         """Find the state that the query continues, and log it if it is not the newest one."""
-        number = first.number
+        number, plan = first.number, self._plan
         before = self._offsets.plan(number - 1) if number else ""
         asked = QueryBatchRequest(first.query, number, self._offsets.plan(number), before)
         try:
-            view = self._run.log.read("raise" if chosen is None else "report")
+            view = self._run.log.read("raise" if plan.from_checkpoint is None else "report")
         except CorruptError as error:
             raise CorruptError(
                 f'{error}. Inside a query `from_checkpoint="matching"` does, with the checkpoint location of that time'
             ) from error
         paths, root = self._run.paths, self._run.config.job.root
-        bound = bind(view, paths.root, root, asked, partitions, chosen, begins_here=self._begins_here)
+        chosen, begins_here = plan.from_checkpoint, plan.begins_here
+        bound = bind(view, paths.root, root, asked, plan.partitions, chosen, begins_here=begins_here)
         if bound.record is not None:
             logger.warning(
                 "the query asks for batch %d: the job goes back to checkpoint %s, which is of the batch before. Later "
@@ -155,12 +117,12 @@ class QueryJob:
         self._watermark = SparkWatermark(first.spark, first.query) if self._feed.needs_watermark else None
         runner_of = partial(QueryRunner, jobs=self._jobs)
         self._loop, self._runner = open_on_spark(run, context, runner_of, self._feed)
-        self._debts = self._loop.parts.debts
+        self._debts = self._loop.parts.of(OutboxDriver).debts
         self._feed.report_to(self._debts)
-        self._runner.readers = tuple(each.reader for each in self._inputs)
         self._watch.cancel = self._runner.cancel
         self._loop.start()
-        self._loop.parts.drain.watch(self._wake)
+        for part in self._loop.parts.wings:
+            part.watch(self._wake)
         run.obey(first.stop)
 
     @property
@@ -204,15 +166,16 @@ class QueryJob:
 
     def _process(self, batch: QueryBatch, frames: Mapping[str, DataFrame]) -> None:
         loop, is_first = self._loop, self._loop.boundary.batch == 0
-        ordered = [each.of(frames[each.name], is_first=is_first) for each in self._inputs]
-        rows = OfferedRows.of(batch.spark.sparkContext, ordered, self.tasks)
+        ordered = [each.of(frames[each.name], is_first=is_first) for each in self._plan.inputs]
+        readers = tuple(each.reader for each in self._plan.inputs)
+        rows = OfferedRows.of(batch.spark.sparkContext, ordered, readers, self.tasks)
         watermark = None if self._watermark is None else self._watermark.of_batch()
         self._feed.offer(batch.number, OfferedBatch(self._offsets.plan(batch.number), schema=self._schema), watermark)
         try:
             # A lost container leads back to this batch, unless its record is written.
             while self._drained is None and (next_batch(loop.boundary) == batch.number or loop.drains):
                 is_read = next_batch(loop.boundary) != batch.number
-                self._runner.offered = rows.none(batch.spark.sparkContext) if is_read else rows
+                self._runner.offer(rows.none(batch.spark.sparkContext) if is_read else rows)
                 if loop.step():
                     raise PenstockError(f"the run ended before batch {batch.number} did; nothing of it counts")
                 if loop.boundary.closed:
@@ -223,13 +186,13 @@ class QueryJob:
                 raise QueryStoppedError(batch.number)
         finally:
             self._jobs.leave()
-            self._runner.offered = None
+            self._runner.offer(None)
 
     def next_due_ms(self) -> int | None:
         """The time at which a batch is due without new rows, in epoch milliseconds: 0 is at once, None never."""
         if self._drained is not None:
             return None
-        if self._loop.parts.drain.asked:
+        if any(part.wants_step for part in self._loop.parts.wings):
             return 0
         watermark = None if self._watermark is None else self._watermark.of_next()
         return self._feed.next_due_ms(self._loop.boundary, watermark)
@@ -237,7 +200,7 @@ class QueryJob:
     @property
     def _schema(self) -> str:
         """Distinguishes the columns of the outputs from others."""
-        columns = sorted((each.name, each.schema.json()) for each in self._outputs)
+        columns = sorted((each.name, each.schema.json()) for each in self._plan.outputs)
         return hashlib.sha256(repr(columns).encode()).hexdigest()
 
     def _check_schema(self) -> None:
@@ -254,7 +217,7 @@ class QueryJob:
         owed = self._debts.now()
         objects = [each for own in owed.unpublished for each in own.objects]
         frames, place = {}, self._run.config.job
-        for output in self._outputs:
+        for output in self._plan.outputs:
             stream = SystemStream(QUERY_SYSTEM, output.name)
             schema = arrow_schema(output.schema)
             rows = OutputRows(place.root, place.root_keys, batch.number, stream, schema, output.writer)

@@ -32,10 +32,14 @@ class OfferedRows:
     """For each Spark partition, the number of its input."""
     schemas: tuple[pa.Schema, ...]
     """For each input, the schema in which Spark sends its rows."""
+    readers: tuple[RowReader, ...]
+    """For each input, like the schemas."""
 
     @classmethod
-    def of(cls, context: SparkContext, frames: Sequence[DataFrame], tasks: int) -> OfferedRows:
-        """The rows of these DataFrames, which are the inputs in the order of their numbers.
+    def of(
+        cls, context: SparkContext, frames: Sequence[DataFrame], readers: tuple[RowReader, ...], tasks: int
+    ) -> OfferedRows:
+        """The rows of these DataFrames, which are the inputs in the order of their numbers, each with its reader.
 
         There are at most as many partitions of rows as tasks, because each is stage 0 of one task at least.
         """
@@ -55,14 +59,14 @@ class OfferedRows:
             rdds.append(rdd.toJavaRDD())
         schemas = tuple(arrow_schema(frame.schema) for frame in frames)
         if not inputs:
-            return cls(PacketRdd.empty(context, 1), (0,), schemas)
+            return cls(PacketRdd.empty(context, 1), (0,), schemas, readers)
         union = rdds[0]
         for rdd in rdds[1:]:
             union = union.union(rdd)
-        return cls(PacketRdd.of(context, union.rdd(), RawFrames()), tuple(inputs), schemas)
+        return cls(PacketRdd.of(context, union.rdd(), RawFrames()), tuple(inputs), schemas, readers)
 
     def none(self, context: SparkContext) -> OfferedRows:
-        return OfferedRows(PacketRdd.empty(context, 1), (0,), self.schemas)
+        return OfferedRows(PacketRdd.empty(context, 1), (0,), self.schemas, self.readers)
 
 
 class QueryJobs:
@@ -94,12 +98,16 @@ class QueryJobs:
 class QueryRunner(SparkRunner):
     """The `BatchRunner` of a query."""
 
-    readers: tuple[RowReader, ...] = ()
-    offered: OfferedRows | None = None
+    _offered: OfferedRows | None = None
+
+    def offer(self, rows: OfferedRows | None) -> None:
+        """The rows of the batch that the query asks for now; None: it asks for none."""
+        self._offered = rows
 
     def _source(self, epoch: int, lanes: tuple[Lane, ...], batch: Batch, ranges: BatchRanges) -> Step:
         package, tasks, offered = self._shipment.worker_package, self._job.settings.tasks, self._rows_now()
-        return QuerySource(package, batch, ranges.by_task, tasks, offered.inputs, offered.schemas, self.readers, epoch)
+        rows = offered.inputs, offered.schemas, offered.readers
+        return QuerySource(package, batch, ranges.by_task, tasks, *rows, epoch)
 
     def _partitions(self, lanes: tuple[Lane, ...]) -> tuple[Lane, ...]:
         return ()
@@ -108,6 +116,6 @@ class QueryRunner(SparkRunner):
         return self._rows_now().rows
 
     def _rows_now(self) -> OfferedRows:
-        if self.offered is None:
+        if self._offered is None:
             raise AssertionError("a batch runs that the query did not ask for")
-        return self.offered
+        return self._offered

@@ -11,6 +11,7 @@ from penstock.api.messages.headers import HeadersLike
 from penstock.api.ssp import SystemStream
 from penstock.application.application import Application
 from penstock.clock import SYSTEM_CLOCK
+from penstock.drain.driver.drain import Drain
 from penstock.drain.utils import write_drain_notification
 from penstock.errors import ConfigError
 from penstock.graph.serde_failures import input_place, store_place
@@ -368,7 +369,7 @@ class TestRunner:
             raise ConfigError(f"there is no operator {listed(sorted(strangers))}; the application has {listed(known)}")
         mode = DrainMode.OPERATORS if operators else DrainMode.DEFAULT
         write_drain_notification(driver.job.objects, driver.job.paths, mode, operators=tuple(operators))
-        driver.loop.ask_to_drain()
+        driver.loop.parts.of(Drain).ask()
         self._run_marked()
         driver.loop.finish()
         self._crash()

@@ -22,6 +22,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import DecimalType, LongType, StringType, StructType
 
 import penstock.spark as pss
+from penstock.spark.takeover.takeover import Takeover
 from tests.support.oracles import beside_pyspark
 from tests.support.oracles.beside_pyspark import run_in_pyspark, taken_over
 from tests.support.oracles.processors import OneTask, spec_of
@@ -235,7 +236,7 @@ def test_frames_are_converted_as_the_session_says(spark: SparkSession, tmp_path:
             processor = MakesFrames(n, d)
             given: Any = {"key": "K", "output": MADE, "form": "pandas", "root": str(tmp_path / "root")}
             takeover = pss.transform_with_state(events, processor=processor, **given)._plan.takeover
-            assert takeover is not None
+            assert isinstance(takeover, Takeover)
             assert takeover.processor.key.names == ["k"]
             task = OneTask(takeover.processor)
             ours = _outcome(lambda task=task: map(dict.values, task.batch(rows)))  # type: ignore[misc]

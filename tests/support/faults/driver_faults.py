@@ -44,7 +44,7 @@ def arm(faults: Faults) -> None:
     wrap(faults, CheckpointLog, "append", "append")
     wrap(faults, StartpointManager, "delete", "startpoint.delete")
     wrap_calls(faults, *COMMIT_CALLS, "publish")
-    look, plan, finish = Drain.look, OffsetFeed.drain, Drain.finish
+    look, plan, finish = Drain.look, OffsetFeed.drain, Drain.ended
     noticed: set[Drain] = set()
 
     def looking(drain: Drain) -> bool:
@@ -59,13 +59,13 @@ def arm(faults: Faults) -> None:
         faults.at("drain.planned")
         return planned
 
-    def finishing(drain: Drain, answered: tuple[str, ...]) -> None:
+    def finishing(drain: Drain) -> None:
         faults.at("drain.record")
-        finish(drain, answered)
+        finish(drain)
 
     for owner, name, method in (
         (Drain, "look", looking),
-        (Drain, "finish", finishing),
+        (Drain, "ended", finishing),
         (OffsetFeed, "drain", planning),
     ):
         setattr(owner, name, method)

@@ -10,6 +10,7 @@ from typing import Any
 from penstock.api.drain import DrainNotification
 from penstock.application.application import Application
 from penstock.config.load import load_config
+from penstock.drain.driver.drain import Drain
 from penstock.system.base import System
 from penstock.testing import SettableClock
 from penstock.testing.in_process import InProcessDriver
@@ -66,7 +67,7 @@ class DrainWorld(DrainHome):
     def ask_for(self, driver: InProcessDriver) -> DrainNotification:
         """Have it drain; more messages come."""
         notification = self.ask()
-        driver.loop.ask_to_drain()
+        driver.loop.parts.of(Drain).ask()
         self.put(10)
         return notification
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import penstock as ps
+from penstock.drain.driver.drain import Drain
 from penstock.drain.requests import DrainRequests
 from penstock.drain.utils import write_drain_notification
 from penstock.job.paths import JobPaths
@@ -106,7 +107,7 @@ class Waiting(World):
     def ask(self, driver: InProcessDriver) -> str:
         """Ask the run to drain; the uuid of the request."""
         asked = write_drain_notification(self.objects, PATHS)
-        driver.loop.ask_to_drain()
+        driver.loop.parts.of(Drain).ask()
         return str(asked.uuid)
 
     @property

@@ -245,10 +245,10 @@ def test_standbys_follow_only_what_is_in_the_log(world: SumsWorld, monkeypatch: 
     followed: list[tuple[str, str]] = []
     recorded = StandbyDriver.recorded
 
-    def noted(part: StandbyDriver, record: CheckpointRecord, markers: Any) -> None:
+    def noted(part: StandbyDriver, record: CheckpointRecord, markers: Any, *, abandoned: bool) -> None:
         latest = driver.log.read().latest
         followed.append((str(record.id), str(latest and latest.id)))
-        recorded(part, record, markers)
+        recorded(part, record, markers, abandoned=abandoned)
 
     monkeypatch.setattr(StandbyDriver, "recorded", noted)
     for _ in range(3):

@@ -10,6 +10,7 @@ import penstock as ps
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.startpoint import StartpointOldest
 from penstock.config.load import load_config
+from penstock.drain.driver.drain import Drain
 from penstock.drain.utils import write_drain_notification
 from penstock.errors import ConfigError, ContainerLostError, IncompatibleError, NotFoundError
 from penstock.job.paths import JobPaths
@@ -295,7 +296,7 @@ def retained(world: TimedWorld) -> set[object]:
 def test_a_drained_checkpoint_has_another_generation_and_nothing_unread(unread: TimedWorld) -> None:
     driver = unread.started()
     write_drain_notification(unread.objects, PATHS)
-    driver.loop.ask_to_drain()
+    driver.loop.parts.of(Drain).ask()
     while not driver.loop.step():
         pass
     driver.loop.finish()

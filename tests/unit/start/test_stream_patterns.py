@@ -12,6 +12,7 @@ import pytest
 
 import penstock as ps
 from penstock.api.ssp import StreamPattern, SystemStream, SystemStreamPartition
+from penstock.drain.driver.drain import Drain
 from penstock.drain.requests import DrainRequests
 from penstock.driver.guards.input_watch import LIST_SECONDS, REFUSED_SECONDS
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError, PenstockError, SystemAwayError
@@ -260,7 +261,7 @@ class TestNewStreams:
         assert begins_again(driver)
         driver = orders.started()
         steps(driver)
-        assert driver.loop.parts.drain.active
+        assert driver.loop.parts.of(Drain).active
 
     def test_no_new_stream_is_read_while_one_is_refused(self, orders: Orders, caplog: pytest.LogCaptureFixture) -> None:
         """The next start would be refused: a job that works must not end for that."""

@@ -15,6 +15,7 @@ import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.log import CheckpointLog
 from penstock.config.load import load_config
+from penstock.drain.driver.drain import Drain
 from penstock.drain.utils import write_drain_notification
 from penstock.job.paths import JobPaths
 from penstock.objects.open import forget_memory_store, open_store
@@ -175,7 +176,7 @@ class Job:
     def drain(self) -> None:
         assert self.last is not None
         write_drain_notification(self.objects, PATHS)
-        self.last.loop.ask_to_drain()
+        self.last.loop.parts.of(Drain).ask()
         while not self.last.loop.step():
             pass
         self.last.loop.finish()

@@ -19,6 +19,7 @@ from penstock.container.process.server import ContainerServer
 from penstock.errors import ContainerLostError, CorruptError, NotFoundError, PenstockError, SystemAwayError
 from penstock.host.machine import machine_id
 from penstock.outbox.unpublished import OutboxObject, Part
+from penstock.outbox.wing import Publish
 from penstock.side.wing import Bootstrap
 from penstock.standby.wing import Follow
 from penstock.tables.wing import LoadTable
@@ -38,7 +39,6 @@ from penstock.wire.protocol import (
     NoArguments,
     OpenEpoch,
     OpenProgress,
-    Publish,
     RenewPort,
     Request,
     StartRun,

@@ -21,7 +21,7 @@ class AuditDriver(DriverPart):
         self._every = AuditSettings(run.job.config.resolved).every
         self._commits = self._runs = 0
 
-    def recorded(self, record: CheckpointRecord, markers: Markers) -> None:
+    def recorded(self, record: CheckpointRecord, markers: Markers, *, abandoned: bool) -> None:
         self._commits += 1
         if self._commits % self._every == 0:
             self._runs = sum(each.count for each in self.run.fleet.ask(COUNT_RUNS, record.epoch, CountRuns()))

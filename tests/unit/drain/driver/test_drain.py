@@ -10,6 +10,7 @@ import pytest
 
 from penstock.api.drain import DrainMode, DrainNotification
 from penstock.batch.batch import END_OF_TIME
+from penstock.drain.driver.drain import Drain
 from penstock.drain.notification import NAMESPACE
 from penstock.drain.requests import DrainRequests
 from penstock.drain.utils import cleanup, cleanup_all, present_run, write_drain_notification
@@ -61,7 +62,7 @@ def test_everything_that_waits_comes_out_and_nothing_more_is_read(timed_world: T
     positions = driver.loop.boundary.positions
     timed_world.put(50, 60)
     asked = ask(timed_world)
-    driver.loop.ask_to_drain()
+    driver.loop.parts.of(Drain).ask()
     to_the_end(driver)
     assert timed_world.came() == {n: [] for n in range(4)}
     last = timed_world.checkpoints[-1]
@@ -78,7 +79,7 @@ def test_the_next_run_reads_on_from_there_with_event_time_from_the_beginning(tim
     driver = waits(timed_world)
     run_id = driver.job.claim.run_id
     ask(timed_world)
-    driver.loop.ask_to_drain()
+    driver.loop.parts.of(Drain).ask()
     to_the_end(driver)
     timed_world.put(5, 6)
     second = timed_world.started()
@@ -181,7 +182,7 @@ def test_no_commit_but_the_last_is_of_a_closed_boundary(timed_world: TimedWorld,
     timed_world.config["task.commit.ms"] = 1
     driver = waits(timed_world)
     ask(timed_world)
-    driver.loop.ask_to_drain()
+    driver.loop.parts.of(Drain).ask()
     commits: list[tuple[bool, bool, str]] = []
 
     def at(step: str) -> None:
@@ -201,7 +202,7 @@ def test_no_commit_but_the_last_is_of_a_closed_boundary(timed_world: TimedWorld,
 def test_several_requests_are_one_drain(timed_world: TimedWorld) -> None:
     driver = waits(timed_world)
     asked = {str(ask(timed_world).uuid) for _ in range(3)}
-    driver.loop.ask_to_drain()
+    driver.loop.parts.of(Drain).ask()
     to_the_end(driver)
     assert set(timed_world.checkpoints[-1].drains) == asked
     assert requests(timed_world).find().notifications == ()
@@ -239,7 +240,7 @@ def test_inputs_that_are_down_delay_no_drain(timed_world: TimedWorld, monkeypatc
     driver = waits(timed_world)
     driver.loop.commit()
     ask(timed_world)
-    driver.loop.ask_to_drain()
+    driver.loop.parts.of(Drain).ask()
     offsets = MemoryAdmin.offsets
 
     def down(admin: MemoryAdmin, stream: str) -> object:
@@ -262,7 +263,7 @@ def test_a_container_that_is_lost_in_a_drain(timed_world: TimedWorld, step: str)
     driver.loop.commit()
     timed_world.put(50, 60)
     ask(timed_world)
-    driver.loop.ask_to_drain()
+    driver.loop.parts.of(Drain).ask()
     lost: list[str] = []
 
     def at(name: str) -> None:
@@ -283,7 +284,7 @@ def test_a_driver_that_is_killed_in_a_drain(timed_world: TimedWorld, step: str) 
     driver.loop.commit()
     timed_world.put(50, 60)
     ask(timed_world)
-    driver.loop.ask_to_drain()
+    driver.loop.parts.of(Drain).ask()
 
     def at(name: str) -> None:
         if name == step and driver.board.phase in {"draining", "stopping"}:
@@ -302,7 +303,7 @@ def test_a_driver_that_is_killed_in_a_drain(timed_world: TimedWorld, step: str) 
 def test_a_crash_between_the_record_and_the_deletion(timed_world: TimedWorld) -> None:
     driver = waits(timed_world)
     asked = ask(timed_world)
-    driver.loop.ask_to_drain()
+    driver.loop.parts.of(Drain).ask()
     to_the_end(driver)
     requests(timed_world).write(asked)  # as if it had not been deleted
     timed_world.put(50, 60)
@@ -320,7 +321,7 @@ class TestCancel:
         driver.loop.commit()
         asked = ask(timed_world)
         requests(timed_world).cancel(asked, "somebody")
-        driver.loop.ask_to_drain()
+        driver.loop.parts.of(Drain).ask()
         timed_world.put(50, 60)
         steps(driver)
         assert not driver.loop.boundary.closed
@@ -333,7 +334,7 @@ class TestCancel:
         driver = waits(timed_world)
         driver.loop.commit()
         asked = ask(timed_world)
-        driver.loop.ask_to_drain()
+        driver.loop.parts.of(Drain).ask()
         driver.loop.step()
         assert driver.loop.boundary.closing == "drained"
         requests(timed_world).cancel(asked, "somebody")
@@ -348,18 +349,18 @@ class TestCancel:
         driver = waits(timed_world)
         first, _ = ask(timed_world), ask(timed_world)
         requests(timed_world).cancel(first, "somebody")
-        driver.loop.ask_to_drain()
+        driver.loop.parts.of(Drain).ask()
         to_the_end(driver)
         assert timed_world.checkpoints[-1].ended == "drained"
 
     def test_it_can_be_asked_for_again(self, timed_world: TimedWorld) -> None:
         driver = waits(timed_world)
         requests(timed_world).cancel(ask(timed_world), "somebody")
-        driver.loop.ask_to_drain()
+        driver.loop.parts.of(Drain).ask()
         driver.loop.step()
         assert not driver.loop.boundary.closed
         ask(timed_world)
-        driver.loop.ask_to_drain()
+        driver.loop.parts.of(Drain).ask()
         to_the_end(driver)
         assert timed_world.checkpoints[-1].ended == "drained"
 
@@ -378,7 +379,7 @@ class TestStops:
     def test_the_first_stop_in_a_drain_changes_nothing(self, timed_world: TimedWorld) -> None:
         driver = waits(timed_world)
         ask(timed_world)
-        driver.loop.ask_to_drain()
+        driver.loop.parts.of(Drain).ask()
         driver.loop.step()
         driver.stop.request()
         driver.loop._run_to_the_end()
@@ -388,7 +389,7 @@ class TestStops:
         driver = waits(timed_world)
         driver.loop.commit()
         ask(timed_world)
-        driver.loop.ask_to_drain()
+        driver.loop.parts.of(Drain).ask()
         driver.loop.step()
         driver.stop.request()
         driver.stop.request()
@@ -455,7 +456,7 @@ class TestRequests:
     def test_nothing_is_in_flight(self, timed_world: TimedWorld) -> None:
         driver = waits(timed_world)
         ask(timed_world)
-        driver.loop.ask_to_drain()
+        driver.loop.parts.of(Drain).ask()
         to_the_end(driver)
         for name in (None, driver.job.claim.run_id):
             with pytest.raises(NotFoundError, match="has no run that could drain: its last run has drained"):

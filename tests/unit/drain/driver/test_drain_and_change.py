@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.drain.driver.drain import Drain
 from penstock.drain.utils import write_drain_notification
 from penstock.job.paths import JobPaths
 from tests.support.world.windowed_job import BACKENDS, Windowed, entries, seen
@@ -25,7 +26,7 @@ def job(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Windowed]:
 def drain(job: Windowed) -> None:
     (driver,) = job.drivers
     write_drain_notification(job.objects, PATHS)
-    driver.loop.ask_to_drain()
+    driver.loop.parts.of(Drain).ask()
     while not driver.loop.step():
         pass
     driver.loop.finish()

@@ -47,7 +47,7 @@ def test_a_stop_fires_nothing_and_the_next_run_continues(job: Waiting, ends: Cal
     assert (job.came(), job.checkpoints[-1].ended, set(job.checkpoints[-1].stores)) == ([], "stopped", stores)
     assert {"hours.window", "remind.timers", "pairs.join"} < stores
     assert [driver.board.metrics.snapshot().total(name) for name in FIRED] == [0, 0, 0]
-    assert driver.board.drain is None
+    assert driver.board.told("drain") is None
     driver.close()
     again = job.started()
     job.ask(again)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from penstock.drain.driver.drain import Drain
 from penstock.drain.driver.tally import DrainTally
 from penstock.drain.progress import DrainProgress, StageDrain
 from penstock.drain.shown import drain_board
@@ -45,7 +46,7 @@ def test_each_stage_counts_what_it_processes(job: Waiting, caplog: pytest.LogCap
     asked = job.ask(driver)
     with caplog.at_level(logging.INFO):
         to_the_end(driver)
-    drain = driver.board.drain
+    drain = driver.board.told("drain")
     assert counts(drain) == expected(job)
     assert drain is not None
     assert (drain.phase, drain.requests, drain.run_id) == ("drained", (asked,), driver.job.claim.run_id)
@@ -68,12 +69,12 @@ def test_a_batch_that_runs_when_the_request_comes_counts(job: Waiting) -> None:
     job.put(6)
 
     def at(step: str) -> None:
-        if step == "stage 1" and not driver.loop.parts.drain._asked.is_set():
+        if step == "stage 1" and not driver.loop.parts.of(Drain)._asked.is_set():
             job.ask(driver)
 
     driver.runner.at = at
     to_the_end(driver)
-    assert counts(driver.board.drain) == expected(job, read=6)
+    assert counts(driver.board.told("drain")) == expected(job, read=6)
 
 
 def test_batches_that_a_rewind_drops_do_not_count(job: Waiting) -> None:
@@ -81,13 +82,13 @@ def test_batches_that_a_rewind_drops_do_not_count(job: Waiting) -> None:
     job.ask(driver)
     driver.loop.step()
     assert driver.loop.boundary.closing == "drained"
-    assert counts(driver.board.drain) == expected(job)
+    assert counts(driver.board.told("drain")) == expected(job)
     driver.fleet.lose(1)
     driver.loop.step()
-    assert counts(driver.board.drain) == [(0, 0, 0, 0)] * 4
+    assert counts(driver.board.told("drain")) == [(0, 0, 0, 0)] * 4
     before = len(job.came())
     to_the_end(driver)
-    assert counts(driver.board.drain) == expected(job)
+    assert counts(driver.board.told("drain")) == expected(job)
     assert len(job.came()) == 2 * before, "panes are sent again"
 
 
@@ -95,7 +96,7 @@ def test_a_start_that_inherits_the_request_counts(job: Waiting) -> None:
     job.ask(job.waits())
     second = job.started()
     to_the_end(second)
-    assert counts(second.board.drain) == expected(job)
+    assert counts(second.board.told("drain")) == expected(job)
 
 
 def test_a_drain_that_is_taken_back_shows_nothing(job: Waiting) -> None:
@@ -105,14 +106,14 @@ def test_a_drain_that_is_taken_back_shows_nothing(job: Waiting) -> None:
     (asked,) = job.requests.find().notifications
     job.requests.cancel(asked, "somebody")
     driver.loop.step()
-    assert driver.board.drain is None
+    assert driver.board.told("drain") is None
     job.put(3)
     while not driver.loop.boundary.batch > 1:
         driver.loop.step()
     job.ask(driver)
     to_the_end(driver)
-    assert counts(driver.board.drain)[0][0] in {0, 3}
-    assert counts(driver.board.drain)[1][1:] == (job.panes(), 15, 15)
+    assert counts(driver.board.told("drain"))[0][0] in {0, 3}
+    assert counts(driver.board.told("drain"))[1][1:] == (job.panes(), 15, 15)
 
 
 def test_what_is_left_in_durable_streams_is_shown(timed_world: TimedWorld, caplog: pytest.LogCaptureFixture) -> None:
@@ -122,11 +123,11 @@ def test_what_is_left_in_durable_streams_is_shown(timed_world: TimedWorld, caplo
     driver = timed_world.started()
     driver.loop.step()
     write_drain_notification(timed_world.objects, JobPaths("timed", "1"))
-    driver.loop.ask_to_drain()
+    driver.loop.parts.of(Drain).ask()
     seen: list[tuple[int, list[bool]]] = []
     with caplog.at_level(logging.INFO):
         while not driver.loop.step():
-            drain = driver.board.drain
+            drain = driver.board.told("drain")
             assert drain is not None
             left = sum(each.left() for each in driver.loop.boundary.intermediate.values())
             assert sum(stage.left for stage in drain.stages) == left
@@ -146,7 +147,7 @@ def test_it_says_what_it_waits_for(job: Waiting, step: str, said: str, monkeypat
     seen: list[str] = []
 
     def look() -> Any:
-        if (now := driver.board.drain_now()) is not None:
+        if (now := driver.board.told("drain")) is not None:
             seen.append(now.waits_for)
 
     if step == "on_drain":
@@ -158,7 +159,7 @@ def test_it_says_what_it_waits_for(job: Waiting, step: str, said: str, monkeypat
     to_the_end(driver)
     assert seen
     assert all(said in each for each in seen)
-    assert driver.board.drain_now() == driver.board.drain
+    assert driver.board.told("drain") == driver.board.told("drain")
 
 
 class TestTally:

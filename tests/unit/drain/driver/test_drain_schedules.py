@@ -13,16 +13,10 @@ import pytest
 
 from penstock.api.drain import DrainNotification
 from penstock.drain.driver.drain import Drain
-from penstock.drain.driver.report import DrainReport
-from penstock.drain.driver.tally import DrainTally
 from penstock.drain.notification import NAMESPACE
 from penstock.drain.requests import DrainRequests
-from penstock.drain.shown import drain_board
 from penstock.drain.utils import cleanup_all, write_drain_notification
-from penstock.driver.feed.stop import StopRequest
-from penstock.driver.show.progress import ProgressBoard
 from penstock.errors import NotFoundError, RetryableError
-from penstock.graph.topology import plan_topology
 from penstock.job.paths import JobPaths
 from penstock.testing.in_process import InProcessDriver
 from tests.support.world.timed_job import HoldNode, TimedWorld, steps
@@ -46,7 +40,7 @@ def asked(world: TimedWorld) -> tuple[InProcessDriver, DrainNotification]:
     driver.loop.commit()
     world.put(50, 60)
     notification = write_drain_notification(world.objects, PATHS)
-    driver.loop.ask_to_drain()
+    driver.loop.parts.of(Drain).ask()
     return driver, notification
 
 
@@ -178,10 +172,9 @@ class TestStops:
 
 
 def drain_of(world: TimedWorld, run_id: str) -> Drain:
-    """The drain of this run as the run loop would have it, without a monitor."""
-    board, tally = ProgressBoard(), DrainTally(plan_topology(world.app().graph()))
-    report = DrainReport(run_id, tally, drain_board(world.objects, PATHS), board, world.clock)
-    return Drain(requests(world), run_id, None, StopRequest(), board, report)
+    """The drain of this run, without a monitor."""
+    keys = {"app.run.id": run_id, "job.drain-monitor.enabled": "false"}
+    return world.make(world.app().graph(), keys).loop.parts.of(Drain)
 
 
 def test_a_request_that_comes_while_the_store_is_read_is_not_overlooked(
@@ -268,7 +261,7 @@ class TestKilledBetweenDeletions:
         assert (requests(timed_world).find().notifications, cancels(timed_world)) == ((), [])
         assert not any(batch.control == "drain" for batch in HoldNode.batches)
         requests(timed_world).write(first)  # as an import does
-        second.loop.ask_to_drain()
+        second.loop.parts.of(Drain).ask()
         ends(second)
         assert timed_world.checkpoints[-1].drains == (str(first.uuid),)
 
@@ -393,9 +386,11 @@ class TestRuns:
     """The run that a request is for, and the run that may delete it."""
 
     def test_a_driver_that_lost_its_job_deletes_no_request_of_the_new_run(self, timed_world: TimedWorld) -> None:
+        drain = drain_of(timed_world, "a")
+        timed_world.config["app.run.id"] = "a"
         former, _ = asked(timed_world)
-        drain = drain_of(timed_world, former.job.claim.run_id)
         ends(former)
+        del timed_world.config["app.run.id"]
         timed_world.started()
         own = write_drain_notification(timed_world.objects, PATHS)
         drain.ask()

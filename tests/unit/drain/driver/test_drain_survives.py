@@ -200,7 +200,7 @@ class TestBeforeTheStart:
             elif step == "drained batch":
                 patch.setattr(RunLoop, "finish", killed)
             elif step == "record":
-                patch.setattr(Drain, "finish", killed)
+                patch.setattr(Drain, "ended", killed)
             elif step == "notification":
                 patch.setattr(FileObjectStore, "delete_durably", once_then_killed(world.objects.delete_durably))
             with suppress(KilledError):
@@ -275,10 +275,10 @@ class TestBeforeTheStart:
         notification = write_drain_notification(world.objects, PATHS, run_id="v1")
         first = world.started({"app.run.id": "v1"}, until_latest=True)
         with monkeypatch.context() as patch:
-            patch.setattr(Drain, "finish", killed)
-            patch.setattr(first.loop.parts.drain, "look", lambda: False)  # the batches of the end came first
+            patch.setattr(Drain, "ended", killed)
+            patch.setattr(first.loop.parts.of(Drain), "look", lambda: False)  # the batches of the end came first
             steps(first)
-            patch.setattr(first.loop.parts.drain, "notifications", (notification,))
+            patch.setattr(first.loop.parts.of(Drain), "notifications", (notification,))
             with pytest.raises(KilledError):
                 ends(first)
         first.close()
@@ -299,7 +299,7 @@ class TestBeforeTheStart:
         before.close()
         committed, read = world.read(), world.everything
         driver = world.claimed()
-        driver.loop.parts.drain.ask_at_start()
+        driver.loop.parts.of(Drain).drain(at_start=True)
         with monkeypatch.context() as patch, suppress(KilledError):
             if step == "claimed":
                 patch.setattr(Epochs, "start", killed)
@@ -406,7 +406,7 @@ class TestInputs:
             assert not driver.loop.step()
         assert bool(driver.loop.boundary.ended_inputs) == ended
         notification = world.ask()
-        driver.loop.ask_to_drain()
+        driver.loop.parts.of(Drain).ask()
         ends(driver)
         assert {ssp: offset for ssp, offset in world.read().items() if ssp.stream == "a"} == dict.fromkeys(A, 4)
         assert all(4 < offset < 44 for ssp, offset in world.read().items() if ssp.stream == "b")
@@ -425,7 +425,7 @@ class TestInputs:
             world.clock.advance(5)
         assert bool(world.panes()) == (idle_ms is not None)
         notification = world.ask()
-        driver.loop.ask_to_drain()
+        driver.loop.parts.of(Drain).ask()
         ends(driver)
         assert world.read()[A[1]] == 0
         world.verify_drained(notification)

@@ -11,6 +11,7 @@ import pytest
 
 import penstock as ps
 from penstock.api.drain import DrainMode, DrainNotification
+from penstock.drain.driver.drain import Drain
 from penstock.drain.requests import DrainRequests
 from penstock.drain.utils import write_drain_notification
 from penstock.testing import TestRunner
@@ -149,7 +150,7 @@ def test_the_run_ends_with_a_record_of_all_the_rest(timed_world: TimedWorld) -> 
     driver = waits(timed_world)
     positions, before = driver.loop.boundary.positions, timed_world.came()
     asked = ask(timed_world, "one")
-    driver.loop.ask_to_drain()
+    driver.loop.parts.of(Drain).ask()
     ends(driver)
     assert timed_world.came() == before, "the last message waits in the second operator"
     last = timed_world.checkpoints[-1]
@@ -170,7 +171,7 @@ def test_both_operators_one_after_the_other(timed_world: TimedWorld, through: bo
     timed_world.through = through
     driver = waits(timed_world)
     asked = [ask(timed_world, "two"), ask(timed_world, "one")]
-    driver.loop.ask_to_drain()
+    driver.loop.parts.of(Drain).ask()
     ends(driver)
     assert timed_world.came() == {n: [] for n in range(4)}, "what the first one let go came to the second one"
     assert timed_world.checkpoints[-1].drains == tuple(sorted(str(each.uuid) for each in asked))
@@ -181,7 +182,7 @@ def test_both_operators_one_after_the_other(timed_world: TimedWorld, through: bo
 def test_a_request_for_all_counts_more(timed_world: TimedWorld, whole_first: bool) -> None:
     driver = waits(timed_world)
     ask(timed_world, *(() if whole_first else ("one",)))
-    driver.loop.ask_to_drain()
+    driver.loop.parts.of(Drain).ask()
     driver.loop.step()
     ask(timed_world, *(("one",) if whole_first else ()))
     ends(driver)
@@ -193,7 +194,7 @@ def test_a_request_for_all_counts_more(timed_world: TimedWorld, whole_first: boo
 def test_it_is_cancelled(timed_world: TimedWorld) -> None:
     driver = waits(timed_world)
     asked = ask(timed_world, "one")
-    driver.loop.ask_to_drain()
+    driver.loop.parts.of(Drain).ask()
     driver.loop.step()
     assert set(controls()) == {"drain-operators"}
     DrainRequests(timed_world.objects, timed_world.paths).cancel(asked, "somebody")
@@ -208,7 +209,7 @@ def test_it_is_cancelled(timed_world: TimedWorld) -> None:
 def test_the_driver_is_killed_before_the_record(timed_world: TimedWorld) -> None:
     driver = waits(timed_world)
     asked = ask(timed_world, "one")
-    driver.loop.ask_to_drain()
+    driver.loop.parts.of(Drain).ask()
     driver.loop.step()
     assert driver.loop.boundary.drained_operators == {"one"}
     timed_world.kill(driver)
@@ -229,7 +230,7 @@ def test_a_container_is_lost_behind_the_record(timed_world: TimedWorld) -> None:
             driver.fleet.lose(1)
             assert opened.wait(60)
 
-    driver.loop.ask_to_drain()
+    driver.loop.parts.of(Drain).ask()
     driver.fleet.at = at
     ends(driver)
     assert opened.is_set()
@@ -242,7 +243,7 @@ def test_a_request_for_an_operator_that_is_not_there(timed_world: TimedWorld, ca
     driver = waits(timed_world)
     with caplog.at_level(logging.WARNING):
         ask(timed_world, "three")
-        driver.loop.ask_to_drain()
+        driver.loop.parts.of(Drain).ask()
         assert steps(driver) > 0
     assert "to drain `three` is deleted, and nothing drains for it" in caplog.text
     assert DrainRequests(timed_world.objects, timed_world.paths).find().notifications == ()

@@ -9,6 +9,7 @@ import pytest
 
 import penstock as ps
 from penstock.api.drain import DrainMode, DrainNotification
+from penstock.drain.driver.drain import Drain
 from penstock.drain.requests import DrainRequests
 from penstock.drain.utils import write_drain_notification
 from penstock.testing import TestRunner
@@ -43,7 +44,7 @@ def test_a_request_while_the_stream_is_brought_to_its_end(
     while not driver.loop.boundary.ends:
         assert not driver.loop.step()
     asked = ask(timed_world, *operators)
-    driver.loop.ask_to_drain()
+    driver.loop.parts.of(Drain).ask()
     ends(driver)
     assert timed_world.came() == {n: [] for n in range(4)}
     assert timed_world.checkpoints[-1].ended == "end-of-stream"
@@ -92,7 +93,7 @@ def test_what_comes_after_the_drain_of_an_operator_waits_before_it(timed_world: 
     timed_world.append("in", 0, (NOW, b"c", b"3"))
     steps(driver)
     asked = ask(timed_world, "first", "second")
-    driver.loop.ask_to_drain()
+    driver.loop.parts.of(Drain).ask()
     while "first" not in driver.loop.boundary.drained_operators:
         assert not driver.loop.step()
     clock.advance(60)
@@ -101,7 +102,7 @@ def test_what_comes_after_the_drain_of_an_operator_waits_before_it(timed_world: 
     again = timed_world.make(ticking().graph(), config)
     again.loop.start()
     ask(timed_world)
-    again.loop.ask_to_drain()
+    again.loop.parts.of(Drain).ask()
     ends(again)
     assert sum(json.loads(data or b"0") for _, _, data, *_ in timed_world.records("out")) == 3
 
@@ -118,7 +119,7 @@ def test_a_request_for_what_comes_before_an_operator_that_has_drained(
     steps(driver)
     driver.loop.commit()
     asked = [ask(timed_world, "two")]
-    driver.loop.ask_to_drain()
+    driver.loop.parts.of(Drain).ask()
     while not driver.loop.boundary.drained_operators:
         assert not driver.loop.step()
     asked.append(ask(timed_world, *more))
@@ -127,7 +128,7 @@ def test_a_request_for_what_comes_before_an_operator_that_has_drained(
     assert timed_world.came() == {n: [] for n in range(4)}, "nothing is left that waits in either operator"
     again = timed_world.started()
     ask(timed_world)
-    again.loop.ask_to_drain()
+    again.loop.parts.of(Drain).ask()
     ends(again)
     assert timed_world.came() == {n: [] for n in range(4)}
 
@@ -161,7 +162,7 @@ def test_a_part_of_the_requests_is_taken_back(
     steps(driver)
     driver.loop.commit()
     left, other = ask(timed_world, *ALONE[kept]), ask(timed_world, *ALONE[gone])
-    driver.loop.ask_to_drain()
+    driver.loop.parts.of(Drain).ask()
     for _ in range(steps_before):
         driver.loop.step()
     assert not timed_world.checkpoints[-1].drains
@@ -175,7 +176,7 @@ def test_a_part_of_the_requests_is_taken_back(
     again = timed_world.started()
     timed_world.put(90, 90)
     ask(timed_world)
-    again.loop.ask_to_drain()
+    again.loop.parts.of(Drain).ask()
     ends(again)
     assert timed_world.came().keys() >= {0, 1, 2, 3}
 
@@ -186,7 +187,7 @@ def test_a_request_for_a_stranger_during_a_drain_delays_nothing(timed_world: Tim
     steps(driver)
     driver.loop.commit()
     asked = ask(timed_world, "two")
-    driver.loop.ask_to_drain()
+    driver.loop.parts.of(Drain).ask()
     driver.loop.step()
     ask(timed_world, "nobody")
     ends(driver)

@@ -12,6 +12,7 @@ import random
 import pytest
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.drain.driver.drain import Drain
 from penstock.drain.utils import write_drain_notification
 from penstock.errors import ConfigError, NotFoundError
 from penstock.job.paths import JobPaths
@@ -205,7 +206,7 @@ def test_a_drain_looks_at_no_input_and_the_next_run_skips(world: TimedWorld) -> 
     world.put(50, 60)
     delete(world, 3)
     write_drain_notification(world.objects, JobPaths("timed", "1"))
-    driver.loop.ask_to_drain()
+    driver.loop.parts.of(Drain).ask()
     while not driver.loop.step():
         pass
     driver.loop.finish()

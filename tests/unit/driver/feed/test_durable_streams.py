@@ -7,6 +7,7 @@ import pytest
 from penstock.api.intermediate import DrainMessage, IntermediateMessageSerde, WatermarkMessage
 from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import END_OF_TIME
+from penstock.drain.driver.drain import Drain
 from penstock.drain.requests import DrainRequests
 from penstock.drain.utils import write_drain_notification
 from penstock.job.paths import JobPaths
@@ -27,7 +28,7 @@ def world(timed_world: TimedWorld) -> TimedWorld:
 
 def drain(world: TimedWorld, driver: InProcessDriver) -> None:
     write_drain_notification(world.objects, PATHS)
-    driver.loop.ask_to_drain()
+    driver.loop.parts.of(Drain).ask()
     while not driver.loop.step():
         pass
     driver.loop.finish()
@@ -126,7 +127,7 @@ def test_a_request_to_drain_that_is_seen_in_the_end_of_the_stream_is_answered_by
     driver = partly_at_its_end(world)
     world.put(200)
     asked = write_drain_notification(world.objects, PATHS)
-    driver.loop.ask_to_drain()
+    driver.loop.parts.of(Drain).ask()
     while not driver.loop._run_to_the_end():
         pass
     assert {batch.control for batch in HoldNode.batches} == {"none", "end-of-stream"}
@@ -134,8 +135,8 @@ def test_a_request_to_drain_that_is_seen_in_the_end_of_the_stream_is_answered_by
     last = world.checkpoints[-1]
     assert (last.ended, last.drains) == ("end-of-stream", (str(asked.uuid),))
     assert DrainRequests(world.objects, PATHS).find().notifications == ()
-    assert driver.board.drain is not None
-    assert all(stage.ended for stage in driver.board.drain.stages)
+    assert driver.board.told("drain") is not None
+    assert all(stage.ended for stage in driver.board.told("drain").stages)
 
 
 def test_a_drain_that_is_taken_back_in_the_end_of_the_stream(world: TimedWorld) -> None:
@@ -143,7 +144,7 @@ def test_a_drain_that_is_taken_back_in_the_end_of_the_stream(world: TimedWorld) 
     driver = partly_at_its_end(world)
     asked = write_drain_notification(world.objects, PATHS)
     DrainRequests(world.objects, PATHS).cancel(asked, "somebody")
-    driver.loop.ask_to_drain()
+    driver.loop.parts.of(Drain).ask()
     while not driver.loop._run_to_the_end():
         pass
     assert {batch.control for batch in HoldNode.batches} == {"none", "end-of-stream"}
@@ -156,7 +157,7 @@ def test_a_container_that_is_lost_before_a_drain_ends_the_stream(world: TimedWor
     """No checkpoint is of a stream that has ended for some parts only: it all drains."""
     driver = partly_at_its_end(world)
     write_drain_notification(world.objects, PATHS)
-    driver.loop.ask_to_drain()
+    driver.loop.parts.of(Drain).ask()
     driver.fleet.lose(1)
     HoldNode.batches.clear()
     while not driver.loop._run_to_the_end():
@@ -233,12 +234,12 @@ def test_a_drain_says_how_much_is_unread(world: TimedWorld) -> None:
     driver = world.started()
     driver.loop.step()
     write_drain_notification(world.objects, PATHS)
-    driver.loop.ask_to_drain()
-    driver.loop.parts.drain.look()
-    assert driver.board.drain is not None
-    assert [stage.left for stage in driver.board.drain.stages if stage.left] == [4]
-    assert "4 messages left" in str(driver.board.drain)
+    driver.loop.parts.of(Drain).ask()
+    driver.loop.parts.of(Drain).look()
+    assert driver.board.told("drain") is not None
+    assert [stage.left for stage in driver.board.told("drain").stages if stage.left] == [4]
+    assert "4 messages left" in str(driver.board.told("drain"))
     while not driver.loop.step():
         pass
     driver.loop.finish()
-    assert [stage.left for stage in driver.board.drain.stages if stage.left] == []
+    assert [stage.left for stage in driver.board.told("drain").stages if stage.left] == []

@@ -17,6 +17,7 @@ from penstock.batch.pace import Pace
 from penstock.batch.positions import TaskSsp
 from penstock.batch.ranges import UnreadMessages, plan_ranges, plan_with_unread
 from penstock.config.load import load_config
+from penstock.drain.driver.drain import Drain
 from penstock.drain.utils import write_drain_notification
 from penstock.errors import PenstockError
 from penstock.job.paths import JobPaths
@@ -195,7 +196,7 @@ def test_event_time_stands_still_behind_a_stream_until_its_readers_close(root: s
     driver.loop.start()
     run_until_idle(driver)
     write_drain_notification(driver.job.objects, JobPaths("times", "1"))
-    driver.loop.ask_to_drain()
+    driver.loop.parts.of(Drain).ask()
     while not driver.loop.step():
         pass
     assert driver.loop.boundary.closing == "drained"

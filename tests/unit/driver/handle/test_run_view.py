@@ -100,8 +100,9 @@ def test_a_batch_that_takes_long_shows_how_far_it_is() -> None:
 
 def test_a_drain_that_takes_long_shows_what_it_waits_for() -> None:
     clock = SettableClock()
-    board = ProgressBoard(waits_for=lambda: "the output `local.out` to be written")
-    board.update(phase="draining", running=(4, 0), drain=DrainProgress("r"))
+    board = ProgressBoard()
+    board.update(phase="draining", running=(4, 0))
+    board.tell("drain", DrainProgress("r", waits_for="the output `local.out` to be written"))
     observer = RunObserver(Job("shop-1", "r", board, StopRequest()), clock.monotonic)
     assert str(observer.look()).startswith("draining, ")
     clock.advance(5)

@@ -29,6 +29,7 @@ from penstock.outbox.container.publisher import Publisher
 from penstock.outbox.objects import ObjectContents, encode, objects_of
 from penstock.outbox.task import KeptPacket, Outbox, OutboxSnapshot
 from penstock.outbox.unpublished import OutboxObject
+from penstock.outbox.wing import Publish
 from penstock.retry import Retry
 from penstock.runtime.messages.spool import Spool
 from penstock.runtime.stage.instance import RuntimeSettings
@@ -36,7 +37,6 @@ from penstock.system.base import RawRecord, System
 from penstock.system.local import LocalSystem
 from penstock.system.memory import MemorySystem
 from penstock.wire.package import JobPackage
-from penstock.wire.protocol import Publish
 from tests.support.streams.hooked_system import STEPS, HookedSystem
 from tests.support.streams.outboxes import bring, once_topology, payload, read_all, record
 

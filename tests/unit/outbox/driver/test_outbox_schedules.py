@@ -27,9 +27,9 @@ from penstock.errors import (
     PenstockTimeoutError,
     RetryableError,
 )
+from penstock.outbox.wing import Publish
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.testing.in_process import InProcessDriver
-from penstock.wire.protocol import Publish
 from tests.support.jobs.home import wait_until
 from tests.support.world.once_world import PATHS, STEPS, OnceWorld, die
 from tests.support.world.sums_job import TASKS, Sum, drain, raising

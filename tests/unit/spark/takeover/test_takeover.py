@@ -35,8 +35,7 @@ from penstock.objects.open import open_store
 from penstock.spark.processor.task import ProcessorSpec
 from penstock.spark.processor.values.codec import RowCodec
 from penstock.spark.processor.values.keys import KeyCodec
-from penstock.spark.queries import QueryPlan
-from penstock.spark.query.job import QueryInput, QueryOutput
+from penstock.spark.query.plan import QueryInput, QueryOutput, QueryPlan
 from penstock.spark.rows.chunks import ChunkReader, ChunkWriter
 from penstock.spark.state_import.files.checkpoint import OperatorFacts
 from penstock.spark.state_import.first_backup import FirstBackup

@@ -13,6 +13,7 @@ import pytest
 import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.startpoint import StartpointOldest, StartpointSpecific
+from penstock.drain.driver.drain import Drain
 from penstock.drain.requests import DrainRequests
 from penstock.errors import IncompatibleError
 from penstock.start.startpoints.manager import StartpointManager
@@ -215,7 +216,7 @@ def test_a_drain_waits_for_the_old_positions(job: Counting) -> None:
     driver.loop.step()
     assert driver.loop.boundary.quiet_until
     DrainRequests(driver.job.objects, driver.job.paths).ask(driver.job.claim.run_id)
-    driver.loop.ask_to_drain()
+    driver.loop.parts.of(Drain).ask()
     while not driver.loop.step():
         pass
     driver.loop.finish()

@@ -9,7 +9,7 @@ import pytest
 import penstock as ps
 from penstock.errors import ConfigError
 from penstock.spark.applications import ApplicationStream
-from penstock.spark.queries import QueryPlan
+from penstock.spark.query.plan import QueryPlan
 from penstock.spark.transform import TransformedStream
 
 
