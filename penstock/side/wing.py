@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from penstock.side.fill.failure import SideFailure
+from penstock.side.failure import SideFailure
 from penstock.wing import Wing
 from penstock.wire.calls import MINUTE, Call
 from penstock.wire.protocol import Request

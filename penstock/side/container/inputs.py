@@ -17,8 +17,8 @@ from penstock.metrics.snapshot import Snapshot
 from penstock.side.container.backups import SideBackups, SideSource
 from penstock.side.container.metrics import side_metrics
 from penstock.side.container.standbys import SideStandbys, entries_for
+from penstock.side.failure import SideFailure
 from penstock.side.fill.entries import Entries
-from penstock.side.fill.failure import SideFailure
 from penstock.side.fill.filler import Filler, FillSettings
 from penstock.side.fill.group import Group, GroupContext
 from penstock.side.fill.homes import SideHomes, discard
