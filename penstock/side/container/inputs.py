@@ -17,6 +17,7 @@ from penstock.metrics.snapshot import Snapshot
 from penstock.side.container.backups import SideBackups, SideSource
 from penstock.side.container.metrics import side_metrics
 from penstock.side.container.standbys import SideStandbys, entries_for
+from penstock.side.failure import SideFailure
 from penstock.side.fill.entries import Entries
 from penstock.side.fill.filler import Filler, FillSettings
 from penstock.side.fill.group import Group, GroupContext
@@ -26,7 +27,7 @@ from penstock.side.fill.sources import SideSources
 from penstock.side.plan import BACKUP, backed_up_side_stores
 from penstock.side.store.engine import SideEngine
 from penstock.side.store.folders import OpenedSide
-from penstock.side.wing import BOOTSTRAP, SIDE_WING, Bootstrap, BootstrapState, SideFailure, SideState
+from penstock.side.wing import BOOTSTRAP, SIDE_WING, Bootstrap, BootstrapState, SideState
 from penstock.state.stores.view import SideView
 
 logger = logging.getLogger(__name__)

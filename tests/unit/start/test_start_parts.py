@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -166,3 +168,12 @@ def test_a_part_that_refuses_the_fencing_of_outputs_ends_the_run(world: World, m
     with pytest.raises(IncompatibleError, match="before_fences refuses"):
         driver.loop.start()
     assert world.checkpoints == ()
+
+
+def test_commands_find_wings_and_complete_applications_without_arrow() -> None:
+    code = (
+        "import sys; from penstock.start.part import start_parts; from penstock.wing import wings; "
+        "wings(), start_parts(); print([name for name in ('pyarrow', 'pyspark', 'rocksdict') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
