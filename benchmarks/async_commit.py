@@ -25,10 +25,10 @@ from benchmarks import harness
 from benchmarks.keyed_fold import penstock
 from benchmarks.keyed_fold.workload import Workload, write_inputs
 from benchmarks.state.slow_backend import NAME, environment
-from penstock.driver.commit.commit import CompletedCommit
+from penstock.driver.commit.coordinator import CompletedCommit
 from penstock.driver.commit.record import CommitRequest
+from penstock.driver.commit.schedule import Commits
 from penstock.driver.loop import parts
-from penstock.driver.loop.commits import Commits
 from penstock.spark.containers.directory import ContainerDirectory
 from penstock.spark.job import launch
 from penstock.wire.calls import UPLOAD

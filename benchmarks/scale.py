@@ -37,7 +37,7 @@ from penstock.container.epoch.epoch import Epoch
 from penstock.container.process.handlers import HANDLERS
 from penstock.container.shared.resources import EpochResources
 from penstock.driver.commit.collection import Collection
-from penstock.driver.commit.commit import CommitCoordinator
+from penstock.driver.commit.coordinator import CommitCoordinator
 from penstock.driver.commit.record import CommitRequest, Recorder
 from penstock.driver.feed.boundary import Boundary
 from penstock.graph.topology import plan_topology

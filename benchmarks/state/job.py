@@ -13,8 +13,8 @@ from benchmarks.state.content import SEED, StateContent
 from penstock.batch.batch import Batch
 from penstock.checkpoint.id import CheckpointId
 from penstock.config.load import load_config
+from penstock.container.epoch.commit import TaskCommitManager
 from penstock.container.epoch.epoch import Epoch
-from penstock.container.epoch.task_commit import TaskCommitManager
 from penstock.container.shared.resources import EpochResources
 from penstock.graph.topology import plan_topology
 from penstock.job.paths import JobPaths

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.record import Claim
-from penstock.driver.commit.commit import CommitCoordinator
+from penstock.driver.commit.coordinator import CommitCoordinator
 from penstock.errors import FencedError
 from penstock.objects.file import FileObjectStore
 from penstock.system.memory import MemorySystem

@@ -15,7 +15,7 @@ import pytest
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import Claim
 from penstock.checkpoint.versions.markers import markers_of
-from penstock.driver.commit.commit import CommitCoordinator
+from penstock.driver.commit.coordinator import CommitCoordinator
 from penstock.errors import ContainerLostError
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.engines.write_behind import WriteBehindEngine

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.admin.checkpoint import change
-from penstock.driver.commit import commit
+from penstock.driver.commit import coordinator
 from penstock.state import outside_backup, restore
 from penstock.state.backends import base_backup
 from penstock.state.backends.changelog_files import backup
@@ -27,14 +27,14 @@ STARTS = 4
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(restore, "_RESTORE", replace(restore._RESTORE, pause_s=0.001))
-    monkeypatch.setattr(commit, "_APPEND", replace(commit._APPEND, pause_s=0.001))
+    monkeypatch.setattr(coordinator, "_APPEND", replace(coordinator._APPEND, pause_s=0.001))
     monkeypatch.setattr(commit, "_LOOK_SECONDS", 0.001)
     monkeypatch.setattr(change, "_APPEND", replace(change._APPEND, pause_s=0.001))
     monkeypatch.setattr(outside_backup, "_UPLOAD", replace(outside_backup._UPLOAD, pause_s=0.001))
     monkeypatch.setattr(outside_backup, "_BASE_POLL_S", 0.001)
     monkeypatch.setattr(base_backup, "SMALL_BASE_SECONDS", 0.0)
     monkeypatch.setattr(backup, "_BASE", replace(backup._BASE, pause_s=0.001))
-    monkeypatch.setattr("penstock.container.epoch.committers._BASE_POLL_SECONDS", 0.001)
+    monkeypatch.setattr("penstock.container.epoch.commit._BASE_POLL_SECONDS", 0.001)
 
 
 def live(seed: int) -> None:

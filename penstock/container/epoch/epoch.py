@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from penstock.batch.batch import NO_BATCH, Due
 from penstock.checkpoint.id import CheckpointId
 from penstock.container.epoch.attempts import Attempts
-from penstock.container.epoch.committers import Committers
+from penstock.container.epoch.commit import Committers
 from penstock.container.epoch.restorer import RestoredTask, Restorer
 from penstock.container.shared.metrics import engine_metrics
 from penstock.container.shared.part import ContainerParts

@@ -6,10 +6,10 @@ import logging
 from dataclasses import dataclass
 
 from penstock.batch.batch import Batch
+from penstock.driver.commit.schedule import Commits
 from penstock.driver.context import RunContext
 from penstock.driver.feed.planned import PlannedBatch
 from penstock.driver.guards.failures import Failures
-from penstock.driver.loop.commits import Commits
 from penstock.errors import (
     KINDS,
     ContainerLostError,

@@ -13,10 +13,10 @@ from dataclasses import replace
 from penstock.checkpoint.origin import Origin
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.driver.commit.record import CommitRequest
+from penstock.driver.commit.schedule import Commits
 from penstock.driver.context import RunContext
 from penstock.driver.feed.boundary import Boundary
 from penstock.driver.guards.failures import Failures
-from penstock.driver.loop.commits import Commits
 from penstock.driver.part import DriverPart
 from penstock.errors import ContainerLostError, CorruptError, PenstockError, RetryableError
 from penstock.runtime.stage.outcome import earliest

@@ -7,8 +7,9 @@ from typing import TypeVar
 from penstock.batch.input_order import InputOrder
 from penstock.batch.pace import BatchBounds
 from penstock.driver.commit.collection import Collection
-from penstock.driver.commit.commit import CommitCoordinator
+from penstock.driver.commit.coordinator import CommitCoordinator
 from penstock.driver.commit.record import Recorder
+from penstock.driver.commit.schedule import Commits
 from penstock.driver.commit.truncation import Truncation
 from penstock.driver.context import RunContext
 from penstock.driver.feed.event_time import EventTime
@@ -17,7 +18,6 @@ from penstock.driver.guards.failures import Failures
 from penstock.driver.guards.input_watch import InputWatch, NextStart
 from penstock.driver.guards.lease_gate import LeaseGate
 from penstock.driver.loop.batch_runs import BatchRuns
-from penstock.driver.loop.commits import Commits
 from penstock.driver.loop.epochs import Epochs
 from penstock.driver.loop.reporter import ProgressReporter
 from penstock.driver.part import DriverPart, driver_parts

@@ -10,12 +10,12 @@ from dataclasses import replace
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.time.watermarks import END_OF_TIME, NO_WATERMARK
 from penstock.batch.watermarks import TimeFlow, slowest_partitions
+from penstock.driver.commit.schedule import Commits
 from penstock.driver.context import RunContext
 from penstock.driver.feed.boundary import Boundary, Moment
 from penstock.driver.feed.feed import Feed
 from penstock.driver.feed.planned import PlannedBatch
 from penstock.driver.loop.batch_runs import GoodRun
-from penstock.driver.loop.commits import Commits
 from penstock.driver.show.loss_report import DeadLetterLog
 from penstock.driver.show.progress import (
     BatchTimer,

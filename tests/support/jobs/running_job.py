@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.driver.commit.commit import CommitCoordinator
+from penstock.driver.commit.coordinator import CommitCoordinator
 from penstock.driver.handle.job import Job
 from tests.support.apps import job_app
 from tests.support.faults.plan import Fault

@@ -16,7 +16,7 @@ from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.versions.markers import markers_of
-from penstock.driver.commit.commit import CommitCoordinator
+from penstock.driver.commit.coordinator import CommitCoordinator
 from penstock.errors import ContainerLostError, PenstockError, RetryableError
 from penstock.job.identity import settle
 from penstock.objects.remote import RemoteObjectStore

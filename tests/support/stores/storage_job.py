@@ -29,7 +29,7 @@ from penstock.container.epoch.epoch import Epoch
 from penstock.container.process.handlers import answers
 from penstock.container.shared.resources import EpochResources
 from penstock.driver.commit.collection import Collection
-from penstock.driver.commit.commit import CommitCoordinator, CompletedCommit
+from penstock.driver.commit.coordinator import CommitCoordinator, CompletedCommit
 from penstock.driver.commit.record import CommitRequest, Recorder
 from penstock.driver.feed.boundary import Boundary
 from penstock.graph.specs import ApplicationGraph

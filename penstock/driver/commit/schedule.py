@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.checkpoint.record import CheckpointRecord, Claim
-from penstock.driver.commit.commit import CommitCoordinator, CompletedCommit
+from penstock.driver.commit.coordinator import CommitCoordinator, CompletedCommit
 from penstock.driver.commit.policy import CommitDecision, CommitFacts, CommitPolicy
 from penstock.driver.commit.record import CommitRequest
 from penstock.driver.context import RunContext
