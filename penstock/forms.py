@@ -77,7 +77,10 @@ def dataclass_form(cls: type[Any], **forms: Form) -> Form:
     }
     plain = msgspec.defstruct(
         f"_{cls.__name__}",
-        [(name, form.plain, *((defaults[name],) if name in defaults else ())) for name, form in by_name.items()],
+        [
+            (name, form.plain, *((form.write(defaults[name]),) if name in defaults else ()))
+            for name, form in by_name.items()
+        ],
         kw_only=True,
     )
 

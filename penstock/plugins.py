@@ -26,24 +26,18 @@ BACKENDS = {
 HOSTS = {"spark": "penstock.spark.job.launch:run_application"}
 """The functions that run an application."""
 WINGS = {
-    "side": "penstock.side.wing:SIDE",
-    "tables": "penstock.tables.wing:PUSHED_TABLES",
-    "outbox": "penstock.outbox.wing:OUTBOX",
-    "standby": "penstock.standby.wing:STANDBY",
-    "drain": "penstock.drain.wing:DRAIN",
+    "side": "penstock.side.wing:SIDE_WING",
+    "schemas": "penstock.schemas.wing:SCHEMAS_WING",
+    "tables": "penstock.tables.wing:TABLES_WING",
+    "outbox": "penstock.outbox.wing:OUTBOX_WING",
+    "standby": "penstock.standby.wing:STANDBY_WING",
+    "drain": "penstock.drain.wing:DRAIN_WING",
 }
 """See `penstock.wing`. Parts act in this order, and end in the reverse one."""
 PICKLERS = {"spark": "penstock.spark.workers.packages:pickled"}
 """The functions that pickle an application for a host's workers. A test calls one to see whether it can run."""
 DISPLAYS = {"dashboard": "penstock.dashboard.of_driver:serve", "notebook": "penstock.dashboard.live_view:show"}
 """The functions that show a running job: on a page that its driver serves, and in the output of a notebook's cell."""
-
-STARTS = {
-    "side": "penstock.side.start:SideStart",
-    "schemas": "penstock.schemas.start:SchemasStart",
-    "outbox": "penstock.outbox.start:OutboxStart",
-}
-"""The parts of wings in the start of a job (`penstock.start.part`), in the order in which they act."""
 
 
 def load(place: str) -> Any:

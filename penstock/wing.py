@@ -1,9 +1,9 @@
 """Wings: what a feature adds to the kernel, as one value.
 
-A wing has a name, and any of these: calls from the driver to its containers, a part in the driver of a run, a part in
-each container, a section of each checkpoint's record, keys of the configuration, facts for `penstock status`, and
-commands. The kernel goes over all wings wherever one of them may take part, and knows none of them. A wing knows the
-kernel and no other wing.
+A wing has a name, and any of these: a part in each start of a job, in the driver of a run and in each container, calls
+from the driver to containers, a section of each checkpoint's record, keys of the configuration, facts for `penstock
+status`, and commands. The kernel goes over all wings wherever one of them may take part, and knows none of them. A wing
+knows the kernel and no other wing.
 
 The wings that Penstock brings are in the table `penstock.plugins.WINGS`. Every installed distribution may bring more,
 as entry points of the group `penstock.wings`; a wing has to be installed on every host.
@@ -21,6 +21,7 @@ from penstock.errors import ConfigError
 from penstock.plugins import WINGS, from_outside, load
 from penstock.wire.calls import CALLS, Call
 
+KERNEL_SECTIONS = ("query", "streams", "time")
 OUTSIDE = "penstock.wings"
 """The group of entry points."""
 
@@ -41,6 +42,8 @@ class Wing:
     """Its requests to containers, which its part in the container answers."""
     keys: type[Settings] | None = None
     """Its options. Penstock's own wings have theirs in `penstock.config.settings`, in the order of the reference."""
+    start: str = ""
+    """A subclass of `penstock.start.part.StartPart`."""
     driver: str = ""
     """A subclass of `penstock.driver.part.DriverPart`."""
     container: str = ""
@@ -81,6 +84,11 @@ def wings() -> tuple[Wing, ...]:
 def calls() -> Mapping[str, Call[Any, Any]]:
     """The calls of the kernel and of all wings, by name."""
     return {**CALLS, **{call.name: call for wing in wings() for call in wing.calls}}
+
+
+def known_sections() -> frozenset[str]:
+    """The sections of checkpoint records that can be restored here: the kernel's, and those of wings."""
+    return frozenset((*KERNEL_SECTIONS, *(wing.name for wing in wings())))
 
 
 def check_wings(wanted: tuple[str, ...], where: str) -> None:

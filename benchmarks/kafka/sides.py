@@ -22,6 +22,7 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
+from penstock.outbox.unpublished import OUTBOX
 
 STORE = "counts"
 _LOOK_SECONDS = 0.25
@@ -152,7 +153,7 @@ def commits(root: Path) -> dict[str, Any]:
     view = CheckpointLog(FileObjectStore(root), paths).read("report")
     records = {slot: each for slot, each in view.records.items() if isinstance(each, CheckpointRecord)}
     sizes = [(root / paths.checkpoint(slot)).stat().st_size for slot in records]
-    own = [each.outbox for each in records.values() if each.outbox]
+    own = [each.section(OUTBOX).objects for each in records.values() if each.section(OUTBOX).objects]
     return {
         "commits": len(records),
         "record_bytes": round(statistics.median(sizes)),

@@ -46,11 +46,11 @@ if TYPE_CHECKING:
     from penstock.admin.job.drain import import_drains as import_drains
     from penstock.admin.job.drain_tools import DrainMonitor as DrainMonitor
     from penstock.admin.job.drain_tools import DrainUtils as DrainUtils
-    from penstock.admin.job.lease import LeaseFacts as LeaseFacts
-    from penstock.admin.job.lease import lease as lease
     from penstock.admin.job.logs import LogLine as LogLine
     from penstock.admin.job.logs import container_logs as container_logs
     from penstock.admin.job.ownership import adopt as adopt
+    from penstock.admin.job.running import LeaseFacts as LeaseFacts
+    from penstock.admin.job.running import lease as lease
     from penstock.admin.job.sign import SigningFacts as SigningFacts
     from penstock.admin.job.sign import sign as sign
     from penstock.admin.job.status import JobStatus as JobStatus

@@ -16,7 +16,10 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.time.watermarks import END_OF_TIME, NO_WATERMARK, WatermarkPolicy
 from penstock.batch.positions import Ends, Positions, TaskSsp
 from penstock.checkpoint.intermediate import Intermediate
+from penstock.checkpoint.sections import Section
+from penstock.documents import Count, Time
 from penstock.errors import ConfigError
+from penstock.forms import Form, dataclass_form, mapping, text
 from penstock.graph.specs import ApplicationGraph
 from penstock.wording import utc_text
 
@@ -290,6 +293,21 @@ def holds_back_text(stream: SystemStream | str, partition: int, event_time_ms: i
         "it has had no message yet" if event_time_ms is None else f"its highest event time is {utc_text(event_time_ms)}"
     )
     return f"`{stream}` partition {partition} holds the watermark back: {reached}"
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSection:
+    """Event time at a checkpoint. Empty if the application does not use it, before the first message, and after a batch
+    that ended the job's stream or drained it."""
+
+    event_times: Mapping[int, Mapping[SystemStreamPartition, int]] = field(default_factory=dict)
+    """The highest event time that each task has read of each partition, in epoch milliseconds."""
+    watermarks: Mapping[str, Time] = field(default_factory=dict)
+    """The firing watermark of each operator in the last batch."""
+
+
+_TIMES = mapping(Form(Count), mapping(text(SystemStreamPartition.parse), Form(Time)))
+TIME = Section("time", TimeSection, dataclass_form(TimeSection, event_times=_TIMES), needed=True)
 
 
 def later_event_times(before: Mapping[TaskSsp, int], read: Iterable[tuple[TaskSsp, int | None]]) -> dict[TaskSsp, int]:

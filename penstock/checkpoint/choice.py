@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.versions.markers import read_task
@@ -51,6 +51,25 @@ def markers_elsewhere(record: CheckpointRecord, read_versions: Sequence[int]) ->
                 f"task.checkpoint.read.versions to {other},{chosen.version}; it is {_listed(read_versions)} now"
             )
     return ""
+
+
+def refuse_unknown(record: CheckpointRecord, known: Collection[str]) -> None:
+    """Refuse to restore a checkpoint without a wing that it needs.
+
+    Args:
+        record: the checkpoint.
+        known: the names of the sections that can be restored here.
+
+    Raises:
+        IncompatibleError: another section is needed.
+    """
+    if missing := record.sections.missing(known):
+        named = listed([f"`{name}`" for name in missing])
+        raise IncompatibleError(
+            f"checkpoint {record.id} cannot be restored here: it needs {named}, which wrote a section of it, and this "
+            "installation of Penstock has nothing of that name. Install the distribution that brings it, or start from "
+            f"an older checkpoint ({argument('from_checkpoint')})"
+        )
 
 
 def choose_newest(checkpoints: Sequence[CheckpointRecord], read_versions: Sequence[int]) -> CheckpointRecord | None:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.intermediate import STREAMS
 from penstock.checkpoint.record import CheckpointRecord, Claim, Record
 
 TAIL = 16
@@ -131,8 +132,13 @@ def _repeats(record: CheckpointRecord, origin: CheckpointRecord, writers: Mappin
     start = record.kind_detail == "start" and not record.consumed_startpoints and not record.reset_operators
     # A checkpoint made by hand ends a run too, under a separate claim, and may have other state.
     stop = record.ended is not None and writers.get(parent) == record.writer
-    same = record.batch == origin.batch and record.next_offsets == origin.next_offsets
-    return (start or stop) and same and record.stores == origin.stores and record.intermediate == origin.intermediate
+    return (
+        (start or stop)
+        and record.batch == origin.batch
+        and record.next_offsets == origin.next_offsets
+        and record.stores == origin.stores
+        and record.section(STREAMS).streams == origin.section(STREAMS).streams
+    )
 
 
 def prunable(records: Mapping[int, Record]) -> dict[int, CheckpointRecord]:

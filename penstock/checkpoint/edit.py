@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.choice import choose_newest, choose_version
 from penstock.checkpoint.log_view import LogView
-from penstock.checkpoint.record import CheckpointRecord, Claim, OfferedBatch
+from penstock.checkpoint.record import CheckpointRecord, Claim
+from penstock.checkpoint.sections import Sections
 from penstock.checkpoint.versions.markers import changelog_identities, markers_of
 from penstock.checkpoint.versions.table import build_versions, last_processed, versions_of
 from penstock.checkpoint.versions.value import Markers
@@ -163,12 +164,12 @@ def successor(
     settings: TaskSettings,
     now_ms: int,
     nanos: int,
+    sections: Sections,
 ) -> CheckpointRecord:
-    """The record to append for the claim: `content`, and for the rest what `base` says.
+    """The record to append for the claim: `content` and `sections`, and for the rest what `base` says.
 
     Its parent is `base`, if that is in the log. It is written in every version that `base` has and in those of
-    `task.checkpoint.write.versions`, and retains what a commit would. What the last checkpoint leaves to be published
-    remains to be published, whatever `base` is. It ends the run that was the last one only if
+    `task.checkpoint.write.versions`, and retains what a commit would. It ends the run that was the last one only if
     that had ended already: a run that broke off goes on under its id.
 
     Args:
@@ -183,7 +184,6 @@ def successor(
     parent = base.id if base in view.checkpoints else None
     versions = sorted({*settings.checkpoint_write_versions, *versions_of(base)}, reverse=True)
     goes_on = view.latest is not None and view.latest.ended is None
-    owed = view.owed
     record = replace(
         base,
         id=checkpoint_id,
@@ -202,25 +202,11 @@ def successor(
         kind_detail="commit",
         ended=None if goes_on else base.ended or "stopped",
         reset_operators=(),
-        outbox=(),
-        unpublished=owed.unpublished,
-        keepers=owed.keepers,
-        publisher=owed.publisher,
-        offered=_offered(base, content, view),
         moved=tuple(sorted(content.moved)),
         quiet_until={},
+        sections=sections,
     )
     return replace(record, retained=view.retained_beside(record, settings.checkpoint_retained))
-
-
-def _offered(base: CheckpointRecord, content: Content, view: LogView) -> OfferedBatch | None:
-    """The last batch that the state has seen, if the job runs inside a query. It is not known if offsets were set by
-    hand. Only the last checkpoint has its output."""
-    if base.offered is None:
-        return None
-    same = content.next_offsets == base.next_offsets
-    has_output = base.offered.has_output and same and base == view.latest
-    return replace(base.offered, plan=base.offered.plan if same else "", has_output=has_output)
 
 
 def inputs_text(ssps: Mapping[SystemStreamPartition, object]) -> str:

@@ -6,9 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from penstock.api.ssp import SystemStream
 from penstock.api.time.watermarks import END_OF_TIME, NO_WATERMARK
+from penstock.checkpoint.sections import Section
 from penstock.documents import Count, Positive, Time
 from penstock.errors import RetryableError
+from penstock.forms import Form, dataclass_form, mapping, text
 
 Ranges: TypeAlias = tuple[tuple[Count, Count], ...]
 """Offsets as `[start, end)`: ascending, none empty, adjacent ones joined."""
@@ -143,6 +146,28 @@ class Intermediate:
                     f"batches before it had come to offset {known[partition]}: the stream is not the one that the "
                     "job wrote before. Stop the job; its next start says what can be done"
                 )
+
+
+@dataclass(frozen=True, slots=True)
+class StreamsSection:
+    """The durable intermediate streams at a checkpoint. Raises ValueError if one has no layout."""
+
+    streams: Mapping[SystemStream, Intermediate] = field(default_factory=dict)
+    layouts: Mapping[SystemStream, str] = field(default_factory=dict)
+    """The operator that writes each stream and the serdes of its keys and values, as a text that a start compares."""
+
+    def __post_init__(self) -> None:
+        if bare := self.streams.keys() - self.layouts.keys():
+            raise ValueError(f"it has no layout of the intermediate stream `{min(bare)}`")
+
+
+_STREAM = text(SystemStream.parse)
+STREAMS = Section(
+    "streams",
+    StreamsSection,
+    dataclass_form(StreamsSection, streams=mapping(_STREAM, Form(Intermediate)), layouts=mapping(_STREAM, Form(str))),
+    needed=True,
+)
 
 
 def join(ranges: Iterable[tuple[int, int]]) -> Ranges:

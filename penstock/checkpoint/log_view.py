@@ -12,7 +12,6 @@ from penstock.checkpoint.record import CheckpointRecord, Claim, Record
 from penstock.checkpoint.retention import keep
 from penstock.config.values.retained import RetentionPolicy
 from penstock.errors import NotFoundError
-from penstock.outbox.unpublished import OwedOutput, Unpublished
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +96,6 @@ class LogView:
         """Slot -> checkpoint that is there but not retained any more: its objects may still have to be collected."""
         kept = self.retained
         return {slot: record for slot, record in self._checkpoints().items() if slot not in kept}
-
-    @property
-    def owed(self) -> OwedOutput:
-        """The output that the last checkpoint leaves to be published, whatever a start restores: first the output that
-        its writer had not seen published, then its own."""
-        latest = self.latest
-        if latest is None:
-            return OwedOutput()
-        own = (Unpublished(self.slot_of(latest), latest.outbox),) if latest.outbox else ()
-        return OwedOutput((*latest.unpublished, *own), latest.keepers, latest.publisher)
 
     def find(self, checkpoint_id: CheckpointId | str) -> CheckpointRecord:
         """The retained checkpoint of that id.

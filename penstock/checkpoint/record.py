@@ -3,30 +3,32 @@
 A record is one JSON object: `format`, `kind` (`claim` or `checkpoint`), `body`, and `checksum`, the SHA-256 of the
 object's canonical form (keys sorted, no white space, UTF-8) without the `checksum` itself. The body has the fields of a
 `Claim` or a `CheckpointRecord` by their names; one that has its default is left out, so the defaults are part of the
-format. Ids, streams and partitions are their texts.
+format. Ids, streams and partitions are their texts. What a wing keeps in a record is in its section (`sections`).
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 import orjson
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.checkpoint.format_9 import from_format_9
 from penstock.checkpoint.id import CheckpointId
-from penstock.checkpoint.intermediate import Intermediate
-from penstock.documents import Count, Time, decoding
+from penstock.checkpoint.sections import Section, Sections, WrittenSection
+from penstock.documents import Count, decoding
 from penstock.errors import CorruptError, IncompatibleError
 from penstock.forms import Form, dataclass_form, each, mapping, optional, text
-from penstock.outbox.unpublished import OutboxObject, Part, Unpublished
 
-FORMAT = 9
-"""1 to 8 were written before the first release, and are refused."""
+FORMAT = 10
+OLDEST = 9
+"""The oldest format that is read. 1 to 8 were written before the first release."""
 
+T = TypeVar("T")
 Detail: TypeAlias = Literal["start", "commit"]
 Closing: TypeAlias = Literal["end-of-stream", "drained"]
 Ended: TypeAlias = Literal["stopped"] | Closing
@@ -42,19 +44,6 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class OfferedBatch:
-    """The last batch that a streaming query has handed over to the job inside it."""
-
-    plan: str = ""
-    """Distinguishes it from other batches of its number: a query whose checkpoint location was set back plans them
-    again. Empty: not known."""
-    has_output: bool = True
-    """True if the objects that the record names are its output."""
-    schema: str = ""
-    """Distinguishes the columns of its outputs from others. Empty: not known."""
-
-
-@dataclass(frozen=True, slots=True)
 class CheckpointRecord:
     """One checkpoint of the whole job: all tasks, all versions, visible together.
 
@@ -66,27 +55,17 @@ class CheckpointRecord:
     `ended` says how the run ended with this checkpoint; None: it did not.
     `retained` maps slots to the ids of the older checkpoints that are kept and can be restored as of this record. All
     of them were kept by the checkpoint before. None: everything that one kept, and that one.
-    `event_times` has the highest event time that each task has read of each partition, in epoch milliseconds, and
-    `watermarks` the firing watermark of each operator in the last batch. Both are empty if the application does not use
-    event time, before the first message, and after a batch that ended the job's stream or drained it.
     `ended_inputs` are the partitions that have ended: nothing waits for them.
     `reset_operators` are the operators that the start cleared: their own stores and watermarks are not those of the
     checkpoint before. In a commit, they are those that were drained alone: it covers none of their own stores.
-    `drains` are the uuids of the requests to drain that the end of the run has answered.
-    `intermediate` has the durable intermediate streams, and `intermediate_layout` the serdes of their keys and values,
-    as a text that a start compares.
-    `outbox` are the objects with the exactly-once output up to this checkpoint that no earlier record names. They are
-    published under the number of this record in the log. `unpublished` are the objects of earlier records that its
-    writer had not seen published, ascending by slot. `keepers` are the systems that were ever published to: each keeps
-    its progress, under the name `publisher`.
     `lost` counts, by input partition, the offsets that were gone before the job had read them. `identities`
     distinguishes each input, changelog and exactly-once output from other streams of its name
     (`SystemAdmin.stream_identity`).
-    `offered` is the last batch of the query that the job runs inside.
     `moved` are the input partitions whose positions were moved while the state stayed, now or before: the state has
     some of their messages twice, or not at all.
     `quiet_until` are the positions before which no output is sent, because it was sent before; empty once all are
     reached.
+    `sections` has what wings keep in the record.
     """
 
     id: CheckpointId
@@ -105,22 +84,26 @@ class CheckpointRecord:
     ended: Ended | None = None
     consumed_startpoints: tuple[str, ...] = ()
     retained: Mapping[int, CheckpointId] | None = None
-    event_times: Mapping[int, Mapping[SystemStreamPartition, int]] = field(default_factory=dict)
-    watermarks: Mapping[str, Time] = field(default_factory=dict)
     ended_inputs: tuple[SystemStreamPartition, ...] = ()
     reset_operators: tuple[str, ...] = ()
-    drains: tuple[str, ...] = ()
-    intermediate: Mapping[SystemStream, Intermediate] = field(default_factory=dict)
-    intermediate_layout: Mapping[SystemStream, str] = field(default_factory=dict)
-    outbox: tuple[OutboxObject, ...] = ()
-    unpublished: tuple[Unpublished, ...] = ()
-    keepers: tuple[str, ...] = ()
-    publisher: str = ""
     lost: Mapping[SystemStreamPartition, int] = field(default_factory=dict)
     identities: Mapping[SystemStream, str] = field(default_factory=dict)
-    offered: OfferedBatch | None = None
     moved: tuple[SystemStreamPartition, ...] = ()
     quiet_until: Mapping[int, Mapping[SystemStreamPartition, int]] = field(default_factory=dict)
+    sections: Sections = field(default_factory=Sections)
+
+    def section(self, section: Section[T]) -> T:
+        """The value of a section; its default if the record has none.
+
+        Raises:
+            CorruptError: what is written there is damaged.
+        """
+        with decoding(f"section `{section.name}` of checkpoint {self.id} is damaged"):
+            return self.sections.get(section)
+
+    def having(self, section: Section[T], value: T) -> CheckpointRecord:
+        """The same record with another value of a section."""
+        return replace(self, sections=self.sections.having({section: value}))
 
     @property
     def closing(self) -> Closing | None:
@@ -145,7 +128,10 @@ _ID = text(CheckpointId.parse)
 _STREAM = text(SystemStream.parse)
 _SSP = text(SystemStreamPartition.parse)
 _TASK = _SLOT = Form(Count)
-_OBJECT = dataclass_form(OutboxObject, parts=mapping(_SSP, Form(Part)))
+_WRITTEN = mapping(Form(str), dataclass_form(WrittenSection))
+_SECTIONS = Form(
+    _WRITTEN.plain, lambda sections: _WRITTEN.write(sections.written), lambda found: Sections(_WRITTEN.read(found))
+)
 _FORMS: Mapping[str, Form] = {
     "claim": dataclass_form(Claim),
     "checkpoint": dataclass_form(
@@ -154,16 +140,12 @@ _FORMS: Mapping[str, Form] = {
         parent=optional(_ID),
         next_offsets=mapping(_TASK, mapping(_SSP, Form(Count))),
         retained=optional(mapping(_SLOT, _ID)),
-        event_times=mapping(_TASK, mapping(_SSP, Form(Time))),
         ended_inputs=each(_SSP),
-        intermediate=mapping(_STREAM, Form(Intermediate)),
-        intermediate_layout=mapping(_STREAM, Form(str)),
-        outbox=each(_OBJECT),
-        unpublished=each(dataclass_form(Unpublished, objects=each(_OBJECT))),
         lost=mapping(_SSP, Form(Count)),
         identities=mapping(_STREAM, Form(str)),
         moved=each(_SSP),
         quiet_until=mapping(_TASK, mapping(_SSP, Form(Count))),
+        sections=_SECTIONS,
     ),
 }
 
@@ -183,20 +165,24 @@ def decode_record(data: bytes, key: str) -> Record:
         IncompatibleError: another version of Penstock wrote it, in another format.
     """
     document = _parse(data, key)
-    form = _FORMS.get(document["kind"])
-    if document["format"] != FORMAT or form is None:
-        old = document["format"] < FORMAT
+    written, form = document["format"], _FORMS.get(document["kind"])
+    if not OLDEST <= written <= FORMAT or form is None:
         instead = "set a new `job.id` to begin without state: it was written before the first release"
-        advice = f"Run the version that wrote it, or {instead if old else 'a newer one'}"
+        advice = f"Run the version that wrote it, or {instead if written < OLDEST else 'a newer one'}"
         raise IncompatibleError(
-            f"record `{key}` is a `{document['kind']}` of format {document['format']}; this Penstock reads "
-            f"{' and '.join(_FORMS)} of format {FORMAT}. {advice}"
+            f"record `{key}` is a `{document['kind']}` of format {written}; this Penstock reads "
+            f"{' and '.join(_FORMS)} of formats {OLDEST} to {FORMAT}. {advice}"
         )
-    with decoding(f"record `{key}` has a checksum that fits but a body that does not"):
-        record: Record = form.decode(document["body"])
-        if isinstance(record, CheckpointRecord) and (bare := record.intermediate.keys() - record.intermediate_layout):
-            raise ValueError(f"it has no layout of the intermediate stream `{min(bare)}`")
-        return record
+    fits = f"record `{key}` has a checksum that fits but"
+    with decoding(f"{fits} a body that does not"):
+        body = document["body"]
+        is_older = written < FORMAT and form is _FORMS["checkpoint"] and isinstance(body, dict)
+        record: Record = form.decode(from_format_9(body) if is_older else body)
+    if isinstance(record, CheckpointRecord):
+        for section in record.sections.declared():
+            with decoding(f"{fits} a section `{section.name}` that does not"):
+                record.sections.get(section)
+    return record
 
 
 def _parse(data: bytes, key: str) -> dict[str, Any]:

@@ -9,8 +9,8 @@ import typer
 from penstock.admin.job.audit import AuditRecord, UnreadableAuditRecord
 from penstock.admin.job.audit import audit as audit_log
 from penstock.admin.job.delete import JobContent, delete_job, job_content
-from penstock.admin.job.lease import refuse_running
 from penstock.admin.job.ownership import adopt as adopt_job
+from penstock.admin.job.running import refuse_running
 from penstock.admin.job.sign import SigningFacts
 from penstock.admin.job.sign import sign as sign_job
 from penstock.cli.shared.errors import say

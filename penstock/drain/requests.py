@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from penstock.api.drain import NEXT_RUN, DrainMode, DrainNotification
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
+from penstock.checkpoint.sections import Section
 from penstock.documents import decoding
 from penstock.drain.notification import NAMESPACE, decode_notification, encode_notification
 from penstock.errors import CorruptError, NotFoundError
@@ -22,6 +23,17 @@ _CANCEL = "drain-cancel"
 """Namespace: uuid of a notification → who cancelled it."""
 _OBEYED = "drain-obeyed"
 """Namespace: uuid of a notification for the next run → id of the run that obeys it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainSection:
+    """The drain that ended a run, at its last checkpoint."""
+
+    answered: tuple[str, ...] = ()
+    """The uuids of the requests that the end of the run has answered."""
+
+
+DRAIN = Section("drain", DrainSection)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +130,7 @@ class DrainRequests:
         view = CheckpointLog(self._objects, self._paths).read("report")
         if view.owner is None:
             return ()
-        answered = {name for record in view.checkpoints for name in record.drains}
+        answered = {name for record in view.checkpoints for name in record.section(DRAIN).answered}
         obeyed = (view.owner.run_id, NEXT_RUN)
         over = tuple(each for each in found.notifications if each.run_id not in obeyed or str(each.uuid) in answered)
         if over:

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from penstock.wing import Wing
 
-DRAIN = Wing("drain", driver="penstock.drain.driver.drain:Drain")
+DRAIN_WING = Wing("drain", driver="penstock.drain.driver.drain:Drain")

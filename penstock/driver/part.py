@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
 
 import msgspec
 
 from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.sections import SectionValues
 from penstock.driver.context import RunContext
 from penstock.driver.feed.boundary import Boundary, Draining
 from penstock.job.board import Shown
@@ -69,8 +69,8 @@ class DriverPart:
     def counted(self, reports: Sequence[Report], boundary: Boundary, committed: int) -> None:
         """A batch has ended at this boundary, with these reports. `committed`: the batch of the last checkpoint."""
 
-    def last_commit(self, boundary: Boundary) -> Mapping[str, Any]:
-        """The last commit of the run begins. Returns what its record says beside `section`."""
+    def last_commit(self, boundary: Boundary) -> SectionValues:
+        """The last commit of the run begins. Returns the sections of its record alone."""
         return {}
 
     def ended(self) -> None:
@@ -97,8 +97,8 @@ class DriverPart:
 
     # Commits.
 
-    def section(self, boundary: Boundary, uploaded: Sequence[msgspec.Raw]) -> Mapping[str, Any]:
-        """What the record of a commit says of the wing. Called on the commit thread, before the record is written.
+    def sections(self, boundary: Boundary, uploaded: Sequence[msgspec.Raw]) -> SectionValues:
+        """The section of the wing in the record of a commit. Called on the commit thread, before the record is written.
 
         Args:
             boundary: the commit is of everything up to it.

@@ -9,7 +9,7 @@ from dataclasses import replace
 from penstock.checkpoint.log import CheckpointLog
 from penstock.job.identity import writer_name
 from penstock.job.paths import JobPaths
-from penstock.outbox.unpublished import OwedOutput, Unpublished, outbox_name
+from penstock.outbox.unpublished import OwedOutput, Unpublished, outbox_name, owed_of
 from penstock.system.contract.names import QUERY_SYSTEM
 
 
@@ -67,13 +67,13 @@ class Debts:
         """Ascending by slot."""
         with self._lock:
             through = min(self._published, self._taken)
-        return own_debt(self._log.known().owed, self._uid, self._paths).after(through)
+        return own_debt(owed_of(self._log.known()), self._uid, self._paths).after(through)
 
     def newest(self) -> int:
         """The number of the newest record of which anything can have been published: the last one that leaves
         anything, or one that is damaged or missing now."""
         view = self._log.known()
-        left = own_debt(view.owed, self._uid, self._paths).unpublished
+        left = own_debt(owed_of(view), self._uid, self._paths).unpublished
         return max(left[-1].slot if left else -1, *view.damaged, *view.faults, -1)
 
     def published(self, slot: int) -> None:

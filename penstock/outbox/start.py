@@ -13,7 +13,7 @@ from penstock.checkpoint.log_view import LogView
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.outbox.debts import own_debt
-from penstock.outbox.unpublished import OwedOutput
+from penstock.outbox.unpublished import OwedOutput, owed_of
 from penstock.start.part import DecidedStart, StartPart
 from penstock.start.plan import StartPlan
 from penstock.start.streams.identities import Identities, recreated
@@ -32,18 +32,18 @@ logger = logging.getLogger(__name__)
 class OutboxStart(StartPart):
     """The part of exactly-once output in a start."""
 
-    name = "outbox"
-
     def settle(self, start: DecidedStart) -> DecidedStart:
         """Refuse a start that could not publish what earlier records leave, or would publish it twice or into an output
         that it makes again. The job keeps the name that it has published under."""
-        view, owed = start.facts.view, own_debt(start.facts.view.owed, start.uid, start.paths)
+        view = start.facts.view
+        left = owed_of(view)
+        owed = own_debt(left, start.uid, start.paths)
         streams, publisher = with_owed(start, owed.streams), owed.publisher or start.publisher
-        warn_of_copy(view.owed, owed)
+        warn_of_copy(left, owed)
         check_keepers(owed, publisher, streams)
         check_streams(owed, streams)  # before outputs are created
         check_age(view, publisher, streams, start.read_log)
-        is_copy = view.owed.publisher != owed.publisher
+        is_copy = left.publisher != owed.publisher
         recorded = {} if view.latest is None or is_copy else view.latest.identities
         check_outputs(recorded, start.tasks, streams)
         warn_of_new_outputs(owed, recorded, streams)
@@ -52,7 +52,7 @@ class OutboxStart(StartPart):
 
     def before_fences(self, plan: JobPlan, streams: JobStreams, view: LogView) -> None:
         """Raise IncompatibleError if a system has lost how far the job has published."""
-        check_keepers(own_debt(view.owed, plan.uid, plan.paths), plan.publisher, streams)
+        check_keepers(own_debt(owed_of(view), plan.uid, plan.paths), plan.publisher, streams)
 
 
 def with_owed(start: DecidedStart, owed: Iterable[SystemStream]) -> JobStreams:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
 import msgspec
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.checkpoint.log_view import LogView
+from penstock.checkpoint.sections import Section
 from penstock.documents import Count, Positive
+from penstock.forms import Form, dataclass_form, each, mapping, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,54 @@ class OwedOutput:
     @property
     def names(self) -> frozenset[str]:
         return frozenset(outbox_name(each.key) for own in self.unpublished for each in own.objects)
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxSection:
+    """The exactly-once output that a record names."""
+
+    objects: tuple[OutboxObject, ...] = ()
+    """The objects with the output up to the checkpoint that no earlier record names. They are published under the
+    number of the record in the log."""
+    unpublished: tuple[Unpublished, ...] = ()
+    """The objects of earlier records that the writer had not seen published, ascending by slot."""
+    keepers: tuple[str, ...] = ()
+    """The systems that were ever published to: each keeps its progress, under the name `publisher`."""
+    publisher: str = ""
+
+
+_OBJECT = dataclass_form(OutboxObject, parts=mapping(text(SystemStreamPartition.parse), Form(Part)))
+OUTBOX = Section(
+    "outbox",
+    OutboxSection,
+    dataclass_form(
+        OutboxSection, objects=each(_OBJECT), unpublished=each(dataclass_form(Unpublished, objects=each(_OBJECT)))
+    ),
+    needed=True,
+)
+
+
+def outbox_section(owed: OwedOutput, objects: Sequence[OutboxObject], publisher: str) -> OutboxSection:
+    """The section of a new record.
+
+    Args:
+        owed: what earlier records leave to be published.
+        objects: the objects that the record is the first to name.
+        publisher: the name that the job publishes under.
+    """
+    keepers = {*owed.keepers, *(ssp.system for own in objects for ssp in own.parts)}
+    return OutboxSection(tuple(objects), owed.unpublished, tuple(sorted(keepers)), publisher if keepers else "")
+
+
+def owed_of(view: LogView) -> OwedOutput:
+    """The output that the last checkpoint leaves to be published, whatever a start restores: first the output that its
+    writer had not seen published, then its own."""
+    latest = view.latest
+    if latest is None:
+        return OwedOutput()
+    found = latest.section(OUTBOX)
+    own = (Unpublished(view.slot_of(latest), found.objects),) if found.objects else ()
+    return OwedOutput((*found.unpublished, *own), found.keepers, found.publisher)
 
 
 def outbox_name(key: str) -> str:

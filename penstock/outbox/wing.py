@@ -39,9 +39,10 @@ class PublishProgress:
 
 
 PUBLISH = Call("publish", Publish, PublishProgress, lambda config, spent_s: None)
-OUTBOX = Wing(
+OUTBOX_WING = Wing(
     "outbox",
     calls=(PUBLISH,),
+    start="penstock.outbox.start:OutboxStart",
     driver="penstock.outbox.driver.part:OutboxDriver",
     container="penstock.outbox.container.part:OutboxContainer",
 )

@@ -7,8 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.batch.offered_batch import QUERY
 from penstock.batch.positions import Ends
+from penstock.batch.watermarks import TIME
 from penstock.checkpoint.edit import Content
+from penstock.checkpoint.intermediate import STREAMS
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.store_layout import StoreLayout
 from penstock.checkpoint.versions.value import Markers
@@ -59,7 +62,8 @@ class RepartitionPlan:
     @property
     def base(self) -> CheckpointRecord:
         """The checkpoint that is moved, with the fields of the new one that depend on tasks."""
-        return replace(self.record, task_count=self.tasks, event_times=self.event_times)
+        time = replace(self.record.section(TIME), event_times=self.event_times)
+        return replace(self.record, task_count=self.tasks).having(TIME, time)
 
     def content(self, markers: Mapping[int, Markers]) -> Content:
         return Content(self.next_offsets, markers, self.record.identities, frozenset(self.record.moved))
@@ -89,7 +93,7 @@ def plan_move(
         ConfigError: a rule does not fit.
         IncompatibleError: something of the checkpoint cannot be moved: what to do first.
     """
-    if record.offered is not None:
+    if record.section(QUERY).offered is not None:
         raise IncompatibleError(
             "the job runs inside a streaming query of PySpark, whose checkpoint has the number of its partitions as "
             "well: its state cannot be moved"
@@ -100,7 +104,7 @@ def plan_move(
     offsets = {task: _positions(record, task, ssps, ends) for task, ssps in grouping.tasks.items()}
     times, quiet = (
         {task: kept for task, ssps in grouping.tasks.items() if (kept := _of_task(before, ssps))}
-        for before in (record.event_times, record.quiet_until)
+        for before in (record.section(TIME).event_times, record.quiet_until)
     )
     ttl = {spec.name: spec.ttl.ms for spec in graph.written_stores if spec.ttl is not None}
     expiring = [store for store, text in record.stores.items() if StoreLayout.parse(text).expires]
@@ -144,7 +148,7 @@ def placement_text(place: Placement) -> str:
 
 
 def _refuse_unread(record: CheckpointRecord) -> None:
-    if unread := [f"`{stream}`" for stream, own in record.intermediate.items() if own.left()]:
+    if unread := [f"`{stream}`" for stream, own in record.section(STREAMS).streams.items() if own.left()]:
         raise IncompatibleError(
             f"the durable stream {listed(unread)} has messages that the job has not read. Let it read them: start it "
             'once with `until="latest"` (`penstock run ... --until latest`)'

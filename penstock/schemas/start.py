@@ -11,8 +11,6 @@ from penstock.start.part import StartPart
 class SchemasStart(StartPart):
     """The part of schema registries in a start."""
 
-    name = "schemas"
-
     def connect(self, graph: ApplicationGraph, config: JobConfig) -> ApplicationGraph:
         """With serdes that know the registry, and have their schemas from it."""
         return with_registered(with_registry(graph, config))

@@ -11,7 +11,7 @@ from penstock.driver.part import DriverPart
 from penstock.errors import ContainerLostError, FailedMessage
 from penstock.graph.stores import SideInputs
 from penstock.side.shown import BootstrapProgress
-from penstock.side.wing import BOOTSTRAP, SIDE, Bootstrap, BootstrapState, SideState
+from penstock.side.wing import BOOTSTRAP, SIDE_WING, Bootstrap, BootstrapState, SideState
 from penstock.wire.protocol import Beat, load
 
 logger = logging.getLogger(__name__)
@@ -41,11 +41,11 @@ class SideDriver(DriverPart):
             return
         run = self.run
         watch = _Watch(run)
-        with run.board.during("bootstrapping", SIDE.name):
+        with run.board.during("bootstrapping", SIDE_WING.name):
             try:
                 answers = run.fleet.ask(BOOTSTRAP, epoch, Bootstrap(), on_answer=watch.answered)
             finally:
-                run.board.tell(SIDE.name, None)
+                run.board.tell(SIDE_WING.name, None)
         for answer in answers:
             if answer.failure is not None:
                 raise answer.failure.error(run.job.streams.named)
@@ -58,7 +58,7 @@ class SideDriver(DriverPart):
 
 def states_of(beats: Sequence[Beat], epoch: int) -> list[SideState]:
     """The states in the beats that came from an epoch."""
-    own = [beat.wings[SIDE.name] for beat in beats if beat.epoch == epoch and SIDE.name in beat.wings]
+    own = [beat.wings[SIDE_WING.name] for beat in beats if beat.epoch == epoch and SIDE_WING.name in beat.wings]
     return [load(SideState, each) for each in own]
 
 
@@ -81,7 +81,7 @@ class _Watch:
             self._answers[container] = answer
             now = run.clock.monotonic()
             progress = bootstrap_progress(self._answers, now - self._began)
-            run.board.tell(SIDE.name, progress)
+            run.board.tell(SIDE_WING.name, progress)
             if now - self._logged >= _LOG_SECONDS:
                 self._logged = now
                 logger.info("catching up side inputs: %s", progress)

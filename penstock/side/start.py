@@ -38,8 +38,6 @@ _OF_INPUTS = (
 class SideStart(StartPart):
     """The part of side inputs, and of pushed tables where they are stores that the job only reads, in a start."""
 
-    name = "side"
-
     def complete(self, graph: ApplicationGraph, config: JobConfig) -> ApplicationGraph:
         """With the side inputs that the configuration names."""
         return with_side_inputs(graph, config)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from penstock.side.fill.failure import SideFailure
+from penstock.side.failure import SideFailure
 from penstock.wing import Wing
 from penstock.wire.calls import MINUTE, Call
 from penstock.wire.protocol import Request
@@ -42,9 +42,10 @@ BOOTSTRAP = Call(
     BootstrapState,
     lambda config, _: config.side_inputs.bootstrap_timeout_ms / 1000 + MINUTE,
 )
-SIDE = Wing(
+SIDE_WING = Wing(
     "side",
     calls=(BOOTSTRAP,),
+    start="penstock.side.start:SideStart",
     driver="penstock.side.driver:SideDriver",
     container="penstock.side.container.inputs:SideInputService",
 )

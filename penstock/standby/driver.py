@@ -9,7 +9,7 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.driver.part import DriverPart
 from penstock.job.board import Shown
 from penstock.standby.shown import RunStandbys, StandbyFacts, standby_board
-from penstock.standby.wing import FOLLOW, STANDBY, Follow, StandbyState
+from penstock.standby.wing import FOLLOW, STANDBY_WING, Follow, StandbyState
 from penstock.wire.protocol import Markers
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class StandbyDriver(DriverPart):
             )
 
     def _document(self) -> RunStandbys:
-        states = self.run.fleet.states(STANDBY.name, list[StandbyState])
+        states = self.run.fleet.states(STANDBY_WING.name, list[StandbyState])
         return RunStandbys(self.run.job.claim.run_id, standby_facts(states))
 
 

@@ -51,7 +51,7 @@ class StandbyState:
 
 
 FOLLOW = Call("follow", Follow, NoneType, lambda config, spent_s: FOLLOW_SECONDS)
-STANDBY = Wing(
+STANDBY_WING = Wing(
     "standby",
     calls=(FOLLOW,),
     driver="penstock.standby.driver:StandbyDriver",

@@ -1,18 +1,18 @@
 """The part of a wing in the start of a job.
 
 A start completes the application, decides where the run begins, makes its streams, and claims the log. It goes over the
-parts of all wings wherever one of them may take part, and knows none of them. They act in the order of their table,
-`penstock.plugins.STARTS`.
+parts of all wings wherever one of them may take part, and knows none of them. They act in the order of `wings()`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from penstock.job.paths import JobPaths
-from penstock.plugins import STARTS, load
+from penstock.plugins import load
+from penstock.wing import Wing, wings
 
 if TYPE_CHECKING:  # commands complete applications without Arrow
     from collections.abc import Callable
@@ -60,8 +60,8 @@ class StartPart:
     What it raises refuses the start. A check of a start (`penstock check`) calls all methods before `settle` as well.
     """
 
-    name: ClassVar[str] = ""
-    """The name of the wing."""
+    wing: str = ""
+    """The name of the wing, which is set once the part is made."""
 
     def complete(self, graph: ApplicationGraph, config: JobConfig) -> ApplicationGraph:
         """The application, completed by the configuration. Asks nobody: no system is open yet.
@@ -137,7 +137,13 @@ class StartPart:
 
 def start_parts() -> tuple[StartPart, ...]:
     """The parts of all wings, in their order."""
-    return tuple(load(place)() for place in STARTS.values())
+    return tuple(_part(wing) for wing in wings() if wing.start)
+
+
+def _part(wing: Wing) -> StartPart:
+    part: StartPart = load(wing.start)()
+    part.wing = wing.name
+    return part
 
 
 def connect(graph: ApplicationGraph, config: JobConfig) -> ApplicationGraph:

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.batch.offered_batch import QUERY, OfferedBatch
 from penstock.batch.positions import Positions
+from penstock.checkpoint.choice import refuse_unknown
 from penstock.checkpoint.intermediate import Intermediate
 from penstock.checkpoint.origin import Origin
-from penstock.checkpoint.record import CheckpointRecord, OfferedBatch
+from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.store_layout import StoreLayout
 from penstock.errors import IncompatibleError
 from penstock.graph.specs import ApplicationGraph
@@ -24,6 +26,7 @@ from penstock.start.startpoints.request import StartpointRequest, how_to_delete
 from penstock.start.streams.identities import refuse_recreated
 from penstock.start.streams.intermediate import declared_streams, kept_streams
 from penstock.start.times import StartTimes, start_times
+from penstock.wing import known_sections
 from penstock.wording import argument, listed
 
 
@@ -80,7 +83,7 @@ def plan_start(facts: StartFacts, resolve: Resolve) -> StartPlan:
     Raises:
         IncompatibleError: a startpoint cannot be applied, the application or the inputs do not fit the checkpoint, an
             input was deleted and created again, or newer checkpoints than the one that may be read would be passed
-            over.
+            over; or the checkpoint has a section that is needed and not known here.
         NotFoundError: the named checkpoint or an operator to be reset does not exist.
     """
     decision = decide_beginning(facts, resolve)
@@ -105,6 +108,8 @@ def _chosen_by(facts: StartFacts, decision: StartDecision) -> str | None:
 
 
 def _plan_from(facts: StartFacts, decision: StartDecision) -> StartPlan:
+    if decision.restore_from is not None:
+        refuse_unknown(decision.restore_from, known_sections())
     refuse_quiet(facts, decision)
     positions = start_positions(decision, facts.inputs, facts.config)
     refuse_recreated(facts.inputs, facts.config, decision)
@@ -226,7 +231,7 @@ def decide_streams(
 def last_offered(facts: StartFacts, decision: StartDecision) -> OfferedBatch | None:
     """The query's last batch, by the checkpoint."""
     record, view = decision.restore_from, facts.view
-    offered = None if record is None else record.offered
+    offered = None if record is None else record.section(QUERY).offered
     if offered is not None and (record != view.latest or view.faults):
         return replace(offered, has_output=False)
     return offered

@@ -114,7 +114,7 @@ def plan_job(
 ) -> JobPlan:
     """Everything that the run needs, as values."""
     config, inputs, graph = start.facts.config, start.facts.inputs, start.topology.graph
-    values = {part.name: part.for_containers(graph) for part in parts}
+    values = {part.wing: part.for_containers(graph) for part in parts}
     return JobPlan(
         config=config,
         paths=start.paths,

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from penstock.api.time.watermarks import NO_WATERMARK
+from penstock.batch.watermarks import TIME
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import NotFoundError
 from penstock.graph.specs import ApplicationGraph, OperatorSpec
@@ -53,7 +54,7 @@ def plan_reset(facts: StartFacts, record: CheckpointRecord | None) -> Reset:
     """
     graph = facts.graph
     clearable = resettable(graph, record)
-    known = clearable.union((op.id for op in graph.operators), record.watermarks if record else ())
+    known = clearable.union((op.id for op in graph.operators), record.section(TIME).watermarks if record else ())
     for operator in facts.reset_operators:
         if operator not in known:
             which = "the application" if record is None else f"the application or in checkpoint {record.id}"

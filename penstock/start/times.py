@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.time.watermarks import END_OF_TIME
 from penstock.batch.positions import Ends, Positions, TaskSsp, to_positions
+from penstock.batch.watermarks import TIME
 from penstock.checkpoint.record import CheckpointRecord
 
 
@@ -50,7 +51,8 @@ def start_times(
     grown = tuple(ssp for ssp in record.ended_inputs if ssp in unread)
     if clears_state or record.is_closed:
         return StartTimes(grown=grown)
-    known = to_positions(record.event_times)
+    recorded = record.section(TIME)
+    known = to_positions(recorded.event_times)
     event_times = {at: known[at] for at in positions if at in known and at.ssp not in grown}
     before = to_positions(record.next_offsets)
     if parent is not None and parent.batch == record.batch:
@@ -58,7 +60,7 @@ def start_times(
     now = {old: op for op, old in (state_ids or {}).items()}
     return StartTimes(
         event_times,
-        {now.get(op, op): each for op, each in record.watermarks.items() if not (grown and each == END_OF_TIME)},
+        {now.get(op, op): each for op, each in recorded.watermarks.items() if not (grown and each == END_OF_TIME)},
         frozenset(record.ended_inputs) - unread,
         tuple(at for at in sorted(event_times) if positions[at] < before.get(at, 0)),
         grown,

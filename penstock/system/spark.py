@@ -16,8 +16,7 @@ from penstock.errors import ConfigError
 from penstock.system.contract.admin import SystemAdmin
 from penstock.system.contract.definition import System
 from penstock.system.contract.messages import PartitionOffsets, RawRecord
-from penstock.system.contract.names import QUERY_SYSTEM as QUERY_SYSTEM
-from penstock.system.contract.names import check_options
+from penstock.system.contract.names import QUERY_SYSTEM, check_options
 from penstock.system.contract.reader import SystemReader
 from penstock.system.contract.writer import Progress, SystemWriter, WriterIdentity, WriterTransaction
 

@@ -64,10 +64,13 @@ class TableStatus:
 
 LOAD_TABLE = Call("load-table", LoadTable, NoneType)
 TABLES = Call("tables", NoArguments, list[TableProgress])
-PUSHED_TABLES = Wing(
+TABLES_WING = Wing(
     "tables",
     calls=(LOAD_TABLE, TABLES),
     driver="penstock.tables.driver.run:Tables",
     container="penstock.tables.container.loaded:PushedTables",
-    on_host={"spark": "penstock.tables.spark:tables_on_spark"},
+    on_host={
+        "spark": "penstock.tables.spark:tables_on_spark",
+        "process": "penstock.testing.runner.pushed_tables:tables_in_process",
+    },
 )

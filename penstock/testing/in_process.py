@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from penstock.batch.batch import Batch, Due
 from penstock.batch.ranges import BatchRanges
@@ -35,6 +35,7 @@ from penstock.job.lease import Lease, LeaseHolder, LeaseKeeper, LeaseState
 from penstock.job.paths import JobPaths
 from penstock.metrics.snapshot import Snapshot
 from penstock.objects.store import ObjectStore
+from penstock.plugins import load
 from penstock.runtime.context import OperatorFailedError
 from penstock.runtime.messages.packet import REPORT_STAGE, Packet
 from penstock.runtime.reports import Report
@@ -53,8 +54,7 @@ from penstock.start.streams.patterns import with_matches
 from penstock.state.engines.engine import EngineFailedError
 from penstock.state.stores.task_store import StoreLayer
 from penstock.system.base import System
-from penstock.tables.versions.manifest import PublishedTables
-from penstock.testing.runner.pushed_tables import TablesInProcess
+from penstock.wing import wings
 from penstock.wire.assignment import Assignment, ContainerPlace, assign, moved_to
 from penstock.wire.calls import START_RUN, Call
 from penstock.wire.package import JobPackage
@@ -379,7 +379,7 @@ class InProcessDriver:
         layers: tuple[type[StoreLayer], ...] = (),
         task_config: Mapping[str, str] | None = None,
         feed: Feed | None = None,
-        published: PublishedTables | None = None,
+        tools: Mapping[str, Any] | None = None,
         until_latest: bool = False,
         close: bool = True,
         from_checkpoint: str | None = None,
@@ -397,7 +397,7 @@ class InProcessDriver:
             layers: layers around every store, from the inside to the outside.
             task_config: what tasks find in `context.config`; by default the configuration.
             feed: chooses the batches; by default new messages are read as the configuration says.
-            published: the versions of pushed tables; by default `tables`, which a test publishes.
+            tools: what wings get of their host, by wing (`Wing.on_host`); by default what they have for this process.
             until_latest: end the run once everything that the inputs hold now is read.
             close: True if a run that reaches its end closes the stream, if that matters to the application.
             from_checkpoint: the id of the checkpoint to start from instead of the last one.
@@ -426,10 +426,10 @@ class InProcessDriver:
         self.fleet = InProcessFleet(job.settings.tasks, containers, standbys=config.job.standbys, clock=clock)
         self.runner = InProcessRunner(self.job, self.fleet)
         keeper = _keeper(objects, self.job.paths, run_id)
-        self.tables = TablesInProcess(objects, self.job.paths, job.topology.graph, job.settings.tasks)
-        """Publishes versions of its pushed tables."""
-        tools = {"tables": lambda job, needed: published or self.tables}
-        run = RunContext(self.job, keeper, self.fleet, self.runner, self.stop, self.board, check_next, tools)
+        own = {wing.name: load(wing.on_host["process"]) for wing in wings() if "process" in wing.on_host}
+        run = RunContext(
+            self.job, keeper, self.fleet, self.runner, self.stop, self.board, check_next, {**own, **(tools or {})}
+        )
         self.loop = RunLoop(RunParts(run, feed))
         self._is_closed = False
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from penstock.drain.requests import DRAIN
 from tests.support.apps.drained_app import DAY_MS, HOUR_MS, Message, group_of
 from tests.support.faults.plan import Fault
 from tests.support.jobs.drained_job import PATHS, DrainHome
@@ -64,7 +65,7 @@ def test_one_operator_is_drained_and_changed_though_a_process_is_killed(tmp_path
     if victim == "driver" and step != "drain.record":
         with home.driver(app="alone", until=None) as again:
             again.succeeded()
-    assert home.checkpoints[-1].drains
+    assert home.checkpoints[-1].section(DRAIN).answered
     assert home.read() == first
     assert not list(home.messages("timers"))
     assert home.kept("first") == counts(messages(home, before=True))

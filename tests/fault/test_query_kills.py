@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from penstock.checkpoint.log import CheckpointLog
-from penstock.drain.requests import DrainRequests
+from penstock.drain.requests import DRAIN, DrainRequests
 from penstock.drain.utils import write_drain_notification
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
@@ -164,7 +164,9 @@ def test_the_driver_is_killed_in_a_drain(tmp_path: Path) -> None:
         home.faults.plan()
         assert home.run() == 0
         drained = [
-            record for record in CheckpointLog(objects, paths).read().checkpoints if str(asked.uuid) in record.drains
+            record
+            for record in CheckpointLog(objects, paths).read().checkpoints
+            if str(asked.uuid) in record.section(DRAIN).answered
         ]
         assert len(drained) == 1, point
         assert (drained[0] == CheckpointLog(objects, paths).read().latest) is drains_again, point

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
 
 import orjson
 import pytest
@@ -27,20 +27,26 @@ from msgspec import Struct
 from penstock.admin.coordinator_stream import parse_coordinator_key
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.startpoint import Startpoint
+from penstock.batch.offered_batch import QUERY, QuerySection
+from penstock.batch.watermarks import TIME, TimeSection
 from penstock.checkpoint.edit import OffsetKey
 from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.intermediate import STREAMS, StreamsSection
 from penstock.checkpoint.record import CheckpointRecord, Claim, decode_record
 from penstock.checkpoint.samza.log_key import CheckpointLogKey
 from penstock.checkpoint.samza.topic import TopicMessage, read_topic_message
+from penstock.checkpoint.sections import Section
 from penstock.checkpoint.versions.changelog_marker import ChangelogStreamMarker
 from penstock.checkpoint.versions.v1 import CheckpointV1
 from penstock.checkpoint.versions.v2 import CheckpointV2
 from penstock.cli.checkpoint import parse_offsets
 from penstock.container.process import launch
+from penstock.drain.requests import DRAIN, DrainSection
 from penstock.errors import CorruptError, PenstockError
 from penstock.host.machine import ExecutorProcess
 from penstock.job.identity import JobIdentity
 from penstock.job.lease import LeaseHolder, LeaseState
+from penstock.outbox.unpublished import OUTBOX, OutboxSection
 from penstock.spark.state_import.files.changelog import ChangelogHead, read_head
 from penstock.spark.state_import.files.checkpoint import OperatorFacts
 from penstock.spark.state_import.files.checkpoint import _operator as spark_operator
@@ -147,6 +153,16 @@ def read_register(data: bytes) -> tuple[ContainerAddress, ...]:
         return tuple(Register(Path(file.name)).read())
 
 
+WholeRecord: TypeAlias = tuple[CheckpointRecord, DrainSection, OutboxSection, QuerySection, StreamsSection, TimeSection]
+
+
+def whole_record(data: bytes) -> tuple[object, ...]:
+    record = decode_record(data, "k")
+    assert isinstance(record, CheckpointRecord)
+    own: tuple[Section[Any], ...] = (DRAIN, OUTBOX, QUERY, STREAMS, TIME)
+    return (record, *(record.section(each) for each in own))
+
+
 FORMATS: dict[str, Format] = {
     "delta": Format(delta_head(), lambda d: decode_delta(d, "k")[0], DeltaHeader, delta_file),
     "snapshot": Format(snapshot_index(), lambda d: Snapshot.decode(d, "k"), Snapshot, snapshot_file),
@@ -171,13 +187,11 @@ FORMATS: dict[str, Format] = {
     "V2": Format(orjson.loads(golden("checkpoint-v2.json")), CheckpointV2.decode, CheckpointV2),
     "checkpoint key": Format(orjson.loads(golden("checkpoint-key-v2.json")), CheckpointLogKey.decode, CheckpointLogKey),
     "claim": Format(
-        orjson.loads(golden("log-claim-format9.json")), lambda d: decode_record(d, "k"), Claim, with_checksum
+        orjson.loads(golden("log-claim-format10.json")), lambda d: decode_record(d, "k"), Claim, with_checksum
     ),
-    "checkpoint": Format(
-        orjson.loads(golden("log-record-format9.json")),
-        lambda d: decode_record(d, "k"),
-        CheckpointRecord,
-        with_checksum,
+    "checkpoint": Format(orjson.loads(golden("log-record-format10.json")), whole_record, WholeRecord, with_checksum),
+    "checkpoint of format 9": Format(
+        orjson.loads(golden("log-record-format9.json")), whole_record, WholeRecord, with_checksum
     ),
     "lease": Format(orjson.loads(LEASE.encode()), lambda d: LeaseState.decode(d, "k"), LeaseState),
     "startpoint": Format(orjson.loads(golden("startpoint-timestamp.json")), decode_startpoint, Startpoint),
@@ -299,8 +313,8 @@ _EXACT: dict[Any, type] = {None: NoneType, NoneType: NoneType, int: int}
 def conforms(value: object, hint: Any) -> bool:
     """True if a value is what its declaration says, all the way down."""
     origin, arguments = get_origin(hint), get_args(hint)
-    if origin is Literal:
-        return value in arguments
+    if hint is Any or origin is Literal:
+        return hint is Any or value in arguments
     if origin in {Union, UnionType}:
         return any(conforms(value, each) for each in arguments)
     if origin is tuple:
@@ -320,7 +334,7 @@ def conforms(value: object, hint: Any) -> bool:
     if not isinstance(value, hint):
         return False
     own = hints_of(cast("Hashable", type(value))) if is_dataclass(value) or isinstance(value, Struct) else {}
-    return all(conforms(getattr(value, name), own[name]) for name in own) if own else True
+    return all(conforms(getattr(value, name), own[name]) for name in own if not name.startswith("_"))
 
 
 def check(form: Format, document: Any) -> None:

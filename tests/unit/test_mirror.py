@@ -7,8 +7,8 @@ from tests.support.tools.places import ROOT
 OTHERS = {"benchmarks", "examples", "tools"}
 """Folders of tests of things beside the package."""
 WHOLE = {
-    "benchmarks", "docstrings", "doctests", "exported_names", "metrics_page", "mirror", "names_in_texts", "package",
-    "readme",
+    "benchmarks", "docstrings", "doctests", "exported_names", "kernel_alone", "metrics_page", "mirror",
+    "names_in_texts", "package", "readme",
 }  # fmt: skip
 """Tests of the package as a whole."""
 

@@ -18,7 +18,7 @@ from penstock.cli import main as cli
 from penstock.config import keys
 from penstock.container.process.handlers import answers, serve
 from penstock.driver.show.metrics_exports import MetricsExports
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, IncompatibleError
 from penstock.testing.in_process import InProcessDriver
 from penstock.wing import Wing, check_wings, wings
 from penstock.wire.protocol import Identity
@@ -83,6 +83,8 @@ def test_its_call_option_facts_and_command(world: SumsWorld, installed: Any) -> 
     batches = driver.loop.boundary.batch
     runs = {row["container"]: row["runs"] for row in status["wings"]["audit"]["tables"][0]["rows"]}
     assert set(runs.values()) == {batches}
+    found = world.checkpoints[-1].section(installed.RECORDED)
+    assert (found.commits, found.runs) == (4, batches * len(runs))
     text = invoke(world, "status", "sums", "--no-wait")
     assert re.search(r"^audited commits +4$", text, re.MULTILINE), text
     assert re.search(rf"^ container +runs *\n[ ─]+\n.+ {batches} *$", text, re.MULTILINE), text
@@ -107,6 +109,19 @@ def test_its_options_are_keys_as_others_are(world: SumsWorld) -> None:
     with pytest.raises(ConfigError, match=r"did you mean `audit\.every\.commits`"):
         world.driver(audit_evry_commits=1)
     assert "audit.every.commits" in CliRunner().invoke(cli.app, ("config", "keys", "audit")).output
+
+
+def test_a_checkpoint_that_needs_it_is_listed_and_not_restored_without_it(
+    world: SumsWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = world.driver()
+    driver.loop.start()
+    driver.close()
+    monkeypatch.undo()
+    _forget()
+    assert json.loads(invoke(world, "checkpoint", "list", "sums", "--json"))
+    with pytest.raises(IncompatibleError, match="it needs `audit`, which wrote a section of it"):
+        world.driver()
 
 
 @pytest.mark.usefixtures("installed")

@@ -7,12 +7,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from penstock.admin.checkpoint.sections import edited_sections
 from penstock.admin.checkpoint.target import stream_ends
 from penstock.admin.job.audit import audited
 from penstock.admin.job.ownership import claimed_job
 from penstock.admin.jobs import FoundJob
 from penstock.admin.side_stores import refuse_side_inputs
 from penstock.api.ssp import SystemStreamPartition
+from penstock.checkpoint.choice import refuse_unknown
 from penstock.checkpoint.edit import (
     Content,
     OffsetChange,
@@ -31,6 +33,7 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.clock import SYSTEM_CLOCK
 from penstock.errors import IncompatibleError, NotFoundError, PenstockError, RetryableError
 from penstock.retry import Retry, retry
+from penstock.wing import known_sections
 
 _APPEND = Retry(pause_s=0.2, tries=5)
 
@@ -164,8 +167,9 @@ def append_successor(change: CheckpointChange) -> CheckpointRecord:
                 f"nothing was changed: another process wrote a checkpoint of job `{found.paths.root}` after this "
                 "command read the log. Run it again and look at the new changes"
             )
-        now_ms = SYSTEM_CLOCK.now_ms()
-        record = successor(change.base, change.content, view, claim, found.config.task, now_ms, time.monotonic_ns())
+        now_ms, nanos = SYSTEM_CLOCK.now_ms(), time.monotonic_ns()
+        sections = edited_sections(change.base, change.content, view)
+        record = successor(change.base, change.content, view, claim, found.config.task, now_ms, nanos, sections)
         append_record(log, record, found.paths.root)
     return record
 
@@ -204,7 +208,7 @@ def plan_offsets(
     Raises:
         NotFoundError: the job has no checkpoint, none with this id, or does not read a partition.
         IncompatibleError: an offset is outside its partition, or an input was deleted and created again and not all of
-            its positions are given.
+            its positions are given; or the checkpoint has a section that is needed and not known here.
         CorruptError: the log is damaged where it is needed.
 
     Example:
@@ -220,6 +224,7 @@ def plan_offsets(
         raise NotFoundError(
             f"job `{job.paths.root}` has no checkpoint yet, so it has no positions to change. Start it once first"
         )
+    refuse_unknown(base, known_sections())
     wanted = {key if isinstance(key, OffsetKey) else OffsetKey(key): offset for key, offset in offsets.items()}
     refuse_side_inputs(job, base, [key.ssp.system_stream for key in wanted])
     before = content_of(base, lambda task: job.config.changelog_partitions(base.stores, task))

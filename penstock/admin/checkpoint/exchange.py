@@ -13,6 +13,7 @@ from penstock.admin.checkpoint.target import ImportTarget, find_target, stream_e
 from penstock.admin.jobs import FoundJob
 from penstock.api.ssp import SystemStream
 from penstock.checkpoint.edit import offset_changes, refuse_outside
+from penstock.checkpoint.intermediate import STREAMS
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
@@ -148,12 +149,13 @@ def _changelogs_now(target: ImportTarget, samza: SamzaCheckpoint) -> Mapping[Sys
 
 def _between(target: ImportTarget) -> Iterator[str]:
     """Samza's checkpoints have positions in intermediate streams; Penstock's export leaves them out."""
-    for stream, own in target.base.intermediate.items():
+    recorded = target.base.section(STREAMS)
+    for stream, own in recorded.streams.items():
         if own.unread:
             yield (
                 f"the file does not name the intermediate stream `{stream}`: the {counted(own.left(), 'message')} "
                 f"that were not read yet at checkpoint {target.base.id} will be read. To drop them, start with "
-                f"{argument('reset_operators', [operators_of(target.base.intermediate_layout[stream])[0]])}"
+                f"{argument('reset_operators', [operators_of(recorded.layouts[stream])[0]])}"
             )
 
 

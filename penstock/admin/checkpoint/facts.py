@@ -10,6 +10,7 @@ from penstock.admin.jobs import FoundJob
 from penstock.admin.outbox import OutboxOutput, outbox_outputs, read_marks
 from penstock.admin.side_stores import side_stores
 from penstock.api.time.watermarks import NO_WATERMARK
+from penstock.checkpoint.intermediate import STREAMS
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Detail, Ended
@@ -17,7 +18,7 @@ from penstock.checkpoint.versions.markers import markers_of
 from penstock.checkpoint.versions.table import versions_of
 from penstock.errors import NotFoundError
 from penstock.job.paths import JobPaths
-from penstock.outbox.unpublished import Unpublished
+from penstock.outbox.unpublished import OUTBOX, Unpublished
 from penstock.side.shown import SideStoreFacts
 
 
@@ -50,8 +51,9 @@ class IntermediateFacts:
 
 def intermediate_facts(record: CheckpointRecord) -> tuple[IntermediateFacts, ...]:
     found = []
-    for stream, own in sorted(record.intermediate.items()):
-        writer, key, value = (*record.intermediate_layout[stream].split(" "), "", "")[:3]
+    recorded = record.section(STREAMS)
+    for stream, own in sorted(recorded.streams.items()):
+        writer, key, value = (*recorded.layouts[stream].split(" "), "", "")[:3]
         partitions = tuple(
             IntermediatePartition(
                 partition,
@@ -203,7 +205,8 @@ def read_checkpoint(job: FoundJob, checkpoint_id: str | None = None) -> Checkpoi
     view = CheckpointLog(job.objects, job.paths).read("report")
     record = find_checkpoint(view, checkpoint_id, job.paths.root)
     slot = view.slot_of(record)
-    owed = (*record.unpublished, Unpublished(slot, record.outbox))
+    named = record.section(OUTBOX)
+    owed = (*named.unpublished, Unpublished(slot, named.objects))
     objects = [each for own in owed for each in own.objects]
     return CheckpointFacts.of(
         record,
@@ -227,10 +230,10 @@ def read_checkpoint(job: FoundJob, checkpoint_id: str | None = None) -> Checkpoi
         problems=_problems(view, job.paths),
         intermediate=intermediate_facts(record),
         side_stores=tuple(each for each in side_stores(job) if each.store not in record.stores),
-        outbox=outbox_outputs(owed, read_marks(owed, record.publisher, job.config)),
+        outbox=outbox_outputs(owed, read_marks(owed, named.publisher, job.config)),
         outbox_objects=len(objects),
         outbox_bytes=sum(each.size_bytes for each in objects),
-        keepers=record.keepers,
+        keepers=named.keepers,
         lost={str(ssp): count for ssp, count in sorted(record.lost.items())},
         moved=tuple(map(str, record.moved)),
     )

@@ -11,6 +11,7 @@ from penstock.admin.jobs import FoundJob
 from penstock.admin.questions import Questions, answer_or_problem
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.application.application import Application
+from penstock.checkpoint.choice import refuse_unknown
 from penstock.checkpoint.edit import Content, content_of
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log_view import LogView
@@ -20,6 +21,7 @@ from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, PenstockError
 from penstock.system.base import PartitionOffsets
 from penstock.system.registry import open_system
+from penstock.wing import known_sections
 from penstock.wording import argument
 
 NAME_IT = f"a job without a checkpoint needs its application: name it with {argument('app')}"
@@ -127,6 +129,7 @@ def find_target(found: FoundJob, view: LogView) -> ImportTarget:
 
     Raises:
         ConfigError: there is neither.
+        IncompatibleError: the checkpoint has a section that is needed and not known here.
         NotFoundError: an input of the application does not exist.
     """
     base = next(reversed(view.restorable), None)
@@ -134,6 +137,7 @@ def find_target(found: FoundJob, view: LogView) -> ImportTarget:
         if found.application is None:
             raise ConfigError(f"job `{found.paths.root}`: {NAME_IT}")
         return _described_by(found.config, found.application)
+    refuse_unknown(base, known_sections())
     inputs = {task: tuple(base.next_offsets.get(task, ())) for task in range(base.task_count)}
     ends = stream_ends(found.config, {ssp.system_stream for own in inputs.values() for ssp in own})
     before = content_of(base, lambda task: found.config.changelog_partitions(base.stores, task))

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.admin.job.lease import watch_lease
+from penstock.admin.job.running import watch_lease
 from penstock.application.application import Application
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig

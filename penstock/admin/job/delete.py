@@ -17,6 +17,7 @@ from penstock.errors import CorruptError, IncompatibleError, NotFoundError, Pens
 from penstock.host.logs import log_directory
 from penstock.job.identity import check_root, known_uid
 from penstock.objects.store import ObjectStore
+from penstock.outbox.unpublished import owed_of
 from penstock.state.backends.roots import BackendRoots
 from penstock.wording import counted, size_text
 
@@ -83,7 +84,7 @@ def job_content(found: FoundJob) -> JobContent:
         table_objects=len(tables),
         table_bytes=sum(tables.values()),
         outbox_objects=len(found.objects.list(paths.outbox())),
-        unpublished_messages=view.owed.messages,
+        unpublished_messages=owed_of(view).messages,
     )
 
 

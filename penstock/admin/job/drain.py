@@ -10,15 +10,17 @@ from typing import Literal, TypeAlias
 from penstock.admin.coordinator_stream import coordinator_line, last_messages
 from penstock.admin.job.audit import audited, this_process
 from penstock.admin.job.drain_status import drain_summary
-from penstock.admin.job.lease import watch_lease
+from penstock.admin.job.running import watch_lease
 from penstock.admin.jobs import FoundJob
 from penstock.api.drain import NEXT_RUN, DrainMode, DrainNotification
+from penstock.batch.offered_batch import QUERY
+from penstock.batch.watermarks import TIME
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.store_layout import StoreLayout
 from penstock.drain.notification import NAMESPACE, decode_notification, drained_together, encode_notification
 from penstock.drain.progress import DrainProgress
-from penstock.drain.requests import DrainNotifications, DrainRequests
+from penstock.drain.requests import DRAIN, DrainNotifications, DrainRequests
 from penstock.drain.utils import drain_target, present_run
 from penstock.errors import ConfigError, CorruptError, NotFoundError, PenstockError, PenstockTimeoutError
 from penstock.graph.declarations import NAME_RULE, is_name
@@ -155,7 +157,7 @@ def _check_operators(job: FoundJob, operators: Sequence[str]) -> None:
     latest = CheckpointLog(job.objects, job.paths).read("report").latest
     if latest is None:
         raise NotFoundError(f"job {job.paths.root} has no checkpoint yet, so nothing waits in its operators")
-    if latest.offered is not None:
+    if latest.section(QUERY).offered is not None:
         raise ConfigError(
             f"job {job.paths.root} runs inside a streaming query, which drains as a whole: `penstock drain "
             f"{job.paths.root}`"
@@ -168,7 +170,8 @@ def _check_operators(job: FoundJob, operators: Sequence[str]) -> None:
     these = f"These can be drained alone: {listed([f'`{each}`' for each in sorted(known)]) if known else 'none'}"
     if odd := [each for each in operators if not is_name(each)]:
         raise ConfigError(f"no operator has the id {listed([repr(each) for each in odd])}: {NAME_RULE}. {these}")
-    if strangers := [each for each in operators if each not in known and each not in latest.watermarks]:
+    timed = latest.section(TIME).watermarks
+    if strangers := [each for each in operators if each not in known and each not in timed]:
         raise NotFoundError(
             f"nothing waits in {counted(len(strangers), 'operator')} of job {job.paths.root}: "
             f"{listed([f'`{each}`' for each in strangers])}. {these}"
@@ -219,7 +222,7 @@ def _await_end(job: FoundJob, run_id: str, deadline: float) -> None:
 def _answer(job: FoundJob, own: tuple[DrainNotification, ...]) -> CheckpointRecord | None:
     asked = _names(own)
     records = CheckpointLog(job.objects, job.paths).read("report").checkpoints
-    return next((each for each in reversed(records) if asked.intersection(each.drains)), None)
+    return next((each for each in reversed(records) if asked.intersection(each.section(DRAIN).answered)), None)
 
 
 def _gone(requests: DrainRequests, own: tuple[DrainNotification, ...]) -> bool:

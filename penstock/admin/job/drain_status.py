@@ -14,7 +14,7 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.drain.notification import asked_ms
 from penstock.drain.progress import DrainProgress as DrainProgress
 from penstock.drain.progress import StageDrain as StageDrain
-from penstock.drain.requests import DrainRequests
+from penstock.drain.requests import DRAIN, DrainRequests
 from penstock.drain.shown import drain_board
 from penstock.drain.utils import present_run
 from penstock.errors import CorruptError, IncompatibleError
@@ -86,9 +86,10 @@ def drain_status(job: FoundJob, view: LogView) -> DrainStatus:
             progress = None  # of a drain that was cancelled before this one was asked for
         return DrainStatus(_step(progress), tuple(map(_facts, own)), unreadable, awaiting, late, progress)
     last = view.latest
-    if run_id is None and last is not None and (last.drains or last.ended == "drained"):
+    names = () if last is None else last.section(DRAIN).answered
+    if run_id is None and last is not None and (names or last.ended == "drained"):
         summary = drain_summary(job, last.run_id)
-        answered = tuple(_answered(name, last) for name in last.drains)
+        answered = tuple(_answered(name, last) for name in names)
         return DrainStatus("drained", answered, unreadable, awaiting, late, summary)
     return DrainStatus(unreadable=unreadable, awaiting=awaiting, late=late)
 

@@ -10,6 +10,7 @@ from functools import partial
 from penstock.admin.questions import Answer, Questions, answer_or_problem
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.time.watermarks import NO_WATERMARK
+from penstock.batch.watermarks import TIME
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.clock import SYSTEM_CLOCK
@@ -87,14 +88,15 @@ class AskedInputs:
         if not self._view.checkpoints:
             return ()
         last, found = self._view.checkpoints[-1], []
-        times = _smallest(last.event_times)
+        event_times = last.section(TIME).event_times
+        times = _smallest(event_times)
         for stream, next_offsets in sorted(self._positions.items()):
             own = {ssp.partition: offset for ssp, offset in (read or {}).items() if ssp.system_stream == stream}
             one = _input(stream, next_offsets, last, self._config, self._now(stream), own)
             lost = {ssp.partition: lost for ssp, lost in last.lost.items() if ssp.system_stream == stream}
             one = _with_lost(one, lost)
             idle = _idle(one, self._view, self._config.stream(stream).idle_ms)
-            found.append(_with_times(one, times.get(stream, {}), last, idle) if last.event_times else one)
+            found.append(_with_times(one, times.get(stream, {}), last, idle) if event_times else one)
         return tuple(found)
 
     def _now(self, stream: SystemStream) -> _Now | PenstockError | None:

@@ -20,6 +20,7 @@ from penstock.objects.open import open_root
 from penstock.objects.signed import SignedStore, UntrustedError
 from penstock.objects.store import ObjectStore
 from penstock.outbox.debts import own_debt, publisher_name
+from penstock.outbox.unpublished import owed_of
 from penstock.state.backends.changelog_stream.partition import changelog_writer
 from penstock.state.backends.roots import BackendRoots
 from penstock.system.base import System, WriterIdentity
@@ -106,7 +107,7 @@ def _sign_records(found: FoundJob, log: CheckpointLog, tenure: Tenure, *, trusts
     if not systems or uid is None:
         return
     epoch = log.claim(tenure.run_id).epoch
-    owed = own_debt(log.known().owed, uid, found.paths)
+    owed = own_debt(owed_of(log.known()), uid, found.paths)
     writers = WriterIdentity(publisher_name(owed, uid, found.paths), epoch), changelog_writer(found.paths, epoch)
     for system in systems:
         for writer in writers:

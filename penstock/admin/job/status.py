@@ -13,8 +13,8 @@ from typing import Literal
 from penstock.admin.checkpoint.facts import CheckpointSummary, IntermediateFacts, intermediate_facts
 from penstock.admin.job.drain_status import NO_DRAIN, DrainStatus, drain_status
 from penstock.admin.job.inputs import AskedInputs, InputStatus
-from penstock.admin.job.lease import LeaseFacts, Running, watch_lease
 from penstock.admin.job.metrics import SideInputStatus, TableUse, side_inputs_in, tables_in, ways_in
+from penstock.admin.job.running import LeaseFacts, Running, watch_lease
 from penstock.admin.jobs import FoundJob
 from penstock.admin.outbox import AskedMarks, Marks, outbox_outputs
 from penstock.admin.questions import Questions
@@ -22,6 +22,7 @@ from penstock.admin.side_stores import side_stores
 from penstock.admin.startpoint.facts import RequestFacts, TakenFacts, request_facts, taken_facts
 from penstock.api.time.watermarks import END_OF_TIME
 from penstock.batch.positions import to_positions
+from penstock.batch.watermarks import TIME
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
@@ -41,7 +42,7 @@ from penstock.job.shown_outage import Outage, outage_board
 from penstock.job.shown_phase import RunPhase, phase_board
 from penstock.metrics.snapshot import CounterValue, Snapshot
 from penstock.notebook import facts_html, table_html
-from penstock.outbox.unpublished import OwedOutput
+from penstock.outbox.unpublished import OwedOutput, owed_of
 from penstock.plugins import load
 from penstock.side.shown import SideStoreFacts
 from penstock.standby.shown import StandbyFacts, standbys_of
@@ -273,8 +274,8 @@ def look_at(job: FoundJob, questions: Questions, *, wait: bool = True) -> JobLoo
     # A start after a crash keeps the run's id. What the one before has shown says nothing about now.
     phase, shown = None if run_id is None else _phase(job, run_id, lease.token), _shown_run(job)
     is_present = shown is not None and shown.driver == lease.token
-    inputs = AskedInputs(view, job.config, questions)
-    marks = AskedMarks(view.owed.unpublished, view.owed.publisher, job.config, questions)
+    inputs, owed = AskedInputs(view, job.config, questions), owed_of(view)
+    marks = AskedMarks(owed.unpublished, owed.publisher, job.config, questions)
     is_known = shown is not None and (is_present or lease.running == "not running")
     metrics = shown.metrics if shown is not None and is_known else Snapshot({})
     known = JobStatus(
@@ -307,14 +308,14 @@ def look_at(job: FoundJob, questions: Questions, *, wait: bool = True) -> JobLoo
         metrics_ms=None if shown is None or lease.running == "running" else shown.time_ms,
         intermediate=() if last is None else intermediate_facts(last),
         side_stores=side_stores(job),
-        outbox=_outbox(view.owed, {}),
+        outbox=_outbox(owed, {}),
         outage=None if outage is None else outage.outage,
         quiet_offsets=None if last is None else _quiet_offsets(last),
         phase=phase,
         failure=failure,
     )
     read = shown.positions if shown is not None and is_present else None
-    return JobLook(known, partial(inputs.statuses, read), lambda: _outbox(view.owed, marks.marks()))
+    return JobLook(known, partial(inputs.statuses, read), lambda: _outbox(owed, marks.marks()))
 
 
 def _phase(job: FoundJob, run_id: str, driver: str) -> RunPhase | None:
@@ -402,7 +403,7 @@ def _watermarks(last: CheckpointRecord) -> tuple[WatermarkStatus, ...]:
         WatermarkStatus(operator, None, None)
         if watermark == END_OF_TIME
         else WatermarkStatus(operator, watermark, last.batch_time_ms - watermark)
-        for operator, watermark in last.watermarks.items()
+        for operator, watermark in last.section(TIME).watermarks.items()
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from penstock.admin.job.audit import audited, this_process
-from penstock.admin.job.lease import watch_lease
+from penstock.admin.job.running import watch_lease
 from penstock.admin.jobs import FoundJob
 from penstock.checkpoint.log import CheckpointLog
 from penstock.drain.requests import DrainRequests

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from penstock.admin.startpoint.inputs import StartpointJob
 from penstock.application.application import Application
+from penstock.checkpoint.intermediate import STREAMS
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import IncompatibleError
 from penstock.start.facts import StartRequest
@@ -62,4 +63,4 @@ def _as_last_run(job: StartpointJob, decision: StartDecision, record: Checkpoint
     name = job.found.paths.root
     refuse_recreated(job.inputs, job.found.config, decision)
     check_layout(record, last.stores, last.task_count, job=name)
-    kept_streams(record, last.intermediate_layout, clears_state=False, job=name)
+    kept_streams(record, last.section(STREAMS).layouts, clears_state=False, job=name)

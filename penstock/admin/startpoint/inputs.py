@@ -12,6 +12,7 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.application.application import Application
 from penstock.batch.positions import to_next_offsets
 from penstock.checkpoint.edit import OffsetChange, offset_changes
+from penstock.checkpoint.intermediate import STREAMS
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
@@ -130,7 +131,7 @@ def _of_checkpoint(found: FoundJob, record: CheckpointRecord, admins: Mapping[st
     others = {config.store(store).changelog: f"the changelog of store `{store}`" for store in record.stores}
     if config.task.dead_letter_stream is not None:
         others[config.task.dead_letter_stream] = "task.dead.letter.stream, which the job writes"
-    others |= dict.fromkeys(record.intermediate, INTERMEDIATE)
+    others |= dict.fromkeys(record.section(STREAMS).streams, INTERMEDIATE)
     for each in side_stores(found):
         streams = {SystemStream.parse(stream) for stream in each.side_inputs}
         others |= dict.fromkeys(streams - read, side_input_of([each.store]))

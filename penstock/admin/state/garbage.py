@@ -17,6 +17,7 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.errors import CorruptError, NotFoundError
 from penstock.job.identity import known_uid
 from penstock.outbox.driver.garbage import outbox_garbage
+from penstock.outbox.unpublished import owed_of
 from penstock.side.plan import BACKUP, is_backed_up
 from penstock.state.admins import BackendAdmins
 from penstock.state.backends.base import Garbage
@@ -91,7 +92,7 @@ def _collect(job: FoundJob, *, dry_run: bool) -> CollectedGarbage:
                 log.check_owner()
             raise
         tables = tuple(chain.from_iterable(_of_table(job, name, epoch, dry_run) for name in table_names(job)))
-        outbox = tuple(outbox_garbage(job.objects, job.paths, epoch, view.owed.names))
+        outbox = tuple(outbox_garbage(job.objects, job.paths, epoch, owed_of(view).names))
         for key in () if dry_run else outbox:
             job.objects.delete(key)
     return CollectedGarbage(dry_run, found, tables, outbox=outbox)

@@ -9,14 +9,17 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from penstock.admin.checkpoint.change import append_record
+from penstock.admin.checkpoint.sections import edited_sections
 from penstock.admin.job.ownership import claimed_job
 from penstock.admin.jobs import FoundJob
 from penstock.admin.state.store_uploads import StoreUploads
 from penstock.api.ssp import SystemStreamPartition
+from penstock.batch.offered_batch import QUERY, OfferedBatch, QuerySection
 from penstock.checkpoint.edit import Content, successor
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog, OnDamage
-from penstock.checkpoint.record import CheckpointRecord, OfferedBatch
+from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.sections import Sections
 from penstock.checkpoint.versions.value import Markers
 from penstock.clock import SYSTEM_CLOCK
 from penstock.config.model import JobConfig
@@ -99,12 +102,13 @@ def _commit(state: FirstState, found: FoundJob, log: CheckpointLog, streams: Job
             raise IncompatibleError(f"job {found.paths.root} has a checkpoint now: nothing was imported")
         now_ms, nanos = SYSTEM_CLOCK.now_ms(), time.monotonic_ns()
         base = _base(state, streams)
-        draft = successor(base, _content(state, streams, {}), view, claim, found.config.task, now_ms, nanos)
+        draft = view.next_id(now_ms, nanos)
         StoreUploads(found, state.tasks, streams.systems, view, claim.epoch).prepare(state.stores)
-        backup = OutsideBackup(found.config, found.paths, claim.epoch, base.id, draft.id)
+        backup = OutsideBackup(found.config, found.paths, claim.epoch, base.id, draft)
         markers = state.back_up(FirstBackup(backup, state.tasks, state.stores))
         content = _content(state, streams, markers)
-        record = successor(base, content, view, claim, found.config.task, now_ms, nanos)
+        sections = edited_sections(base, content, view)
+        record = successor(base, content, view, claim, found.config.task, now_ms, nanos, sections)
         append_record(log, record, found.paths.root)
     return record
 
@@ -122,7 +126,7 @@ def _base(state: FirstState, streams: JobStreams) -> CheckpointRecord:
         stores=store_layout(state.graph),
         next_offsets=_offsets(state, streams),
         tasks={},
-        offered=OfferedBatch(state.plan, has_output=False),
+        sections=Sections.of({QUERY: QuerySection(OfferedBatch(state.plan, has_output=False))}),
     )
 
 

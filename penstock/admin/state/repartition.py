@@ -10,15 +10,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from penstock.admin.checkpoint.change import append_record
+from penstock.admin.checkpoint.sections import edited_sections
 from penstock.admin.job.audit import audited
-from penstock.admin.job.lease import refuse_running
 from penstock.admin.job.ownership import claimed_job
+from penstock.admin.job.running import refuse_running
 from penstock.admin.jobs import FoundJob
 from penstock.admin.state.held import state_versions
 from penstock.admin.state.repartition_refusals import large_stores, notes_of_large, refused_backends, refused_entries
 from penstock.admin.state.store_uploads import StoreUploads
 from penstock.application.application import Application
 from penstock.batch.positions import Ends
+from penstock.checkpoint.choice import refuse_unknown
 from penstock.checkpoint.edit import choose_origin, content_of, successor
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
@@ -45,6 +47,7 @@ from penstock.start.streams.grouping import group_inputs
 from penstock.start.streams.job_streams import JobStreams
 from penstock.start.streams.patterns import with_matches
 from penstock.state.outside_backup import OutsideBackup
+from penstock.wing import known_sections
 from penstock.wording import listed
 
 Mover = Callable[[Move], Iterable[MadePart]]
@@ -157,6 +160,7 @@ def planned_for(
             f"job `{found.paths.root}` has no checkpoint yet, so there is nothing to move: start it with "
             f"`job.intermediate.stream.partitions: {tasks}`"
         )
+    refuse_unknown(record, known_sections())
     plan = _plan(graph, record, streams, tasks, rules, found.paths.root)
     large = large_stores(found, plan)
     refused = (*refused_backends(found, plan, streams.systems, view), *refused_entries(found, plan, large))
@@ -264,6 +268,7 @@ def _successor(
     nanos: int,
 ) -> CheckpointRecord:
     plan, settings = planned.plan, planned.found.config.task
-    record = successor(plan.base, plan.content(markers), view, claim, settings, now_ms, nanos)
+    base, content = plan.base, plan.content(markers)
+    record = successor(base, content, view, claim, settings, now_ms, nanos, edited_sections(base, content, view))
     record = replace(record, parent=plan.record.id, quiet_until=plan.quiet_until)
     return replace(record, retained=view.retained_beside(record, settings.checkpoint_retained))

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from penstock.admin.checkpoint.change import append_record
+from penstock.admin.checkpoint.sections import edited_sections
 from penstock.admin.job.audit import audited
-from penstock.admin.job.lease import refuse_running
 from penstock.admin.job.ownership import claimed_job
+from penstock.admin.job.running import refuse_running
 from penstock.admin.state.spark_target import StoreTarget, open_store_target
 from penstock.admin.state.store_uploads import StoreUploads
 from penstock.application.application import Application
@@ -283,7 +284,8 @@ def _successor(
         },
     )
     settings = target.found.config.task
-    record = successor(base, content, target.log.known(), claim, settings, now_ms, nanos)
+    view = target.log.known()
+    record = successor(base, content, view, claim, settings, now_ms, nanos, edited_sections(base, content, view))
     covered = base.stores if before is not None else {}
     return replace(record, stores={**covered, store: target.layout})
 

@@ -13,6 +13,7 @@ from penstock.admin.questions import Questions, answer_or_problem
 from penstock.admin.side_stores import side_stores
 from penstock.admin.stream.names import FoundStream
 from penstock.api.ssp import SystemStream
+from penstock.checkpoint.intermediate import STREAMS
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.versions import changelog_marker
@@ -59,7 +60,7 @@ def audited_stream(
 def is_position(stream: SystemStream, record: CheckpointRecord) -> bool:
     """True if a checkpoint has a position in the stream."""
     read = {ssp.system_stream for own in record.next_offsets.values() for ssp in own}
-    return stream in read or stream in record.intermediate
+    return stream in read or stream in record.section(STREAMS).streams
 
 
 def is_side_input(stream: SystemStream, job: FoundJob) -> bool:

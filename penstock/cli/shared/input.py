@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.admin.job.lease import refuse_running
+from penstock.admin.job.running import refuse_running
 from penstock.admin.jobs import FoundJob
 from penstock.cli.shared.errors import say
 from penstock.errors import ConfigError, NotFoundError

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from penstock.api.drain import NEXT_RUN, DrainNotification
+from penstock.checkpoint.sections import SectionValues
 from penstock.drain.driver.report import DrainReport
 from penstock.drain.driver.tally import DrainTally
 from penstock.drain.monitor import DrainMonitor
 from penstock.drain.notification import drained_together
 from penstock.drain.progress import DrainProgress
-from penstock.drain.requests import DrainRequests
+from penstock.drain.requests import DRAIN, DrainRequests, DrainSection
 from penstock.drain.shown import drain_board
 from penstock.drain.utils import write_drain_notification
-from penstock.drain.wing import DRAIN
+from penstock.drain.wing import DRAIN_WING
 from penstock.driver.context import RunContext
 from penstock.driver.feed.boundary import Boundary, Draining
 from penstock.driver.part import DriverPart
@@ -198,12 +198,12 @@ class Drain(DriverPart):
         if self.active or self._asked.is_set():
             self._report.count(boundary, reports, committed)
 
-    def last_commit(self, boundary: Boundary) -> Mapping[str, Any]:
+    def last_commit(self, boundary: Boundary) -> SectionValues:
         """Begin the last commit of the run. Its record names the requests that it answers."""
         self._answered = self.answered(boundary)
         if self._answered:
             self._report.committing(self._answered)
-        return {"drains": self._answered}
+        return {DRAIN: DrainSection(self._answered)}
 
     def answered(self, boundary: Boundary) -> tuple[str, ...]:
         """The uuids of the requests that are answered if the run ends at this boundary. The end of a stream answers
@@ -234,7 +234,7 @@ class Drain(DriverPart):
 
     def _document(self) -> DrainProgress | None:
         """The progress now; None once it has drained: the summary is there."""
-        now: DrainProgress | None = self._board.told(DRAIN.name)
+        now: DrainProgress | None = self._board.told(DRAIN_WING.name)
         return None if now is None or now.phase == "drained" else now
 
     def _find_own(self) -> tuple[DrainNotification, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 from penstock.clock import Clock
 from penstock.drain.driver.tally import DrainTally
 from penstock.drain.progress import DrainPhase, DrainProgress
-from penstock.drain.wing import DRAIN
+from penstock.drain.wing import DRAIN_WING
 from penstock.driver.feed.boundary import Boundary
 from penstock.driver.show.progress import ProgressBoard
 from penstock.errors import PenstockError
@@ -41,7 +41,7 @@ class DrainReport:
 
     def _tell(self, progress: DrainProgress | None) -> None:
         self._progress = progress
-        self._board.tell(DRAIN.name, None if progress is None else lambda: self._at_this_moment(progress))
+        self._board.tell(DRAIN_WING.name, None if progress is None else lambda: self._at_this_moment(progress))
 
     def _at_this_moment(self, progress: DrainProgress) -> DrainProgress:
         """With the reason why the running batch waits."""

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from penstock.batch.positions import Positions
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.record import CheckpointRecord, Claim
+from penstock.checkpoint.sections import Section
 from penstock.clock import Clock
 from penstock.driver.commit.record import CommitRequest, Recorder
 from penstock.driver.part import DriverPart
@@ -200,11 +201,11 @@ class CommitCoordinator:
             upload = UploadSnapshot(str(flight.checkpoint_id))
             answers = self._fleet.ask(UPLOAD, claim.epoch, upload, abandoned=flight.abandoned)
             found = {task: markers for answer in answers for task, markers in answer.markers.items()}
-            said: dict[str, Any] = {}
+            sections: dict[Section[Any], Any] = {}
             for part in self._wings:
                 own = [answer.wings[part.wing] for answer in answers if part.wing in answer.wings]
-                said |= part.section(request.boundary, own)
-            record = self._recorder.record(flight.checkpoint_id, parent, claim, request, found, said)
+                sections |= part.sections(request.boundary, own)
+            record = self._recorder.record(flight.checkpoint_id, parent, claim, request, found, sections)
             self._confirm_inputs(flight, request.boundary.positions)
             self._append(record, flight.abandoned)
         except BaseException as error:

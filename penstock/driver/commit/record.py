@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from penstock.api.ssp import SystemStream
+from penstock.batch.offered_batch import QUERY, QuerySection
 from penstock.batch.positions import by_task, to_next_offsets
+from penstock.batch.watermarks import TIME, TimeSection
 from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.intermediate import STREAMS, StreamsSection
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, Claim, Detail, Ended
+from penstock.checkpoint.sections import Sections, SectionValues
 from penstock.checkpoint.versions.markers import changelog_identities
 from penstock.checkpoint.versions.table import build_versions, last_processed
 from penstock.config.settings import TaskSettings
@@ -29,8 +32,8 @@ class CommitRequest:
     consumed_startpoints: tuple[str, ...] = ()
     """The uuids of the requests that a start takes."""
     reset_operators: tuple[str, ...] = ()
-    said: Mapping[str, Any] = field(default_factory=dict)
-    """What wings say of this commit alone."""
+    sections: SectionValues = field(default_factory=dict)
+    """The sections of wings that have a part in this commit alone."""
     idle: bool = False
     """True if nothing has happened since the last commit: this one is for backends that have to act by time."""
 
@@ -58,9 +61,10 @@ class Recorder:
         claim: Claim,
         request: CommitRequest,
         found: Markers,
-        said: Mapping[str, Any] | None = None,
+        sections: SectionValues | None = None,
     ) -> CheckpointRecord:
-        """Make the record of a commit. `found`: the markers of its backends. `said`: what wings say."""
+        """Make the record of a commit. `found`: the markers of its backends. `sections`: those of the wings that took
+        part in it."""
         boundary = request.boundary
         stores, found = self._remembered(boundary, found)
         next_offsets = to_next_offsets(boundary.positions, self.tasks)
@@ -87,25 +91,28 @@ class Recorder:
             kind_detail=request.detail,
             ended=boundary.closing or request.ended,
             consumed_startpoints=request.consumed_startpoints,
-            event_times={} if boundary.closed else by_task(boundary.event_times),
-            watermarks={} if boundary.closed else boundary.watermarks,
             ended_inputs=tuple(sorted(boundary.ended_inputs)),
             reset_operators=request.reset_operators or tuple(sorted(boundary.drained_operators)),
-            intermediate={
-                # The next run reads nothing of what a run that has ended was to read.
-                stream: own.next_generation() if boundary.closed else own
-                for stream, own in boundary.intermediate.items()
-            },
-            intermediate_layout={stream: self.intermediate_layout[stream] for stream in boundary.intermediate},
             lost=boundary.lost,
             identities={**self.identities, **changelog_identities(found)},
-            offered=boundary.offered,
             moved=tuple(sorted(boundary.moved)),
             quiet_until=by_task(boundary.quiet_until),
-            **(said or {}),
-            **request.said,
+            sections=Sections.of({**self._sections(boundary), **request.sections, **(sections or {})}),
         )
         return replace(record, retained=self.log.known().retained_beside(record, self.settings.checkpoint_retained))
+
+    def _sections(self, boundary: Boundary) -> SectionValues:
+        """The sections of what every run reads."""
+        streams = {
+            # The next run reads nothing of what a run that has ended was to read.
+            stream: own.next_generation() if boundary.closed else own
+            for stream, own in boundary.intermediate.items()
+        }
+        return {
+            TIME: TimeSection() if boundary.closed else TimeSection(by_task(boundary.event_times), boundary.watermarks),
+            STREAMS: StreamsSection(streams, {stream: self.intermediate_layout[stream] for stream in streams}),
+            QUERY: QuerySection(boundary.offered),
+        }
 
     def _remembered(self, boundary: Boundary, found: Markers) -> tuple[Mapping[str, str], Markers]:
         """The stores that the record covers, with their markers. Once everything that waits for time has fired, the

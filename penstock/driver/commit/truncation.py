@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.checkpoint.intermediate import STREAMS
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.start.streams.job_streams import JobStreams
 from penstock.system.base import OffsetRange, WriterIdentity
@@ -15,9 +16,9 @@ def needed_offsets(stream: SystemStream, restorable: Iterable[CheckpointRecord])
     need nothing of it. Pure."""
     needed: dict[int, int] = {}
     for record in restorable:
-        if stream not in record.intermediate:
+        own = record.section(STREAMS).streams.get(stream)
+        if own is None:
             continue
-        own = record.intermediate[stream]
         for partition, end in own.ends().items():
             offset = own.needed(partition)
             needed[partition] = min(needed.get(partition, end), end if offset is None else offset)

@@ -9,12 +9,13 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.time.watermarks import NO_WATERMARK
 from penstock.batch.batch import Batch, Control, Due
 from penstock.batch.losses import Loss, Lost, after_losses, with_losses
+from penstock.batch.offered_batch import QUERY, OfferedBatch
 from penstock.batch.portions import PortionRead
 from penstock.batch.positions import Positions, TaskSsp, to_positions
 from penstock.batch.ranges import BatchRanges
-from penstock.batch.watermarks import Watermarks, later_event_times
-from penstock.checkpoint.intermediate import Intermediate, Ranges, WrittenRanges
-from penstock.checkpoint.record import CheckpointRecord, Closing, OfferedBatch
+from penstock.batch.watermarks import TIME, Watermarks, later_event_times
+from penstock.checkpoint.intermediate import STREAMS, Intermediate, Ranges, WrittenRanges
+from penstock.checkpoint.record import CheckpointRecord, Closing
 from penstock.graph.specs import IntermediateSpec
 
 _CLOSINGS: Mapping[Control, Closing] = {"end-of-stream": "end-of-stream", "drain": "drained"}
@@ -88,18 +89,19 @@ class Boundary:
     @classmethod
     def of(cls, record: CheckpointRecord) -> Boundary:
         """The boundary of the run that wrote a checkpoint. `next_due` is empty: the stores hold the timers."""
+        time = record.section(TIME)
         return cls(
             to_positions(record.next_offsets),
             record.batch,
             record.batch_time_ms,
-            to_positions(record.event_times),
-            record.watermarks,
+            to_positions(time.event_times),
+            time.watermarks,
             frozenset(record.ended_inputs),
             closing=record.closing,
-            intermediate=record.intermediate,
+            intermediate=record.section(STREAMS).streams,
             drained_operators=record.drained_operators,
             lost=record.lost,
-            offered=record.offered,
+            offered=record.section(QUERY).offered,
             moved=frozenset(record.moved),
             quiet_until=to_positions(record.quiet_until),
         )

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Protocol
 
 from penstock.api.ssp import SystemStream
+from penstock.batch.offered_batch import OfferedBatch
 from penstock.batch.portions import Portion, PortionRead
 from penstock.batch.positions import TaskSsp
 from penstock.batch.ranges import NOTHING, BatchRanges
 from penstock.batch.watermarks import GivenWatermark, QueryWatermark
-from penstock.checkpoint.record import OfferedBatch
 from penstock.clock import Clock
 from penstock.driver.feed.boundary import Boundary, Moment
 from penstock.driver.feed.event_time import EventTime

@@ -9,8 +9,8 @@ from typing import TypeAlias
 from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import Control
 from penstock.batch.losses import Loss
+from penstock.batch.offered_batch import OfferedBatch
 from penstock.batch.ranges import BatchRanges
-from penstock.checkpoint.record import OfferedBatch
 from penstock.driver.feed.boundary import Moment
 
 

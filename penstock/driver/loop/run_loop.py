@@ -87,11 +87,11 @@ class RunLoop:
         again."""
         parts, run = self.parts, self._run
         run.board.update(phase="stopping")
-        said = {name: value for part in parts.wings for name, value in part.last_commit(self.boundary).items()}
+        sections = {key: value for part in parts.wings for key, value in part.last_commit(self.boundary).items()}
         if self.boundary.closed:
             run.stop.is_last()
         goes_on = run.stop.goes_on
-        parts.commits.make(CommitRequest(self.boundary, ended=None if goes_on else "stopped", said=said))
+        parts.commits.make(CommitRequest(self.boundary, ended=None if goes_on else "stopped", sections=sections))
         if not goes_on:  # a request to drain that came meanwhile is for what follows
             for part in parts.wings:
                 part.ended()

@@ -10,7 +10,7 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import PenstockError
 from penstock.job.paths import JobPaths, outbox_epoch
 from penstock.objects.store import ObjectStore
-from penstock.outbox.unpublished import outbox_name
+from penstock.outbox.unpublished import OUTBOX, outbox_name, owed_of
 
 logger = logging.getLogger(__name__)
 
@@ -33,18 +33,19 @@ class OutboxGarbage:
         self._swept_epoch: int | None = None
 
     def note(self, record: CheckpointRecord) -> None:
-        objects = (*record.outbox, *(each for own in record.unpublished for each in own.objects))
+        found = record.section(OUTBOX)
+        objects = (*found.objects, *(each for own in found.unpublished for each in own.objects))
         with self._lock:
             self._named |= {outbox_name(each.key) for each in objects}
 
     def collect(self, record: CheckpointRecord) -> None:
         """Delete the objects that this record, the newest in the log, does not leave. Failed deletions are tried
         again with the next record."""
-        if not record.publisher:
+        if not record.section(OUTBOX).publisher:
             return
         with self._lock:
             named = set(self._named)
-        left = self._log.known().owed.names
+        left = owed_of(self._log.known()).names
         try:
             for name in sorted(named - left):
                 self._objects.delete(self._paths.outbox(name))

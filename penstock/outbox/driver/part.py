@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any
 
 import msgspec
 
 from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.sections import SectionValues
 from penstock.driver.context import RunContext
 from penstock.driver.feed.boundary import Boundary
 from penstock.driver.part import DriverPart
 from penstock.outbox.driver.garbage import OutboxGarbage
 from penstock.outbox.driver.publishing import Publishing
-from penstock.outbox.unpublished import OutboxObject
+from penstock.outbox.unpublished import OUTBOX, OutboxObject, outbox_section
 from penstock.wire.protocol import Markers, load
 
 
@@ -32,17 +32,10 @@ class OutboxDriver(DriverPart):
         """Publish first what the last record of the log leaves."""
         self._publishing.settle(epoch)
 
-    def section(self, boundary: Boundary, uploaded: Sequence[msgspec.Raw]) -> Mapping[str, Any]:
+    def sections(self, boundary: Boundary, uploaded: Sequence[msgspec.Raw]) -> SectionValues:
         """The objects that the record is to publish, and what earlier ones leave."""
-        objects = tuple(each for own in uploaded for each in load(tuple[OutboxObject, ...], own))
-        owed = self.debts.now()
-        keepers = {*owed.keepers, *(ssp.system for each in objects for ssp in each.parts)}
-        return {
-            "outbox": objects,
-            "unpublished": owed.unpublished,
-            "keepers": tuple(sorted(keepers)),
-            "publisher": self.run.job.plan.publisher if keepers else "",
-        }
+        objects = [each for own in uploaded for each in load(tuple[OutboxObject, ...], own)]
+        return {OUTBOX: outbox_section(self.debts.now(), objects, self.run.job.plan.publisher)}
 
     def publish(self, record: CheckpointRecord, abandoned: threading.Event) -> Future[None]:
         return self._publishing.begin(record.epoch, abandoned)

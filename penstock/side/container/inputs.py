@@ -17,8 +17,8 @@ from penstock.metrics.snapshot import Snapshot
 from penstock.side.container.backups import SideBackups, SideSource
 from penstock.side.container.metrics import side_metrics
 from penstock.side.container.standbys import SideStandbys, entries_for
+from penstock.side.failure import SideFailure
 from penstock.side.fill.entries import Entries
-from penstock.side.fill.failure import SideFailure
 from penstock.side.fill.filler import Filler, FillSettings
 from penstock.side.fill.group import Group, GroupContext
 from penstock.side.fill.homes import SideHomes, discard
@@ -27,7 +27,7 @@ from penstock.side.fill.sources import SideSources
 from penstock.side.plan import BACKUP, backed_up_side_stores
 from penstock.side.store.engine import SideEngine
 from penstock.side.store.folders import OpenedSide
-from penstock.side.wing import BOOTSTRAP, SIDE, Bootstrap, BootstrapState, SideState
+from penstock.side.wing import BOOTSTRAP, SIDE_WING, Bootstrap, BootstrapState, SideState
 from penstock.state.stores.view import SideView
 
 logger = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class SideInputService(ContainerPart):
         config = package.config
         self._tasks = tuple(request.tasks)
         base, number = resources.folders.base, resources.epoch
-        self._homes = SideHomes(config, base, resources.container, number, package.of_start.get(SIDE.name, {}))
+        self._homes = SideHomes(config, base, resources.container, number, package.of_start.get(SIDE_WING.name, {}))
         backed_up = backed_up_side_stores(package.topology.graph, config)
         self._homes.fills = SideBackups(resources, request, backed_up).fill
         self._copied = {

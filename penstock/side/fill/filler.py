@@ -7,13 +7,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.config.settings import OnSideError
 from penstock.errors import ContainerLostError, Interrupted, NotFoundError, PenstockTimeoutError
 from penstock.retry import may_pass
+from penstock.runtime.context import OperatorFailedError
+from penstock.side.failure import SideFailure
 from penstock.side.fill.entries import MessageFailedError, StoppedError
-from penstock.side.fill.failure import SideFailure, side_failure
 from penstock.side.fill.group import FollowResult, Group
 from penstock.side.fill.sources import GoneError
 from penstock.state.engines.engine import EngineFailedError
@@ -150,7 +151,7 @@ class Filler:
         if isinstance(error, EngineFailedError):  # its folder is marked: the next epoch fills it again
             self.failure = SideFailure(str(error), ContainerLostError.__name__)
         else:
-            self.failure = side_failure(error)
+            self.failure = _failure(error)
         cause = error.cause if isinstance(error, MessageFailedError) else error
         logger.error("%s fill the stores no longer: %s", self._name, self.failure.text, exc_info=cause)
 
@@ -211,9 +212,9 @@ class Filler:
         self.failures[group] += 1
         trouble = self._troubles.get(group)
         if trouble is None:
-            trouble = _Trouble(now, now, _FIRST_PAUSE_S, side_failure(error))
+            trouble = _Trouble(now, now, _FIRST_PAUSE_S, _failure(error))
             self._troubles[group] = trouble
-        trouble.what = side_failure(error)
+        trouble.what = _failure(error)
         counts = not _may_pass(error) or now - trouble.since >= PATIENCE_SECONDS
         if counts and self._settings.on_error == "fail":
             raise error
@@ -262,3 +263,12 @@ class Filler:
 def _may_pass(error: Exception) -> bool:
     """True if the failure is tried again for a while: a missing stream may be about to be created again."""
     return may_pass(error) or isinstance(error, NotFoundError | PenstockTimeoutError)
+
+
+def _failure(error: BaseException) -> SideFailure:
+    if isinstance(error, MessageFailedError):
+        offset, _, key, *_ = error.message
+        failed = OperatorFailedError("", error.cause).describe(error.ssp, offset, key)
+        failed = replace(failed, store=error.part.spec.name)
+        return SideFailure(str(failed), "UserCodeError", failed)
+    return SideFailure(str(error) or type(error).__name__, type(error).__name__)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from penstock.batch.offered_batch import QUERY
 from penstock.batch.positions import to_positions
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
@@ -118,13 +119,15 @@ def _is_before(record: CheckpointRecord, asked: QueryBatchRequest) -> bool:
 
 
 def _is_again(latest: CheckpointRecord, asked: QueryBatchRequest) -> bool:
-    has_output = latest.offered is None or latest.offered.has_output
+    offered = latest.section(QUERY).offered
+    has_output = offered is None or offered.has_output
     return reached_batch(latest) == asked.number and has_output and _same(latest, asked.plan)
 
 
 def _same(record: CheckpointRecord, plan: str) -> bool:
     """True if the record's batch is the planned one, as far as both are known."""
-    known = "" if record.offered is None else record.offered.plan
+    offered = record.section(QUERY).offered
+    known = "" if offered is None else offered.plan
     return not known or not plan or known == plan
 
 

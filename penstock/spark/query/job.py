@@ -11,7 +11,7 @@ from functools import partial
 from pyspark.sql import DataFrame
 
 from penstock.api.ssp import SystemStream
-from penstock.checkpoint.record import OfferedBatch
+from penstock.batch.offered_batch import OfferedBatch
 from penstock.config.model import JobConfig
 from penstock.driver.feed.event_time import EventTime
 from penstock.driver.feed.offered import OfferedFeed, next_batch

@@ -9,6 +9,7 @@ from typing import TypeAlias, TypeVar
 from penstock.api.ssp import StreamPattern, SystemStream, SystemStreamPartition
 from penstock.batch.positions import Positions, TaskSsp, to_positions
 from penstock.checkpoint.edit import choose_origin
+from penstock.checkpoint.intermediate import STREAMS
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.versions.table import versions_of
@@ -252,7 +253,7 @@ def _refuse_after(latest: CheckpointRecord, inputs: JobInputs, gone: Collection[
             f"{after} sends nothing before the old positions, and `{lost[0]}` was deleted and created again since: its "
             f"old position is in no stream any more. Delete the startpoint, or set it again with {again}"
         )
-    waiting = sorted(stream for stream, each in latest.intermediate.items() if each.left())
+    waiting = sorted(stream for stream, each in latest.section(STREAMS).streams.items() if each.left())
     if waiting and not latest.quiet_until:
         raise IncompatibleError(
             f"{after} sends nothing before the old positions, and messages wait in `{waiting[0]}` whose results were "

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from penstock.api.ssp import SystemStream
-from penstock.checkpoint.intermediate import Intermediate
+from penstock.checkpoint.intermediate import STREAMS, Intermediate
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import IncompatibleError
 from penstock.graph.specs import ApplicationGraph
@@ -36,7 +36,7 @@ def operators_of(layout: str) -> tuple[str, str]:
 
 def recorded_operators(record: CheckpointRecord | None) -> dict[str, SystemStream]:
     """The operators of the streams of a checkpoint."""
-    layouts = {} if record is None else record.intermediate_layout
+    layouts = {} if record is None else record.section(STREAMS).layouts
     return {each: stream for stream, layout in layouts.items() for each in operators_of(layout)}
 
 
@@ -66,8 +66,9 @@ def kept_streams(
     if record is None:
         return {}
     kept: dict[SystemStream, Intermediate] = {}
-    for stream, before in record.intermediate.items():
-        layout, now = record.intermediate_layout[stream], declared.get(stream)
+    recorded = record.section(STREAMS)
+    for stream, before in recorded.streams.items():
+        layout, now = recorded.layouts[stream], declared.get(stream)
         ids = {*operators_of(layout), *(operators_of(now) if now is not None else ())}
         drops = clears_state or not ids.isdisjoint(reset)
         if before.unread and not drops:

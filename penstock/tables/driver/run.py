@@ -14,7 +14,7 @@ from penstock.driver.part import DriverPart
 from penstock.driver.show.metrics import JobMetrics
 from penstock.errors import ContainerLostError, PenstockTimeoutError
 from penstock.tables.versions.manifest import PublishedTables, PublishedVersion, TableManifest
-from penstock.tables.wing import LOAD_TABLE, PUSHED_TABLES, TABLES, LoadTable, TableProgress, TableStatus
+from penstock.tables.wing import LOAD_TABLE, TABLES, TABLES_WING, LoadTable, TableProgress, TableStatus
 from penstock.wire.protocol import NoArguments
 from penstock.wording import listed
 
@@ -140,7 +140,7 @@ class Tables(DriverPart):
         stores = run.job.topology.graph.stores
         self._tables = {spec.name: _Table(spec.name) for spec in stores if isinstance(spec.side, PushedTable)}
         self._needed: Mapping[str, frozenset[int]] = {}
-        self._published: PublishedTables = run.tools[PUSHED_TABLES.name](run.job, self.needed)
+        self._published: PublishedTables = run.tools[TABLES_WING.name](run.job, self.needed)
         self._fleet = run.fleet
         self._board = run.board
         self._timeout_s = run.job.config.side_inputs.bootstrap_timeout_ms / 1000
@@ -166,7 +166,7 @@ class Tables(DriverPart):
         for table in self._tables.values():
             table.begin_epoch()
         if self._tables:
-            with self._board.during("bootstrapping", PUSHED_TABLES.name):
+            with self._board.during("bootstrapping", TABLES_WING.name):
                 self._await(lambda table: table.is_loaded)
 
     def versions(self) -> Mapping[str, int]:
@@ -231,9 +231,9 @@ class Tables(DriverPart):
         self._show(tuple(table.status for table in self._tables.values()))
 
     def _show(self, found: tuple[TableStatus, ...]) -> None:
-        if found == self._board.wings.get(PUSHED_TABLES.name):
+        if found == self._board.wings.get(TABLES_WING.name):
             return
-        self._board.tell(PUSHED_TABLES.name, found)
+        self._board.tell(TABLES_WING.name, found)
         for each in found:
             self._metrics.table_stands(
                 each.table, each.in_use or 0, each.loading or 0, each.percent, failing=bool(each.failure)

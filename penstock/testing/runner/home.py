@@ -154,7 +154,7 @@ class RunnerHome:
             layers=(CheckedStore,),
             task_config=job.task_config,
             feed=job.feed,
-            published=job.tables,
+            tools={"tables": lambda _job, _needed: job.tables},
             clock=self.clock,
         )
         driver.fleet.at = self._check

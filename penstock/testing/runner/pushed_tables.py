@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from penstock.graph.specs import ApplicationGraph
 from penstock.graph.stores import StoreSpec
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
+from penstock.start.job import ClaimedJob
 from penstock.tables.versions.build import check_candidate
 from penstock.tables.versions.encode import RowEncoder
 from penstock.tables.versions.fingerprint import fingerprint_of, pushed_table
@@ -96,3 +97,8 @@ def _column(name: str, rows: list[dict[str, Any]]) -> pa.Array:
         raise TableRefusedError(
             f"column `{name}` cannot be a column of a file, whose values all have one type that Arrow knows: {error}"
         ) from error
+
+
+def tables_in_process(job: ClaimedJob, needed: Callable[[str], Collection[int]]) -> TablesInProcess:
+    """The pushed tables of a run whose containers are objects of this process. `needed` is not asked."""
+    return TablesInProcess(job.objects, job.paths, job.topology.graph, job.settings.tasks)

@@ -8,6 +8,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
+from penstock.drain.requests import DRAIN
 from penstock.errors import ConfigError
 from tests.support.apps import drained_app
 from tests.support.jobs.drained_job import DrainHome
@@ -43,7 +44,7 @@ def test_a_run_that_is_started_to_drain_reads_nothing(spark: SparkSession, tmp_p
     assert job.await_termination(DEADLINE_S)
     assert (job.phase, job.run_id) == ("drained", "v1")
     assert set(home.read().values()) == {0}
-    assert len(home.checkpoints[-1].drains) == 1
+    assert len(home.checkpoints[-1].section(DRAIN).answered) == 1
     with pytest.raises(ConfigError, match="run `v1` has drained"):
         app.run(home.config, spark=spark)
     with pytest.raises(ConfigError, match="reads nothing"):

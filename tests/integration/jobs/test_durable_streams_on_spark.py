@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 import penstock as ps
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.checkpoint.intermediate import STREAMS
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.job.paths import JobPaths
@@ -74,7 +75,7 @@ def test_a_stop_with_messages_in_the_stream_and_the_next_start(spark: SparkSessi
     job.stop()
     assert job.await_termination(DEADLINE_S)
     stopped = home.last
-    assert 0 < stopped.intermediate[BETWEEN].left() <= 40
+    assert 0 < stopped.section(STREAMS).streams[BETWEEN].left() <= 40
     assert stopped.ended == "stopped"
 
     with pytest.raises(ps.IncompatibleError, match=r"`local.words-by-key` has \d+ messages that were not read yet"):
@@ -84,7 +85,7 @@ def test_a_stop_with_messages_in_the_stream_and_the_next_start(spark: SparkSessi
     expected = {f"w{key}": len(range(key, MESSAGES, KEYS)) for key in range(KEYS)}
     assert home.counts() == {word: list(range(1, count + 1)) for word, count in expected.items()}
 
-    assert home.last.intermediate[BETWEEN].left() == 0
+    assert home.last.section(STREAMS).streams[BETWEEN].left() == 0
     ends = home.system.admin().offsets("words-by-key")
     assert len(ends) == PARTITIONS
     assert all(end.oldest > 0 for end in ends.values())

@@ -14,8 +14,10 @@ from pyspark.sql import SparkSession
 
 import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
+from penstock.batch.watermarks import TIME
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
+from penstock.drain.requests import DRAIN
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
 from penstock.system.base import OffsetRange
@@ -105,16 +107,16 @@ def test_windows_in_a_row_over_two_runs_that_close_once(spark: SparkSession, hom
     job = home.run(spark, close=False)
     stopped = home.checkpoints[-1]
     assert stopped.ended == "stopped"
-    assert stopped.event_times.keys() == {0, 1}
+    assert stopped.section(TIME).event_times.keys() == {0, 1}
     assert 0 < len(home.read("hours")) < len(oracle(home.visits)[0])
     assert job.progress is not None
     (source,) = job.progress.sources
     assert source.watermark is not None
-    assert source.watermark >= stopped.watermarks["visits"]
+    assert source.watermark >= stopped.section(TIME).watermarks["visits"]
     home.publish(visits_of(1, 300))
     home.run(spark, close=True)
     last = home.checkpoints[-1]
-    assert (last.ended, last.watermarks, last.event_times) == ("end-of-stream", {}, {})
+    assert (last.ended, last.section(TIME).watermarks, last.section(TIME).event_times) == ("end-of-stream", {}, {})
     assert [str(ssp) for ssp in last.ended_inputs] == ["local.visits.0", "local.visits.1"]
     hours, days = oracle(home.visits)
     assert {(who, pane["from"]): pane["visits"] for who, pane, _ in home.read("hours")} == dict(hours)
@@ -140,7 +142,7 @@ def test_a_drain_and_the_run_after_it_count_every_visit_once(spark: SparkSession
     job.drain()
     assert job.phase == "drained"
     drained = home.checkpoints[-1]
-    assert (drained.ended, drained.stores, len(drained.drains)) == ("drained", {}, 1)
+    assert (drained.ended, drained.stores, len(drained.section(DRAIN).answered)) == ("drained", {}, 1)
     read = sum(sum(own.values()) for own in drained.next_offsets.values())
     assert 0 < read <= 400
     assert sum(pane["visits"] for _, pane, _ in home.read("hours")) == read

@@ -12,8 +12,9 @@ import orjson
 
 from penstock.api.drain import DrainNotification
 from penstock.api.ssp import SystemStreamPartition
+from penstock.batch.watermarks import TIME
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.drain.requests import DrainRequests
+from penstock.drain.requests import DRAIN, DrainRequests
 from penstock.drain.utils import write_drain_notification
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
@@ -164,8 +165,8 @@ class DrainHome(FaultHome):
         read. The request is gone."""
         last = self.checkpoints[-1]
         assert last.ended == "drained"
-        assert last.drains == (str(notification.uuid),)
-        assert (last.event_times, last.watermarks) == ({}, {})
+        assert last.section(DRAIN).answered == (str(notification.uuid),)
+        assert (last.section(TIME).event_times, last.section(TIME).watermarks) == ({}, {})
         assert self.requests.find().notifications == ()
         read = self.read(last)
         expected = self.expect(read)

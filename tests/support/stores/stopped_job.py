@@ -13,6 +13,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog, LogView
 from penstock.checkpoint.record import CheckpointRecord, Claim
+from penstock.checkpoint.sections import Sections
 from penstock.checkpoint.versions.changelog_marker import BACKEND, ChangelogStreamMarker
 from penstock.checkpoint.versions.table import build_versions
 from penstock.cli.main import app
@@ -118,3 +119,20 @@ def call(*arguments: str, status: int = 0, text: str | None = None, group: str =
 def call_json(*arguments: str, text: str | None = None) -> Any:
     """The same with `--json`."""
     return json.loads(call(*arguments, "--json", text=text)[0])
+
+
+def replaced_sections(log: CheckpointLog, sections: Sections) -> CheckpointRecord:
+    """Append the last checkpoint once more, as one that has these sections."""
+    last = log.read().checkpoints[-1]
+    claim = log.claim(last.run_id)
+    record = replace(
+        last,
+        id=replace(last.id, millis=last.id.millis + 1),
+        parent=last.id,
+        epoch=claim.epoch,
+        writer=claim.writer,
+        retained=None,
+        sections=sections,
+    )
+    log.append(record)
+    return record

@@ -12,24 +12,27 @@ from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.time.watermarks import END_OF_TIME, NO_WATERMARK
+from penstock.batch.offered_batch import QUERY, OfferedBatch, QuerySection
+from penstock.batch.watermarks import TIME, TimeSection
 from penstock.checkpoint import record as record_module
 from penstock.checkpoint.id import CheckpointId
-from penstock.checkpoint.intermediate import Intermediate, WrittenRanges
+from penstock.checkpoint.intermediate import STREAMS, Intermediate, StreamsSection, WrittenRanges
 from penstock.checkpoint.record import (
     CheckpointRecord,
     Claim,
-    OfferedBatch,
     decode_record,
     encode_record,
 )
+from penstock.checkpoint.sections import Section, Sections, SectionValues
 from penstock.checkpoint.versions.markers import markers_of
 from penstock.checkpoint.versions.table import format_of
 from penstock.checkpoint.versions.v1 import CheckpointV1
 from penstock.checkpoint.versions.v2 import CheckpointV2
 from penstock.checkpoint.versions.value import Checkpoint
+from penstock.drain.requests import DRAIN, DrainSection
 from penstock.errors import ConfigError, CorruptError, IncompatibleError
 from penstock.job.paths import JobPaths, versioned_name
-from penstock.outbox.unpublished import OutboxObject, Part, Unpublished
+from penstock.outbox.unpublished import OUTBOX, OutboxObject, OutboxSection, Part, Unpublished
 from tests.support.tools.places import GOLDEN
 
 SSP = SystemStreamPartition
@@ -78,13 +81,15 @@ RECORD = CheckpointRecord(
     ended="drained",
     consumed_startpoints=("4f7c",),
 )
-WITH_TIMES = replace(
+RETAINING = replace(
     RECORD,
     ended=None,
     retained={12: CheckpointId(1614147480000, 1)},
-    event_times={0: {SSP("kafka", "orders", 0): -1500}, 10: {SSP("local", "my.dotted.stream", 10): 1614147486000}},
-    watermarks={"input-1": -1500, "windows": END_OF_TIME},
     ended_inputs=(SSP("local", "my.dotted.stream", 10),),
+)
+TIMES = TimeSection(
+    {0: {SSP("kafka", "orders", 0): -1500}, 10: {SSP("local", "my.dotted.stream", 10): 1614147486000}},
+    {"input-1": -1500, "windows": END_OF_TIME},
 )
 UNREAD = (
     WrittenRanges(15, -1500, {0: ((7, 9), (12, 20))}),
@@ -99,33 +104,33 @@ OWN = OutboxObject(
     {SSP("kafka", "out", 0): Part(2, 700), SSP("local", "my.dotted.stream", 1): Part(1, 0)},
 )
 OLDER = OutboxObject("sums/1/outbox/2-0000000-1", 1, 10, "01" * 32, {SSP("kafka", "out", 1): Part(1, 5)})
+STREAMS_BETWEEN = StreamsSection(
+    {BETWEEN: Intermediate(2, -2000, {0: 7, 10: 3}, UNREAD), EMPTY_STREAM: Intermediate(1, NO_WATERMARK, {0: 0})},
+    {BETWEEN: "by-tail string json", EMPTY_STREAM: "by-n bytes bytes"},
+)
+VALUES: SectionValues = {
+    DRAIN: DrainSection(("9c3f0b6e-2c1d-4d8e-9f3a-5b7c1e2d3f40",)),
+    OUTBOX: OutboxSection((OWN,), (Unpublished(11, (OLDER,)),), ("kafka", "local"), "sums-1-0123456789ab"),
+    QUERY: QuerySection(OfferedBatch("ab" * 32, has_output=False, schema="n bigint")),
+    STREAMS: STREAMS_BETWEEN,
+    TIME: TIMES,
+}
 WHOLE = replace(
-    WITH_TIMES,
+    RETAINING,
     kind_detail="start",
     partitioner="another",
     ended="drained",
     retained={1: CheckpointId(1614147400000, 7), 12: CheckpointId(1614147480000, 1)},
     reset_operators=("hours", "trips"),
-    drains=("9c3f0b6e-2c1d-4d8e-9f3a-5b7c1e2d3f40",),
-    intermediate={
-        BETWEEN: Intermediate(2, -2000, {0: 7, 10: 3}, UNREAD),
-        EMPTY_STREAM: Intermediate(1, NO_WATERMARK, {0: 0}),
-    },
-    intermediate_layout={BETWEEN: "by-tail string json", EMPTY_STREAM: "by-n bytes bytes"},
-    outbox=(OWN,),
-    unpublished=(Unpublished(11, (OLDER,)),),
-    keepers=("kafka", "local"),
-    publisher="sums-1-0123456789ab",
     lost={SSP("kafka", "in", 3): 17},
     identities={SystemStream("kafka", "in"): "b2f1"},
-    offered=OfferedBatch("ab" * 32, has_output=False, schema="n bigint"),
     moved=(SSP("kafka", "in", 3),),
     quiet_until={0: {SSP("kafka", "orders", 0): 21}},
+    sections=Sections.of(VALUES),
 )
 """A record without a default in any field."""
 BARE = replace(RECORD, ended=None, consumed_startpoints=())
 OPTIONAL = {each.name: getattr(WHOLE, each.name) for each in fields(CheckpointRecord) if not getattr(BARE, each.name)}
-del OPTIONAL["intermediate"]  # not without a layout
 
 
 def test_golden_v1() -> None:
@@ -142,14 +147,23 @@ def test_golden_v2() -> None:
 
 @pytest.mark.parametrize(("name", "record"), [("log-record", WHOLE), ("log-claim", CLAIM)])
 def test_golden_log_records(name: str, record: Claim | CheckpointRecord) -> None:
-    data = (GOLDEN / f"{name}-format9.json").read_bytes()
+    data = (GOLDEN / f"{name}-format10.json").read_bytes()
     assert decode_record(data, "k") == record
     assert encode_record(record) == data
 
 
-def test_the_golden_log_record_has_every_field() -> None:
-    body = orjson.loads((GOLDEN / "log-record-format9.json").read_bytes())["body"]
+@pytest.mark.parametrize(("name", "record"), [("log-record", WHOLE), ("log-claim", CLAIM)])
+def test_golden_log_records_of_the_format_before(name: str, record: Claim | CheckpointRecord) -> None:
+    """They are equal records, down to the written form of their sections."""
+    assert decode_record((GOLDEN / f"{name}-format9.json").read_bytes(), "k") == record
+
+
+def test_the_golden_log_record_has_every_field_and_section() -> None:
+    body = orjson.loads((GOLDEN / "log-record-format10.json").read_bytes())["body"]
     assert body.keys() == {each.name for each in fields(CheckpointRecord)}
+    assert sorted(body["sections"]) == ["drain", "outbox", "query", "streams", "time"]
+    for section, value in VALUES.items():
+        assert body["sections"][section.name]["fields"].keys() == {each.name for each in fields(value)}
 
 
 @pytest.mark.parametrize("name", OPTIONAL)
@@ -160,15 +174,47 @@ def test_a_field_is_left_out_where_it_has_its_default(name: str) -> None:
     assert body.keys() & OPTIONAL.keys() == {name}
 
 
-def test_an_intermediate_stream_without_a_layout_is_damage() -> None:
-    with pytest.raises(CorruptError, match="no layout of the intermediate stream `kafka"):
-        decode_record(encode_record(replace(WHOLE, intermediate_layout={})), "k")
+@pytest.mark.parametrize("section", VALUES, ids=lambda each: each.name)
+def test_a_section_and_its_fields_are_left_out_where_they_have_their_defaults(section: Section[Any]) -> None:
+    for each in fields(section.default):
+        if each.name == "streams":
+            continue  # not without a layout
+        value = replace(section.default, **{each.name: getattr(VALUES[section], each.name)})
+        record = BARE.having(section, value)
+        assert decode_record(encode_record(record), "k") == record
+        written = orjson.loads(encode_record(record))["body"]["sections"]
+        assert (written.keys(), written[section.name]["fields"].keys()) == ({section.name}, {each.name})
+        assert record.having(section, section.default) == BARE
+    assert "sections" not in orjson.loads(encode_record(BARE))["body"]
 
 
-@pytest.mark.parametrize("name", ["event_times", "watermarks", "ended_inputs"])
-def test_any_event_time_is_kept(name: str) -> None:
-    record = replace(RECORD, **{name: getattr(WITH_TIMES, name)})
-    assert decode_record(encode_record(record), "k") == record
+@pytest.mark.parametrize("written", [9, 10])
+def test_an_intermediate_stream_without_a_layout_is_damage(written: int) -> None:
+    document = orjson.loads((GOLDEN / f"log-record-format{written}.json").read_bytes())
+    if written == 9:
+        document["body"]["intermediate_layout"] = {}
+    else:
+        document["body"]["sections"]["streams"]["fields"]["layouts"] = {}
+    with pytest.raises(
+        CorruptError, match=r"section `streams` that does not: .*no layout of the intermediate stream `"
+    ):
+        decode_record(sealed(document), "k")
+
+
+@pytest.mark.parametrize("written", [9, 10])
+def test_damage_in_a_section_says_which(written: int) -> None:
+    document = orjson.loads((GOLDEN / f"log-record-format{written}.json").read_bytes())
+    own = document["body"] if written == 9 else document["body"]["sections"]["outbox"]["fields"]
+    own["unpublished"][0]["slot"] = "eleven"
+    where = r"\$\.unpublished\[0\]\.slot"
+    with pytest.raises(CorruptError, match=rf"record `k` .* a section `outbox` that does not: .*{where}"):
+        decode_record(sealed(document), "k")
+
+
+def sealed(document: dict[str, Any]) -> bytes:
+    """The document with a checksum that fits."""
+    document.pop("checksum", None)
+    return orjson.dumps(document | {"checksum": record_module._checksum(document)})
 
 
 def test_v1_ignores_outer_keys_and_key_buckets() -> None:
@@ -283,15 +329,13 @@ def test_every_flipped_bit_and_every_cut_is_noticed() -> None:
     [
         ({"format": 8}, "or set a new `job.id` to begin without state"),
         ({"format": 1, "kind": "claim"}, "or set a new `job.id` to begin without state"),
-        ({"format": 10}, "or a newer one"),
+        ({"format": 11}, "or a newer one"),
         ({"kind": "later"}, "or a newer one"),
     ],
 )
 def test_another_format_is_incompatible_not_corrupt(change: dict[str, Any], advice: str) -> None:
-    document = orjson.loads(encode_record(RECORD)) | change
-    del document["checksum"]
-    data = orjson.dumps(document | {"checksum": record_module._checksum(document)})
-    with pytest.raises(IncompatibleError, match=f"some/key.*this Penstock reads .* of format 9.* {advice}"):
+    data = sealed(orjson.loads(encode_record(RECORD)) | change)
+    with pytest.raises(IncompatibleError, match=f"some/key.*this Penstock reads .* of formats 9 to 10.* {advice}"):
         decode_record(data, "some/key")
 
 

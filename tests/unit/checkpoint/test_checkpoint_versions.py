@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.checkpoint.choice import choose_newest, choose_version
+from penstock.checkpoint.choice import choose_newest, choose_version, markers_elsewhere
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.samza.log_key import CheckpointLogKey
@@ -212,6 +212,18 @@ def test_a_version_counts_only_if_every_task_has_it() -> None:
     half = replace(record({"1": "{}", "2": "{}"}), task_count=2, tasks={0: {"1": "{}", "2": "{}"}, 1: {"1": "{}"}})
     assert versions_of(half) == {1}
     assert choose_version(half, (2, 1)) == 1
+
+
+def test_a_hint_names_the_backends_whose_markers_only_another_version_keeps() -> None:
+    both = record(build_versions(ID, {INPUT: "42"}, MARKERS, (1, 2)))
+    assert markers_elsewhere(both, (1,)) == (
+        ". Version 2 of the checkpoint has markers of `changelog-files`: to restore from them, set "
+        "task.checkpoint.read.versions to 2,1; it is 1 now"
+    )
+    assert markers_elsewhere(both, (2, 1)) == "", "version 2 keeps all markers"
+    streams = record(build_versions(ID, {INPUT: "42"}, {BACKEND: STREAMED}, (1, 2)))
+    assert markers_elsewhere(streams, (1, 2)) == "", "version 1 has them as well"
+    assert markers_elsewhere(record(build_versions(ID, {}, {BACKEND: STREAMED}, (1,))), (1,)) == ""
 
 
 def test_no_checkpoint_and_none_that_may_be_read() -> None:

@@ -19,6 +19,8 @@ from penstock.admin.checkpoint.change import append_record
 from penstock.admin.state import repartition as repartition_module
 from penstock.admin.state import repartition_refusals
 from penstock.admin.state.repartition import RepartitionFacts, plan_repartition, repartition
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.sections import Sections, WrittenSection
 from penstock.clock import SYSTEM_CLOCK
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.repartition import move as move_module
@@ -30,6 +32,7 @@ from penstock.system.local import LocalSystem
 from penstock.system.partitioner import partition_of
 from penstock.testing import SettableClock
 from penstock.testing.in_process import InProcessDriver
+from tests.support.stores.stopped_job import replaced_sections
 from tests.support.world.timed_job import steps
 from tests.support.world.world import World
 
@@ -446,6 +449,14 @@ class TestInputs:
             jobs.move(1)
         with pytest.raises(ConfigError, match="has 2 tasks already"):
             jobs.move(2)
+
+    def test_a_checkpoint_that_needs_what_is_not_here(self, tmp_path: Path) -> None:
+        jobs = Jobs(tmp_path)
+        jobs.run(20)
+        section = WrittenSection({"wrapped": 3}, needed=True)
+        replaced_sections(CheckpointLog(jobs.objects, jobs.paths), Sections({"gifts": section}))
+        with pytest.raises(IncompatibleError, match="cannot be restored here: it needs `gifts`"), jobs.plan(5):
+            pass
 
     def test_a_job_without_a_checkpoint(self, jobs: Jobs) -> None:
         with pytest.raises(NotFoundError, match="has no checkpoint yet"):

@@ -21,7 +21,7 @@ from penstock.metrics.snapshot import MetricId
 from penstock.objects.open import forget_memory_store, open_store
 from penstock.standby.driver import StandbyDriver
 from penstock.standby.shown import RunStandbys, standby_board
-from penstock.standby.wing import STANDBY, StandbyState
+from penstock.standby.wing import STANDBY_WING, StandbyState
 from penstock.state.kept.store import KeptStore
 from penstock.system.base import OffsetRange
 from penstock.system.memory import MemorySystem
@@ -69,7 +69,7 @@ def await_standbys(
     ready = ready or (lambda each: each.checkpoint_id == each.wanted == last)
     deadline = time.monotonic() + _TIMEOUT_S
     while True:
-        states = [each for own in driver.fleet.states(STANDBY.name, list[StandbyState]).values() for each in own]
+        states = [each for own in driver.fleet.states(STANDBY_WING.name, list[StandbyState]).values() for each in own]
         good = [each for each in states if ready(each)]
         if {each.task for each in good} == set(range(tasks)):
             return
@@ -338,7 +338,7 @@ def test_a_container_that_is_no_standby_any_more_removes_its_copies(world: SumsW
     driver.fleet.lose_standby(0)
     take_over(driver)
     commit(driver)
-    before = set(driver.fleet.states(STANDBY.name, list[StandbyState]))
+    before = set(driver.fleet.states(STANDBY_WING.name, list[StandbyState]))
     driver.fleet.host_of = lambda name: str(name in before)
     driver.fleet.replace()
     driver.loop.step()

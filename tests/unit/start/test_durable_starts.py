@@ -9,6 +9,7 @@ import pytest
 import penstock as ps
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.startpoint import StartpointOldest
+from penstock.checkpoint.intermediate import STREAMS
 from penstock.config.load import load_config
 from penstock.drain.driver.drain import Drain
 from penstock.drain.utils import write_drain_notification
@@ -49,7 +50,7 @@ def begun(world: TimedWorld) -> Any:
 
 
 def left(world: TimedWorld) -> int:
-    return sum(each.left() for each in world.checkpoints[-1].intermediate.values())
+    return sum(each.left() for each in world.checkpoints[-1].section(STREAMS).streams.values())
 
 
 def oldest(world: TimedWorld) -> list[int]:
@@ -57,7 +58,7 @@ def oldest(world: TimedWorld) -> list[int]:
 
 
 def generations(world: TimedWorld) -> list[int]:
-    return [each.generation for each in world.checkpoints[-1].intermediate.values()]
+    return [each.generation for each in world.checkpoints[-1].section(STREAMS).streams.values()]
 
 
 def everything(world: TimedWorld) -> None:
@@ -157,7 +158,7 @@ def test_a_stream_that_is_taken_out_while_messages_wait_in_it_is_refused(unread:
     with pytest.raises(IncompatibleError, match=refusal):
         unread.driver()
     driver = unread.started(reset_operators=["by-key"])
-    assert unread.checkpoints[-1].intermediate == {}
+    assert unread.checkpoints[-1].section(STREAMS).streams == {}
     driver.close()
 
 
@@ -269,21 +270,21 @@ def test_the_streams_begin_where_the_oldest_retained_checkpoint_reads(
         driver.loop.step()
         driver.loop.commit()
         kept = [record for record in world.checkpoints if record.id in retained(world)]
-        needed = [min(record.intermediate[BY_KEY].needed(p) or 0 for record in kept) for p in range(TASKS)]
+        needed = [min(record.section(STREAMS).streams[BY_KEY].needed(p) or 0 for record in kept) for p in range(TASKS)]
         seen.append((needed, kept[0]))
         assert all(begin <= offset for begin, offset in zip(oldest(world), needed, strict=True))
     driver.close()  # waits for the collection
     first = seen[-1][1]
     assert oldest(world) in [needed for needed, _ in seen]  # a collection leaves to the next one what comes meanwhile
     assert min(oldest(world)) > 0
-    assert first.intermediate[BY_KEY].left() > 0
+    assert first.section(STREAMS).streams[BY_KEY].left() > 0
 
     caplog.clear()
     driver = world.started(from_checkpoint=str(first.id))
     assert (
         f"this start begins with checkpoint {first.id} (batch {first.batch}), and not with the last one" in caplog.text
     )
-    assert driver.loop.boundary.intermediate == first.intermediate
+    assert driver.loop.boundary.intermediate == first.section(STREAMS).streams
     driver.close()
     everything(world)
 
@@ -304,7 +305,7 @@ def test_a_drained_checkpoint_has_another_generation_and_nothing_unread(unread: 
     record = unread.checkpoints[-1]
     assert record.ended == "drained"
     assert (left(unread), generations(unread)) == (0, [2, 2])
-    assert {each.watermark for each in record.intermediate.values()} == {-(2**63)}
+    assert {each.watermark for each in record.section(STREAMS).streams.values()} == {-(2**63)}
     unread.through = False
     unread.started().close()
 

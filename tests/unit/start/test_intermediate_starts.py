@@ -9,8 +9,9 @@ import pytest
 from penstock.api.ssp import SystemStream
 from penstock.api.time.watermarks import NO_WATERMARK
 from penstock.checkpoint.id import CheckpointId
-from penstock.checkpoint.intermediate import Intermediate, WrittenRanges
+from penstock.checkpoint.intermediate import STREAMS, Intermediate, StreamsSection, WrittenRanges
 from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.sections import Sections
 from penstock.errors import IncompatibleError
 from penstock.start.streams.intermediate import begin_streams, kept_streams, recorded_operators
 from penstock.system.base import PartitionOffsets
@@ -35,8 +36,7 @@ def record(own: Intermediate = UNREAD) -> CheckpointRecord:
         stores={},
         next_offsets={},
         tasks={},
-        intermediate={STREAM: own},
-        intermediate_layout=DECLARED,
+        sections=Sections.of({STREAMS: StreamsSection({STREAM: own}, DECLARED)}),
     )
 
 
@@ -50,7 +50,7 @@ def test_without_a_checkpoint_what_is_in_the_stream_belongs_to_nobody() -> None:
 
 
 def test_a_checkpoint_from_before_the_stream_is_no_other_case() -> None:
-    before = replace(record(), intermediate={}, intermediate_layout={})
+    before = replace(record(), sections=Sections())
     assert begin(before) == {STREAM: Intermediate(1, NO_WATERMARK, {0: 20, 1: 2})}
 
 

@@ -156,4 +156,4 @@ def test_checkpoints_that_are_written_by_hand_keep_the_mark(world: SumsWorld) ->
     claim = log.claim("run")
     config = load_config(overrides={"job.name": "sums"}, environ={})
     content = Content(base.next_offsets, {}, moved=frozenset([FIRST]))
-    assert successor(base, content, log.known(), claim, config.task, 0, 0).moved == (FIRST,)
+    assert successor(base, content, log.known(), claim, config.task, 0, 0, base.sections).moved == (FIRST,)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
+from penstock.batch.watermarks import TIME
 from penstock.errors import IncompatibleError, NotFoundError
 from penstock.start.reset import Reset
 from penstock.start.times import StartTimes
@@ -70,7 +71,7 @@ def test_a_removed_window_is_dropped_and_everything_else_kept(job: Windowed, cap
     assert [text for text in said if "drops what waits in operator `w`" in text] == said[:1], "once"
     assert seen(driver) == 6
     assert set(job.checkpoints[-1].stores) == {"seen"}
-    assert "w" not in job.checkpoints[-1].watermarks
+    assert "w" not in job.checkpoints[-1].section(TIME).watermarks
     job.run(driver, 103)
     assert seen(job.start(None)) == 7
     driver = job.start(100)

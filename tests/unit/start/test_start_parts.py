@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,13 +26,13 @@ from penstock.start.part import DecidedStart, StartPart
 from penstock.start.streams.job_streams import JobStreams
 from penstock.system.base import SystemAdmin
 from penstock.testing.in_process import InProcessDriver
+from penstock.wing import Wing, wings
 from tests.support.world.world import World
 
 
 class PlainStart(StartPart):
     """Makes texts of all values, and writes a note into the job's folder."""
 
-    name = "plain"
     refusal: ClassVar[str | None] = None
     """The hook that refuses the start."""
     steps: ClassVar[list[str]] = []
@@ -77,6 +79,9 @@ class PlainStart(StartPart):
         return {"operators": len(graph.operators)}
 
 
+PLAIN = Wing("plain", start=f"{__name__}:PlainStart")
+
+
 def _is_there(streams: JobStreams) -> bool:
     try:
         return streams.admins["m"].partition_count("out") > 0
@@ -86,12 +91,14 @@ def _is_there(streams: JobStreams) -> bool:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setitem(plugins.STARTS, "plain", f"{__name__}:PlainStart")
+    monkeypatch.setitem(plugins.WINGS, "plain", f"{__name__}:PLAIN")
+    wings.cache_clear()
     for name in ("steps", "output_is_there", "claims"):
         monkeypatch.setattr(PlainStart, name, [])
     made = World(tmp_path, "plain", ("in",), 2)
     yield made
     made.close()
+    wings.cache_clear()
 
 
 def application() -> ApplicationGraph:
@@ -161,3 +168,12 @@ def test_a_part_that_refuses_the_fencing_of_outputs_ends_the_run(world: World, m
     with pytest.raises(IncompatibleError, match="before_fences refuses"):
         driver.loop.start()
     assert world.checkpoints == ()
+
+
+def test_commands_find_wings_and_complete_applications_without_arrow() -> None:
+    code = (
+        "import sys; from penstock.start.part import start_parts; from penstock.wing import wings; "
+        "wings(), start_parts(); print([name for name in ('pyarrow', 'pyspark', 'rocksdict') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"

@@ -7,7 +7,9 @@ from dataclasses import replace
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.time.watermarks import END_OF_TIME
 from penstock.batch.positions import TaskSsp
+from penstock.batch.watermarks import TIME, TimeSection
 from penstock.checkpoint.record import CheckpointRecord, Claim
+from penstock.checkpoint.sections import Sections
 from penstock.start.times import StartTimes, start_times
 from penstock.system.base import PartitionOffsets
 from tests.support.stores.checkpoints import checkpoint
@@ -17,8 +19,7 @@ AT_A, AT_B = TaskSsp(0, A), TaskSsp(0, B)
 RECORD: CheckpointRecord = replace(
     checkpoint(Claim(1, "r", "w"), 5),
     next_offsets={0: {A: 10, B: 20}},
-    event_times={0: {A: 100, B: 200}},
-    watermarks={"a": 100, "windows": 90},
+    sections=Sections.of({TIME: TimeSection({0: {A: 100, B: 200}}, {"a": 100, "windows": 90})}),
 )
 ENDS = {A: PartitionOffsets(0, 10), B: PartitionOffsets(0, 20)}
 SAME = {AT_A: 10, AT_B: 20}
@@ -60,9 +61,11 @@ def test_an_input_that_was_added_or_removed() -> None:
 
 def test_an_input_that_had_ended_and_has_grown_begins_again() -> None:
     """So do operators that it alone led to: everything would be late there."""
-    record = replace(RECORD, ended_inputs=(A,), watermarks={"a": END_OF_TIME, "of-a": END_OF_TIME, "windows": 200})
+    marks = {"a": END_OF_TIME, "of-a": END_OF_TIME, "windows": 200}
+    time = replace(RECORD.section(TIME), watermarks=marks)
+    record = replace(RECORD, ended_inputs=(A,)).having(TIME, time)
     kept = start_times(record, clears_state=False, positions=SAME, ends=ENDS)
-    assert kept == StartTimes({AT_A: 100, AT_B: 200}, record.watermarks, frozenset({A}))
+    assert kept == StartTimes({AT_A: 100, AT_B: 200}, marks, frozenset({A}))
     grown = start_times(record, clears_state=False, positions=SAME, ends=ENDS | {A: PartitionOffsets(0, 11)})
     assert grown == StartTimes({AT_B: 200}, {"windows": 200}, grown=(A,))
 

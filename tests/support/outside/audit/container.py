@@ -27,5 +27,8 @@ class AuditContainer(ContainerPart):
     def state(self) -> Runs:
         return Runs(self._runs)
 
+    def uploaded(self) -> Runs:
+        return Runs(self._runs)
+
     def _count(self, request: CountRuns) -> Runs:
         return Runs(self._runs)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from audit.facts import Audited, RunsOf, board
-from audit.wing import AUDIT, COUNT_RUNS, AuditSettings, CountRuns, Runs
+from audit.wing import AUDIT, COUNT_RUNS, RECORDED, AuditSettings, CountRuns, Recorded, Runs
 from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.sections import SectionValues
 from penstock.driver.context import RunContext
+from penstock.driver.feed.boundary import Boundary
 from penstock.driver.part import DriverPart
 from penstock.job.board import Shown
-from penstock.wire.protocol import Markers
+from penstock.wire.protocol import Markers, load
 
 
 class AuditDriver(DriverPart):
@@ -20,6 +24,9 @@ class AuditDriver(DriverPart):
         super().__init__(run)
         self._every = AuditSettings(run.job.config.resolved).every
         self._commits = self._runs = 0
+
+    def sections(self, boundary: Boundary, uploaded: Sequence[msgspec.Raw]) -> SectionValues:
+        return {RECORDED: Recorded(self._commits + 1, sum(load(Runs, each).count for each in uploaded))}
 
     def recorded(self, record: CheckpointRecord, markers: Markers, *, abandoned: bool) -> None:
         self._commits += 1

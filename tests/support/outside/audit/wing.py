@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.checkpoint.sections import Section
 from penstock.config.key import Settings, key
 from penstock.config.topics import Topic
 from penstock.config.values.kinds import Number
@@ -32,6 +33,15 @@ class Runs:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a checkpoint's record says of the audit."""
+
+    commits: int = 0
+    runs: int = 0
+
+
+RECORDED = Section("audit", Recorded, needed=True)
 COUNT_RUNS = Call("audit-count-runs", CountRuns, Runs)
 AUDIT = Wing(
     "audit",

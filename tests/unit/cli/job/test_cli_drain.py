@@ -16,7 +16,7 @@ from penstock.api.drain import DrainNotification
 from penstock.checkpoint.log import CheckpointLog
 from penstock.config.load import load_config
 from penstock.drain.notification import NAMESPACE, decode_notification
-from penstock.drain.requests import DrainRequests
+from penstock.drain.requests import DRAIN, DrainRequests
 from penstock.job.lease import LeaseHolder, acquire
 from penstock.job.paths import JobPaths
 from penstock.job.stop_request import StopRequests, StopRequestWatch
@@ -131,7 +131,7 @@ def test_a_running_job_drains_and_its_end_is_awaited(running: Running, objects: 
     assert running.counts() == 1
     latest = CheckpointLog(objects, PATHS).read().latest
     assert latest is not None
-    assert (latest.ended, list(latest.drains)) == ("drained", found["requests"])
+    assert (latest.ended, list(latest.section(DRAIN).answered)) == ("drained", found["requests"])
     assert latest.stores == {}, "nothing of the window is left"
     stages = [(each["names"], each["messages"], each["panes"]) for each in found["summary"]["stages"]]
     assert stages == [(["input-1"], 0, 0), (["all", "map-1", "send_to-1"], 0, 1), (["local.counts"], 1, 0)]

@@ -10,7 +10,7 @@ import pytest
 
 from penstock import admin
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.checkpoint.intermediate import Intermediate, WrittenRanges
+from penstock.checkpoint.intermediate import STREAMS, Intermediate, StreamsSection, WrittenRanges
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.versions.table import build_versions
 from penstock.job.paths import JobPaths
@@ -24,6 +24,8 @@ INPUT = SystemStreamPartition("local", "trips", 0)
 AT = 1_700_000_000_000
 OWN = Intermediate(2, AT, {0: 7, 1: 3}, (WrittenRanges(4, AT + 5, {0: ((7, 9), (12, 20))}),))
 
+BETWEEN = StreamsSection({STREAM: OWN}, {STREAM: "by-tail string json"})
+
 
 @pytest.fixture(autouse=True)
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,7 +35,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = replace(
         made, task_count=1, next_offsets={0: {INPUT: 5}}, tasks={0: build_versions(made.id, {INPUT: "4"}, {}, (2,))}
     )
-    log.append(replace(made, intermediate={STREAM: OWN}, intermediate_layout={STREAM: "by-tail string json"}))
+    log.append(made.having(STREAMS, BETWEEN))
 
 
 def test_the_status_shows_what_is_unread() -> None:
@@ -82,4 +84,4 @@ def test_a_checkpoint_that_is_written_by_hand_keeps_what_is_unread(how: str) -> 
         written = admin.write_checkpoint(change)
         last = CheckpointLog(found.objects, PATHS).read().checkpoints[-1]
     assert (str(last.id), last.next_offsets) == (written.checkpoint, {0: {INPUT: 3}})
-    assert (last.intermediate, last.intermediate_layout) == ({STREAM: OWN}, {STREAM: "by-tail string json"})
+    assert last.section(STREAMS) == BETWEEN

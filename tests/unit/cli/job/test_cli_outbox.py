@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import NotFoundError
-from penstock.outbox.unpublished import OutboxObject, Part, Unpublished
+from penstock.outbox.unpublished import OUTBOX, OutboxObject, OutboxSection, Part, Unpublished
 from penstock.system.base import Progress, WriterIdentity
 from tests.support.stores.stopped_job import PATHS, StoppedJob, saved
 from tests.support.tools.cli import call, call_json
@@ -29,6 +30,10 @@ def named(key: str, **parts: Part) -> OutboxObject:
     return OutboxObject(KEYS[key], 0, 1000, "0" * 64, by_partition)
 
 
+def naming(number: int, outbox: OutboxSection) -> CheckpointRecord:
+    return saved(number, stores={}, markers={}).having(OUTBOX, outbox)
+
+
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoppedJob:
     """Its last record names two chunks for partition 0, and what the record before it had left for both."""
@@ -40,16 +45,8 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoppedJob:
         made.objects.put_if_absent(key, b"x")
     left, own = named("left", p0=Part(2, 30), p1=Part(1, 5)), named("own", p0=Part(2, 12))
     made.run(
-        saved(1, stores={}, markers={}, outbox=(left,), keepers=("local",), publisher=PUBLISHER),
-        saved(
-            2,
-            stores={},
-            markers={},
-            outbox=(own,),
-            unpublished=(Unpublished(1, (left,)),),
-            keepers=("local",),
-            publisher=PUBLISHER,
-        ),
+        naming(1, OutboxSection((left,), (), ("local",), PUBLISHER)),
+        naming(2, OutboxSection((own,), (Unpublished(1, (left,)),), ("local",), PUBLISHER)),
     )
     return made
 
@@ -101,7 +98,7 @@ def test_rows_for_a_query_are_published_with_their_record(job: StoppedJob) -> No
     named_rows = OutboxObject(
         PATHS.outbox("2-1-0-0"), 0, 1000, "0" * 64, {SystemStreamPartition("spark", "rows", 0): Part(1, 8)}
     )
-    job.run(saved(3, stores={}, markers={}, outbox=(named_rows,), keepers=("spark",), publisher=PUBLISHER))
+    job.run(naming(3, OutboxSection((named_rows,), (), ("spark",), PUBLISHER)))
     assert rows(call("status", "flights")[0], "exactly once")["exactly once"] == "8 to spark.rows: published"
 
 

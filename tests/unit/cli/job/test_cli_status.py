@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +20,11 @@ from examples.folder_system import FolderSystem
 from penstock.admin.job.inputs import input_status
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.time.watermarks import END_OF_TIME
+from penstock.batch.watermarks import TIME, TimeSection
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, Claim
+from penstock.checkpoint.sections import Sections
 from penstock.checkpoint.versions.v2 import CheckpointV2
 from penstock.cli.main import app
 from penstock.errors import ConfigError, FailedMessage, UserCodeError
@@ -64,6 +67,10 @@ def record(claim: Claim, number: int, parent: CheckpointId | None, **changes: An
     )
     v2 = CheckpointV2(made.id, {}, {"changelog-files": {"aircraft": f"marker-{number}"}}).encode()
     return replace(made, tasks={task: {"2": v2} for task in range(2)}, **changes)
+
+
+def timed_by(event_times: Mapping[int, Mapping[SystemStreamPartition, int]], watermarks: Mapping[str, int]) -> Sections:
+    return Sections.of({TIME: TimeSection(event_times, watermarks)})
 
 
 @pytest.fixture
@@ -233,7 +240,7 @@ def test_the_watermark_its_delay_and_who_holds_it_back(log: CheckpointLog) -> No
     at = 1_700_000_000_000
     times = {0: {ssps[0]: at - 2_000}, 1: {ssps[1]: at - 3_500}}
     marks = {"input-1": at - 3_500, "hourly": at - 3_500, "ended": END_OF_TIME}
-    timed = record(claim, 5, last.id, event_times=times, watermarks=marks)
+    timed = record(claim, 5, last.id, sections=timed_by(times, marks))
     log.append(timed)
     facts = call_json("status", "flights")
     assert facts["watermarks"] == [
@@ -248,11 +255,9 @@ def test_the_watermark_its_delay_and_who_holds_it_back(log: CheckpointLog) -> No
     assert re.search(r"hourly +2023-11-14T22:13:16.500Z +3.5 s", text)
     assert "its inputs have ended" in text
     assert "note: `local.flights` partition 1 holds the watermark back: its highest event time is 2023-" in notes
-    log.append(replace(record(claim, 6, timed.id, event_times={0: times[0]}, watermarks=marks), ended_inputs=()))
+    log.append(replace(record(claim, 6, timed.id, sections=timed_by({0: times[0]}, marks)), ended_inputs=()))
     assert "partition 1 holds the watermark back: it has had no message yet" in call("status", "flights")[1]
-    log.append(
-        record(claim, 7, CheckpointId(at + 6, 5), event_times=times, watermarks=marks, ended_inputs=tuple(ssps[1:]))
-    )
+    log.append(record(claim, 7, CheckpointId(at + 6, 5), sections=timed_by(times, marks), ended_inputs=tuple(ssps[1:])))
     assert call_json("status", "flights")["inputs"][0]["heldBackBy"] == 0
 
 
@@ -265,12 +270,12 @@ def test_an_idle_partition_does_not_hold_the_watermark_back(log: CheckpointLog) 
     at = 1_700_000_000_000
     times = {0: {ssps[0]: at + 3_600_000 - 2_000}, 1: {ssps[1]: at - 3_500}}
     marks = {"hourly": at - 3_500}
-    before = record(claim, 5, last.id, event_times=times, watermarks=marks)
+    before = record(claim, 5, last.id, sections=timed_by(times, marks))
     before = replace(before, next_offsets={0: {ssps[0]: 0}, 1: {ssps[1]: upcoming[1]}})
     log.append(before)
     assert call_json("status", "flights")["inputs"][0]["heldBackBy"] == 1, "not idle yet"
     moved = {0: {ssps[0]: 1}, 1: before.next_offsets[1]}
-    after = record(claim, 6, before.id, event_times=times, watermarks={"hourly": at + 3_600_000 - 2_000})
+    after = record(claim, 6, before.id, sections=timed_by(times, {"hourly": at + 3_600_000 - 2_000}))
     log.append(replace(after, batch_time_ms=at + 3_600_000, next_offsets=moved))
     assert call_json("status", "flights")["inputs"][0]["heldBackBy"] == 0
     assert "partition 1 holds the watermark back" not in call("status", "flights")[1]
@@ -280,7 +285,7 @@ def test_an_idle_partition_does_not_hold_the_watermark_back(log: CheckpointLog) 
 def test_how_far_a_watermark_of_long_ago_is_behind(log: CheckpointLog) -> None:
     last = log.read().checkpoints[-1]
     long_ago = 1_700_000_000_000 - 95_403_376_500
-    log.append(record(log.claim("run-b"), 5, last.id, watermarks={"hourly": long_ago}))
+    log.append(record(log.claim("run-b"), 5, last.id, sections=timed_by({}, {"hourly": long_ago})))
     assert re.search(r"hourly .* 1,104.2 d", call("status", "flights")[0])
 
 
@@ -290,8 +295,8 @@ def test_a_dataframe_of_a_query_has_no_partition_that_holds_it_back(log: Checkpo
     positions = {task: {ssp: 7} for task, ssp in enumerate(rows)}
     times = {task: {ssp: 1_700_000_000_000 + task} for task, ssp in enumerate(rows)}
     of_query = {rows[0].system_stream: "query"}
-    made = record(log.claim("run-b"), 5, last.id, next_offsets=positions, event_times=times, identities=of_query)
-    log.append(made)
+    made = record(log.claim("run-b"), 5, last.id, next_offsets=positions, identities=of_query)
+    log.append(made.having(TIME, TimeSection(times)))
     (frame,) = call_json("status", "flights")["inputs"]
     assert (frame["stream"], frame["heldBackBy"], frame["problem"]) == ("spark.rows", None, None)
     assert [part["eventTimeMs"] for part in frame["partitions"]] == [1_700_000_000_000, 1_700_000_000_001]

@@ -10,9 +10,10 @@ import pytest
 
 from penstock.api.drain import DrainMode, DrainNotification
 from penstock.batch.batch import END_OF_TIME
+from penstock.batch.watermarks import TIME
 from penstock.drain.driver.drain import Drain
 from penstock.drain.notification import NAMESPACE
-from penstock.drain.requests import DrainRequests
+from penstock.drain.requests import DRAIN, DrainRequests
 from penstock.drain.utils import cleanup, cleanup_all, present_run, write_drain_notification
 from penstock.errors import ConfigError, NotFoundError, PenstockError, RetryableError
 from penstock.job.lease import LeaseHolder, LeaseState
@@ -66,8 +67,8 @@ def test_everything_that_waits_comes_out_and_nothing_more_is_read(timed_world: T
     to_the_end(driver)
     assert timed_world.came() == {n: [] for n in range(4)}
     last = timed_world.checkpoints[-1]
-    assert (last.ended, last.drains) == ("drained", (str(asked.uuid),))
-    assert (last.event_times, last.watermarks, last.ended_inputs) == ({}, {}, ())
+    assert (last.ended, last.section(DRAIN).answered) == ("drained", (str(asked.uuid),))
+    assert (last.section(TIME).event_times, last.section(TIME).watermarks, last.ended_inputs) == ({}, {}, ())
     assert {at: last.next_offsets[at.task][at.ssp] for at in positions} == dict(positions)
     assert requests(timed_world).find().notifications == ()
     drained = HoldNode.batches[-1]
@@ -204,7 +205,7 @@ def test_several_requests_are_one_drain(timed_world: TimedWorld) -> None:
     asked = {str(ask(timed_world).uuid) for _ in range(3)}
     driver.loop.parts.of(Drain).ask()
     to_the_end(driver)
-    assert set(timed_world.checkpoints[-1].drains) == asked
+    assert set(timed_world.checkpoints[-1].section(DRAIN).answered) == asked
     assert requests(timed_world).find().notifications == ()
     assert [batch.control for batch in HoldNode.batches].count("drain") == 4, "two operators of two tasks"
 
@@ -216,7 +217,7 @@ def test_what_cannot_be_read_drains_nothing(timed_world: TimedWorld, caplog: pyt
     driver = waits(timed_world)
     asked = ask(timed_world)
     to_the_end(driver)
-    assert timed_world.checkpoints[-1].drains == (str(asked.uuid),)
+    assert timed_world.checkpoints[-1].section(DRAIN).answered == (str(asked.uuid),)
     said = [record.message for record in caplog.records if path in record.message]
     assert len(said) == 1
 

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.container.shared.store_folders import stores_directory
-from penstock.drain.requests import DrainRequests
+from penstock.drain.requests import DRAIN, DrainRequests
 from penstock.driver.handle.job import Job
 from penstock.errors import RetryableError
 from penstock.state.copies import LocalCopies
@@ -102,7 +102,7 @@ def test_requests_that_cannot_be_deleted_are_left_to_the_next_start(
         away.setattr(DrainRequests, "delete", failing)
         to_the_end(driver)
     last = job.checkpoints[-1]
-    assert (last.ended, last.drains) == ("drained", (asked,))
+    assert (last.ended, last.section(DRAIN).answered) == ("drained", (asked,))
     warned = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
     assert "the requests to drain were not deleted; the next start does it: the store is away" in warned
     assert [str(each.uuid) for each in job.requests.find().notifications] == [asked]

@@ -13,7 +13,7 @@ import pytest
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.clock import SYSTEM_CLOCK
-from penstock.drain.requests import DrainRequests
+from penstock.drain.requests import DRAIN, DrainRequests
 from penstock.drain.utils import write_drain_notification
 from penstock.errors import NotFoundError
 from penstock.job.paths import JobPaths
@@ -93,10 +93,12 @@ def test_each_job_drains_exactly_its_own_requests(jobs: list[OneOfMany]) -> None
         assert not job.thread.is_alive()
         assert job.last().ended == "drained"
         own = {name for name, who in zip(given, wanted, strict=True) if who is job}
-        assert own >= set(job.last().drains) != set(), "a second request may come after the last commit has begun"
+        assert own >= set(job.last().section(DRAIN).answered) != set(), (
+            "a second request may come after the last commit has begun"
+        )
         assert job.came() == {n: [] for n in range(4)}
         left = {str(each.uuid) for each in DrainRequests(job.objects, job.paths).find().notifications}
-        assert left <= own - set(job.last().drains), "a request that came too late is for the next run"
+        assert left <= own - set(job.last().section(DRAIN).answered), "a request that came too late is for the next run"
     assert other.thread.is_alive()
     assert not other.one.loop.boundary.closed
     assert other.came() == came

@@ -14,7 +14,7 @@ import pytest
 from penstock.api.drain import DrainNotification
 from penstock.drain.driver.drain import Drain
 from penstock.drain.notification import NAMESPACE
-from penstock.drain.requests import DrainRequests
+from penstock.drain.requests import DRAIN, DrainRequests
 from penstock.drain.utils import cleanup_all, write_drain_notification
 from penstock.errors import NotFoundError, RetryableError
 from penstock.job.paths import JobPaths
@@ -127,7 +127,7 @@ def test_a_request_to_cancel_comes_between_the_last_record_and_the_end(timed_wor
     ends(driver)
     assert opened.is_set()
     assert timed_world.came() == {n: [] for n in range(4)}
-    assert {record.drains for record in timed_world.checkpoints if record.ended == "drained"} == {
+    assert {record.section(DRAIN).answered for record in timed_world.checkpoints if record.ended == "drained"} == {
         (str(notification.uuid),)
     }
     assert timed_world.checkpoints[-1].ended == "drained"
@@ -141,7 +141,7 @@ def test_executors_that_come_at_the_end_of_a_drain_get_no_tasks(timed_world: Tim
     assert driver.loop.boundary.closed
     driver.fleet.newcomers = lambda: ["another"]  # type: ignore[method-assign]
     ends(driver)
-    drained = [record.drains for record in timed_world.checkpoints if record.ended is not None]
+    drained = [record.section(DRAIN).answered for record in timed_world.checkpoints if record.ended is not None]
     assert drained == [(str(notification.uuid),)]
 
 
@@ -263,7 +263,7 @@ class TestKilledBetweenDeletions:
         requests(timed_world).write(first)  # as an import does
         second.loop.parts.of(Drain).ask()
         ends(second)
-        assert timed_world.checkpoints[-1].drains == (str(first.uuid),)
+        assert timed_world.checkpoints[-1].section(DRAIN).answered == (str(first.uuid),)
 
     @pytest.mark.parametrize("deletion", range(2))
     def test_a_drain_that_was_cancelled_too_late(self, timed_world: TimedWorld, deletion: int) -> None:
@@ -276,7 +276,7 @@ class TestKilledBetweenDeletions:
         with killed_at(timed_world, deletion), pytest.raises(KilledError):
             ends(driver)
         driver.close()
-        assert timed_world.checkpoints[-1].drains == (str(notification.uuid),)
+        assert timed_world.checkpoints[-1].section(DRAIN).answered == (str(notification.uuid),)
         second = timed_world.started()
         assert second.job.claim.run_id != driver.job.claim.run_id
         assert steps(second) > 0, "it reads on"
@@ -314,7 +314,7 @@ class TestEnds:
         driver, name = self.unseen(timed_world)
         driver.stop.request()
         ends(driver, limit=1)
-        assert timed_world.checkpoints[-1].drains == (name,)
+        assert timed_world.checkpoints[-1].section(DRAIN).answered == (name,)
         assert timed_world.came() == {n: [] for n in range(4)}
 
     def test_a_stop_before_the_first_batch_of_a_restart(self, timed_world: TimedWorld) -> None:
@@ -324,7 +324,7 @@ class TestEnds:
         second = timed_world.started()
         second.stop.request()
         ends(second, limit=1)
-        assert timed_world.checkpoints[-1].drains == (name,)
+        assert timed_world.checkpoints[-1].section(DRAIN).answered == (name,)
 
     def test_a_second_stop_ends_it_and_the_next_start_drains(self, timed_world: TimedWorld) -> None:
         driver, name = self.unseen(timed_world)
@@ -335,7 +335,7 @@ class TestEnds:
         driver.close()
         assert timed_world.checkpoints[-1].ended is None
         ends(timed_world.started(), limit=1)
-        assert timed_world.checkpoints[-1].drains == (name,)
+        assert timed_world.checkpoints[-1].section(DRAIN).answered == (name,)
 
     def test_a_stop_and_a_cancel(self, timed_world: TimedWorld) -> None:
         driver, _ = self.unseen(timed_world)
@@ -343,7 +343,8 @@ class TestEnds:
         requests(timed_world).cancel(notification, "somebody")
         driver.stop.request()
         ends(driver, limit=1)
-        assert (timed_world.checkpoints[-1].ended, timed_world.checkpoints[-1].drains) == ("stopped", ())
+        last = timed_world.checkpoints[-1]
+        assert (last.ended, last.section(DRAIN).answered) == ("stopped", ())
         assert requests(timed_world).find().notifications == ()
 
     def test_a_store_that_fails_delays_the_stop(self, timed_world: TimedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,7 +352,7 @@ class TestEnds:
         failing(monkeypatch, "find", 3)
         driver.stop.request()
         ends(driver, limit=1)
-        assert timed_world.checkpoints[-1].drains == (name,)
+        assert timed_world.checkpoints[-1].section(DRAIN).answered == (name,)
 
     def test_the_end_of_what_a_run_was_to_read(self, timed_world: TimedWorld) -> None:
         timed_world.put(10, 20)
@@ -359,7 +360,7 @@ class TestEnds:
         steps(driver)
         name = str(write_drain_notification(timed_world.objects, PATHS).uuid)
         ends(driver, limit=1)
-        assert timed_world.checkpoints[-1].drains == (name,)
+        assert timed_world.checkpoints[-1].section(DRAIN).answered == (name,)
 
     def test_a_request_during_the_last_commit_is_reported(
         self, timed_world: TimedWorld, caplog: pytest.LogCaptureFixture

@@ -15,7 +15,7 @@ import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.startpoint import StartpointOldest
 from penstock.drain.driver.drain import Drain
-from penstock.drain.requests import DrainRequests
+from penstock.drain.requests import DRAIN, DrainRequests
 from penstock.drain.utils import write_drain_notification
 from penstock.driver.loop.epochs import Epochs
 from penstock.driver.loop.run_loop import RunLoop
@@ -240,7 +240,7 @@ class TestBeforeTheStart:
         notification = world.ask()
         ends(world.started())
         assert set(world.read().values()) == {0}
-        assert world.checkpoints[-1].drains == (str(notification.uuid),)
+        assert world.checkpoints[-1].section(DRAIN).answered == (str(notification.uuid),)
 
     @pytest.mark.parametrize("asked", ["v1", None])
     def test_another_run_than_the_one_that_obeys_reads_on(self, world: DrainWorld, asked: str | None) -> None:
@@ -282,7 +282,7 @@ class TestBeforeTheStart:
             with pytest.raises(KilledError):
                 ends(first)
         first.close()
-        assert (world.checkpoints[-1].ended, world.checkpoints[-1].drains) == (
+        assert (world.checkpoints[-1].ended, world.checkpoints[-1].section(DRAIN).answered) == (
             "end-of-stream",
             (str(notification.uuid),),
         )
@@ -465,7 +465,7 @@ class TestInputs:
         ends(again)
         assert manager(world).requests() == ()
         last = world.checkpoints[-1]
-        assert (last.ended, last.drains) == ("drained", (str(notification.uuid),))
+        assert (last.ended, last.section(DRAIN).answered) == ("drained", (str(notification.uuid),))
         assert world.read(last) == {**committed, A[0]: 0}
         world.verify_stores(last, world.expect(committed))
         assert world.requests.find().notifications == ()

@@ -11,8 +11,9 @@ import pytest
 
 import penstock as ps
 from penstock.api.drain import DrainMode, DrainNotification
+from penstock.batch.watermarks import TIME
 from penstock.drain.driver.drain import Drain
-from penstock.drain.requests import DrainRequests
+from penstock.drain.requests import DRAIN, DrainRequests
 from penstock.drain.utils import write_drain_notification
 from penstock.testing import TestRunner
 from penstock.testing.in_process import InProcessDriver
@@ -154,9 +155,9 @@ def test_the_run_ends_with_a_record_of_all_the_rest(timed_world: TimedWorld) -> 
     ends(driver)
     assert timed_world.came() == before, "the last message waits in the second operator"
     last = timed_world.checkpoints[-1]
-    assert (last.ended, last.drains, last.reset_operators) == ("stopped", (str(asked.uuid),), ("one",))
+    assert (last.ended, last.section(DRAIN).answered, last.reset_operators) == ("stopped", (str(asked.uuid),), ("one",))
     assert {at: last.next_offsets[at.task][at.ssp] for at in positions} == dict(positions)
-    assert last.event_times, "event time goes on"
+    assert last.section(TIME).event_times, "event time goes on"
     assert DrainRequests(timed_world.objects, timed_world.paths).find().notifications == ()
     second = timed_world.started()
     steps(second)
@@ -174,7 +175,7 @@ def test_both_operators_one_after_the_other(timed_world: TimedWorld, through: bo
     driver.loop.parts.of(Drain).ask()
     ends(driver)
     assert timed_world.came() == {n: [] for n in range(4)}, "what the first one let go came to the second one"
-    assert timed_world.checkpoints[-1].drains == tuple(sorted(str(each.uuid) for each in asked))
+    assert timed_world.checkpoints[-1].section(DRAIN).answered == tuple(sorted(str(each.uuid) for each in asked))
     assert timed_world.checkpoints[-1].ended == "stopped"
 
 
@@ -188,7 +189,7 @@ def test_a_request_for_all_counts_more(timed_world: TimedWorld, whole_first: boo
     ends(driver)
     assert timed_world.came() == {n: [] for n in range(4)}
     assert timed_world.checkpoints[-1].ended == "drained"
-    assert len(timed_world.checkpoints[-1].drains) == 2
+    assert len(timed_world.checkpoints[-1].section(DRAIN).answered) == 2
 
 
 def test_it_is_cancelled(timed_world: TimedWorld) -> None:
@@ -216,7 +217,7 @@ def test_the_driver_is_killed_before_the_record(timed_world: TimedWorld) -> None
     second = timed_world.started()
     ends(second)
     last = timed_world.checkpoints[-1]
-    assert (last.drains, last.reset_operators) == ((str(asked.uuid),), ("one",))
+    assert (last.section(DRAIN).answered, last.reset_operators) == ((str(asked.uuid),), ("one",))
 
 
 def test_a_container_is_lost_behind_the_record(timed_world: TimedWorld) -> None:
@@ -235,7 +236,7 @@ def test_a_container_is_lost_behind_the_record(timed_world: TimedWorld) -> None:
     ends(driver)
     assert opened.is_set()
     last = timed_world.checkpoints[-1]
-    assert (last.ended, last.drains, last.reset_operators) == ("stopped", (str(asked.uuid),), ("one",))
+    assert (last.ended, last.section(DRAIN).answered, last.reset_operators) == ("stopped", (str(asked.uuid),), ("one",))
     assert last.batch == timed_world.checkpoints[-2].batch, "nothing was read between the two"
 
 

@@ -10,7 +10,7 @@ import pytest
 import penstock as ps
 from penstock.api.drain import DrainMode, DrainNotification
 from penstock.drain.driver.drain import Drain
-from penstock.drain.requests import DrainRequests
+from penstock.drain.requests import DRAIN, DrainRequests
 from penstock.drain.utils import write_drain_notification
 from penstock.testing import TestRunner
 from penstock.testing.in_process import InProcessDriver
@@ -48,7 +48,7 @@ def test_a_request_while_the_stream_is_brought_to_its_end(
     ends(driver)
     assert timed_world.came() == {n: [] for n in range(4)}
     assert timed_world.checkpoints[-1].ended == "end-of-stream"
-    assert timed_world.checkpoints[-1].drains == (str(asked.uuid),)
+    assert timed_world.checkpoints[-1].section(DRAIN).answered == (str(asked.uuid),)
     assert {batch.control for batch in HoldNode.batches} <= {"none", "end-of-stream"}
 
 
@@ -98,7 +98,7 @@ def test_what_comes_after_the_drain_of_an_operator_waits_before_it(timed_world: 
         assert not driver.loop.step()
     clock.advance(60)
     ends(driver)
-    assert timed_world.checkpoints[-1].drains == (str(asked.uuid),)
+    assert timed_world.checkpoints[-1].section(DRAIN).answered == (str(asked.uuid),)
     again = timed_world.make(ticking().graph(), config)
     again.loop.start()
     ask(timed_world)
@@ -124,7 +124,7 @@ def test_a_request_for_what_comes_before_an_operator_that_has_drained(
         assert not driver.loop.step()
     asked.append(ask(timed_world, *more))
     ends(driver)
-    assert timed_world.checkpoints[-1].drains == tuple(sorted(str(each.uuid) for each in asked))
+    assert timed_world.checkpoints[-1].section(DRAIN).answered == tuple(sorted(str(each.uuid) for each in asked))
     assert timed_world.came() == {n: [] for n in range(4)}, "nothing is left that waits in either operator"
     again = timed_world.started()
     ask(timed_world)
@@ -165,12 +165,12 @@ def test_a_part_of_the_requests_is_taken_back(
     driver.loop.parts.of(Drain).ask()
     for _ in range(steps_before):
         driver.loop.step()
-    assert not timed_world.checkpoints[-1].drains
+    assert not timed_world.checkpoints[-1].section(DRAIN).answered
     requests = DrainRequests(timed_world.objects, timed_world.paths)
     requests.delete([other]) if deleted else requests.cancel(other, "somebody")
     ends(driver)
     last = timed_world.checkpoints[-1]
-    assert (last.drains, last.reset_operators) == ((str(left.uuid),), ALONE[kept])
+    assert (last.section(DRAIN).answered, last.reset_operators) == ((str(left.uuid),), ALONE[kept])
     assert last.ended == ("drained" if kept == "all" else "stopped")
     assert requests.find().notifications == ()
     again = timed_world.started()
@@ -191,4 +191,4 @@ def test_a_request_for_a_stranger_during_a_drain_delays_nothing(timed_world: Tim
     driver.loop.step()
     ask(timed_world, "nobody")
     ends(driver)
-    assert timed_world.checkpoints[-1].drains == (str(asked.uuid),)
+    assert timed_world.checkpoints[-1].section(DRAIN).answered == (str(asked.uuid),)

@@ -7,8 +7,9 @@ import pytest
 from penstock.api.intermediate import DrainMessage, IntermediateMessageSerde, WatermarkMessage
 from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import END_OF_TIME
+from penstock.checkpoint.intermediate import STREAMS
 from penstock.drain.driver.drain import Drain
-from penstock.drain.requests import DrainRequests
+from penstock.drain.requests import DRAIN, DrainRequests
 from penstock.drain.utils import write_drain_notification
 from penstock.job.paths import JobPaths
 from penstock.system.base import OffsetRange
@@ -133,7 +134,7 @@ def test_a_request_to_drain_that_is_seen_in_the_end_of_the_stream_is_answered_by
     assert {batch.control for batch in HoldNode.batches} == {"none", "end-of-stream"}
     assert world.came() == {number: [] for number in range(9)}, "what came after the start is not read"
     last = world.checkpoints[-1]
-    assert (last.ended, last.drains) == ("end-of-stream", (str(asked.uuid),))
+    assert (last.ended, last.section(DRAIN).answered) == ("end-of-stream", (str(asked.uuid),))
     assert DrainRequests(world.objects, PATHS).find().notifications == ()
     assert driver.board.told("drain") is not None
     assert all(stage.ended for stage in driver.board.told("drain").stages)
@@ -150,7 +151,7 @@ def test_a_drain_that_is_taken_back_in_the_end_of_the_stream(world: TimedWorld) 
     assert {batch.control for batch in HoldNode.batches} == {"none", "end-of-stream"}
     assert set(world.came()) == set(range(9))
     last = world.checkpoints[-1]
-    assert (last.ended, last.drains) == ("end-of-stream", ())
+    assert (last.ended, last.section(DRAIN).answered) == ("end-of-stream", ())
 
 
 def test_a_container_that_is_lost_before_a_drain_ends_the_stream(world: TimedWorld) -> None:
@@ -225,7 +226,7 @@ def test_a_run_that_breaks_off_at_any_step_neither_loses_nor_doubles(world: Time
     last = world.driver(until_latest=True)
     last.loop.run()
     assert world.came() == {number: [] for number in range(6)}
-    kept = world.checkpoints[-1].intermediate.values()
+    kept = world.checkpoints[-1].section(STREAMS).streams.values()
     assert [each.left() for each in kept] == [0, 0]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK
+from penstock.batch.watermarks import TIME
 from penstock.system.local import LocalSystem
 from tests.support.world.timed_job import HoldNode, TimedWorld, reached, steps
 
@@ -16,7 +17,7 @@ def test_the_end_closes_everything_and_the_record_says_so(timed_world: TimedWorl
     timed_world.driver(until_latest=True).loop.run()
     assert timed_world.came() == {n: [] for n in range(5)}
     last = timed_world.checkpoints[-1]
-    assert (last.ended, last.event_times, last.watermarks) == ("end-of-stream", {}, {})
+    assert (last.ended, last.section(TIME).event_times, last.section(TIME).watermarks) == ("end-of-stream", {}, {})
     assert [str(ssp) for ssp in last.ended_inputs] == ["m.in.0", "m.in.1"]
     closing = HoldNode.batches[-1]
     assert closing.control == "end-of-stream"
@@ -28,7 +29,7 @@ def test_a_run_may_stop_without_closing(timed_world: TimedWorld) -> None:
     timed_world.driver(until_latest=True, close=False).loop.run()
     assert timed_world.came() == {0: [], 1: [], 2: []}
     assert timed_world.checkpoints[-1].ended == "stopped"
-    assert timed_world.checkpoints[-1].watermarks["one"] == 30
+    assert timed_world.checkpoints[-1].section(TIME).watermarks["one"] == 30
     driver = timed_world.started()
     timed_world.put(35, 45)
     steps(driver)

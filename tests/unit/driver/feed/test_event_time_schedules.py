@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
+from penstock.batch.watermarks import TIME
 from penstock.wire.ports import RunBrokenError
 from tests.support.oracles.metrics_page import OF_EVENT_TIME, exported
 from tests.support.world.sums_job import once, raising
@@ -90,7 +91,7 @@ def test_a_restart_goes_on_with_the_watermarks_of_the_checkpoint(timed_world: Ti
     first.loop.commit()
     boundary = first.loop.boundary
     first.close()
-    assert reached(timed_world.checkpoints[-1].watermarks) == {
+    assert reached(timed_world.checkpoints[-1].section(TIME).watermarks) == {
         "in": 100,
         "by-key": 100,
         "one": 100,
@@ -258,7 +259,7 @@ def test_a_new_operator_starts_with_the_watermark_of_its_inputs(timed_world: Tim
     steps(first)
     first.loop.commit()
     first.close()
-    assert "two" not in timed_world.checkpoints[-1].watermarks
+    assert "two" not in timed_world.checkpoints[-1].section(TIME).watermarks
     timed_world.second = True
     second = timed_world.started()
     timed_world.put(50, 100, 100)
@@ -505,7 +506,7 @@ def test_a_start_from_an_older_checkpoint_takes_its_event_times(timed_world: Tim
     first.loop.commit()
     first.close()
     second = timed_world.started(from_checkpoint=str(older.id))
-    assert second.loop.boundary.watermarks == older.watermarks
+    assert second.loop.boundary.watermarks == older.section(TIME).watermarks
     assert set(second.loop.boundary.event_times.values()) == {100}
     steps(second)
     assert not any(timed_world.came().values())

@@ -12,6 +12,7 @@ import pytest
 
 import penstock.runtime.stage.sink as sink_module
 import penstock.runtime.steps as steps_module
+from penstock.drain.requests import DRAIN
 from penstock.errors import PenstockTimeoutError
 from penstock.runtime.operators.join import StreamJoin
 from penstock.runtime.operators.tasks.process import Process
@@ -66,7 +67,7 @@ def fails_and_then_drains(job: Waiting, driver: InProcessDriver, said: str) -> N
     job.config = {}
     to_the_end(job.started())
     last = job.checkpoints[-1]
-    assert (last.ended, last.drains) == ("drained", (asked,))
+    assert (last.ended, last.section(DRAIN).answered) == ("drained", (asked,))
     assert {str(each) for each in job.came() if each[0] != "drained"} == job.results()
     assert job.requests.find().notifications == ()
 

@@ -12,6 +12,7 @@ import pytest
 import penstock as ps
 from penstock.config.load import load_config
 from penstock.errors import IncompatibleError
+from penstock.outbox.unpublished import OUTBOX, owed_of
 from penstock.system.base import OffsetRange, System, SystemAdmin
 from penstock.system.memory import MemoryAdmin
 from penstock.system.registry import open_system
@@ -140,7 +141,7 @@ def test_the_last_record_of_the_backup_left_no_output(tmp_path: Path, kind: str)
         driver = world.next()
         driver.loop.start()
         commit(world, driver, 1, 2, 0)
-        assert not world.log.owed.messages
+        assert not owed_of(world.log).messages
         backup = contents(world)
         commit(world, driver, 3)  # under the slot that the next start would claim
         world.kill(driver)
@@ -201,7 +202,7 @@ def test_a_damaged_record_may_have_been_published(world: OnceWorld) -> None:
         world.put(*values)
     origin = world.log.latest
     assert origin is not None
-    assert origin.outbox
+    assert origin.section(OUTBOX).objects
     drain(driver)
     driver.loop.commit()
     world.kill(driver)

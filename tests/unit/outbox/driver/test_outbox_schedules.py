@@ -27,6 +27,7 @@ from penstock.errors import (
     PenstockTimeoutError,
     RetryableError,
 )
+from penstock.outbox.unpublished import OUTBOX
 from penstock.outbox.wing import Publish
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.testing.in_process import InProcessDriver
@@ -123,15 +124,17 @@ class TestRecord9:
         crash(world, "publish")
         latest = world.log.latest
         assert latest is not None
-        assert latest.outbox
+        left = latest.section(OUTBOX)
+        assert left.objects
         log = CheckpointLog(world.objects, PATHS)
         content = Content(latest.next_offsets, {task: markers_of(latest, task) for task in range(TASKS)})
         origin = world.log.checkpoints[base]
         job = FoundJob(world.config(), PATHS, world.objects)
         record = append_successor(CheckpointChange(job, "set", origin, None, content, log.read(), log, ()))
-        assert not record.outbox
-        assert [each.objects for each in record.unpublished] == [latest.outbox]
-        assert (record.keepers, record.publisher) == (latest.keepers, latest.publisher)
+        found = record.section(OUTBOX)
+        assert not found.objects
+        assert [each.objects for each in found.unpublished] == [left.objects]
+        assert (found.keepers, found.publisher) == (left.keepers, left.publisher)
         world.finish()
 
     def test_then_from_6(self, world: OnceWorld, caplog: pytest.LogCaptureFixture) -> None:
@@ -173,7 +176,7 @@ class TestRecord9:
         crash(world, "publish")
         latest = world.log.latest
         assert latest is not None
-        assert {each.key for each in latest.outbox} <= set(world.outbox)
+        assert {each.key for each in latest.section(OUTBOX).objects} <= set(world.outbox)
         world.finish()
         assert world.outbox == []
 
@@ -433,5 +436,5 @@ def test_nothing_grows(world: OnceWorld) -> None:
     driver.loop.commit()
     assert len(world.outbox) <= 2
     records = world.log.checkpoints
-    assert all(not record.unpublished for record in records)
+    assert all(not record.section(OUTBOX).unpublished for record in records)
     world.check(driver)

@@ -7,10 +7,12 @@ from typing import cast
 
 import pytest
 
+from penstock.admin.checkpoint.sections import edited_sections
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.checkpoint.edit import Content, _offered
+from penstock.batch.offered_batch import QUERY, OfferedBatch, QuerySection
+from penstock.checkpoint.edit import Content
 from penstock.checkpoint.log_view import LogView
-from penstock.checkpoint.record import CheckpointRecord, Claim, OfferedBatch
+from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.errors import IncompatibleError
 from penstock.spark.query.binding import FromCheckpoint, QueryBatchRequest, bind
 from tests.support.stores.checkpoints import checkpoint
@@ -36,7 +38,8 @@ def record(
     identities = {SystemStream("spark", "rows"): query} if query else {}
     offered = None if plan is None else OfferedBatch(plan, has_output)
     made = checkpoint(Claim(1, "run", "writer"), 100 + reached)
-    return replace(made, next_offsets=offsets, identities=identities, task_count=TASKS, offered=offered)
+    made = replace(made, next_offsets=offsets, identities=identities, task_count=TASKS)
+    return made.having(QUERY, QuerySection(offered))
 
 
 def _at(reached: int, system: str = "spark", stream: str = "rows") -> dict[int, dict[SystemStreamPartition, int]]:
@@ -174,7 +177,7 @@ def test_a_checkpoint_that_was_made_by_hand_knows_its_batch_if_its_offsets_are_t
     view = log(base, newest)
 
     def edited(record: CheckpointRecord, reached: int) -> OfferedBatch | None:
-        return _offered(record, Content(_at(reached), {}), view)
+        return edited_sections(record, Content(_at(reached), {}), view).get(QUERY).offered
 
     assert edited(newest, 7) == OfferedBatch("p7")
     assert edited(base, 4) == OfferedBatch("p4", has_output=False), "only the newest one names its output"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from penstock.errors import (
     KINDS,
@@ -13,8 +13,6 @@ from penstock.errors import (
     RetryableError,
     UserCodeError,
 )
-from penstock.runtime.context import OperatorFailedError
-from penstock.side.fill.entries import MessageFailedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +32,3 @@ class SideFailure:
         if issubclass(kind, RetryableError) and kind is not ContainerLostError:
             kind = PenstockError  # it was tried again for long enough
         return kind(self.text)
-
-
-def side_failure(error: BaseException) -> SideFailure:
-    if isinstance(error, MessageFailedError):
-        offset, _, key, *_ = error.message
-        failed = OperatorFailedError("", error.cause).describe(error.ssp, offset, key)
-        failed = replace(failed, store=error.part.spec.name)
-        return SideFailure(str(failed), "UserCodeError", failed)
-    return SideFailure(str(error) or type(error).__name__, type(error).__name__)
