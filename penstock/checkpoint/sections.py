@@ -28,7 +28,7 @@ class Section(Generic[T]):
     def __init__(self, name: str, cls: type[T], form: Form | None = None, *, needed: bool = False) -> None:
         """
         Args:
-            name: the name in records.
+            name: the name in records. The section of a wing has the name of the wing.
             cls: the class of its values. `cls()` is the value in a record without the section.
             form: the written form, a JSON object; by default that of a dataclass.
             needed: True if nothing may be restored from a record with this section by a Penstock without the wing.
