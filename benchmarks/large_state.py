@@ -44,8 +44,8 @@ from penstock.container.process.launch import _ALLOCATOR
 from penstock.container.shared.resources import EpochResources
 from penstock.graph.topology import plan_topology
 from penstock.parallel import each
+from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.attempt import new_token
-from penstock.runtime.stage.instance import RuntimeSettings
 from penstock.state.engines.engine import Engine
 from penstock.state.kept.stores import KeptStores
 from penstock.wire.package import JobPackage

@@ -45,8 +45,8 @@ from penstock.job.paths import JobPaths
 from penstock.objects.forwarding import ForwardingStore
 from penstock.objects.open import open_store
 from penstock.objects.store import ObjectStore
+from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.attempt import new_token
-from penstock.runtime.stage.instance import RuntimeSettings
 from penstock.state.admins import BackendAdmins
 from penstock.state.backends.changelog_files.marker import ChangelogMarker
 from penstock.wire.calls import BEAT_SECONDS, CLEAN_UP, END, OPEN, Call

@@ -14,7 +14,7 @@ from typing import Any, get_type_hints
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """How the values of a field are shown below each other."""
+    """The column in which the values of a field are shown."""
 
     heading: str
     text: Callable[[Any], str | None] = str
@@ -51,7 +51,7 @@ class FactTable:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a wing says about a job.
+    """The facts that a wing has about a job.
 
     Example:
         >>> Facts({"records": 3}).lines["records"]

@@ -56,7 +56,7 @@ def load(place: str) -> Any:
 
 
 def from_outside(group: str) -> dict[str, Any]:
-    """What installed distributions bring as entry points of a group, by name.
+    """The objects that installed distributions bring as entry points of a group, by name.
 
     Raises:
         ConfigError: one cannot be imported.

@@ -28,7 +28,7 @@ OUTSIDE = "penstock.wings"
 
 @dataclass(frozen=True)
 class Wing:
-    """What a feature adds to the kernel. The parts are named as `module:attribute`, so that a process loads only those
+    """A feature beside the kernel. The parts are named as `module:attribute`, so that a process loads only those
     that it needs.
 
     Example:
@@ -37,7 +37,7 @@ class Wing:
     """
 
     name: str
-    """Of its section, its state in heartbeats, and its facts."""
+    """The name of the wing, of its section, its state in heartbeats, and its facts."""
     calls: tuple[Call[Any, Any], ...] = ()
     """Its requests to containers, which its part in the container answers."""
     keys: type[Settings] | None = None

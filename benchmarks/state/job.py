@@ -19,8 +19,8 @@ from penstock.container.shared.resources import EpochResources
 from penstock.graph.topology import plan_topology
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
+from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.attempt import new_token
-from penstock.runtime.stage.instance import RuntimeSettings
 from penstock.state.backends.base import AdminContext, BackendContext, RestoreProgress
 from penstock.state.backends.changelog_files.backup import ChangelogFilesBackup
 from penstock.state.backends.registry import backend_factory

@@ -28,7 +28,7 @@ class RunContext:
     """Raises the error by which a start would be refused now. None: the job never begins again by itself."""
 
     tools: Mapping[str, Any] = field(default_factory=dict)
-    """What the host has made for wings, by wing (`Wing.on_host`)."""
+    """By wing, the thing that the host has made for it (`Wing.on_host`)."""
 
     @property
     def clock(self) -> Clock:

@@ -20,7 +20,7 @@ from penstock.wire.protocol import Markers
 
 
 class DriverPart:
-    """What a wing does in the driver of one run. By default it does nothing.
+    """The part of a wing in the driver of one run. By default it does nothing.
 
     The run loop's thread calls all methods that do not say otherwise. An error ends the epoch or the run, as errors of
     the loop do: a `RetryableError` leads to another try, a `ContainerLostError` to a new epoch.
@@ -58,7 +58,7 @@ class DriverPart:
 
     @property
     def draining(self) -> Draining | None:
-        """What the run drains now, as of the last call of `before_batch`; None: nothing."""
+        """The operators that the run drains now, as of the last call of `before_batch`; None: it drains nothing."""
         return None
 
     def before_the_end(self, boundary: Boundary) -> bool:

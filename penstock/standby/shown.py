@@ -47,6 +47,6 @@ def standbys_of(objects: ObjectStore, paths: JobPaths, run_id: str | None) -> tu
 
 
 def standby_shown(objects: ObjectStore, paths: JobPaths, run_id: str | None) -> Facts:
-    """What `penstock status` shows of standbys."""
+    """The facts about standbys for `penstock status`."""
     found = standbys_of(objects, paths, run_id)
     return Facts(tables=(FactTable("Standbys", found),)) if found else Facts()

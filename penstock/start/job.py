@@ -12,7 +12,7 @@ from penstock.config.model import JobConfig
 from penstock.graph.topology import Topology
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
-from penstock.runtime.stage.instance import RuntimeSettings
+from penstock.runtime.settings import RuntimeSettings
 from penstock.start.job_plan import JobPlan
 from penstock.start.part import StartPart
 from penstock.start.plan import StartPlan

@@ -16,7 +16,7 @@ from penstock.checkpoint.versions.value import Markers as OfTask
 from penstock.config.model import JobConfig
 from penstock.graph.topology import Topology
 from penstock.job.paths import JobPaths
-from penstock.runtime.stage.instance import RuntimeSettings
+from penstock.runtime.settings import RuntimeSettings
 from penstock.start.layout import store_layout
 from penstock.start.plan import StartPlan
 from penstock.start.streams.identities import Identities

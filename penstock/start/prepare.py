@@ -20,8 +20,7 @@ from penstock.job.identity import settle, writer_name
 from penstock.job.owned_streams import OwnedStreams, owner_of_intermediates
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
-from penstock.runtime.stage.instance import RuntimeSettings
-from penstock.runtime.steps import StepLimits
+from penstock.runtime.settings import RuntimeSettings, StepLimits
 from penstock.start.check import StartSources, backend_admins, decide
 from penstock.start.facts import StartRequest
 from penstock.start.job import ClaimedJob

@@ -9,7 +9,7 @@ from typing import Any
 from penstock.api.ssp import SystemStreamPartition
 from penstock.config.model import JobConfig
 from penstock.graph.topology import Topology
-from penstock.runtime.stage.instance import RuntimeSettings
+from penstock.runtime.settings import RuntimeSettings
 from penstock.shipped import read_shipped
 from penstock.system.base import System
 from penstock.wing import wings

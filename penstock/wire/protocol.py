@@ -172,7 +172,7 @@ class UploadResult:
 
     markers: Markers
     wings: Mapping[str, msgspec.Raw] = field(default_factory=dict)
-    """What the wings' parts have uploaded, by wing."""
+    """By wing, the value that its part has for the driver."""
 
 
 @dataclass(frozen=True, slots=True)

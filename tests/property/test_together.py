@@ -19,8 +19,8 @@ from penstock.graph.topology import Topology, plan_topology
 from penstock.runtime.messages import outlet, router
 from penstock.runtime.messages.packet import MESSAGE_SCHEMA, Kind, Packet, decode_columns, encode_messages
 from penstock.runtime.messages.sources import Sources
+from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.attempt import new_token
-from penstock.runtime.stage.instance import RuntimeSettings
 from penstock.runtime.stage.source import InputReaders, SourceProgress, run_sources
 from penstock.runtime.stage.task_instance import TaskInstance
 from penstock.state.engines.memory import MemoryEngine

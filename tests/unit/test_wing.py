@@ -27,7 +27,7 @@ from tests.support.world.sums_job import SumsWorld, drain
 
 OUTSIDE = ROOT / "tests" / "support" / "outside"
 KNOWN = (wing.wings, wing.calls, keys.describe, keys.exact, keys.patterns, keys.find, cli.commands)
-"""What processes find out once."""
+"""Functions whose answers a process keeps."""
 
 
 @pytest.fixture

@@ -121,7 +121,7 @@ class JobStatus:
     standbys: tuple[StandbyFacts, ...] = ()
     """The standbys of the tasks as of a few seconds ago; empty if the run has none, or the job is not running."""
     wings: Mapping[str, Facts] = field(default_factory=dict)
-    """What each wing says of the job, by its name; wings that say nothing are left out."""
+    """The facts that each wing has about the job, by its name; wings without facts are left out."""
     side_inputs: tuple[SideInputStatus, ...] = ()
     """The lag of stores behind their side inputs, as of some seconds ago or of the end of the last run."""
     tables: tuple[TableUse, ...] = ()
@@ -256,7 +256,7 @@ def status(job: FoundJob, *, wait: bool = True) -> JobStatus:
 
 
 def facts_of_wings(job: FoundJob, run_id: str | None) -> dict[str, Facts]:
-    """What each wing says of a job. `run_id`: of its present run."""
+    """The facts that each wing has about a job. `run_id`: of its present run."""
     found = {wing.name: load(wing.facts)(job.objects, job.paths, run_id) for wing in wings() if wing.facts}
     return {name: facts for name, facts in found.items() if facts.lines or facts.tables}
 

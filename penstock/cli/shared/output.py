@@ -75,7 +75,7 @@ def print_table(
 
 
 def show(*said: Facts) -> None:
-    """What wings say: of each, first its lines, then its tables."""
+    """Print the facts of wings: of each, first its lines, then its tables."""
     for facts in said:
         if facts.lines:
             print_facts(list(facts.lines.items()))

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.container.epoch.restorer import RestoredTask
@@ -15,7 +16,6 @@ from penstock.container.shared.resources import EpochResources
 from penstock.container.shared.services import Service
 from penstock.errors import RetryableError
 from penstock.parallel import each
-from penstock.state.backends.base import StoreCopy
 from penstock.wire.protocol import Markers, UploadResult, raw
 
 _COPIERS = 2
@@ -80,11 +80,13 @@ class Committers(Service):
         markers: dict[str, dict[str, dict[str, str]]] = {str(task): {} for task in self._commits}
         others = self._wings.uploads(checkpoint_id)
         while items or others:
-            parts: list[Callable[[], object]] = [
-                partial(self._upload_backend, *item, checkpoint_id, copies, markers) for item in items
+            own: list[Callable[[], Any]] = [
+                partial(self._commits[task].upload, backend, checkpoint_id, copies[task]) for task, backend in items
             ]
-            each(self._uploaders, lambda part: part(), [*parts, *others])
+            found = each(self._uploaders, lambda part: part(), [*own, *others])
             others = []
+            for (task, backend), given in zip(items, found[: len(items)], strict=True):
+                markers[str(task)][backend] = given
             # A checkpoint without any marker of a store could not be restored: it waits for a base.
             bare = {task for task in self._commits if not self._commits[task].has_all(markers[str(task)])}
             items = [item for item in items if item[0] in bare]
@@ -93,16 +95,6 @@ class Committers(Service):
         for task, commit in self._commits.items():
             commit.uploaded(checkpoint_id, markers[str(task)], copies[task])
         return UploadResult(markers, {wing: raw(found) for wing, found in self._wings.uploaded().items()})
-
-    def _upload_backend(
-        self,
-        task: int,
-        backend: str,
-        checkpoint_id: CheckpointId,
-        copies: Mapping[int, Mapping[str, StoreCopy]],
-        markers: Mapping[str, dict[str, dict[str, str]]],
-    ) -> None:
-        markers[str(task)][backend] = self._commits[task].upload(backend, checkpoint_id, copies[task])
 
     def clean_up(self, checkpoint_id: CheckpointId, markers: Markers) -> None:
         each(

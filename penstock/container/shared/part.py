@@ -24,7 +24,7 @@ Answers: TypeAlias = Callable[[Any], Iterator[Any]]
 
 @dataclass(frozen=True, slots=True)
 class EpochContext:
-    """What the parts of an epoch get."""
+    """An epoch as the parts of wings get it."""
 
     resources: EpochResources
     request: OpenEpoch
@@ -45,7 +45,7 @@ class CopiedStore(Protocol):
 
 
 class ContainerPart(Service):
-    """What a wing does in a container, from the opening of an epoch until the container leaves it. By default it does
+    """The part of a wing in a container, from the opening of an epoch until the container leaves it. By default it does
     nothing. It is made before the tasks are restored, and started as a service once they are."""
 
     wing: str = ""
@@ -81,12 +81,12 @@ class ContainerPart(Service):
         """The synchronous part of a commit: between two batches, once all tasks have taken their changes."""
 
     def uploads(self, checkpoint_id: CheckpointId) -> Sequence[Callable[[], object]]:
-        """What makes the last snapshot durable, beside the uploads of stores. Each is called by another thread. Asked
-        for again after a RetryableError, this gives what is left."""
+        """The calls that make the last snapshot durable, beside the uploads of stores. Each is made by another thread.
+        Asked for again after a RetryableError, this gives what is left."""
         return ()
 
     def uploaded(self) -> object:
-        """What the driver learns of the last snapshot, which is durable; None if that is nothing."""
+        """A value for the driver about the last snapshot, which is durable; None if there is nothing to say."""
         return None
 
     def forget(self) -> None:
@@ -99,7 +99,7 @@ class ContainerPart(Service):
     # What the driver hears.
 
     def state(self) -> object:
-        """What a heartbeat tells the driver of this part; None if there is nothing. Called by any thread."""
+        """The state that each heartbeat tells the driver; None if there is nothing to say. Called by any thread."""
         return None
 
     def ready(self) -> Collection[int]:
@@ -176,7 +176,7 @@ class ContainerParts:
             part.forget()
 
     def uploaded(self) -> dict[str, object]:
-        """What the driver learns, by wing."""
+        """See `ContainerPart.uploaded`, by wing."""
         return {part.wing: found for part in self._all if (found := part.uploaded()) is not None}
 
     def views(self, task: int, batch: Batch) -> Mapping[str, SideView]:
@@ -189,7 +189,7 @@ class ContainerParts:
             part.release(task, batch)
 
     def states(self) -> dict[str, object]:
-        """What heartbeats tell, by wing."""
+        """See `ContainerPart.state`, by wing."""
         return {part.wing: state for part in self._all if (state := part.state()) is not None}
 
     def ready(self) -> tuple[int, ...]:

@@ -39,7 +39,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Draining:
-    """What a run brings to its end: it reads nothing more, and everything that waits for time fires."""
+    """The operators that a run brings to their end: it reads nothing more, and everything that waits for time fires."""
 
     operators: frozenset[str] | None = None
     """These alone; None: all operators, and then the run."""

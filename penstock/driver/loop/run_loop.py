@@ -43,7 +43,7 @@ class RunLoop:
         """Run from the start checkpoint to the last commit. Raises the error that ended the run."""
         try:
             self.start()
-            while not self._run_to_the_end():
+            while not self.run_to_the_end():
                 pass
         finally:
             self.close()
@@ -59,7 +59,7 @@ class RunLoop:
         """Open the first epoch, and write its start checkpoint."""
         self._enter(self.parts.epochs.start())
 
-    def _run_to_the_end(self) -> bool:
+    def run_to_the_end(self) -> bool:
         """Run batches until there is a reason to end, then the last commit. False if a container was lost during
         that commit: everything after the last checkpoint has to be processed again first."""
         run = self._run
@@ -78,7 +78,7 @@ class RunLoop:
         try:
             self.finish()
         except ContainerLostError as error:
-            self._rewind(error)
+            self.rewind(error)
             return False
         return True
 
@@ -117,7 +117,8 @@ class RunLoop:
                 parts.gate.await_batch(run.stop.immediate, lambda: None)  # a store cannot be away forever
         return False
 
-    def _rewind(self, cause: RetryableError | None) -> None:
+    def rewind(self, cause: RetryableError | None) -> None:
+        """Go back to the last checkpoint, in a new epoch. `cause`: the failure that leads to it, if there was one."""
         self._enter(self.parts.epochs.rewind(cause))
 
     def ask_to_drain(self, *, at_start: bool = False) -> None:
@@ -146,7 +147,7 @@ class RunLoop:
             self.commit()
         except ContainerLostError as error:
             if not self._run.stop.immediate.is_set():
-                self._rewind(error)
+                self.rewind(error)
             return False
         return True
 
@@ -170,7 +171,7 @@ class RunLoop:
         except ContainerLostError as error:
             if run.stop.immediate.is_set():
                 return True
-            self._rewind(error)
+            self.rewind(error)
         except RetryableError as error:  # a system or store that may answer the next time
             if self._stop.is_set():
                 return False
@@ -183,7 +184,7 @@ class RunLoop:
         their share."""
         logger.warning("%s came up: the job commits, and begins a new epoch with them", ", ".join(newcomers))
         self.commit()
-        self._rewind(None)
+        self.rewind(None)
 
     def _step(self) -> bool:
         parts, run = self.parts, self._run
@@ -198,7 +199,7 @@ class RunLoop:
             run.clock.wait(self._stop, _RETRY_SECONDS)
             return False
         if begins_anew:
-            self._rewind(None)
+            self.rewind(None)
             return False
         with interruptible(self._stop):
             following = self._next()

@@ -198,7 +198,7 @@ class ProgressBoard:
     processed: Callable[[int], Mapping[int, int]] = lambda _: {}
     """For a batch: stage with state → messages processed, as of the containers' last beats."""
     wings: Mapping[str, Any] = field(default_factory=dict)
-    """What each wing tells of its present work, by wing: a value, or a function that returns one."""
+    """By wing, its present work as it is shown: a value, or a function that returns one."""
     phase_of: str = ""
     """The wing that the phase waits for; empty: the kernel's."""
     beats: Callable[[], Sequence[Beat]] = lambda: ()
@@ -221,7 +221,7 @@ class ProgressBoard:
         self.update(wings={**self.wings, wing: work})
 
     def told(self, wing: str) -> Any:
-        """What a wing tells at this moment; None if it tells nothing."""
+        """The work of a wing at this moment; None if it shows none."""
         found = self.wings.get(wing)
         return found() if callable(found) else found
 

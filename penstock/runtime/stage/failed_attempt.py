@@ -15,7 +15,7 @@ from penstock.runtime.context import OperatorFailedError, Page, Position, SspTab
 from penstock.runtime.messages.packet import Packet
 from penstock.runtime.messages.router import Router, Together, finish_output
 from penstock.runtime.reports import Report, engine_error
-from penstock.runtime.stage.instance import RuntimeSettings
+from penstock.runtime.settings import RuntimeSettings
 from penstock.state.engines.engine import EngineFailedError
 
 

@@ -7,7 +7,6 @@ is applied the instance serves the next batch, if it is discarded the instance i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, TypeAlias
 
@@ -24,45 +23,18 @@ from penstock.runtime.operators.base import Firing, Firings, Node, Operator, Sta
 from penstock.runtime.operators.table import operator_of
 from penstock.runtime.operators.tasks.application_code import Requests
 from penstock.runtime.operators.tasks.key_state import ListPlaces
+from penstock.runtime.settings import GENERAL, RuntimeSettings
 from penstock.runtime.stage.wiring import Wiring
-from penstock.runtime.steps import GENERAL, Step, StepLimits
+from penstock.runtime.steps import Step
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.overlay import Overlay
 from penstock.state.stores.build import build_store, with_layers
 from penstock.state.stores.side_input import SideInputStore
-from penstock.state.stores.task_store import StoreLayer, TaskStore
+from penstock.state.stores.task_store import TaskStore
 from penstock.state.stores.view import SideView
-from penstock.system.contract.limits import RecordLimits
 
 Mark: TypeAlias = tuple[dict[int, int], bool, bool, list[int]]
 """The state before a message: the contents of the outlets, and the requests made so far."""
-
-
-@dataclass(frozen=True, slots=True)
-class RuntimeSettings:
-    """The runtime's part of the configuration. Plain data, sent to every worker and container."""
-
-    job_name: str
-    tasks: int
-    output_partitions: Mapping[str, int]
-    """Partitions of every output stream, the dead-letter stream included, by `system.stream`."""
-    cache_entries: Mapping[str, int] = field(default_factory=dict)
-    dead_letter: bool = False
-    identities: Mapping[str, str] = field(default_factory=dict)
-    """By input (`system.stream`): the identity that dead letters carry, to tell it from later streams of its name."""
-    store_layers: tuple[type[StoreLayer], ...] = ()
-    """Layers around every store, from the inside to the outside."""
-    config: Mapping[str, str] = field(default_factory=dict)
-    max_ahead_ms: int | None = None
-    """The limit of an event time, relative to the batch time, to count for the watermark; None: the application does
-    not use event time."""
-    window_ms: int = -1
-    """The interval between calls of a task's `window`; below 1: never."""
-    step_limits: StepLimits = field(default_factory=StepLimits)
-    run_id: str = ""
-    """The run named in the control messages of a drain."""
-    output_limits: Mapping[str, RecordLimits] = field(default_factory=dict)
-    """By exactly-once output, what its stream refuses of a message. An output that refuses nothing has no entry."""
 
 
 class StageInstance:

@@ -9,7 +9,8 @@ from penstock.batch.portions import Portion
 from penstock.graph.topology import Topology
 from penstock.runtime.messages.packet import Packet
 from penstock.runtime.messages.spool import Spool
-from penstock.runtime.stage.instance import RuntimeSettings, StageInstance
+from penstock.runtime.settings import RuntimeSettings
+from penstock.runtime.stage.instance import StageInstance
 from penstock.runtime.stage.sink import OutputWriters, SinkAttempts
 from penstock.runtime.stage.source import InputReaders, SourceProgress, run_sources
 from penstock.system.base import System, WriterIdentity

@@ -16,10 +16,9 @@ from penstock.runtime.messages.packet import Packet, decode_messages, records_of
 from penstock.runtime.messages.sources import Sources
 from penstock.runtime.messages.spool import Spool, SpooledPayload
 from penstock.runtime.reports import Report
+from penstock.runtime.settings import RuntimeSettings, StepLimit
 from penstock.runtime.stage.attempt import new_token
 from penstock.runtime.stage.failed_attempt import failure_report
-from penstock.runtime.stage.instance import RuntimeSettings
-from penstock.runtime.steps import StepLimit
 from penstock.system.base import Appended, RawRecord, System, SystemWriter, WriterIdentity, without_headers
 from penstock.wording import counted, listed
 

@@ -21,9 +21,10 @@ from penstock.graph.topology import Topology
 from penstock.runtime.context import OperatorFailedError, Position
 from penstock.runtime.messages.packet import Packet
 from penstock.runtime.messages.router import Together
+from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.attempt import InputAttempt, new_token
 from penstock.runtime.stage.failed_attempt import failed_attempt
-from penstock.runtime.stage.instance import RuntimeSettings, StageInstance
+from penstock.runtime.stage.instance import StageInstance
 from penstock.system.base import ColumnChunk, OffsetRange, RawMessage, System, SystemReader
 
 READ_MESSAGES = 4096

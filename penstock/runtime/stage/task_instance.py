@@ -12,9 +12,10 @@ from penstock.errors import ConfigError, ContainerLostError, Interrupted, Retrya
 from penstock.graph.topology import Topology
 from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.operators.table import operator_of
+from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.side_stores import NO_SIDE_STORES, SideStores
 from penstock.runtime.stage.attempt import PacketAttempt
-from penstock.runtime.stage.instance import RuntimeSettings, StageInstance
+from penstock.runtime.stage.instance import StageInstance
 from penstock.runtime.stage.kept_output import KeptAttempt, KeptOutput
 from penstock.runtime.store_meter import StoreMeter
 from penstock.state.engines.engine import Engine, EngineFailedError

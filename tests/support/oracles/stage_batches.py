@@ -25,7 +25,7 @@ from penstock.runtime.messages.packet import (
     rows_schema,
 )
 from penstock.runtime.reports import Report
-from penstock.runtime.stage.instance import RuntimeSettings
+from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.task_instance import TaskInstance
 from penstock.state.engines.memory import MemoryEngine
 from tests.support.streams.trailers import trailer

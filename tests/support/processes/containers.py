@@ -29,7 +29,7 @@ from penstock.objects.open import open_store
 from penstock.runtime.messages.packet import REPORT_STAGE, Packet, from_batch, to_batch
 from penstock.runtime.messages.spool import Spool
 from penstock.runtime.reports import Report
-from penstock.runtime.stage.instance import RuntimeSettings
+from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.outcome import Outcome, SuccessfulBatch, decide_outcome
 from penstock.runtime.stage.sink import OutputWriters, SinkAttempts
 from penstock.runtime.stage.source import InputReaders, run_source

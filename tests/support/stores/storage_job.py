@@ -39,8 +39,8 @@ from penstock.objects.store import ObjectStore
 from penstock.repartition import move
 from penstock.repartition.placement import Rule
 from penstock.retry import Retry, retry
+from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.attempt import new_token
-from penstock.runtime.stage.instance import RuntimeSettings
 from penstock.start.layout import store_layout
 from penstock.start.streams.job_streams import JobStreams
 from penstock.state import outside_backup

@@ -86,7 +86,7 @@ def ends(driver: InProcessDriver, limit: int = 500) -> None:
         return step()
 
     setattr(driver.loop, "step", counted)  # noqa: B010
-    while not driver.loop._run_to_the_end():
+    while not driver.loop.run_to_the_end():
         pass
 
 

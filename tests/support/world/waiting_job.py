@@ -135,5 +135,5 @@ class Waiting(World):
 
 def to_the_end(driver: InProcessDriver) -> None:
     """Run until the run ends, and its last commit."""
-    while not driver.loop._run_to_the_end():
+    while not driver.loop.run_to_the_end():
         pass

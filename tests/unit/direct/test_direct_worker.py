@@ -23,7 +23,7 @@ from penstock.direct.messages import RunOrder
 from penstock.direct.worker import DirectWorker
 from penstock.graph.topology import plan_topology
 from penstock.runtime.reports import Report
-from penstock.runtime.stage.instance import RuntimeSettings
+from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.outcome import SuccessfulBatch, decide_outcome
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.local import LocalSystem

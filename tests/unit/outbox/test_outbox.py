@@ -15,7 +15,7 @@ from penstock.outbox.task import Outbox, OutboxSnapshot
 from penstock.runtime.messages.sources import DiscardedAttemptError
 from penstock.runtime.messages.trailers import mark_of
 from penstock.runtime.reports import Report
-from penstock.runtime.stage.instance import RuntimeSettings
+from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.task_instance import TaskInstance
 from penstock.system.base import RawRecord
 from tests.support.streams.outboxes import attempt_on, bring, once_topology, packets_of, record

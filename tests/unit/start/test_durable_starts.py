@@ -119,7 +119,7 @@ def test_a_rewind_reads_again_what_the_last_checkpoint_had_not(world: TimedWorld
     driver = begun(world)
     driver.loop.step()
     assert driver.loop.boundary.intermediate[BY_KEY].left() == 0
-    driver.loop._rewind(ContainerLostError("a container is gone"))
+    driver.loop.rewind(ContainerLostError("a container is gone"))
     assert driver.loop.boundary.intermediate[BY_KEY].left() == 4
     driver.close()
     everything(world)
@@ -254,7 +254,7 @@ def test_a_stream_with_other_partitions_is_refused(world: TimedWorld) -> None:
 def test_an_older_epoch_cannot_append_to_the_stream(world: TimedWorld) -> None:
     driver = begun(world)
     old = driver.job.writer(driver.loop.epoch)
-    driver.loop._rewind(ContainerLostError("a container is gone"))
+    driver.loop.rewind(ContainerLostError("a container is gone"))
     with pytest.raises(ps.FencedError):
         world.system.writer(old).append(SystemStreamPartition("m", "by-key", 0), [(0, None, b"\x00")])
 

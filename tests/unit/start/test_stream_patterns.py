@@ -241,7 +241,7 @@ class TestNewStreams:
         until_it_ends(driver)
         assert driver.stop.goes_on
         DrainRequests(driver.job.objects, driver.job.paths).ask(driver.job.claim.run_id)
-        while not driver.loop._run_to_the_end():
+        while not driver.loop.run_to_the_end():
             pass
         assert orders.checkpoints[-1].ended == "drained"
         assert not driver.stop.begins_again()

@@ -1,4 +1,4 @@
-"""What the wing keeps in the job's folder, and says about a job."""
+"""The wing's document in the job's folder, and its facts."""
 
 from __future__ import annotations
 

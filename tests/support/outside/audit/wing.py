@@ -35,7 +35,7 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What a checkpoint's record says of the audit."""
+    """The audit in a checkpoint's record."""
 
     commits: int = 0
     runs: int = 0

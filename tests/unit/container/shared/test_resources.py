@@ -8,7 +8,7 @@ import penstock as ps
 from penstock.config import load_config
 from penstock.container.shared.resources import EpochResources
 from penstock.graph.topology import plan_topology
-from penstock.runtime.stage.instance import RuntimeSettings
+from penstock.runtime.settings import RuntimeSettings
 from penstock.wire.package import JobPackage
 
 

@@ -117,7 +117,7 @@ def test_the_monitor_ends_with_its_run(timed_world: TimedWorld) -> None:
     driver = waits(timed_world)
     assert [each.name for each in set(threading.enumerate()) - before].count("penstock-drain-monitor") == 1
     driver.stop.request()
-    driver.loop._run_to_the_end()
+    driver.loop.run_to_the_end()
     driver.close()
     assert "penstock-drain-monitor" not in {each.name for each in set(threading.enumerate()) - before}
 
@@ -273,7 +273,7 @@ def test_a_container_that_is_lost_in_a_drain(timed_world: TimedWorld, step: str)
             driver.fleet.lose(1)
 
     driver.fleet.at = driver.runner.at = at
-    driver.loop._run_to_the_end() or driver.loop._run_to_the_end()
+    driver.loop.run_to_the_end() or driver.loop.run_to_the_end()
     assert lost == [step]
     assert timed_world.came() == {n: [] for n in range(4)}
     assert timed_world.checkpoints[-1].ended == "drained"
@@ -373,7 +373,7 @@ class TestStops:
         driver = waits(timed_world)
         came = timed_world.came()
         driver.stop.request()
-        driver.loop._run_to_the_end()
+        driver.loop.run_to_the_end()
         assert timed_world.came() == came
         assert timed_world.checkpoints[-1].ended == "stopped"
 
@@ -383,7 +383,7 @@ class TestStops:
         driver.loop.parts.of(Drain).ask()
         driver.loop.step()
         driver.stop.request()
-        driver.loop._run_to_the_end()
+        driver.loop.run_to_the_end()
         assert timed_world.checkpoints[-1].ended == "drained"
 
     def test_the_second_stop_ends_it_and_the_next_start_drains(self, timed_world: TimedWorld) -> None:
@@ -394,7 +394,7 @@ class TestStops:
         driver.loop.step()
         driver.stop.request()
         driver.stop.request()
-        driver.loop._run_to_the_end()
+        driver.loop.run_to_the_end()
         assert timed_world.checkpoints[-1].ended is None
         assert len(requests(timed_world).find().notifications) == 1
         driver.close()
@@ -413,7 +413,7 @@ class TestNamedRuns:
         """A request that a restart finds is obeyed, though the run was stopped before."""
         driver = self.started(timed_world, "v1")
         driver.stop.request()
-        driver.loop._run_to_the_end()
+        driver.loop.run_to_the_end()
         driver.close()
         ask(timed_world, "v1")
         second = self.started(timed_world, "v1")
@@ -436,7 +436,7 @@ class TestNamedRuns:
     def test_a_run_of_a_name_that_there_was_is_there_before_its_first_checkpoint(self, timed_world: TimedWorld) -> None:
         driver = self.started(timed_world, "v1")
         driver.stop.request()
-        driver.loop._run_to_the_end()
+        driver.loop.run_to_the_end()
         driver.close()
         assert present_run(timed_world.objects, PATHS) is None
         third = timed_world.driver()

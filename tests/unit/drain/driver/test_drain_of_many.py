@@ -44,7 +44,7 @@ class OneOfMany(TimedWorld):
         return self
 
     def _run(self) -> None:
-        while not self.one.loop._run_to_the_end():
+        while not self.one.loop.run_to_the_end():
             pass
 
     def last(self) -> CheckpointRecord:

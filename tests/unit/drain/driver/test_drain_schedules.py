@@ -46,7 +46,7 @@ def asked(world: TimedWorld) -> tuple[InProcessDriver, DrainNotification]:
 
 def ends(driver: InProcessDriver, limit: int = 50) -> None:
     for _ in range(limit):
-        if driver.loop._run_to_the_end():
+        if driver.loop.run_to_the_end():
             return
     raise AssertionError("the run does not end")
 

@@ -137,7 +137,7 @@ def ask(world: TimedWorld, *operators: str) -> DrainNotification:
 
 def ends(driver: InProcessDriver) -> None:
     for _ in range(20):
-        if driver.loop._run_to_the_end():
+        if driver.loop.run_to_the_end():
             driver.close()
             return
     raise AssertionError("the run does not end")

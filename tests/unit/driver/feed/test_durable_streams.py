@@ -129,7 +129,7 @@ def test_a_request_to_drain_that_is_seen_in_the_end_of_the_stream_is_answered_by
     world.put(200)
     asked = write_drain_notification(world.objects, PATHS)
     driver.loop.parts.of(Drain).ask()
-    while not driver.loop._run_to_the_end():
+    while not driver.loop.run_to_the_end():
         pass
     assert {batch.control for batch in HoldNode.batches} == {"none", "end-of-stream"}
     assert world.came() == {number: [] for number in range(9)}, "what came after the start is not read"
@@ -146,7 +146,7 @@ def test_a_drain_that_is_taken_back_in_the_end_of_the_stream(world: TimedWorld) 
     asked = write_drain_notification(world.objects, PATHS)
     DrainRequests(world.objects, PATHS).cancel(asked, "somebody")
     driver.loop.parts.of(Drain).ask()
-    while not driver.loop._run_to_the_end():
+    while not driver.loop.run_to_the_end():
         pass
     assert {batch.control for batch in HoldNode.batches} == {"none", "end-of-stream"}
     assert set(world.came()) == set(range(9))
@@ -161,7 +161,7 @@ def test_a_container_that_is_lost_before_a_drain_ends_the_stream(world: TimedWor
     driver.loop.parts.of(Drain).ask()
     driver.fleet.lose(1)
     HoldNode.batches.clear()
-    while not driver.loop._run_to_the_end():
+    while not driver.loop.run_to_the_end():
         pass
     assert {batch.control for batch in HoldNode.batches} == {"none", "drain"}
     assert world.checkpoints[-1].ended == "drained"

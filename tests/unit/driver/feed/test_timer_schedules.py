@@ -294,7 +294,7 @@ def test_a_container_that_is_lost_behind_the_last_record_does_not_end_the_stream
             assert opened.wait(60)
 
     driver.fleet.at = at
-    while not driver.loop._run_to_the_end():
+    while not driver.loop.run_to_the_end():
         pass
     assert world.checkpoints[-1].ended == "end-of-stream"
     assert opened.is_set()

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.driver.commit.record import Recorder
 from penstock.driver.guards.input_watch import LOOK_SECONDS, STANDSTILL_SECONDS
 from penstock.errors import IncompatibleError, NotFoundError, PenstockError, RetryableError
 from penstock.job.paths import JobPaths
@@ -115,14 +116,14 @@ class TestCreatedAgain:
             timed_world.driver(from_checkpoint=str(old))
 
     def test_a_checkpoint_of_an_earlier_version_is_accepted_and_the_next_one_knows(
-        self, timed_world: TimedWorld
+        self, timed_world: TimedWorld, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        driver = timed_world.driver()
-        driver.loop.parts.commits._coordinator._recorder = replace(
-            driver.loop.parts.commits._coordinator._recorder, identities={}
-        )
-        driver.loop.start()
-        driver.loop.finish()
+        record = Recorder.record
+        with monkeypatch.context() as patch:
+            patch.setattr(Recorder, "record", lambda *given: replace(record(*given), identities={}))
+            driver = timed_world.driver()
+            driver.loop.start()
+            driver.loop.finish()
         driver.close()
         assert timed_world.checkpoints[-1].identities == {}
         create_again(timed_world)

@@ -117,7 +117,7 @@ def test_a_graceful_stop_ends_the_run_while_it_waits(world: SumsWorld, system: A
         leave()
     else:
         driver.runner.at = once(step, leave)
-    driver.loop._run_to_the_end()
+    driver.loop.run_to_the_end()
     assert len(asked) >= 10
     system.left = 0
     driver.close()

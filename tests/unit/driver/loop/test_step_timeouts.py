@@ -14,6 +14,9 @@ import penstock.runtime.stage.sink as sink_module
 import penstock.runtime.steps as steps_module
 from penstock.drain.requests import DRAIN
 from penstock.errors import PenstockTimeoutError
+from penstock.runtime.operators.join import StreamJoin
+from penstock.runtime.operators.tasks.process import Process
+from penstock.runtime.operators.window import WindowOperator
 from penstock.testing.in_process import InProcessDriver, InProcessFleet
 from penstock.wire.ports import RunBrokenError
 from tests.support.world.timed_job import HoldNode, TimedWorld, steps
@@ -81,22 +84,25 @@ def test_on_drain_that_takes_too_long(job: Waiting, clock: Clock) -> None:
 def test_an_operator_that_takes_too_long_to_drain(
     job: Waiting, operator: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from penstock.runtime.operators import join
-    from penstock.runtime.operators.tasks import process
-    from penstock.runtime.windows import fixed
-
-    kinds: dict[str, type[Any]] = {"hours": fixed.PlainNode, "remind": process._ProcessNode, "pairs": join._JoinNode}
+    kinds: dict[str, type[Any]] = {"hours": WindowOperator, "remind": Process, "pairs": StreamJoin}
     kind = kinds[operator]
-    step = kind.on_end_of_input
+    build = kind.build
 
-    def slow_step(own: Any, batch: Any) -> Iterator[Any]:
-        if batch.control == "drain" and job.config:
-            clock.jump()
-        yield from step(own, batch)
+    def build_slow(own: Any, *context: Any) -> Any:
+        node = build(own, *context)
+        step = node.on_end_of_input
+
+        def slow_step(batch: Any) -> Iterator[Any]:
+            if batch.control == "drain" and job.config:
+                clock.jump()
+            yield from step(batch)
+
+        node.on_end_of_input = slow_step
+        return node
 
     job.config["task.callback.drain.timeout.ms"] = LIMIT_MS
+    monkeypatch.setattr(kind, "build", build_slow)
     driver = job.waits()
-    monkeypatch.setattr(kind, "on_end_of_input", slow_step)
     fails_and_then_drains(job, driver, rf"operator `{operator}`.* in task 0, stage 1 has taken")
 
 

@@ -32,7 +32,7 @@ from penstock.outbox.unpublished import OutboxObject
 from penstock.outbox.wing import Publish
 from penstock.retry import Retry
 from penstock.runtime.messages.spool import Spool
-from penstock.runtime.stage.instance import RuntimeSettings
+from penstock.runtime.settings import RuntimeSettings
 from penstock.system.base import RawRecord, System
 from penstock.system.local import LocalSystem
 from penstock.system.memory import MemorySystem

@@ -111,7 +111,7 @@ class TestRewinds:
         drain(driver)
         driver.loop.commit()
         came = world.at(driver, "", die)
-        driver.loop._rewind(None)
+        driver.loop.rewind(None)
         assert "open" in came
         assert "publish" not in came
 
@@ -319,7 +319,7 @@ class TestWhatEndsAStart:
         driver.loop.commit()
         monkeypatch.setattr(type(world.system.admin()), "keeps_progress_of", lambda self, name: False)
         with pytest.raises(IncompatibleError, match="has lost its record"):
-            driver.loop._rewind(None)
+            driver.loop.rewind(None)
 
     def test_an_object_is_missing(self, world: OnceWorld) -> None:
         crash(world, "publish")
@@ -378,7 +378,7 @@ class TestTheEndOfARun:
         write_drain_notification(world.objects, PATHS)
         world.at(driver, "commit", die)
         with pytest.raises(PenstockError, match="was killed"):
-            driver.loop._run_to_the_end()
+            driver.loop.run_to_the_end()
         assert world.objects.list(PATHS.metadata_folder("samza-drain-v1"))
         world.kill(driver)
         world.put(4)

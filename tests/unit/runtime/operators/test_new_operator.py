@@ -20,7 +20,7 @@ from penstock.graph.topology import plan_topology
 from penstock.runtime.messages.columns import Columns, Target
 from penstock.runtime.messages.packet import MESSAGE_SCHEMA, Kind, Packet, encode_messages
 from penstock.runtime.operators.base import Firing, Node, Operator, StageContext
-from penstock.runtime.stage.instance import RuntimeSettings
+from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.task_instance import TaskInstance
 from penstock.state.engines.memory import MemoryEngine
 from penstock.testing import TestRunner

@@ -18,8 +18,8 @@ from penstock.runtime.messages.packet import MESSAGE_SCHEMA, Kind, Packet, encod
 from penstock.runtime.messages.sources import DiscardedAttemptError, Sources
 from penstock.runtime.messages.trailers import Ended, mark_of, trailers
 from penstock.runtime.reports import Report
+from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.attempt import PacketAttempt, new_token
-from penstock.runtime.stage.instance import RuntimeSettings
 from penstock.runtime.stage.source import InputReaders, run_source
 from penstock.runtime.stage.task_instance import TaskInstance
 from penstock.state.engines.memory import MemoryEngine

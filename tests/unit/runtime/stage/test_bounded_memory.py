@@ -23,7 +23,7 @@ from penstock.runtime.messages import outlet
 from penstock.runtime.messages.packet import Kind, Packet, decode_messages
 from penstock.runtime.messages.spool import Spool
 from penstock.runtime.reports import Report
-from penstock.runtime.stage.instance import RuntimeSettings
+from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.pace import Pace
 from penstock.runtime.stage.sink import OutputWriters, SinkAttempts
 from penstock.runtime.stage.source import InputReaders, run_source

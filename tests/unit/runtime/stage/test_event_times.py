@@ -15,7 +15,7 @@ from penstock.batch.portions import Portion, PortionRead
 from penstock.graph.topology import plan_topology
 from penstock.runtime.messages.packet import Kind
 from penstock.runtime.reports import Report
-from penstock.runtime.stage.instance import RuntimeSettings
+from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.source import InputReaders, run_source
 from penstock.system.base import OffsetRange
 from penstock.system.memory import MemoryReader, MemorySystem

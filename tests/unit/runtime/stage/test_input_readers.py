@@ -17,7 +17,7 @@ from penstock.batch.portions import Portion
 from penstock.errors import NotFoundError
 from penstock.graph.topology import plan_topology
 from penstock.runtime.messages.packet import Kind, Packet
-from penstock.runtime.stage.instance import RuntimeSettings
+from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.outer_stages import OuterStages
 from penstock.runtime.stage.source import InputReaders, SourceProgress
 from penstock.spark.workers import worker

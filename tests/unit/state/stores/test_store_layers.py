@@ -13,7 +13,8 @@ from penstock.api.ssp import SystemStream
 from penstock.batch.batch import Batch
 from penstock.graph.stores import StoreSpec
 from penstock.graph.topology import plan_topology
-from penstock.runtime.stage.instance import RuntimeSettings, StageInstance
+from penstock.runtime.settings import RuntimeSettings
+from penstock.runtime.stage.instance import StageInstance
 from penstock.state.engines.engine import EngineFailedError
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.stores.build import build_store
