@@ -28,7 +28,7 @@ STARTS = 4
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(restore, "_RESTORE", replace(restore._RESTORE, pause_s=0.001))
     monkeypatch.setattr(coordinator, "_APPEND", replace(coordinator._APPEND, pause_s=0.001))
-    monkeypatch.setattr(commit, "_LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(coordinator, "_LOOK_SECONDS", 0.001)
     monkeypatch.setattr(change, "_APPEND", replace(change._APPEND, pause_s=0.001))
     monkeypatch.setattr(outside_backup, "_UPLOAD", replace(outside_backup._UPLOAD, pause_s=0.001))
     monkeypatch.setattr(outside_backup, "_BASE_POLL_S", 0.001)
