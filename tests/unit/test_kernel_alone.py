@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -40,3 +42,22 @@ def test_a_job_runs_and_goes_on_with_the_kernel_alone(tmp_path: Path) -> None:
     assert len(later) == 30
     rooms = {kernel_alone.KernelAlone().room(module) for module in modules} - {"base", "api", "kernel", ""}
     assert rooms <= {"testing"}, "the host in this process"
+
+
+def test_the_readme_lists_the_packages_so_that_each_loads_those_above_it() -> None:
+    listed = re.findall(r"^\| `(\w+)` \|", (ROOT / "penstock" / "README.md").read_text("utf-8"), re.MULTILINE)
+    kernel = {name.removeprefix("penstock.") for name in kernel_alone.rooms()["kernel"]}
+    assert sorted(listed) == sorted(kernel - {"wing"}), "`wing` is a module"
+    found = kernel_alone.KernelAlone()
+    for number, package in enumerate(listed):
+        for file in (ROOT / "penstock" / package).rglob("*.py"):
+            module = file.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__")
+            if found.room(module) == "kernel":
+                imported = {each.split(".")[1] for each in _imports(file) if each != "penstock.host.posix"}
+                assert imported & set(listed[number + 1 :]) == set(), module
+
+
+def _imports(file: Path) -> list[str]:
+    """The modules of Penstock that a module loads with itself: not those that only a function of it imports."""
+    nodes = (node for node in ast.parse(file.read_text("utf-8")).body if isinstance(node, ast.ImportFrom))
+    return [node.module for node in nodes if node.module is not None and node.module.startswith("penstock.")]

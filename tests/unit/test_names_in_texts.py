@@ -1,4 +1,4 @@
-"""Docstrings, comments and ARCHITECTURE.md name modules, files and members of the package that exist."""
+"""Docstrings, comments and pages for those who change the package name modules, files and members that exist."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ OF_KAFKA = {"heartbeat", "partitions", "progress", "signature", "tasks", "timest
 
 
 def _texts() -> Iterator[tuple[str, str]]:
-    yield "ARCHITECTURE.md", (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    for page in ("ARCHITECTURE.md", "penstock/README.md"):
+        yield page, (ROOT / page).read_text("utf-8")
     for file, source in FILES.items():
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
             if token.type == tokenize.COMMENT:
@@ -69,3 +70,10 @@ def test_paths() -> None:
         f"{file}: {path}" for file, path in named if not any((PACKAGE / f"{path}{end}").exists() for end in ("", ".py"))
     }
     assert wrong == set()
+
+
+def test_paths_of_the_readme_of_the_kernel() -> None:
+    text = (PACKAGE / "README.md").read_text("utf-8")
+    paths = re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.py|(?:[a-z_]+/)+[a-z_]+)`", text)
+    assert len(paths) > 20
+    assert [each for each in paths if not (PACKAGE / each).exists() and not (ROOT / each).exists()] == []

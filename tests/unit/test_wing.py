@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import tomllib
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -22,6 +23,7 @@ from penstock.errors import ConfigError, IncompatibleError
 from penstock.testing.in_process import InProcessDriver
 from penstock.wing import Wing, check_wings, wings
 from penstock.wire.protocol import Identity
+from tests.support.tools.pages import blocks
 from tests.support.tools.places import ROOT
 from tests.support.world.sums_job import SumsWorld, drain
 
@@ -89,6 +91,21 @@ def test_its_call_option_facts_and_command(world: SumsWorld, installed: Any) -> 
     assert re.search(r"^audited commits +4$", text, re.MULTILINE), text
     assert re.search(rf"^ container +runs *\n[ ─]+\n.+ {batches} *$", text, re.MULTILINE), text
     assert invoke(world, "audit", "runs", "sums") == f"{sum(runs.values())} runs, 4 commits\n"
+
+
+def test_the_page_about_wings_shows_it_whole_and_its_commands_run(world: SumsWorld) -> None:
+    page = (ROOT / "docs" / "wings.md").read_text("utf-8")
+    files = {file.read_text("utf-8") for file in (OUTSIDE / "audit").glob("*.py") if file.name != "__init__.py"}
+    assert set(blocks(page)) == files
+    (entry_point,), (commands,) = blocks(page, "toml"), blocks(page, "sh")
+    ((name, place),) = tomllib.loads(entry_point)["project"]["entry-points"]["penstock.wings"].items()
+    installed = next(OUTSIDE.glob("*.dist-info/entry_points.txt")).read_text("utf-8")
+    assert installed == f"[penstock.wings]\n{name} = {place}\n"
+    driver = world.driver()
+    driver.loop.start()
+    shows(driver)
+    printed = [invoke(world, *line.split()[1:]) for line in commands.splitlines()]
+    assert [name in printed[0], printed[1]] == [True, "0 runs, 1 commits\n"]
 
 
 def test_its_call_reaches_the_container_that_it_is_meant_for(world: SumsWorld, installed: Any) -> None:

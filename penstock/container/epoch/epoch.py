@@ -1,7 +1,6 @@
 """A container in one epoch: its tasks, its services, and the operations that the driver may call on them.
 
-This is the table of wings in the container: their services are made here, and the others of its modules, except those
-of a commit, know them only as services.
+The parts of wings are services here, between the commits and the attempts. No module of this package knows one.
 """
 
 from __future__ import annotations

@@ -117,7 +117,8 @@ class Cell:
         self.number = 0
         """Panes emitted."""
         self.messages = 0
-        """All messages of the window."""
+        """All messages of the window. A node that does not count (`WindowNode._counts`) leaves out those that come
+        before the window is complete."""
         self.since = 0
         """Messages since the last pane."""
         self.first_ms = self.last_ms = 0

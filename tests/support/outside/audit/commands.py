@@ -18,7 +18,7 @@ def audit() -> None:
 
 
 @app.command()
-def runs(job: str, given: Annotated[list[str], typer.Option("-c")]) -> None:
+def runs(job: str, given: Annotated[list[str] | None, typer.Option("-c", help="Set a key: key=value.")] = None) -> None:
     """Print the runs of batches that the containers of a job's last run had counted."""
     with open_job(job, assignments=given) as found:
         document = board(found.objects, found.paths).get()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import msgspec
@@ -15,6 +16,8 @@ from penstock.driver.feed.boundary import Boundary
 from penstock.driver.part import DriverPart
 from penstock.job.board import Shown
 from penstock.wire.protocol import Markers, load
+
+logger = logging.getLogger(__name__)
 
 
 class AuditDriver(DriverPart):
@@ -30,8 +33,14 @@ class AuditDriver(DriverPart):
 
     def recorded(self, record: CheckpointRecord, markers: Markers, *, abandoned: bool) -> None:
         self._commits += 1
-        if self._commits % self._every == 0:
-            self._runs = sum(each.count for each in self.run.fleet.ask(COUNT_RUNS, record.epoch, CountRuns()))
+        if abandoned or self._commits % self._every != 0:
+            return
+        try:
+            answers = self.run.fleet.ask(COUNT_RUNS, record.epoch, CountRuns())
+        except Exception as error:  # a lost container is found without us
+            logger.warning("the runs were not counted, until the next time: %s", error)
+        else:
+            self._runs = sum(each.count for each in answers)
 
     def shown(self) -> Sequence[Shown]:
         job = self.run.job

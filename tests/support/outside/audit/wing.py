@@ -23,8 +23,6 @@ class AuditSettings(Settings):
 class CountRuns(Request):
     """Asks a container how many runs of batches it has admitted in this epoch."""
 
-    tasks: tuple[int, ...] = ()
-
 
 @dataclass(frozen=True, slots=True)
 class Runs:
