@@ -359,3 +359,15 @@ def test_a_commit_that_takes_too_long_ends_the_run(world: SumsWorld) -> None:
         may_end.set()
         driver.loop.close()
     assert [record.kind_detail for record in world.checkpoints] == ["start"]
+
+
+def test_what_fails_to_end_keeps_nothing_else_from_ending(world: SumsWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, ended = world.driver(), []
+    driver.loop.start()
+    for part in driver.loop.parts.wings:
+        monkeypatch.setattr(part, "close", lambda part=part, end=part.close: (ended.append(part.wing), end()))
+    with monkeypatch.context() as failing:
+        failing.setattr(driver.loop.parts.commits, "close", lambda: raising(PenstockError("it does not end"))())
+        with pytest.raises(PenstockError, match="it does not end"):
+            driver.loop.close()
+    assert ended == ["drain", "standby", "outbox", "tables", "side"]
