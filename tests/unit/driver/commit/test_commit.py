@@ -63,3 +63,18 @@ def test_a_part_that_fails_after_a_record_keeps_nothing_else_from_being_told(
     driver.close()
     assert told[-3:] == [record.id for record in world.checkpoints][-3:]
     assert "the wing `outbox` failed after checkpoint" in caplog.text
+
+
+def test_a_part_that_fails_to_collect_keeps_no_other_garbage(
+    world: SumsWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(part: DriverPart, *args: object) -> None:
+        raise PenstockError("it cannot delete that")
+
+    monkeypatch.setattr(OutboxDriver, "collect", fails)
+    driver, collected = world.driver(), []
+    monkeypatch.setattr(driver.job.admins, "collect", lambda epoch, *args, **more: collected.append(epoch))
+    driver.loop.start()
+    driver.close()
+    assert collected == [driver.job.claim.epoch]
+    assert "the wing `outbox` failed to collect after checkpoint" in caplog.text
