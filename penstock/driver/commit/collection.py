@@ -51,7 +51,7 @@ class Collection:
         earlier epochs. The records go last: until then they say what they needed."""
         view = self._log.known()
         for part in self._wings:
-            part.collect(record)
+            self._let_collect(part, record)
         if self._truncation is not None:
             self._truncate(self._truncation, record, view.restorable)
         left, sweep = self._log.uncollected(), self._swept_epoch != record.epoch
@@ -71,6 +71,12 @@ class Collection:
             logger.warning("collecting after checkpoint %s failed; the next commit tries again: %s", record.id, error)
         else:
             self._swept_epoch, self._incomplete = record.epoch, ""
+
+    def _let_collect(self, part: DriverPart, record: CheckpointRecord) -> None:
+        try:
+            part.collect(record)
+        except Exception as error:
+            logger.warning("the wing `%s` failed to collect after checkpoint %s: %s", part.wing, record.id, error)
 
     def _warn_incomplete(self, record: CheckpointRecord, error: PenstockError) -> None:
         """Warn once of each problem, because the next collections find the same one."""

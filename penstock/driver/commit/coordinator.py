@@ -221,13 +221,20 @@ class CommitCoordinator:
         self._clean_up(record, found)  # it is in flight until then: a manager's next snapshot comes after its clean-up
         flight.record.set_result(record)
         for part in self._wings:
-            part.recorded(record, found, abandoned=flight.abandoned.is_set())
+            self._tell(part, record, found, abandoned=flight.abandoned.is_set())
         for each in self._behind:
             each.behind(record)
 
+    def _tell(self, part: DriverPart, record: CheckpointRecord, found: Markers, *, abandoned: bool) -> None:
+        """Tell a part of the record. The others are told, and garbage is collected, even if it fails."""
+        try:
+            part.recorded(record, found, abandoned=abandoned)
+        except Exception:
+            logger.exception("the wing `%s` failed after checkpoint %s", part.wing, record.id)
+
     def _publish(self, flight: CommitInFlight, record: CheckpointRecord) -> None:
         """Let wings begin what has to follow; the commit is in flight until all of it is done."""
-        begun = [each for part in self._wings if (each := part.publish(record, flight.abandoned)) is not None]
+        begun = [each for part in self._wings if (each := _begun(part, record, flight.abandoned)) is not None]
         joined(begun).add_done_callback(lambda done: self._note_published(flight, done))
 
     def _note_published(self, flight: CommitInFlight, publication: Future[None]) -> None:
@@ -291,6 +298,16 @@ class CommitCoordinator:
             self._fleet.ask(CLEAN_UP, record.epoch, CleanUp(str(record.id), found))
         except Exception as error:
             logger.warning("cleaning up after checkpoint %s failed; the next commit tries again: %s", record.id, error)
+
+
+def _begun(part: DriverPart, record: CheckpointRecord, abandoned: threading.Event) -> Future[None] | None:
+    """What a part begins. If it raises, that has failed: the run would wait for the commit otherwise."""
+    try:
+        return part.publish(record, abandoned)
+    except BaseException as error:
+        failed: Future[None] = Future()
+        failed.set_exception(error)
+        return failed
 
 
 def _final(error: PenstockError, checkpoint_id: CheckpointId) -> PenstockError:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
+from contextlib import ExitStack
 
 from penstock.driver.commit.record import CommitRequest
 from penstock.driver.feed.boundary import Boundary, Draining, written_in
@@ -49,11 +50,13 @@ class RunLoop:
             self.close()
 
     def close(self) -> None:
-        """Abandon the commit in flight. No call follows."""
-        self.parts.reporter.close()
-        self.parts.commits.close()
-        for part in self.parts.wings:
-            part.close()
+        """Abandon the commit in flight, then end the parts of wings, the last one first. If one fails, the others end
+        all the same. No call follows."""
+        with ExitStack() as ends:
+            for part in self.parts.wings:
+                ends.callback(part.close)
+            ends.callback(self.parts.commits.close)
+            ends.callback(self.parts.reporter.close)
 
     def start(self) -> None:
         """Open the first epoch, and write its start checkpoint."""

@@ -217,8 +217,9 @@ class ProgressBoard:
             self.changed.notify_all()
 
     def tell(self, wing: str, work: Any) -> None:
-        """Set what a wing tells of its present work; None: it tells nothing."""
-        self.update(wings={**self.wings, wing: work})
+        """Set what a wing tells of its present work; None: it tells nothing. May be called by any thread."""
+        with self.changed:  # wings tell from several threads, and none may lose what another one told
+            self.update(wings={**self.wings, wing: work})
 
     def told(self, wing: str) -> Any:
         """The work of a wing at this moment; None if it shows none."""
@@ -226,8 +227,9 @@ class ProgressBoard:
         return found() if callable(found) else found
 
     @contextmanager
-    def during(self, phase: str, wing: str) -> Iterator[None]:
-        """A phase in which the run waits for a wing; afterwards it is in the one before again."""
+    def during(self, phase: str, wing: str = "") -> Iterator[None]:
+        """A phase in which the run waits for a wing; afterwards it is in the one before again. `wing`: the one whose
+        work is the progress of the phase; empty: none is shown."""
         before = self.phase
         self.update(phase=phase, phase_of=wing)
         try:

@@ -166,7 +166,7 @@ class Tables(DriverPart):
         for table in self._tables.values():
             table.begin_epoch()
         if self._tables:
-            with self._board.during("bootstrapping", TABLES_WING.name):
+            with self._board.during("bootstrapping"):
                 self._await(lambda table: table.is_loaded)
 
     def versions(self) -> Mapping[str, int]:

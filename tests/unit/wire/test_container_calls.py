@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch
 from penstock.container.epoch.container import Container
 from penstock.container.process.handlers import HANDLERS, serve
 from penstock.container.process.server import ContainerServer
-from penstock.errors import ContainerLostError, CorruptError, NotFoundError, PenstockError, SystemAwayError
+from penstock.errors import ConfigError, ContainerLostError, CorruptError, NotFoundError, PenstockError, SystemAwayError
 from penstock.host.machine import machine_id
 from penstock.outbox.unpublished import OutboxObject, Part
 from penstock.outbox.wing import Publish
@@ -26,7 +27,7 @@ from penstock.tables.wing import LoadTable
 from penstock.wing import calls
 from penstock.wire.address import ContainerAddress
 from penstock.wire.auth import TokenCheck
-from penstock.wire.calls import CALLS, CLOSE, CLOSE_SECONDS, OPEN, Call
+from penstock.wire.calls import BEAT, CALLS, CLOSE, CLOSE_SECONDS, OPEN, Call
 from penstock.wire.client import ContainerClient
 from penstock.wire.exchange import exchange
 from penstock.wire.failures import LONGEST_ERROR
@@ -128,6 +129,18 @@ def test_a_new_call_is_a_request_a_line_and_a_handler(client: ContainerClient) -
 def test_a_handlers_error_keeps_its_kind(client: ContainerClient) -> None:
     with pytest.raises(NotFoundError, match=r"there is no way to -1  \(in container c1"):
         client.ask(COUNT, 1, Count(-1), 10)
+
+
+def test_a_host_whose_wings_are_broken_answers_the_kernel(
+    client: ContainerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its heartbeats would break off otherwise, and the run would take it for lost instead of saying what is wrong."""
+
+    def broken() -> Any:
+        raise ConfigError("a distribution is broken")
+
+    monkeypatch.setattr("penstock.container.process.server.calls", broken)
+    assert next(client.stream(BEAT, 1, NoArguments(), 10)).container == "c1"
 
 
 TEXTS = {

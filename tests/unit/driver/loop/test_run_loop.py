@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.driver.part import DriverPart
 from penstock.errors import (
     ContainerLostError,
     FencedError,
@@ -359,3 +360,23 @@ def test_a_commit_that_takes_too_long_ends_the_run(world: SumsWorld) -> None:
         may_end.set()
         driver.loop.close()
     assert [record.kind_detail for record in world.checkpoints] == ["start"]
+
+
+def test_what_fails_to_end_keeps_nothing_else_from_ending(world: SumsWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, ended = world.driver(), []
+    driver.loop.start()
+
+    def noting(part: DriverPart, end: Callable[[], None]) -> Callable[[], None]:
+        def close() -> None:
+            ended.append(part.wing)
+            end()
+
+        return close
+
+    for part in driver.loop.parts.wings:
+        monkeypatch.setattr(part, "close", noting(part, part.close))
+    with monkeypatch.context() as failing:
+        failing.setattr(driver.loop.parts.commits, "close", lambda: raising(PenstockError("it does not end"))())
+        with pytest.raises(PenstockError, match="it does not end"):
+            driver.loop.close()
+    assert ended == ["drain", "standby", "outbox", "tables", "side"]

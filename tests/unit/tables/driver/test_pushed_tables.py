@@ -79,9 +79,15 @@ def test_a_start_without_a_version_waits_and_then_names_the_table(world: PushedW
     driver = world.driver(side__inputs__bootstrap__timeout__ms=100)
     with pytest.raises(PenstockTimeoutError, match=r"`planes` \(none was published\).*bootstrap\.timeout\.ms=100"):
         driver.loop.start()
-    later = world.driver()
-    threading.Timer(0.1, lambda: world.push_planes(1)).start()
+    later, shown = world.driver(), []
+
+    def push() -> None:
+        shown.append((later.board.phase, later.board.told(later.board.phase_of)))
+        world.push_planes(1)
+
+    threading.Timer(0.1, push).start()
     later.loop.start()
+    assert shown == [("bootstrapping", None)], "what is loaded has a table, and is no progress of the phase"
     assert later.board.wings["tables"][0].in_use == 1
 
 
