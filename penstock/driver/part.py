@@ -12,6 +12,7 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.sections import SectionValues
 from penstock.driver.context import RunContext
 from penstock.driver.feed.boundary import Boundary, Draining
+from penstock.errors import PenstockError
 from penstock.job.board import Shown
 from penstock.plugins import load
 from penstock.runtime.reports import Report
@@ -140,6 +141,17 @@ class DriverPart:
 
     def close(self) -> None:
         """End. No other call follows. Idempotent."""
+
+
+def checked(part: DriverPart, sections: SectionValues) -> SectionValues:
+    """The sections that a part gives for a record. Raises PenstockError if one is not of the part's wing: a start could
+    not tell that it knows it."""
+    if strangers := sorted(section.name for section in sections if section.name != part.wing):
+        raise PenstockError(
+            f"the wing `{part.wing}` gives the section `{strangers[0]}` for a checkpoint's record, and a wing may give "
+            f"one of the name `{part.wing}` alone. Mend the wing, or remove the distribution that brings it"
+        )
+    return sections
 
 
 def driver_parts(run: RunContext) -> tuple[DriverPart, ...]:

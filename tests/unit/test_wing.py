@@ -15,11 +15,14 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock import plugins, wing
+from penstock.checkpoint.sections import Section
 from penstock.cli import main as cli
 from penstock.config import keys
 from penstock.container.process.handlers import answers, serve
+from penstock.drain.requests import DrainSection
+from penstock.driver.part import DriverPart
 from penstock.driver.show.metrics_exports import MetricsExports
-from penstock.errors import ConfigError, IncompatibleError
+from penstock.errors import ConfigError, IncompatibleError, PenstockError
 from penstock.testing.in_process import InProcessDriver
 from penstock.wing import Wing, check_wings, wings
 from penstock.wire.protocol import Identity
@@ -139,6 +142,23 @@ def test_a_checkpoint_that_needs_it_is_listed_and_not_restored_without_it(
     assert json.loads(invoke(world, "checkpoint", "list", "sums", "--json"))
     with pytest.raises(IncompatibleError, match="it needs `audit`, which wrote a section of it"):
         world.driver()
+
+
+@pytest.mark.parametrize("hook", ["sections", "last_commit"])
+def test_a_section_of_another_name_is_refused_before_a_record_has_it(
+    world: SumsWorld, hook: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    audits = Section("audits", DrainSection)
+    monkeypatch.setattr(DriverPart, hook, lambda *_: {audits: DrainSection(("x",))})
+    driver = world.driver()
+
+    def run() -> None:
+        driver.loop.start()
+        driver.loop.finish()
+
+    with pytest.raises(PenstockError, match=r"gives the section `audits` .* one of the name `\w+` alone"):
+        run()
+    assert all("audits" not in record.sections.written for record in world.checkpoints)
 
 
 @pytest.mark.usefixtures("installed")

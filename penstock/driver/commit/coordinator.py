@@ -15,7 +15,7 @@ from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.sections import Section
 from penstock.clock import Clock
 from penstock.driver.commit.record import CommitRequest, Recorder
-from penstock.driver.part import DriverPart
+from penstock.driver.part import DriverPart, checked
 from penstock.errors import ContainerLostError, FencedError, PenstockError, PenstockTimeoutError, RetryableError
 from penstock.parallel import joined, settle
 from penstock.retry import Retry, retry
@@ -204,7 +204,7 @@ class CommitCoordinator:
             sections: dict[Section[Any], Any] = {}
             for part in self._wings:
                 own = [answer.wings[part.wing] for answer in answers if part.wing in answer.wings]
-                sections |= part.sections(request.boundary, own)
+                sections |= checked(part, part.sections(request.boundary, own))
             record = self._recorder.record(flight.checkpoint_id, parent, claim, request, found, sections)
             self._confirm_inputs(flight, request.boundary.positions)
             self._append(record, flight.abandoned)

@@ -11,11 +11,14 @@ import logging
 import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
+from typing import Any
 
+from penstock.checkpoint.sections import Section
 from penstock.driver.commit.record import CommitRequest
 from penstock.driver.feed.boundary import Boundary, Draining, written_in
 from penstock.driver.feed.planned import End, Idle, PlannedBatch, Skip
 from penstock.driver.loop.parts import RunParts
+from penstock.driver.part import checked
 from penstock.driver.show.progress import BatchTimer, now_ms
 from penstock.errors import ContainerLostError, FencedError, NotFoundError, RetryableError, UserCodeError
 from penstock.retry import interruptible
@@ -90,7 +93,9 @@ class RunLoop:
         again."""
         parts, run = self.parts, self._run
         run.board.update(phase="stopping")
-        sections = {key: value for part in parts.wings for key, value in part.last_commit(self.boundary).items()}
+        sections: dict[Section[Any], Any] = {}
+        for part in parts.wings:
+            sections |= checked(part, part.last_commit(self.boundary))
         if self.boundary.closed:
             run.stop.is_last()
         goes_on = run.stop.goes_on
