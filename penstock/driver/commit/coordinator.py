@@ -301,7 +301,7 @@ class CommitCoordinator:
 
 
 def _begun(part: DriverPart, record: CheckpointRecord, abandoned: threading.Event) -> Future[None] | None:
-    """Let a part begin what has to follow. If it raises, that has failed: the run would wait for the commit otherwise."""
+    """Let a part begin what has to follow. If it raises, that has failed: the run would wait for ever otherwise."""
     try:
         return part.publish(record, abandoned)
     except BaseException as error:
