@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.versions.markers import read_task
 from penstock.checkpoint.versions.table import format_of, versions_of
-from penstock.errors import IncompatibleError
+from penstock.errors import CorruptError, IncompatibleError
 from penstock.wording import argument, listed
 
 _LISTED = 10
@@ -36,7 +36,7 @@ def choose_version(record: CheckpointRecord, read_versions: Sequence[int]) -> in
 
 def markers_elsewhere(record: CheckpointRecord, read_versions: Sequence[int]) -> str:
     """A hint if another version of a checkpoint has markers of backends that the version in which it is read cannot
-    keep; else an empty text.
+    keep; else an empty text. A damaged version gives no hint, and hides no error.
 
     Args:
         record: a checkpoint that could not be restored.
@@ -44,7 +44,10 @@ def markers_elsewhere(record: CheckpointRecord, read_versions: Sequence[int]) ->
     """
     chosen = format_of(choose_version(record, read_versions))
     for other in sorted(versions_of(record) - {chosen.version}):
-        names = {name for task in record.tasks for name in read_task(record, task, other, {}).markers}
+        try:
+            names = {name for task in record.tasks for name in read_task(record, task, other, {}).markers}
+        except CorruptError:
+            continue
         if found := sorted(f"`{name}`" for name in names if not chosen.holds(name)):
             return (
                 f". Version {other} of the checkpoint has markers of {listed(found)}: to restore from them, set "

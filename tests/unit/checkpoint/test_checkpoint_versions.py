@@ -226,6 +226,13 @@ def test_a_hint_names_the_backends_whose_markers_only_another_version_keeps() ->
     assert markers_elsewhere(record(build_versions(ID, {}, {BACKEND: STREAMED}, (1,))), (1,)) == ""
 
 
+@pytest.mark.parametrize("damaged", ["1", "2"])
+def test_a_damaged_version_gives_no_hint_in_place_of_the_error(damaged: str) -> None:
+    values = {**build_versions(ID, {}, {BACKEND: STREAMED, "blob": {"totals": "m"}}, (1, 2)), damaged: "{"}
+    other = 2 if damaged == "1" else 1
+    assert markers_elsewhere(record(values), (other, int(damaged))) == ""
+
+
 def test_no_checkpoint_and_none_that_may_be_read() -> None:
     assert choose_newest([], (2, 1)) is None
     with pytest.raises(IncompatibleError, match=r"task\.checkpoint\.read\.versions allows \(2\).*has: 1\."):
