@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,10 @@ class Facts:
     lines: Mapping[str, object] = field(default_factory=dict)
     """By label, in the order in which they are shown."""
     tables: tuple[FactTable, ...] = ()
+
+    def of(self, kind: type[T]) -> tuple[T, ...]:
+        """The facts of one class in all tables."""
+        return tuple(row for table in self.tables for row in table.rows if isinstance(row, kind))
 
 
 @cache

@@ -3,6 +3,8 @@ configuration may give as well: what Penstock brings is found in the same way as
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
@@ -34,6 +36,8 @@ WINGS = {
     "drain": "penstock.drain.wing:DRAIN_WING",
 }
 """See `penstock.wing`. Parts act in this order, and end in the reverse one."""
+OUTSIDE_WINGS = "penstock.wings"
+"""The entry points under which other distributions bring wings."""
 PICKLERS = {"spark": "penstock.spark.workers.packages:pickled"}
 """The functions that pickle an application for a host's workers. A test calls one to see whether it can run."""
 DISPLAYS = {"dashboard": "penstock.dashboard.of_driver:serve", "notebook": "penstock.dashboard.live_view:show"}
@@ -55,8 +59,9 @@ def load(place: str) -> Any:
     return getattr(import_module(module), attribute)
 
 
-def from_outside(group: str) -> dict[str, Any]:
-    """The objects that installed distributions bring as entry points of a group, by name.
+@cache
+def from_outside(group: str) -> Mapping[str, Any]:
+    """The objects that installed distributions bring as entry points of a group, by name, in the order of the names.
 
     Raises:
         ConfigError: one cannot be imported.

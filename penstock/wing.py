@@ -18,12 +18,10 @@ from typing import Any
 
 from penstock.config.key import Settings
 from penstock.errors import ConfigError
-from penstock.plugins import WINGS, from_outside, load
+from penstock.plugins import OUTSIDE_WINGS, WINGS, from_outside, load
 from penstock.wire.calls import CALLS, Call
 
 KERNEL_SECTIONS = ("query", "streams", "time")
-OUTSIDE = "penstock.wings"
-"""The group of entry points."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class Wing:
     name: str
     """The name of the wing, of its section, its state in heartbeats, and its facts."""
     calls: tuple[Call[Any, Any], ...] = ()
-    """Its requests to containers, which its part in the container answers."""
+    """Its requests to containers. Its part in the container answers them."""
     keys: type[Settings] | None = None
     """Its options. Penstock's own wings have theirs in `penstock.config.settings`, in the order of the reference."""
     start: str = ""
@@ -49,8 +47,8 @@ class Wing:
     container: str = ""
     """A subclass of `penstock.container.shared.part.ContainerPart`."""
     on_host: Mapping[str, str] = field(default_factory=dict)
-    """By host, such as `spark`: what its part in the driver needs of the host (`RunContext.tools`). The host says with
-    which arguments it calls it."""
+    """By the name of a host, such as `spark`: a function that makes what the part in the driver needs of that host
+    (`RunContext.tools`). The host gives the first argument, if it has one to give; the part gives the others."""
     facts: str = ""
     """A function of the object store, the job's paths, and the id of the present run or None, that returns
     `penstock.facts.Facts`."""
@@ -58,6 +56,17 @@ class Wing:
     """A group of commands, as a `typer.Typer`. `penstock <name>` is the command."""
     help: str = ""
     """The line about the commands in `penstock --help`."""
+
+    def part(self, place: str, *given: Any) -> Any:
+        """Make one of the parts, which knows the name of its wing from then on.
+
+        Args:
+            place: `start`, `driver` or `container` of this wing.
+            given: the arguments of its class.
+        """
+        part = load(place)(*given)
+        part.wing = self.name
+        return part
 
 
 @cache
@@ -68,10 +77,10 @@ def wings() -> tuple[Wing, ...]:
         ConfigError: a wing from outside cannot be imported or is no `Wing`, or two have one name.
     """
     own = tuple(load(place) for place in WINGS.values())
-    others = from_outside(OUTSIDE)
+    others = from_outside(OUTSIDE_WINGS)
     for name, wing in others.items():
         if not isinstance(wing, Wing):
-            raise ConfigError(f"the entry point `{name}` of `{OUTSIDE}` is a {type(wing).__name__}, and no Wing")
+            raise ConfigError(f"the entry point `{name}` of `{OUTSIDE_WINGS}` is a {type(wing).__name__}, and no Wing")
     found: dict[str, Wing] = {}
     for wing in (*own, *others.values()):
         if wing.name in found:

@@ -96,7 +96,7 @@ class CheckpointRecord:
         """The value of a section; its default if the record has none.
 
         Raises:
-            CorruptError: what is written there is damaged.
+            CorruptError: the section is damaged.
         """
         with decoding(f"section `{section.name}` of checkpoint {self.id} is damaged"):
             return self.sections.get(section)

@@ -85,7 +85,7 @@ def commands() -> dict[str, _Entry | _OfWing]:
     """The commands of Penstock, and of the wings that other distributions bring. A broken distribution hides none of
     Penstock's: what runs a job refuses it."""
     try:
-        outside = plugins.from_outside("penstock.wings")
+        outside = plugins.from_outside(plugins.OUTSIDE_WINGS)
     except ConfigError as error:
         say(f"warning: {error}")
         outside = {}

@@ -15,7 +15,7 @@ from penstock.config.samza import samzas_answer
 from penstock.config.settings import KEYS, OtherSettings, StoreSettings, SystemKeys
 from penstock.config.spark import sparks_answer
 from penstock.errors import ConfigError
-from penstock.plugins import from_outside
+from penstock.plugins import OUTSIDE_WINGS, from_outside
 
 _APPLICATION, _SPARK = OtherSettings.application, OtherSettings.spark
 _NO_OPTION = re.compile(
@@ -49,17 +49,19 @@ class Match:
 def describe() -> tuple[AnyKey, ...]:
     """Every key: Penstock's in the order of their declaration, then those of wings from outside. Raises ConfigError if
     such a wing cannot be imported."""
-    more = [wing.keys for wing in from_outside("penstock.wings").values() if getattr(wing, "keys", None) is not None]
+    more = [wing.keys for wing in from_outside(OUTSIDE_WINGS).values() if getattr(wing, "keys", None) is not None]
     return (*KEYS, *(value for group in more for value in vars(group).values() if isinstance(value, Key)))
 
 
 @cache
 def exact() -> dict[str, AnyKey]:
+    """The keys without a placeholder, by name."""
     return {key.name: key for key in describe() if not key.is_pattern}
 
 
 @cache
 def patterns() -> list[AnyKey]:
+    """The keys with a placeholder, those with the longest ending first."""
     return sorted((key for key in describe() if key.is_pattern), key=lambda key: len(key.suffix), reverse=True)
 
 

@@ -14,9 +14,8 @@ from penstock.driver.context import RunContext
 from penstock.driver.feed.boundary import Boundary, Draining
 from penstock.errors import PenstockError
 from penstock.job.board import Shown
-from penstock.plugins import load
 from penstock.runtime.reports import Report
-from penstock.wing import Wing, wings
+from penstock.wing import wings
 from penstock.wire.protocol import Markers
 
 
@@ -40,7 +39,7 @@ class DriverPart:
         """An epoch is open, and its first batch waits for this. May wait, and raise what ends the epoch."""
 
     def before_step(self, epoch: int) -> None:
-        """Called before each step of the loop. Does not wait."""
+        """A step of the loop begins. Does not wait."""
 
     def versions(self) -> Mapping[str, int]:
         """The versions of tables that the next batch reads. Called before a batch that has not begun: one that is
@@ -50,7 +49,7 @@ class DriverPart:
     # Draining a run: at most one wing says that there is something to drain.
 
     def begin(self, boundary: Boundary) -> None:
-        """The run goes on from this boundary, in an epoch that is open."""
+        """An epoch is open, and the run continues at this boundary."""
 
     def before_batch(self) -> bool:
         """Called before a batch is planned. True if the run has to go back to its last checkpoint first. After a
@@ -118,7 +117,8 @@ class DriverPart:
         return None
 
     def waits_for(self) -> str:
-        """The reason why that is not done yet, in words; empty if there is none. Called by any thread."""
+        """The reason why what `publish` began is not done yet, in words; empty if there is none. Called by any
+        thread."""
         return ""
 
     def recorded(self, record: CheckpointRecord, markers: Markers, *, abandoned: bool) -> None:
@@ -156,10 +156,4 @@ def checked(part: DriverPart, sections: SectionValues) -> SectionValues:
 
 def driver_parts(run: RunContext) -> tuple[DriverPart, ...]:
     """The parts of all wings in a run."""
-    return tuple(_part(wing, run) for wing in wings() if wing.driver)
-
-
-def _part(wing: Wing, run: RunContext) -> DriverPart:
-    part: DriverPart = load(wing.driver)(run)
-    part.wing = wing.name
-    return part
+    return tuple(wing.part(wing.driver, run) for wing in wings() if wing.driver)

@@ -40,13 +40,7 @@ def standby_board(objects: ObjectStore, paths: JobPaths) -> Board[RunStandbys]:
     return Board(objects, last_run(paths, "standbys"), RunStandbys, damage)
 
 
-def standbys_of(objects: ObjectStore, paths: JobPaths, run_id: str | None) -> tuple[StandbyFacts, ...]:
-    """The standbys of a run as of a few seconds ago; none without a run."""
-    found = None if run_id is None else standby_board(objects, paths).get_of(run_id)
-    return () if found is None else found.standbys
-
-
 def standby_shown(objects: ObjectStore, paths: JobPaths, run_id: str | None) -> Facts:
-    """The facts about standbys for `penstock status`."""
-    found = standbys_of(objects, paths, run_id)
-    return Facts(tables=(FactTable("Standbys", found),)) if found else Facts()
+    """The facts about the standbys of a run as of a few seconds ago; none without a run."""
+    found = None if run_id is None else standby_board(objects, paths).get_of(run_id)
+    return Facts(tables=(FactTable("Standbys", found.standbys),)) if found is not None and found.standbys else Facts()

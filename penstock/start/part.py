@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.job.paths import JobPaths
-from penstock.plugins import load
-from penstock.wing import Wing, wings
+from penstock.wing import wings
 
 if TYPE_CHECKING:  # commands complete applications without Arrow
     from collections.abc import Callable
@@ -137,13 +136,7 @@ class StartPart:
 
 def start_parts() -> tuple[StartPart, ...]:
     """The parts of all wings, in their order."""
-    return tuple(_part(wing) for wing in wings() if wing.start)
-
-
-def _part(wing: Wing) -> StartPart:
-    part: StartPart = load(wing.start)()
-    part.wing = wing.name
-    return part
+    return tuple(wing.part(wing.start) for wing in wings() if wing.start)
 
 
 def connect(graph: ApplicationGraph, config: JobConfig) -> ApplicationGraph:

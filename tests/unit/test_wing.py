@@ -31,7 +31,16 @@ from tests.support.tools.places import ROOT
 from tests.support.world.sums_job import SumsWorld, drain
 
 OUTSIDE = ROOT / "tests" / "support" / "outside"
-KNOWN = (wing.wings, wing.calls, keys.describe, keys.exact, keys.patterns, keys.find, cli.commands)
+KNOWN = (
+    plugins.from_outside,
+    wing.wings,
+    wing.calls,
+    keys.describe,
+    keys.exact,
+    keys.patterns,
+    keys.find,
+    cli.commands,
+)
 """Functions whose answers a process keeps."""
 
 

@@ -45,7 +45,8 @@ from penstock.notebook import facts_html, table_html
 from penstock.outbox.unpublished import OwedOutput, owed_of
 from penstock.plugins import load
 from penstock.side.shown import SideStoreFacts
-from penstock.standby.shown import StandbyFacts, standbys_of
+from penstock.standby.shown import StandbyFacts
+from penstock.standby.wing import STANDBY_WING
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.wing import wings
 from penstock.wording import utc_text
@@ -274,6 +275,7 @@ def look_at(job: FoundJob, questions: Questions, *, wait: bool = True) -> JobLoo
     # A start after a crash keeps the run's id. What the one before has shown says nothing about now.
     phase, shown = None if run_id is None else _phase(job, run_id, lease.token), _shown_run(job)
     is_present = shown is not None and shown.driver == lease.token
+    said = facts_of_wings(job, run_id)
     inputs, owed = AskedInputs(view, job.config, questions), owed_of(view)
     marks = AskedMarks(owed.unpublished, owed.publisher, job.config, questions)
     is_known = shown is not None and (is_present or lease.running == "not running")
@@ -299,8 +301,8 @@ def look_at(job: FoundJob, questions: Questions, *, wait: bool = True) -> JobLoo
         watermarks=() if last is None else _watermarks(last),
         drains=() if drain.step == "drained" else tuple(each.uuid for each in drain.requests),
         drain=drain,
-        standbys=standbys_of(job.objects, job.paths, run_id),
-        wings=facts_of_wings(job, run_id),
+        standbys=said.get(STANDBY_WING.name, Facts()).of(StandbyFacts),
+        wings=said,
         side_inputs=side_inputs_in(metrics),
         tables=tables_in(metrics),
         dead_letters=_dead_letters_in(metrics),

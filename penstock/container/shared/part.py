@@ -11,7 +11,6 @@ from penstock.batch.batch import Batch
 from penstock.checkpoint.id import CheckpointId
 from penstock.container.shared.resources import EpochResources
 from penstock.container.shared.services import Service
-from penstock.plugins import load
 from penstock.runtime.stage.kept_output import KeptOutput
 from penstock.state.stores.view import SideView
 from penstock.wing import wings
@@ -129,12 +128,7 @@ class ContainerParts:
 
     def __init__(self, resources: EpochResources, request: OpenEpoch) -> None:
         context = EpochContext(resources, request, self.moves_wait)
-        self._all: list[ContainerPart] = []
-        for wing in wings():
-            if wing.container:
-                part: ContainerPart = load(wing.container)(context)
-                part.wing = wing.name
-                self._all.append(part)
+        self._all: list[ContainerPart] = [wing.part(wing.container, context) for wing in wings() if wing.container]
         self._of_call = {call.name: wing.name for wing in wings() for call in wing.calls}
 
     def __iter__(self) -> Iterator[ContainerPart]:

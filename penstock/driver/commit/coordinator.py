@@ -226,7 +226,8 @@ class CommitCoordinator:
             each.behind(record)
 
     def _tell(self, part: DriverPart, record: CheckpointRecord, found: Markers, *, abandoned: bool) -> None:
-        """Tell a part of the record. The others are told, and garbage is collected, even if it fails."""
+        """Tell a part about the record. A part that fails keeps no other from being told, and no garbage from being
+        collected."""
         try:
             part.recorded(record, found, abandoned=abandoned)
         except Exception:
@@ -301,7 +302,8 @@ class CommitCoordinator:
 
 
 def _begun(part: DriverPart, record: CheckpointRecord, abandoned: threading.Event) -> Future[None] | None:
-    """Let a part begin what has to follow. If it raises, that has failed: the run would wait for ever otherwise."""
+    """Let a part begin what has to follow. An error becomes that of a publication: nobody would see it on this thread,
+    and the run would wait for the commit until it is too late."""
     try:
         return part.publish(record, abandoned)
     except BaseException as error:

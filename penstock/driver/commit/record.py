@@ -97,7 +97,7 @@ class Recorder:
             identities={**self.identities, **changelog_identities(found)},
             moved=tuple(sorted(boundary.moved)),
             quiet_until=by_task(boundary.quiet_until),
-            sections=Sections.of({**self._sections(boundary), **request.sections, **(sections or {})}),
+            sections=Sections.of({**self._sections(boundary), **(sections or {}), **request.sections}),
         )
         return replace(record, retained=self.log.known().retained_beside(record, self.settings.checkpoint_retained))
 

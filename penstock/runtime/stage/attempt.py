@@ -263,7 +263,7 @@ class Attempt(ABC):
 
 
 class InputAttempt(Attempt):
-    """An attempt of stage 0. Its input is what is read of a task's portions."""
+    """An attempt of stage 0. It reads the portions of one task."""
 
     def __init__(self, instance: StageInstance, token: str, batch: Batch) -> None:
         super().__init__(instance, token, batch)

@@ -1,4 +1,4 @@
-"""Definitions of stores of aggregates: the words that checkpoints have, and what is read of them."""
+"""The definitions of stores of aggregates: each text that checkpoints have is read as what it was written from."""
 
 from __future__ import annotations
 
