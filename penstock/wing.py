@@ -45,7 +45,7 @@ class Wing:
     driver: str = ""
     """A subclass of `penstock.driver.part.DriverPart`."""
     container: str = ""
-    """A subclass of `penstock.container.shared.part.ContainerPart`."""
+    """A subclass of `penstock.container.part.ContainerPart`."""
     on_host: Mapping[str, str] = field(default_factory=dict)
     """By the name of a host, such as `spark`: a function that makes what the part in the driver needs of that host
     (`RunContext.tools`). The host gives the first argument, if it has one to give; the part gives the others."""

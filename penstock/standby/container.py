@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from penstock.checkpoint.id import CheckpointId
-from penstock.container.shared.part import Answers, ContainerPart, EpochContext, once
+from penstock.container.part import Answers, ContainerPart, EpochContext, once
 from penstock.errors import RetryableError
 from penstock.metrics.snapshot import GaugeValue, MetricId, Snapshot
 from penstock.standby.wing import FOLLOW, Follow, StandbyState

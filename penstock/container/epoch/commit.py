@@ -14,7 +14,7 @@ from typing import Any
 from penstock.checkpoint.id import CheckpointId
 from penstock.container.epoch.marks import Targets, TaskMarks
 from penstock.container.epoch.restorer import RestoredTask
-from penstock.container.shared.part import ContainerParts, CopiedStore
+from penstock.container.part import ContainerParts, CopiedStore
 from penstock.container.shared.resources import EpochResources
 from penstock.container.shared.services import Service
 from penstock.container.shared.store_folders import StoreFolders

@@ -14,8 +14,8 @@ from penstock.checkpoint.id import CheckpointId
 from penstock.container.epoch.attempts import Attempts
 from penstock.container.epoch.commit import Committers
 from penstock.container.epoch.restorer import RestoredTask, Restorer
+from penstock.container.part import ContainerParts
 from penstock.container.shared.metrics import engine_metrics
-from penstock.container.shared.part import ContainerParts
 from penstock.container.shared.resources import EpochResources
 from penstock.container.shared.services import Service, Services
 from penstock.errors import ContainerLostError

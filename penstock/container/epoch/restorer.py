@@ -12,7 +12,7 @@ from pathlib import Path
 from penstock.batch.batch import Due
 from penstock.checkpoint.id import CheckpointId
 from penstock.container.epoch.marks import TaskMarks
-from penstock.container.shared.part import ContainerParts
+from penstock.container.part import ContainerParts
 from penstock.container.shared.resources import EpochResources
 from penstock.errors import CorruptError, IncompatibleError, PenstockError, RetryableError
 from penstock.parallel import each

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from penstock.checkpoint.id import CheckpointId
-from penstock.container.shared.part import Answers, ContainerPart, EpochContext
+from penstock.container.part import Answers, ContainerPart, EpochContext
 from penstock.errors import CorruptError
 from penstock.metrics.snapshot import GaugeValue, MetricId, Snapshot
 from penstock.os_errors import explained

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from penstock.batch.batch import Batch
-from penstock.container.shared.part import Answers, ContainerPart, CopiedStore, EpochContext
+from penstock.container.part import Answers, ContainerPart, CopiedStore, EpochContext
 from penstock.errors import ContainerLostError
 from penstock.graph.copartitioning import found_by_hash
 from penstock.graph.stores import SideInputs

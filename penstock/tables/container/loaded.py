@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from penstock.api.state.side_inputs import PushedTable
 from penstock.batch.batch import NO_BATCH, Batch
-from penstock.container.shared.part import Answers, ContainerPart, EpochContext, once
+from penstock.container.part import Answers, ContainerPart, EpochContext, once
 from penstock.errors import ContainerLostError
 from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.snapshot import Snapshot

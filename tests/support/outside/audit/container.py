@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from audit.wing import COUNT_RUNS, CountRuns, Runs
 from penstock.batch.batch import Batch
-from penstock.container.shared.part import Answers, ContainerPart, EpochContext, once
+from penstock.container.part import Answers, ContainerPart, EpochContext, once
 
 
 class AuditContainer(ContainerPart):
