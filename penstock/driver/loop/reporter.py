@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.time.watermarks import END_OF_TIME, NO_WATERMARK
+from penstock.base.wording import counted, utc_text
 from penstock.batch.watermarks import TimeFlow, slowest_partitions
 from penstock.driver.commit.schedule import Commits
 from penstock.driver.context import RunContext
@@ -26,7 +27,6 @@ from penstock.driver.show.progress import (
     source_progress,
 )
 from penstock.driver.show.state_progress import StateProgress
-from penstock.wording import counted, utc_text
 
 logger = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
+from penstock.base.retry import interruptible
 from penstock.checkpoint.sections import Section
 from penstock.driver.commit.record import CommitRequest
 from penstock.driver.feed.boundary import Boundary, Draining, written_in
@@ -21,7 +22,6 @@ from penstock.driver.loop.parts import RunParts
 from penstock.driver.part import checked
 from penstock.driver.show.progress import BatchTimer, now_ms
 from penstock.errors import ContainerLostError, FencedError, NotFoundError, RetryableError, UserCodeError
-from penstock.retry import interruptible
 from penstock.wire.calls import END
 from penstock.wire.protocol import EndBatch
 

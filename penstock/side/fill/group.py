@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.base.retry import may_pass
+from penstock.base.wording import counted
 from penstock.errors import IncompatibleError
-from penstock.retry import may_pass
 from penstock.side.fill.entries import Entries, MessageFailedError
 from penstock.side.fill.homes import SideHomes
 from penstock.side.fill.parts import Part
@@ -26,7 +27,6 @@ from penstock.side.store.folders import OpenedSide
 from penstock.side.store.positions import Positions
 from penstock.side.store.reuse import Reuse
 from penstock.system.base import RawMessage
-from penstock.wording import counted
 
 logger = logging.getLogger(__name__)
 GATHER_BYTES = 16 << 20

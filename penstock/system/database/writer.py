@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.retry import retry_contended
+from penstock.base.wording import counted
 from penstock.errors import ConfigError, NotFoundError, PenstockError, SystemRefusedError
-from penstock.retry import retry_contended
 from penstock.system.base import (
     MarkedAtCommit,
     Progress,
@@ -25,7 +26,6 @@ from penstock.system.database.marks import Mark
 from penstock.system.database.rows import Change, needed
 from penstock.system.database.settings import DatabaseSettings
 from penstock.system.database.tables import Target
-from penstock.wording import counted
 
 T = TypeVar("T")
 
