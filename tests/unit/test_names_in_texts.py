@@ -28,6 +28,11 @@ OF_KAFKA = {"heartbeat", "partitions", "progress", "signature", "tasks", "timest
 """Headers, properties and loggers that are named `penstock.<word>`."""
 
 
+ELSEWHERE = {
+    "EndTxn", "WatermarkTracker", "__penstock_owners", "applyInPandasWithState", "createSimpleWorker", "handleDrain",
+    "iloc", "rooms",
+}  # fmt: skip
+"""Names in Kafka, Spark, Samza, pandas and `.importlinter`."""
 PAGES = {
     page.relative_to(ROOT).as_posix(): page.read_text("utf-8")
     for page in (
@@ -88,6 +93,18 @@ def test_paths_of_pages(page: str) -> None:
     """A file is named with its whole path, below `penstock/` or from the root."""
     paths = re.findall(r"`((?:[a-z_]+/)*\w+\.py|(?:[a-z_]+/)+)`", PAGES[page])
     assert [each for each in paths if not (PACKAGE / each).exists() and not (ROOT / each).exists()] == []
+
+
+def test_names_of_pages() -> None:
+    """A class, a function or a member in a page is a word of the code."""
+    words = set().union(*WORDS.values(), ELSEWHERE, *({file.stem} for file in (ROOT / "tests").rglob("*.py")))
+    named = {
+        (page, name)
+        for page, text in PAGES.items()
+        for code in re.findall(r"`([A-Za-z_][\w.]*)`", text)
+        for name in ([] if code.endswith((".py", ".yml")) else code.split("."))
+    }
+    assert {f"{page}: {name}" for page, name in named if name and name not in words} == set()
 
 
 def test_the_page_on_the_whole_lists_every_page_of_a_package() -> None:
