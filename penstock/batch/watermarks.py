@@ -15,7 +15,7 @@ from typing import TypeAlias
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.time.watermarks import END_OF_TIME, NO_WATERMARK, WatermarkPolicy
 from penstock.batch.positions import Ends, Positions, TaskSsp
-from penstock.checkpoint.intermediate import Intermediate
+from penstock.checkpoint.intermediate import IntermediateStream
 from penstock.checkpoint.sections import Section
 from penstock.documents import Count, Time
 from penstock.errors import ConfigError
@@ -154,7 +154,7 @@ def next_watermarks(
     idle: Mapping[TaskSsp, int] | None = None,
     ended: Collection[SystemStreamPartition] = (),
     oldest: Mapping[str, int] | None = None,
-    intermediate: Mapping[SystemStream, Intermediate] | None = None,
+    intermediate: Mapping[SystemStream, IntermediateStream] | None = None,
     carried: bool = False,
     given: Mapping[SystemStream, GivenWatermark] | None = None,
 ) -> Watermarks:
@@ -197,7 +197,7 @@ def next_watermarks(
         source = flow.inputs.get(op)
         if op in flow.intermediates:
             writer, stream = flow.intermediates[op]
-            begin, read = NO_WATERMARK, (intermediate or {}).get(stream, Intermediate())
+            begin, read = NO_WATERMARK, (intermediate or {}).get(stream, IntermediateStream())
             found, idle_since = read.watermark, None if read.unread else reached[writer][1]
             if carried and not read.unread:
                 found = max(found, reached[writer][0])

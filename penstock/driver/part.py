@@ -11,9 +11,9 @@ import msgspec
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.sections import SectionValues
 from penstock.driver.context import RunContext
-from penstock.driver.feed.boundary import Boundary, Draining
+from penstock.driver.feed.boundary import Boundary, DrainedOperators
 from penstock.errors import PenstockError
-from penstock.job.board import Shown
+from penstock.job.board import ShownDocument
 from penstock.runtime.reports import Report
 from penstock.wing import wings
 from penstock.wire.protocol import Markers
@@ -57,7 +57,7 @@ class DriverPart:
         return False
 
     @property
-    def draining(self) -> Draining | None:
+    def draining(self) -> DrainedOperators | None:
         """The operators that the run drains now, as of the last call of `before_batch`; None: it drains nothing."""
         return None
 
@@ -135,7 +135,7 @@ class DriverPart:
         """Delete what no checkpoint needs any more, now that this record is the newest. Called on the thread of the
         collection, for some of the records. May raise nothing."""
 
-    def shown(self) -> Sequence[Shown]:
+    def shown(self) -> Sequence[ShownDocument]:
         """The documents that commands read. Called once."""
         return ()
 

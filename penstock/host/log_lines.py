@@ -17,7 +17,7 @@ import msgspec
 import orjson
 
 from penstock.config.settings import LogFormat
-from penstock.host.lossy import Dropped
+from penstock.host.lossy import DroppedLines
 from penstock.redaction import without_secrets
 
 LINES_AT_ONCE = 20
@@ -133,7 +133,7 @@ class PassedOn(logging.Handler):
     """Keeps the newest lines of the application for the driver: what it prints, and logs at INFO and above. Lines of
     Penstock stay in the container's log."""
 
-    def __init__(self, dropped: Callable[[], Dropped] = Dropped) -> None:
+    def __init__(self, dropped: Callable[[], DroppedLines] = DroppedLines) -> None:
         """`dropped` tells the lines that the container's log has not taken."""
         super().__init__(logging.INFO)
         self._lines: deque[PassedLine] = deque()

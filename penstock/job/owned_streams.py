@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import orjson
 
 from penstock.api.ssp import SystemStream
-from penstock.documents import Versioned, decode_format
+from penstock.documents import VersionedDocument, decode_format
 from penstock.errors import NotFoundError
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
@@ -32,7 +32,7 @@ _STORED = Retry(pause_s=0.02, longest_pause_s=1.0, within_s=20.0)
 _OWNER = re.compile(r"job \S+ \(uid (\S+)\), (?:store .+|intermediate stream)", re.DOTALL)
 
 
-class _Record(Versioned):
+class _Record(VersionedDocument):
     owner: str
 
 

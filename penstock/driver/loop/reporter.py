@@ -10,9 +10,9 @@ from dataclasses import replace
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.time.watermarks import END_OF_TIME, NO_WATERMARK
 from penstock.batch.watermarks import TimeFlow, slowest_partitions
-from penstock.driver.commit.schedule import Commits
+from penstock.driver.commit.schedule import CommitSchedule
 from penstock.driver.context import RunContext
-from penstock.driver.feed.boundary import Boundary, Moment
+from penstock.driver.feed.boundary import BatchTime, Boundary
 from penstock.driver.feed.feed import Feed
 from penstock.driver.feed.planned import PlannedBatch
 from penstock.driver.loop.batch_runs import GoodRun
@@ -38,7 +38,7 @@ YEAR_2000_MS = 946_684_800_000
 class ProgressReporter:
     """Makes a `JobProgress` of each batch."""
 
-    def __init__(self, run: RunContext, feed: Feed, commits: Commits) -> None:
+    def __init__(self, run: RunContext, feed: Feed, commits: CommitSchedule) -> None:
         job, board = run.job, run.board
         self._job = job
         self._feed = feed
@@ -166,7 +166,7 @@ def _event_time(highest_ms: Mapping[SystemStream, int], watermarks: Sequence[int
     return {**found, "watermark": utc_text(min(known))} if known and len(known) == len(watermarks) else found
 
 
-def _source_times(flow: TimeFlow, moment: Moment, after: Boundary) -> dict[SystemStream, SourceTime]:
+def _source_times(flow: TimeFlow, moment: BatchTime, after: Boundary) -> dict[SystemStream, SourceTime]:
     """Input → its event time after a batch. An input that has ended has none."""
     ended = after.ended_inputs
     slowest = slowest_partitions(flow, after.positions, after.event_times, idle=moment.idle, ended=ended)
