@@ -181,13 +181,7 @@ def next_watermarks(
     given = {} if given is None else given
     oldest = {} if oldest is None else oldest
     idle = {} if idle is None else idle
-    of_stream: dict[SystemStream, list[_Reached]] = {}
-    policies = {source.stream: source for source in flow.inputs.values()}
-    for at in readers:
-        if at.ssp not in ended and (stream := at.ssp.system_stream) in policies:
-            watermark = policies[stream].watermark_of(event_times.get(at))
-            since = (idle[at], at in event_times) if at in idle else None
-            of_stream.setdefault(stream, []).append((watermark, since))
+    of_stream = _reached_by_partitions(flow, [at for at in readers if at.ssp not in ended], event_times, idle)
     late: dict[str, int] = {}
     firing: dict[str, int] = {}
     held: dict[str, int] = {}
@@ -217,6 +211,20 @@ def next_watermarks(
             held[op], idle_since = due - 1, None
         reached[op] = held.get(op, firing[op]), idle_since
     return Watermarks(_known(late), _known(firing), held)
+
+
+def _reached_by_partitions(
+    flow: TimeFlow, readers: Iterable[TaskSsp], event_times: Mapping[TaskSsp, int], idle: Mapping[TaskSsp, int]
+) -> dict[SystemStream, list[_Reached]]:
+    """By input, the watermark of each of its partitions, and since when it is idle."""
+    found: dict[SystemStream, list[_Reached]] = {}
+    policies = {source.stream: source for source in flow.inputs.values()}
+    for at in readers:
+        if (stream := at.ssp.system_stream) in policies:
+            watermark = policies[stream].watermark_of(event_times.get(at))
+            since = (idle[at], at in event_times) if at in idle else None
+            found.setdefault(stream, []).append((watermark, since))
+    return found
 
 
 def closing_watermarks(
