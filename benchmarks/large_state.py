@@ -36,6 +36,7 @@ import penstock as ps
 from benchmarks import harness
 from benchmarks.state.job import Idle, files_below
 from benchmarks.state.penstock import settle
+from penstock.base.parallel import each
 from penstock.batch.batch import Batch
 from penstock.checkpoint.id import CheckpointId
 from penstock.config.load import load_config
@@ -43,7 +44,6 @@ from penstock.container.epoch.epoch import Epoch
 from penstock.container.process.launch import _ALLOCATOR
 from penstock.container.shared.resources import EpochResources
 from penstock.graph.topology import plan_topology
-from penstock.parallel import each
 from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.attempt import new_token
 from penstock.state.engines.engine import Engine

@@ -24,13 +24,13 @@ from typing import Any, TypeVar, cast
 import penstock as ps
 from benchmarks.harness import console
 from benchmarks.state.job import Idle
+from penstock.base.clock import SYSTEM_CLOCK
 from penstock.batch.batch import Batch
 from penstock.batch.positions import TaskSsp
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, decode_record, encode_record
 from penstock.checkpoint.retention import keep
-from penstock.clock import SYSTEM_CLOCK
 from penstock.config.load import load_config
 from penstock.config.values.retained import RetentionPolicy
 from penstock.container.epoch.epoch import Epoch

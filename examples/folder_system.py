@@ -35,7 +35,6 @@ from penstock.system.base import (
     check_stream_name,
 )
 from penstock.system.ranges import check_call, check_inside, take_chunk
-from penstock.wording import counted
 
 
 @dataclass(frozen=True)
@@ -116,8 +115,8 @@ class FolderAdmin(SystemAdmin):
         except OSError:
             shutil.rmtree(building)
             if (found := self.partition_count(stream)) != partitions:
-                there = counted(found, "partition")
-                raise IncompatibleError(f"`{target}` exists with {there}; {partitions} were requested") from None
+                sizes = f"`{target}` exists with {found} partitions; {partitions} were requested"
+                raise IncompatibleError(sizes) from None
             return False
         return True
 

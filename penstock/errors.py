@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from penstock.redaction import without_secrets
+from penstock.base.redaction import without_secrets
 
 
 class PenstockError(Exception):

@@ -5,8 +5,8 @@ from the driver to containers, a section of each checkpoint's record, keys of th
 status`, and commands. The kernel goes over all wings wherever one of them may take part, and knows none of them. A wing
 knows the kernel and no other wing.
 
-The wings that Penstock brings are in the table `penstock.plugins.WINGS`. Every installed distribution may bring more,
-as entry points of the group `penstock.wings`; a wing has to be installed on every host.
+The wings that Penstock brings are in the table `penstock.base.plugins.WINGS`. Every installed distribution may bring
+more, as entry points of the group `penstock.wings`; a wing has to be installed on every host.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from penstock.base.plugins import OUTSIDE_WINGS, WINGS, from_outside, load
 from penstock.config.key import Settings
 from penstock.errors import ConfigError
-from penstock.plugins import OUTSIDE_WINGS, WINGS, from_outside, load
 from penstock.wire.calls import CALLS, Call
 
 KERNEL_SECTIONS = ("query", "streams", "time")

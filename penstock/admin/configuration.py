@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from penstock.admin.jobs import NO_JOB
+from penstock.base.redaction import is_secret, without_secrets
 from penstock.config import keys
 from penstock.config.key import AnyKey
 from penstock.config.model import JobConfig
 from penstock.config.settings import JobSettings, StoreSettings, SystemKeys
 from penstock.errors import NotFoundError
 from penstock.graph.specs import ApplicationGraph
-from penstock.redaction import is_secret, without_secrets
 from penstock.side.shown import SideStoreFacts
 from penstock.start.fit import check_config
 from penstock.start.part import complete, start_parts

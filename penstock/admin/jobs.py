@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.base.wording import argument, counted, listed
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, NotFoundError
@@ -16,7 +17,6 @@ from penstock.job.paths import JobPaths
 from penstock.objects.open import open_job_root
 from penstock.objects.signed import UntrustedError
 from penstock.objects.store import ObjectStore
-from penstock.wording import argument, counted, listed
 
 if TYPE_CHECKING:
     from penstock.application.application import Application

@@ -10,8 +10,8 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
+from penstock.base.retry import interruptible
 from penstock.errors import PenstockError, SystemAwayError
-from penstock.retry import interruptible
 
 V = TypeVar("V")
 V_co = TypeVar("V_co", covariant=True)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from penstock.admin.job.audit import audited, operator
 from penstock.admin.jobs import FoundJob
+from penstock.base.wording import listed
 from penstock.errors import NotFoundError
 from penstock.tables.versions.manifest import TableManifest
 from penstock.tables.versions.notes import VersionRefusal, refusal_of
 from penstock.tables.versions.registry import TableRegistry
-from penstock.wording import listed
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,14 +21,14 @@ from penstock.api.task import StreamTask
 from penstock.api.time.timers import AtDrain, discards
 from penstock.api.time.watermarks import WatermarkPolicy
 from penstock.application.message_stream import MessageStream
-from penstock.callbacks import check_all, maker
+from penstock.base.application_code import check_all, maker
+from penstock.base.plugins import HOSTS, load
+from penstock.base.wording import Duration
 from penstock.graph.declarations import Declarations, may_end, time_to_live
 from penstock.graph.order import Order, check_order
 from penstock.graph.serde_failures import timers_place
 from penstock.graph.side_declarations import SideDeclaration
 from penstock.graph.specs import ApplicationGraph, ProcessSpec
-from penstock.plugins import HOSTS, load
-from penstock.quantities import Duration
 
 if TYPE_CHECKING:
     from penstock.config.model import JobConfig

@@ -11,6 +11,7 @@ from penstock.api.serdes import Columns, ColumnSerde, Json, Serde
 from penstock.api.ssp import SystemStream
 from penstock.api.state.tables import Table
 from penstock.api.time.aggregates import Aggregate
+from penstock.base.wording import counted
 from penstock.errors import ConfigError
 from penstock.graph.aggregate_layout import aggregates_definition
 from penstock.graph.aggregation import check_aggregates, column_aggregates
@@ -27,7 +28,6 @@ from penstock.graph.specs import (
     TableJoinKind,
     WithKeySpec,
 )
-from penstock.wording import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa

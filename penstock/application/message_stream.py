@@ -14,6 +14,7 @@ from penstock.api.time.timers import AtDrain
 from penstock.api.time.windows import Aggregates, Panes, Window, WindowPane
 from penstock.application.column_operators import ColumnOperators
 from penstock.application.patterns import Patterns
+from penstock.base.wording import Duration
 from penstock.errors import ConfigError
 from penstock.graph.aggregate_layout import window_definition
 from penstock.graph.aggregation import check_aggregates, serde_of_rows, window_aggregates
@@ -40,7 +41,6 @@ from penstock.graph.specs import (
     TemporalJoinSpec,
     WindowSpec,
 )
-from penstock.quantities import Duration
 
 T = TypeVar("T")
 U = TypeVar("U")

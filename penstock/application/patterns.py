@@ -13,13 +13,13 @@ from penstock.api.messages.envelope import IncomingMessageEnvelope
 from penstock.api.serdes import Bytes, JsonKey, Serde
 from penstock.api.serdes.base import BytesWithKey
 from penstock.api.task import MessageCollector, OperatorTask, TaskContext, TaskCoordinator
-from penstock.callbacks import Callback, check_all
+from penstock.base.application_code import Callback, check_all
+from penstock.base.exact_json import exact_bytes
+from penstock.base.wording import Duration, milliseconds, whole_number
 from penstock.errors import ConfigError
-from penstock.exact_json import exact_bytes
 from penstock.graph.declarations import Declarations, time_to_live
 from penstock.graph.serde_failures import SerdePlace, process_place
 from penstock.graph.specs import FilterSpec, MapAsyncSpec, OperatorSpec, ProcessSpec
-from penstock.quantities import Duration, milliseconds, whole_number
 
 if TYPE_CHECKING:
     from penstock.application.message_stream import MessageStream

@@ -24,8 +24,8 @@ from penstock.arrays.times import (
     with_odd_offset,
     without_object,
 )
-from penstock.budgets import MessageBudget, check_numbers_as_keys
-from penstock.literals import decimal_of, json_decimal
+from penstock.base.budgets import MessageBudget, check_numbers_as_keys
+from penstock.base.literals import decimal_of, json_decimal
 
 Problems: TypeAlias = Mapping[int, str]
 """Row → the reason why it does not fit the schema."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.budgets import EMPTY_PER_BYTE, MessageBudget
+from penstock.base.budgets import EMPTY_PER_BYTE, MessageBudget
 
 _TOO_LARGE = {16: 65520.0, 32: 3.4028235677973366e38}
 """By the bits of a float, the least number that is rounded to an infinity."""

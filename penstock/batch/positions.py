@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.base.wording import counted
 from penstock.checkpoint.edit import NextOffsets
 from penstock.errors import IncompatibleError
 from penstock.system.base import PartitionOffsets
-from penstock.wording import counted
 
 Ends = Mapping[SystemStreamPartition, PartitionOffsets]
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.base.wording import counted
 from penstock.batch.losses import Loss, refuse_losses
 from penstock.batch.pace import BatchPace, InputOfTask, InputRead, fair_shares
 from penstock.batch.portions import Portion, PortionRead
 from penstock.batch.positions import Ends, Positions, TaskSsp
 from penstock.errors import NotFoundError, RetryableError
 from penstock.system.base import OffsetRange, PartitionOffsets
-from penstock.wording import counted
 
 
 def plan_ranges(

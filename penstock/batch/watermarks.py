@@ -14,14 +14,13 @@ from typing import TypeAlias
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.time.watermarks import END_OF_TIME, NO_WATERMARK, WatermarkPolicy
+from penstock.base.documents import Count, Form, Time, dataclass_form, mapping, text
+from penstock.base.wording import utc_text
 from penstock.batch.positions import Ends, Positions, TaskSsp
 from penstock.checkpoint.intermediate import IntermediateStream
 from penstock.checkpoint.sections import Section
-from penstock.documents import Count, Time
 from penstock.errors import ConfigError
-from penstock.forms import Form, dataclass_form, mapping, text
 from penstock.graph.specs import ApplicationGraph
-from penstock.wording import utc_text
 
 _Reached: TypeAlias = tuple[int, tuple[int, bool] | None]
 """A watermark, and since when it is idle: a batch time, and True if there was a message before it; None: it is not

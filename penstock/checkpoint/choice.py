@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+from penstock.base.wording import argument, listed
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.versions.markers import read_task
 from penstock.checkpoint.versions.table import format_of, versions_of
 from penstock.errors import CorruptError, IncompatibleError
-from penstock.wording import argument, listed
 
 _LISTED = 10
 """The most checkpoints that an error names one by one."""

@@ -8,10 +8,9 @@ from typing import TypeAlias
 
 from penstock.api.ssp import SystemStream
 from penstock.api.time.watermarks import END_OF_TIME, NO_WATERMARK
+from penstock.base.documents import Count, Form, Positive, Time, dataclass_form, mapping, text
 from penstock.checkpoint.sections import Section
-from penstock.documents import Count, Positive, Time
 from penstock.errors import RetryableError
-from penstock.forms import Form, dataclass_form, mapping, text
 
 Ranges: TypeAlias = tuple[tuple[Count, Count], ...]
 """Offsets as `[start, end)`: ascending, none empty, adjacent ones joined."""

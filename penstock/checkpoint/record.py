@@ -17,12 +17,11 @@ import msgspec
 import orjson
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.base.documents import Count, Form, dataclass_form, decoding, each, mapping, optional, text
 from penstock.checkpoint.format_9 import from_format_9
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.sections import Section, Sections, WrittenSection
-from penstock.documents import Count, decoding
 from penstock.errors import CorruptError, IncompatibleError
-from penstock.forms import Form, dataclass_form, each, mapping, optional, text
 
 FORMAT = 10
 OLDEST = 9

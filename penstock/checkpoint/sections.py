@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 import orjson
 
-from penstock.forms import Form, dataclass_form
+from penstock.base.documents import Form, dataclass_form
 
 T = TypeVar("T")
 _declared: dict[str, Section[Any]] = {}

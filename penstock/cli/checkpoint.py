@@ -22,14 +22,14 @@ from penstock.admin.checkpoint.facts import (
     read_checkpoint,
 )
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.base.documents import convert
+from penstock.base.wording import counted, listed, size_text, utc_text
 from penstock.checkpoint.edit import OffsetKey
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.input import Confirmation, YesOnly, read_text
 from penstock.cli.shared.options import Call, JobName, JsonCall, command
 from penstock.cli.shared.output import effect, print_facts, print_json, print_table, to_json
-from penstock.documents import convert
 from penstock.errors import ConfigError
-from penstock.wording import counted, listed, size_text, utc_text
 
 _FORM = (
     'expected stream -> partition -> next offset, for example {"local.flights": {"3": 1200, "5": 0}}, or what '

@@ -8,12 +8,12 @@ import typer
 
 from penstock.admin.configuration import EffectiveValue, check_configuration, effective_values, key_facts
 from penstock.admin.jobs import load_without_job
+from penstock.base.wording import counted
 from penstock.cli.shared.application import load_application
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import AsJson, JsonCall, command
 from penstock.cli.shared.output import print_json, print_table
 from penstock.config.load import load_config
-from penstock.wording import counted
 
 app = typer.Typer(help="Check a configuration, or list the keys.", no_args_is_help=True)
 

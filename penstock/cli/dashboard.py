@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.base.wording import listed
 from penstock.cli.shared.completion import job_names
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import Call
 from penstock.errors import NotFoundError
-from penstock.wording import listed
 
 if TYPE_CHECKING:
     from penstock.admin.jobs import FoundJob

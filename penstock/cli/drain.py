@@ -12,12 +12,12 @@ from penstock.admin.job.drain import drain as drain_job
 from penstock.admin.job.drain_status import DrainProgress, StageDrain
 from penstock.admin.job.stop import StopFacts
 from penstock.admin.job.stop import stop as stop_job
+from penstock.base.wording import listed
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.input import read_text
 from penstock.cli.shared.options import JobName, JsonCall
 from penstock.cli.shared.output import print_table
 from penstock.errors import ConfigError
-from penstock.wording import listed
 
 _TITLES = {
     "draining": "Drain, as of the last batch",

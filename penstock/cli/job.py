@@ -13,11 +13,11 @@ from penstock.admin.job.ownership import adopt as adopt_job
 from penstock.admin.job.running import refuse_running
 from penstock.admin.job.sign import SigningFacts
 from penstock.admin.job.sign import sign as sign_job
+from penstock.base.wording import counted, size_text, utc_text
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.input import Yes, confirm
 from penstock.cli.shared.options import Call, JobName, JsonCall, command
 from penstock.cli.shared.output import print_facts, print_json, print_table
-from penstock.wording import counted, size_text, utc_text
 
 app = typer.Typer(help="Delete, adopt or sign a job, or show its audit log.", no_args_is_help=True)
 

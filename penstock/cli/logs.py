@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from penstock.base.wording import escaped
 from penstock.cli.shared.options import JobName, JsonCall
-from penstock.wording import escaped
 
 
 def logs(

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 import penstock
-from penstock import plugins
+from penstock.base import plugins
 from penstock.cli.shared.errors import ReportingGroup, report_unexpected, say
 from penstock.cli.shared.options import Debug, command, tidy_help
 from penstock.errors import ConfigError

@@ -25,17 +25,16 @@ from penstock.api.startpoint import (
     StartpointTimestamp,
     StartpointUpcoming,
 )
+from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.wording import counted, milliseconds
 from penstock.cli.shared.commands import with_options
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.input import read_text
 from penstock.cli.shared.options import Call, JobName, JsonCall, command
 from penstock.cli.shared.output import effect, print_json, print_table, time_text
-from penstock.clock import SYSTEM_CLOCK
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, PenstockError
-from penstock.quantities import milliseconds
 from penstock.system.registry import open_system
-from penstock.wording import counted
 
 _DAY_MS = 86_400_000
 _DAYS = {"today": 0, "yesterday": 1}

@@ -18,6 +18,7 @@ from penstock.admin.jobs import load_without_job, open_all_jobs
 from penstock.admin.questions import Questions
 from penstock.admin.startpoint.facts import TakenFacts
 from penstock.api.time.watermarks import END_OF_TIME
+from penstock.base.wording import counted, duration_text, lag_text, listed, utc_text
 from penstock.batch.watermarks import holds_back_text
 from penstock.cli.drain import print_drain
 from penstock.cli.shared.completion import job_names
@@ -34,7 +35,6 @@ from penstock.cli.shared.output import (
     time_text,
 )
 from penstock.errors import ConfigError, RetryableError
-from penstock.wording import counted, duration_text, lag_text, listed, utc_text
 
 _WATCH_SECONDS = 1.0
 

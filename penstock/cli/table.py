@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.base.wording import size_text, utc_text
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import JobName, JsonCall, command
 from penstock.cli.shared.output import print_json, print_table
-from penstock.wording import size_text, utc_text
 
 if TYPE_CHECKING:
     from penstock.admin.table import TableVersions

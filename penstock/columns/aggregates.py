@@ -12,10 +12,10 @@ from penstock.api.serdes import ColumnSerde
 from penstock.api.time.aggregates import Aggregate, Count, form_by_column, is_whole_value
 from penstock.arrays.byte_arrays import ByteArray, Integers
 from penstock.arrays.entries import Flags
+from penstock.base.plugins import load
 from penstock.columns.fold import ColumnFold
 from penstock.columns.state_rows import StateRows
 from penstock.graph.aggregation import ColumnAggregates, refused
-from penstock.plugins import load
 
 
 class NamedFold(NamedTuple):

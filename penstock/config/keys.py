@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from penstock.api.ssp import SystemStream
+from penstock.base.plugins import OUTSIDE_WINGS, from_outside
 from penstock.config.key import AnyKey, Key
 from penstock.config.samza import samzas_answer
 from penstock.config.settings import KEYS, OtherSettings, StoreSettings, SystemKeys
 from penstock.config.spark import sparks_answer
 from penstock.errors import ConfigError
-from penstock.plugins import OUTSIDE_WINGS, from_outside
 
 _APPLICATION, _SPARK = OtherSettings.application, OtherSettings.spark
 _NO_OPTION = re.compile(

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from penstock.api.ssp import SystemStream
+from penstock.base.plugins import SYSTEMS
+from penstock.base.redaction import is_secret
 from penstock.config import keys
 from penstock.config.key import ResolvedValues
 from penstock.config.model import JobConfig
@@ -23,8 +25,6 @@ from penstock.config.settings import (
 from penstock.config.sources import Setting, from_assignments, from_file, from_mapping
 from penstock.config.values.kinds import RefusedError, absolute, is_own
 from penstock.errors import ConfigError
-from penstock.plugins import SYSTEMS
-from penstock.redaction import is_secret
 
 _SECTIONS = "jobs."
 """Before a job's name and a key: the value is for that job alone."""

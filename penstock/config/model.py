@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.base.signing import RootKeys
 from penstock.config import keys
 from penstock.config.key import AnyKey, Settings
 from penstock.config.settings import (
@@ -26,7 +27,6 @@ from penstock.config.settings import (
     TaskSettings,
 )
 from penstock.errors import ConfigError
-from penstock.signing import RootKeys
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from penstock.base.plugins import load
 from penstock.errors import ConfigError
-from penstock.plugins import load
 
 T = TypeVar("T")
 

@@ -7,8 +7,8 @@ import re
 import shlex
 import subprocess
 
+from penstock.base.redaction import is_secret
 from penstock.config.values.kinds import Raw
-from penstock.redaction import is_secret
 
 _REFERENCE = re.compile(r"\$\{(file|env|cmd):([^}]+)\}")
 _WHOLE = re.compile(r"(file|env|cmd):(.+)", re.DOTALL)

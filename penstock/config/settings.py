@@ -7,6 +7,8 @@ from typing import Literal, TypeAlias
 
 from penstock.api.retention import LEAST_RETENTION_BYTES, StreamRetention
 from penstock.api.ssp import SystemStream
+from penstock.base.plugins import SYSTEMS
+from penstock.base.signing import RootKeys
 from penstock.config.key import AbsentDefault, AnyKey, DerivedDefault, Key, Settings, key
 from penstock.config.topics import Topic
 from penstock.config.values.broadcast import BroadcastInputs
@@ -30,8 +32,6 @@ from penstock.config.values.kinds import (
 )
 from penstock.config.values.retained import RetainedCheckpoints
 from penstock.errors import ConfigError
-from penstock.plugins import SYSTEMS
-from penstock.signing import RootKeys
 
 LogFormat: TypeAlias = Literal["text", "json"]
 OffsetDefault: TypeAlias = Literal["oldest", "upcoming"]

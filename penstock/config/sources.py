@@ -13,10 +13,10 @@ from pathlib import Path
 
 import yaml
 
+from penstock.base.redaction import HIDDEN, is_secret, without_secrets
 from penstock.config.properties import PropertiesError, parse_properties
 from penstock.config.secrets import refers
 from penstock.config.values.kinds import Raw
-from penstock.redaction import HIDDEN, is_secret, without_secrets
 
 _YAML = (".yaml", ".yml", ".json")
 _NULL_TAG = "tag:yaml.org,2002:null"

@@ -19,11 +19,11 @@ from typing import TextIO
 
 import orjson
 
+from penstock.base.documents import decode
+from penstock.base.files import go_private
 from penstock.container.epoch.container import Container
 from penstock.container.process.port import ContainerPort
 from penstock.container.process.server import ContainerServer
-from penstock.documents import decode
-from penstock.file_modes import go_private
 from penstock.host.logs import log_path, log_to, page_path, setup_logging
 from penstock.host.machine import machine_id, watch_process
 from penstock.host.position_page import PositionPage, use_page, void_page

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from penstock.http_hosts import Authority, is_loopback
+from penstock.base.http_hosts import Authority, is_loopback
 
 HEADERS = {
     "Content-Security-Policy": (

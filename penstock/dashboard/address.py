@@ -6,8 +6,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from penstock.base.files import PRIVATE_FILE, PRIVATE_FOLDER
 from penstock.errors import ConfigError
-from penstock.file_modes import PRIVATE_FILE, PRIVATE_FOLDER
 
 
 class AddressFile:

@@ -12,7 +12,7 @@ from penstock.admin.job.metrics import run_of
 from penstock.admin.job.status import JobStatus, status
 from penstock.admin.jobs import FoundJob
 from penstock.admin.shown_graph import graph
-from penstock.clock import SYSTEM_CLOCK
+from penstock.base.clock import SYSTEM_CLOCK
 from penstock.dashboard.rates import STALE_MS, History, Totals
 from penstock.dashboard.tables import Document
 from penstock.dashboard.verdict import unread, unread_by_input

@@ -18,11 +18,11 @@ from penstock.admin.state.texts import Texts, parse_hex
 from penstock.admin.stream.names import ConfigSources, FoundStream
 from penstock.admin.stream.tail import StreamTail
 from penstock.api.ssp import SystemStream
+from penstock.base.wording import counted, printable, size_text, utc_text
 from penstock.dashboard.tables import Document
 from penstock.errors import NotFoundError, RetryableError
 from penstock.state.reading.inventory import summed
 from penstock.system.registry import open_system
-from penstock.wording import counted, printable, size_text, utc_text
 
 ENTRIES = 50
 """The most entries of an answer."""

@@ -23,6 +23,7 @@ from urllib.parse import quote
 import orjson
 
 from penstock.admin.program import PROGRAM
+from penstock.base.redaction import without_secrets
 from penstock.dashboard.access import HEADERS, Access
 from penstock.dashboard.actions import ACTIONS
 from penstock.dashboard.address import AddressFile
@@ -30,7 +31,6 @@ from penstock.dashboard.connections import AT_ONCE, WAITING, guarded_protocol
 from penstock.dashboard.lookups import LOOKUPS
 from penstock.dashboard.watch import OpenJob, Page, Watches
 from penstock.errors import ConfigError, PenstockError
-from penstock.redaction import without_secrets
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -10,10 +10,10 @@ from typing import Literal, TypeAlias
 
 from penstock.admin.job.inputs import InputStatus
 from penstock.admin.job.status import JobStatus
+from penstock.base.wording import counted, duration_text, lag_text, listed, utc_text
 from penstock.batch.watermarks import holds_back_text
 from penstock.dashboard.rates import History, Interval
 from penstock.job.shown_work import RunWork
-from penstock.wording import counted, duration_text, lag_text, listed, utc_text
 
 _ENDED = {
     "stopped": "it was stopped, and continues with the next start",

@@ -10,13 +10,13 @@ from contextlib import AbstractContextManager
 
 from penstock.admin.job.status import statuses
 from penstock.admin.jobs import FoundJob
-from penstock.clock import SYSTEM_CLOCK
+from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.redaction import without_secrets
 from penstock.dashboard.look import Live, look_at
 from penstock.dashboard.rates import History
 from penstock.dashboard.tables import Document
 from penstock.dashboard.view import list_document
 from penstock.errors import PenstockError
-from penstock.redaction import without_secrets
 
 logger = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ import sys
 import threading
 from multiprocessing.connection import Connection
 
+from penstock.base.files import go_private
 from penstock.direct.messages import Answer, RunBreak, RunOrder, RunReports, SignOfLife, WorkerReady
 from penstock.direct.stages import DeclinedError, DirectStages
-from penstock.file_modes import go_private
 from penstock.host.lossy import print_lossily
 from penstock.host.machine import watch_process
 from penstock.host.position_page import PositionPage, use_page

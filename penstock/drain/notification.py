@@ -9,7 +9,7 @@ import orjson
 from msgspec import Struct
 
 from penstock.api.drain import DrainMode, DrainNotification
-from penstock.documents import decode, decoding
+from penstock.base.documents import decode, decoding
 from penstock.errors import CorruptError
 
 NAMESPACE = "samza-drain-v1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from penstock.wording import counted, listed
+from penstock.base.wording import counted, listed
 
 DrainPhase: TypeAlias = Literal["draining", "committing", "drained"]
 

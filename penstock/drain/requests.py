@@ -8,10 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from penstock.api.drain import NEXT_RUN, DrainMode, DrainNotification
+from penstock.base.documents import decoding
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.sections import Section
-from penstock.documents import decoding
 from penstock.drain.notification import NAMESPACE, decode_notification, encode_notification
 from penstock.errors import CorruptError, NotFoundError
 from penstock.job.paths import JobPaths

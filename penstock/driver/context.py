@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.clock import Clock
+from penstock.base.clock import Clock
 from penstock.driver.feed.stop import StopRequest
 from penstock.driver.show.progress import ProgressBoard
 from penstock.job.lease import LeaseKeeper

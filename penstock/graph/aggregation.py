@@ -11,8 +11,8 @@ from penstock.api.serdes import Columns, ColumnSerde, Json, Serde
 from penstock.api.time.aggregates import Aggregate
 from penstock.api.time.sketches import ApproxQuantiles
 from penstock.api.time.windows import SPAN_COLUMNS, Aggregates, Window
+from penstock.base.plugins import load
 from penstock.errors import ConfigError
-from penstock.plugins import load
 
 if TYPE_CHECKING:  # loaded with the first aggregate of columns: the command line does without
     import pyarrow as pa

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.state.side_inputs import PushedTable
+from penstock.base.refusals import Refusals
+from penstock.base.wording import counted, listed
 from penstock.config.values.broadcast import PartitionRange
 from penstock.errors import ConfigError
 from penstock.graph.specs import ApplicationGraph, OperatorSpec
 from penstock.graph.stores import StoreSpec
-from penstock.refusals import Refusals
-from penstock.wording import counted, listed
 
 
 @dataclass(frozen=True, slots=True)

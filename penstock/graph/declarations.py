@@ -18,7 +18,8 @@ from penstock.api.state.tables import Table
 from penstock.api.task import StreamTask
 from penstock.api.time.timers import TIMERS, AtDrain, deaf_to_timers, discards
 from penstock.api.time.watermarks import WatermarkPolicy
-from penstock.callbacks import check_all
+from penstock.base.application_code import check_all
+from penstock.base.wording import Duration, milliseconds
 from penstock.errors import ConfigError
 from penstock.graph.history import VersionKey, VersionValue
 from penstock.graph.order import (
@@ -61,7 +62,6 @@ from penstock.graph.stores import (
     TtlFrom,
     with_layout,
 )
-from penstock.quantities import Duration, milliseconds
 
 if TYPE_CHECKING:
     import pyarrow as pa

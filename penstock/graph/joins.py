@@ -8,8 +8,8 @@ from typing import Any, Literal, TypeAlias
 
 from penstock.api.serdes import Serde
 from penstock.api.ssp import SystemStream
+from penstock.base.wording import Duration, milliseconds
 from penstock.errors import ConfigError
-from penstock.quantities import Duration, milliseconds
 
 JoinKind: TypeAlias = Literal["inner", "left", "right", "outer"]
 """The messages without a partner that are emitted too: none, those of the left stream, of the right one, or of both."""

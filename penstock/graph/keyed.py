@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Container
 
 from penstock.api.ssp import SystemStream
+from penstock.base.refusals import Refusals
 from penstock.errors import ConfigError
 from penstock.graph.specs import ApplicationGraph
-from penstock.refusals import Refusals
 
 
 def check_keys(graph: ApplicationGraph, keyless: Container[SystemStream]) -> None:

@@ -13,11 +13,11 @@ from penstock.api.serdes.json import Json, JsonKey
 from penstock.api.serdes.numbers import Double, Integer, Long, OrderedDouble, OrderedInteger, OrderedLong
 from penstock.api.serdes.tuples import Tuple
 from penstock.api.time.aggregates import Aggregate
+from penstock.base.application_code import missing_code
+from penstock.base.exact_json import exact_bytes
+from penstock.base.wording import no_utf8
 from penstock.errors import SerdeError, SystemAwayError
-from penstock.exact_json import exact_bytes
-from penstock.shipped import missing_code
 from penstock.system.contract.unreadable import unreadable_row
-from penstock.wording import no_utf8
 
 Part: TypeAlias = Literal["key", "value"]
 

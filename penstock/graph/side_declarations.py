@@ -17,11 +17,11 @@ from penstock.api.state.side_inputs import (
     SideInputsProcessor,
     SideInputsProcessorFactory,
 )
-from penstock.callbacks import Callback, check_all, methods
+from penstock.base.application_code import Callback, check_all, methods
+from penstock.base.wording import listed
 from penstock.errors import ConfigError
 from penstock.graph.serde_failures import side_input_place
 from penstock.graph.stores import Side, SideInputs, SideStream, StoreSpec
-from penstock.wording import listed
 
 
 @dataclass(frozen=True, slots=True)

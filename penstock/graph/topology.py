@@ -16,6 +16,7 @@ from typing import Any
 from penstock.api.intermediate import IntermediateMessageSerde
 from penstock.api.serdes import Bytes, Columns, ColumnSerde, Json, Serde, String
 from penstock.api.ssp import SystemStream
+from penstock.base.wording import listed
 from penstock.errors import ConfigError
 from penstock.graph.column_use import ColumnUse
 from penstock.graph.specs import (
@@ -26,7 +27,6 @@ from penstock.graph.specs import (
 )
 from penstock.graph.stores import StoreSpec
 from penstock.system.contract.names import QUERY_SYSTEM
-from penstock.wording import listed
 
 DEAD_LETTER_CHANNEL = "=>dead-letter"
 """No operator can have this name."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from penstock.file_modes import open_lock
+from penstock.base.files import open_lock
 
 logger = logging.getLogger(__name__)
 

@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 import orjson
 
+from penstock.base.redaction import without_secrets
 from penstock.config.settings import LogFormat
 from penstock.host.lossy import DroppedLines
-from penstock.redaction import without_secrets
 
 LINES_AT_ONCE = 20
 """The most lines that a container passes on with one beat. The others stay in its log."""

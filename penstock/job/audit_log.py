@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import msgspec
 import orjson
 
-from penstock.documents import Count, decode_format
+from penstock.base.documents import Count, decode_format
+from penstock.base.retry import Retry, retry
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError, RetryableError
 from penstock.job.paths import JobPaths
 from penstock.objects.signed import UntrustedError
 from penstock.objects.store import ObjectStore
-from penstock.retry import Retry, retry
 
 FORMAT = 1
 MOST_RECORDS = 10_000

@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 import orjson
 
-from penstock.documents import decode_format
+from penstock.base.documents import decode_format
 from penstock.errors import NotFoundError
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore

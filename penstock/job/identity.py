@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 import orjson
 from msgspec import Struct
 
-from penstock.documents import decode_format, decoding
+from penstock.base.documents import decode_format, decoding
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError, RetryableError
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore

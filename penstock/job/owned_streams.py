@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import orjson
 
 from penstock.api.ssp import SystemStream
-from penstock.documents import VersionedDocument, decode_format
+from penstock.base.documents import VersionedDocument, decode_format
+from penstock.base.retry import Retry, retry
 from penstock.errors import NotFoundError
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
-from penstock.retry import Retry, retry
 from penstock.system.base import SystemAdmin
 from penstock.system.contract.messages import partitions_with_messages
 

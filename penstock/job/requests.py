@@ -7,9 +7,9 @@ import threading
 import time
 from uuid import UUID
 
+from penstock.base.retry import Retry, retry
 from penstock.errors import PenstockError, RetryableError
 from penstock.objects.store import ObjectStore
-from penstock.retry import Retry, retry
 
 _WRITE = Retry(pause_s=0.2, tries=5)
 _TICKS_PER_MS = 4096

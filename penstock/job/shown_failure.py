@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 
-from penstock.clock import SYSTEM_CLOCK
-from penstock.documents import Count
+from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.documents import Count
+from penstock.base.redaction import without_secrets
 from penstock.errors import PenstockError, UserCodeError
 from penstock.job.board import Board, last_run
 from penstock.job.lease import Lease
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
-from penstock.redaction import without_secrets
 
 logger = logging.getLogger(__name__)
 _LONGEST = 4_000

@@ -11,7 +11,7 @@ import msgspec
 import orjson
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.documents import Count, decoding
+from penstock.base.documents import Count, decoding
 from penstock.job.board import FORMAT, Board, last_run
 from penstock.job.paths import JobPaths
 from penstock.job.shown_work import RunWork

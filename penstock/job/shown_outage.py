@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.base.wording import utc_text
 from penstock.job.board import Board, last_run
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
-from penstock.wording import utc_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from heapq import nlargest
 
-from penstock.documents import Count
+from penstock.base.documents import Count
 
 MOST_TASKS = 20
 MOST_KEYS = 10

@@ -15,8 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socket import SHUT_RDWR
 from typing import Any
 
-from penstock.crowd import Crowd
-from penstock.http_hosts import Authority, is_loopback
+from penstock.base.http_hosts import Authority, Crowd, is_loopback
 
 CONNECTIONS = 16
 """Connections at once. One more takes the place of one whose request has not come: the oldest one of the host that has

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from penstock.base.files import PRIVATE_FILE, PRIVATE_FOLDER, chosen_mode, explain, open_lock
 from penstock.errors import ConfigError, NotFoundError, RetryableError
-from penstock.file_modes import PRIVATE_FILE, PRIVATE_FOLDER, chosen_mode, open_lock
 from penstock.host.posix import other_spelling, sync, sync_path
 from penstock.objects.store import RESERVED_PREFIX, ObjectStore, check_key, check_prefix
-from penstock.os_errors import explain
 
 _TEMPORARY = RESERVED_PREFIX + "tmp-"
 _LOCK = RESERVED_PREFIX + "lock"

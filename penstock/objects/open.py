@@ -7,13 +7,13 @@ from urllib.parse import unquote, urlsplit
 
 from obstore.store import MemoryStore
 
+from penstock.base.signing import RootKeys
 from penstock.config.settings import JobSettings
 from penstock.errors import ConfigError
 from penstock.objects.file import FileObjectStore
 from penstock.objects.remote import RemoteObjectStore
 from penstock.objects.signed import SignedStore, UnsignedStore
 from penstock.objects.store import ObjectStore
-from penstock.signing import RootKeys
 
 _REMOTE = ("s3", "gs", "az")
 _KNOWN = "`file:///path`, a plain path, `s3://bucket/path`, `gs://bucket/path`, `az://container/path`, `memory://name`"

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from obstore import exceptions as obstore_errors
 
-from penstock.documents import decode
+from penstock.base.documents import decode
+from penstock.base.retry import Retry, retry
 from penstock.errors import ConfigError, NotFoundError, RetryableError
 from penstock.objects.remote_client import LARGE_BYTES, RETRY_SECONDS, RemoteClients, open_clients
 from penstock.objects.remote_errors import CHANGED, NOT_FOUND, TAKEN, Cause, cause_of, reason
 from penstock.objects.store import ObjectStore, check_key, check_prefix
-from penstock.retry import Retry, retry
 
 if TYPE_CHECKING:
     from obstore import UpdateVersion

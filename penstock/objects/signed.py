@@ -5,10 +5,10 @@ from __future__ import annotations
 import hmac
 from collections.abc import Iterator
 
+from penstock.base.signing import ID_BYTES, MAC_BYTES, RootKeys, RootSigner
 from penstock.errors import ConfigError, CorruptError
 from penstock.objects.forwarding import ForwardingStore
 from penstock.objects.store import ObjectStore
-from penstock.signing import ID_BYTES, MAC_BYTES, RootKeys, RootSigner
 
 _MAGIC = b"\x89PsSign\x01"
 _HEADER_BYTES = len(_MAGIC) + ID_BYTES + MAC_BYTES
@@ -26,7 +26,7 @@ class SignedStore(ForwardingStore):
     deleting objects, from putting back an older version of one, or from reading.
 
     Example:
-        >>> from penstock.signing import RootKeys
+        >>> from penstock.base.signing import RootKeys
         >>> from penstock.objects.open import open_root, open_store
         >>> store = open_root("memory://signed", RootKeys("the key of this root, 32 characters or more"))
         >>> store.put_if_absent("key", b"data"), store.get("key"), len(open_store("memory://signed").get("key"))

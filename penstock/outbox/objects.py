@@ -21,7 +21,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.documents import Count, Positive, decoder, decoding
+from penstock.base.documents import Count, Positive, decoder, decoding
 from penstock.errors import CorruptError, IncompatibleError
 from penstock.outbox.task import KeptPacket, OutboxSnapshot
 from penstock.outbox.unpublished import OutboxObject, OutputPart

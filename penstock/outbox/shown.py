@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.wording import counted
+from penstock.base.wording import counted
 
 
 @dataclass(frozen=True, slots=True)

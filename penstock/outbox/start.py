@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.base.wording import counted, listed
 from penstock.batch.positions import to_positions
 from penstock.checkpoint.log_view import LogView
 from penstock.config.model import JobConfig
@@ -21,7 +22,6 @@ from penstock.start.streams.job_streams import JobStreams, forgetful
 from penstock.system.base import Progress, System
 from penstock.system.contract.names import QUERY_SYSTEM
 from penstock.system.registry import open_system
-from penstock.wording import counted, listed
 
 if TYPE_CHECKING:  # brings Arrow
     from penstock.start.job_plan import JobPlan

@@ -9,10 +9,9 @@ from typing import Annotated
 import msgspec
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.base.documents import Count, Form, Positive, dataclass_form, each, mapping, text
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.sections import Section
-from penstock.documents import Count, Positive
-from penstock.forms import Form, dataclass_form, each, mapping, text
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.wording import counted, listed
 from penstock.batch.offered_batch import QUERY
 from penstock.batch.positions import Ends
 from penstock.batch.watermarks import TIME
@@ -29,7 +30,6 @@ from penstock.repartition.placement import (
     unplaced,
 )
 from penstock.start.streams.grouping import Grouping
-from penstock.wording import counted, listed
 
 V = TypeVar("V")
 

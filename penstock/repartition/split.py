@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from penstock.base.wording import argument, printable
 from penstock.errors import IncompatibleError
 from penstock.repartition.placement import ByKey, CopiedPlacement, Placement, StayingPlacement
 from penstock.state.engines.engine import Engine
@@ -27,7 +28,6 @@ from penstock.state.stores.expiry import (
     meta_bytes,
 )
 from penstock.system.partitioner import partitions_of
-from penstock.wording import argument, printable
 
 _AT_ONCE = 4096
 _CHUNK_BYTES = 4 << 20

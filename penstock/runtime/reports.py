@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from penstock.base.documents import decoder, decoding
 from penstock.batch.batch import Due
 from penstock.batch.portions import PortionRead
 from penstock.checkpoint.intermediate import Ranges
-from penstock.documents import decoder, decoding
 from penstock.errors import ContainerLostError, FailedMessage
 from penstock.metrics.snapshot import Row
 from penstock.runtime.messages.packet import REPORT_STAGE, Packet, PacketKind

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.budgets import MessageBudget
+from penstock.base.budgets import MessageBudget
 from penstock.schemas.avro_logical import logical_of
 from penstock.schemas.avro_misfits import MisfitError, wrong
 from penstock.schemas.avro_types import RECORDS, AvroTypes

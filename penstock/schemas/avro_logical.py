@@ -9,8 +9,8 @@ from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from typing import Any
 from uuid import UUID
 
-from penstock.budgets import MESSAGE_DIGITS
-from penstock.literals import uuid_of
+from penstock.base.budgets import MESSAGE_DIGITS
+from penstock.base.literals import uuid_of
 from penstock.schemas.avro_misfits import MisfitError, shown, wrong
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

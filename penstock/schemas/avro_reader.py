@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from penstock.budgets import MessageBudget
+from penstock.base.budgets import MessageBudget
 from penstock.schemas.avro_logical import LogicalTypes, logical_of
 from penstock.schemas.avro_misfits import MisfitError
 from penstock.schemas.avro_types import RECORDS, AvroTypes

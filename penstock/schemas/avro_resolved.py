@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from penstock.budgets import MessageBudget
+from penstock.base.budgets import MessageBudget
 from penstock.schemas.avro_defaults import SchemaDefaults, maker_of
 from penstock.schemas.avro_logical import LogicalTypes, logical_of
 from penstock.schemas.avro_misfits import MisfitError

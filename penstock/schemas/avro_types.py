@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
-from penstock.budgets import EMPTY_PER_BYTE
+from penstock.base.budgets import EMPTY_PER_BYTE
 
 Definition: TypeAlias = Any
 """A type as `AvroTypes.resolved` returns it: a dict, or the list of a union's branches."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from penstock.budgets import MESSAGE_LEVELS, MessageBudget
+from penstock.base.budgets import MESSAGE_LEVELS, MessageBudget
 from penstock.schemas.avro_defaults import SchemaDefaults
 from penstock.schemas.avro_logical import LogicalTypes, logical_of
 from penstock.schemas.avro_misfits import MisfitError, shown, wrong

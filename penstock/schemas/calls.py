@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
-from penstock.http_hosts import is_loopback
+from penstock.base.http_hosts import is_loopback
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NoReturn
 
+from penstock.base.literals import float_of, whole_of
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError, SystemAwayError, SystemRefusedError
-from penstock.literals import float_of, whole_of
 from penstock.schemas.avro_resolution import why_unreadable
 from penstock.schemas.calls import Calls, plain_credentials, status_of, text_of
 from penstock.schemas.references import collected

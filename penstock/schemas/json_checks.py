@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-from penstock.budgets import WorkBudget
+from penstock.base.budgets import WorkBudget
 from penstock.errors import ConfigError
 from penstock.schemas.patterns import longest, search_of
 

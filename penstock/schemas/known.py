@@ -10,6 +10,7 @@ from functools import lru_cache
 
 import orjson
 
+from penstock.base.signing import RootKeys
 from penstock.errors import CorruptError, NotFoundError
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_root
@@ -17,7 +18,6 @@ from penstock.objects.store import ObjectStore
 from penstock.schemas.client import open_registry
 from penstock.schemas.registry import Registry
 from penstock.schemas.schema import Schema
-from penstock.signing import RootKeys
 
 _NAMESPACE = "schemas"
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from penstock.api.serdes import Serde
-from penstock.budgets import MESSAGE_LEVELS
+from penstock.base.budgets import MESSAGE_LEVELS
 from penstock.errors import ConfigError
 from penstock.schemas.registry import SchemaRegistry
 from penstock.schemas.schema import UNKNOWN_VERSION, Reference, Schema

@@ -17,7 +17,7 @@ import msgspec
 
 from penstock.api.serdes import Serde
 from penstock.api.serdes.json import refuse_nan
-from penstock.budgets import MESSAGE_DIGITS, check_decimal, check_numbers_as_keys
+from penstock.base.budgets import MESSAGE_DIGITS, check_decimal, check_numbers_as_keys
 from penstock.errors import ConfigError
 
 logger = logging.getLogger(__name__)

@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from penstock.api.state.side_inputs import PushedTable
+from penstock.base.wording import counted, listed
 from penstock.graph.stores import SideInputs, StoreSpec
 from penstock.job.board import Board, last_run
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
-from penstock.wording import counted, listed
 
 
 @dataclass(frozen=True, slots=True)

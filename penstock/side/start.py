@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.api.serdes import ColumnSerde, Serde
+from penstock.base.refusals import Refusals
+from penstock.base.wording import listed
 from penstock.config.model import JobConfig
 from penstock.config.settings import StoreSettings, StreamSettings
 from penstock.errors import ConfigError, NotFoundError
@@ -15,13 +17,11 @@ from penstock.graph.side_declarations import side_input_of
 from penstock.graph.specs import ApplicationGraph
 from penstock.graph.stores import SideInputs, StoreSpec
 from penstock.objects.store import ObjectStore
-from penstock.refusals import Refusals
 from penstock.side.fill.code_text import code_text
 from penstock.side.plan import backed_up_side_stores, with_side_inputs
 from penstock.side.shown import SideStoreFacts, put_side_stores, side_store_board
 from penstock.start.part import StartPart
 from penstock.system.base import SystemAdmin
-from penstock.wording import listed
 
 if TYPE_CHECKING:  # brings Arrow
     from penstock.start.job_plan import JobPlan

@@ -12,8 +12,8 @@ from pyspark.sql.types import StructType
 from penstock.api.serdes import ColumnSerde, PackedColumns
 from penstock.api.time.watermarks import BoundedOutOfOrderness
 from penstock.application.application import Application
+from penstock.base.application_code import Callback
 from penstock.batch.watermarks import QueryWatermark
-from penstock.callbacks import Callback
 from penstock.errors import ConfigError
 from penstock.graph.specs import ApplicationGraph, InputSpec, OutputSpec
 from penstock.spark.queries import Frames, StreamWriter, check_begin_at

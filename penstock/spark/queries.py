@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from penstock.admin.state.query_state import first_record
-from penstock.callbacks import not_started
+from penstock.base.application_code import not_started
 from penstock.config.model import JobConfig
 from penstock.driver.handle.program_end import RunningWork, stop_with_program
 from penstock.errors import ConfigError, IncompatibleError, PenstockError, UserCodeError

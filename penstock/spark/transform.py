@@ -11,8 +11,8 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructField, StructType
 
 import penstock as ps
+from penstock.base.application_code import Callback
 from penstock.batch.watermarks import QueryWatermark
-from penstock.callbacks import Callback
 from penstock.errors import ConfigError
 from penstock.graph.specs import ApplicationGraph
 from penstock.spark.processor.columns import ColumnsProcessor, declare_columns

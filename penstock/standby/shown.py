@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from penstock.base.wording import duration_text
 from penstock.facts import Column, Facts, FactTable
 from penstock.job.board import Board, last_run
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
-from penstock.wording import duration_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import NoneType
 
+from penstock.base.documents import Count
 from penstock.checkpoint.id import CheckpointId
-from penstock.documents import Count
 from penstock.wing import Wing
 from penstock.wire.calls import Call
 from penstock.wire.protocol import Markers, Request, of_tasks

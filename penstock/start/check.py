@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
+from penstock.base.clock import SYSTEM_CLOCK, Clock
+from penstock.base.refusals import Refusals
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
-from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.config.model import JobConfig
 from penstock.graph.copartitioning import check_copartitioning
 from penstock.graph.keyed import check_keys
@@ -18,7 +19,6 @@ from penstock.graph.topology import plan_topology
 from penstock.job.identity import known_uid
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
-from penstock.refusals import Refusals
 from penstock.start.facts import StartFacts, StartRequest, read_requests, resolver
 from penstock.start.fit import check_config
 from penstock.start.layout import store_layout

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from penstock.base.wording import counted
 from penstock.checkpoint.log_view import LogView
 from penstock.config.model import JobConfig
 from penstock.graph.specs import ApplicationGraph
@@ -14,7 +15,6 @@ from penstock.start.startpoints.decide import JobInputs, Resolve, WaitingStartpo
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.start.startpoints.request import StartpointRequest
 from penstock.system.base import SystemAdmin
-from penstock.wording import counted
 
 logger = logging.getLogger(__name__)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator
 
 from penstock.api.ssp import SystemStream
+from penstock.base.refusals import Refusals
 from penstock.checkpoint.versions.changelog_marker import BACKEND
 from penstock.checkpoint.versions.v2 import VERSION as V2
 from penstock.config.model import JobConfig
 from penstock.config.settings import StreamSettings
 from penstock.errors import ConfigError
 from penstock.graph.specs import ApplicationGraph
-from penstock.refusals import Refusals
 from penstock.start.part import StartPart
 
 

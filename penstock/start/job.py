@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from penstock.base.clock import Clock
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import Claim
-from penstock.clock import Clock
 from penstock.config.model import JobConfig
 from penstock.graph.topology import Topology
 from penstock.job.paths import JobPaths

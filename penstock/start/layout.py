@@ -6,14 +6,14 @@ import re
 from collections.abc import Container, Mapping
 from dataclasses import replace
 
+from penstock.base.refusals import Refusals
+from penstock.base.wording import argument, counted, listed
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.store_layout import StoreLayout
 from penstock.errors import IncompatibleError
 from penstock.graph.specs import ApplicationGraph
 from penstock.graph.stores import OPERATOR_STORES, StoreSpec, layout_of
-from penstock.refusals import Refusals
 from penstock.start.row_layout import processor_change
-from penstock.wording import argument, counted, listed
 
 _EMPTY = (
     f"begin with empty stores: set a startpoint with {argument('with_state', 'clear')}, or give the job a new `job.id`"

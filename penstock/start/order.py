@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from penstock.api.ssp import SystemStream
+from penstock.base.wording import listed
 from penstock.graph.specs import ApplicationGraph, OperatorSpec
-from penstock.wording import listed
 
 
 def order_warnings(graph: ApplicationGraph, keeps_order: Callable[[SystemStream], bool]) -> Iterator[str]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.base.wording import argument, listed
 from penstock.batch.offered_batch import QUERY, OfferedBatch
 from penstock.batch.positions import Positions
 from penstock.checkpoint.choice import refuse_unknown
@@ -27,7 +28,6 @@ from penstock.start.streams.identities import refuse_recreated
 from penstock.start.streams.intermediate import declared_streams, kept_streams
 from penstock.start.times import StartTimes, start_times
 from penstock.wing import known_sections
-from penstock.wording import argument, listed
 
 
 @dataclass(frozen=True, slots=True)

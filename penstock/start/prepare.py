@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.api.ssp import SystemStream
+from penstock.base.clock import SYSTEM_CLOCK, Clock
 from penstock.checkpoint.intermediate import IntermediateStream
 from penstock.checkpoint.log import CheckpointLog, OnDamage
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import Claim
-from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.config.model import JobConfig
 from penstock.errors import IncompatibleError
 from penstock.graph.specs import ApplicationGraph

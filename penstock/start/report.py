@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 
+from penstock.base.wording import argument, counted, listed, utc_text
 from penstock.start.facts import StartFacts
 from penstock.start.plan import StartPlan
 from penstock.start.startpoints.decide import passing_over
 from penstock.start.startpoints.request import StartpointRequest
 from penstock.start.times import StartTimes
-from penstock.wording import argument, counted, listed, utc_text
 
 logger = logging.getLogger(__name__)
 

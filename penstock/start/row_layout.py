@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator
 from urllib.parse import unquote
 
+from penstock.base.wording import listed
 from penstock.checkpoint.store_layout import StoreLayout
-from penstock.wording import listed
 
 _STATE = re.compile(r"(value|list|map|timers)-[0-9]+\((.*)\)")
 _KEY = re.compile(r"key-[0-9]+\((.*)\)")

@@ -6,13 +6,13 @@ import logging
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from penstock.base.refusals import Refusals
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.versions.markers import needed_markers
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, CorruptError, NotFoundError, PenstockError
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
-from penstock.refusals import Refusals
 from penstock.state.backends.base import AdminContext, Garbage, Retention, StateBackendAdmin, StoreMarker
 from penstock.state.backends.registry import backend_factory
 from penstock.state.backends.roots import BackendRoots

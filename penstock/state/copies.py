@@ -20,8 +20,8 @@ from pathlib import Path
 import orjson
 from msgspec import Struct
 
+from penstock.base.documents import Count, VersionedDocument, decode, decoding
 from penstock.checkpoint.id import CheckpointId
-from penstock.documents import Count, VersionedDocument, decode, decoding
 from penstock.errors import ConfigError, CorruptError
 from penstock.host.posix import sync_path
 from penstock.state.known_files import known_files

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from penstock.base.files import explained
+from penstock.base.retry import Retry, retry
 from penstock.errors import ConfigError, CorruptError, PenstockError, RetryableError, SystemAwayError
-from penstock.os_errors import explained
-from penstock.retry import Retry, retry
 from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget
 from penstock.state.backends.registry import backend_factory
 from penstock.state.engines.engine import Engine

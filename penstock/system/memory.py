@@ -14,6 +14,7 @@ from typing import ClassVar
 from penstock.api.messages.headers import headers_of
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.wording import counted, owned_stream
 from penstock.errors import ConfigError, FencedError, IncompatibleError, NotFoundError, RetryableError
 from penstock.system.base import (
     CHUNK_BYTES,
@@ -36,7 +37,6 @@ from penstock.system.base import (
 )
 from penstock.system.contract.writer import Marks, Parts
 from penstock.system.ranges import CompactedRange, check_call, check_inside, missing, take_chunk
-from penstock.wording import counted, owned_stream
 
 
 @dataclass(slots=True)

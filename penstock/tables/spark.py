@@ -22,10 +22,10 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.api.state.side_inputs import PushedTable
+from penstock.base.signing import RootKeys
 from penstock.errors import ConfigError, NotFoundError, RetryableError
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_root
-from penstock.signing import RootKeys
 from penstock.spark.session.executors import job_group, live_executors
 from penstock.spark.workers.arrow_frames import map_in_arrow
 from penstock.start.job import ClaimedJob

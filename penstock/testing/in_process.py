@@ -15,10 +15,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from penstock.base.clock import SYSTEM_CLOCK, Clock
+from penstock.base.plugins import load
 from penstock.batch.batch import Batch, Due
 from penstock.batch.ranges import BatchRanges
 from penstock.checkpoint.log import CheckpointLog
-from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.config.model import JobConfig
 from penstock.container.epoch.container import Container
 from penstock.container.process.handlers import answers
@@ -35,7 +36,6 @@ from penstock.job.lease import Lease, LeaseHolder, LeaseKeeper, LeaseState
 from penstock.job.paths import JobPaths
 from penstock.metrics.snapshot import Snapshot
 from penstock.objects.store import ObjectStore
-from penstock.plugins import load
 from penstock.runtime.context import OperatorFailedError
 from penstock.runtime.messages.packet import REPORT_STAGE, Packet
 from penstock.runtime.reports import Report

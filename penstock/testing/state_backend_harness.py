@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.clock import SYSTEM_CLOCK, Clock
 from penstock.checkpoint.id import CheckpointId
-from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.config import load_config
 from penstock.config.settings import StoreSettings
 from penstock.errors import CorruptError, NotFoundError, PenstockError, PenstockTimeoutError, RetryableError

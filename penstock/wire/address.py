@@ -8,8 +8,8 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
+from penstock.base.documents import Count
 from penstock.config.settings import LogFormat
-from penstock.documents import Count
 
 ProcessId: TypeAlias = Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from types import NoneType
 from typing import Any, Generic, TypeVar
 
+from penstock.base.retry import Retry
 from penstock.config.model import JobConfig
 from penstock.metrics.snapshot import Row
-from penstock.retry import Retry
 from penstock.wire.protocol import (
     Beat,
     CleanUp,

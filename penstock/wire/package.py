@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.application_code import read_shipped
 from penstock.config.model import JobConfig
 from penstock.graph.topology import Topology
 from penstock.runtime.settings import RuntimeSettings
-from penstock.shipped import read_shipped
 from penstock.system.base import System
 from penstock.wing import wings
 

@@ -11,8 +11,8 @@ from typing import Any, Self, TypeAlias
 
 import msgspec
 
+from penstock.base.documents import decoder, decoding
 from penstock.batch.batch import Batch, Due
-from penstock.documents import decoder, decoding
 from penstock.host.log_lines import PassedLine
 from penstock.job.shown_work import TaskWork
 from penstock.metrics.snapshot import Row

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import orjson
 
-from penstock.documents import decode, decoding
-from penstock.file_modes import PRIVATE_FILE, open_lock
+from penstock.base.documents import decode, decoding
+from penstock.base.files import PRIVATE_FILE, open_lock
 from penstock.wire.address import ContainerAddress
 
 _LARGEST = 16 << 20

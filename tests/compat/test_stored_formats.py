@@ -15,8 +15,8 @@ import pytest
 import penstock as ps
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.base.documents import decode_format
 from penstock.checkpoint.id import CheckpointId
-from penstock.documents import decode_format
 from penstock.drain.progress import DrainProgress, StageDrain
 from penstock.drain.shown import drain_board
 from penstock.errors import CorruptError, IncompatibleError, PenstockError

@@ -13,6 +13,7 @@ from threading import Event
 import pytest
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.files import explain
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.versions.table import build_versions
@@ -20,7 +21,6 @@ from penstock.config.load import load_config
 from penstock.errors import ConfigError, CorruptError, PenstockError, RetryableError
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
-from penstock.os_errors import explain
 from penstock.state import restore
 from penstock.state.backends.base import RestoreProgress, StateBackendFactory
 from penstock.state.backends.blob.factory import BlobFactory

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.base.parallel import InTurn, in_parallel, settle
 from penstock.errors import ContainerLostError, RetryableError
 from penstock.objects.open import open_store
-from penstock.parallel import InTurn, in_parallel, settle
 from penstock.runtime.stage import task_instance
 from penstock.state.backends.pools import BackendPools
 from penstock.system.memory import MemorySystem

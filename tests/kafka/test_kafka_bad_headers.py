@@ -12,8 +12,8 @@ import pytest
 
 from penstock.api.messages.headers import UNREADABLE
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.signing import RootKeys
 from penstock.errors import IncompatibleError
-from penstock.signing import RootKeys
 from penstock.system.base import OffsetRange, Progress, WriterIdentity
 from penstock.system.kafka.options.options import KafkaOptions
 from penstock.system.kafka.own_topics.job_topic import fence_key, fence_record, job_topic, progress_record

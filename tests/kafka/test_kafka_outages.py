@@ -18,8 +18,8 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.retry import interruptible
 from penstock.errors import ConfigError, RetryableError, SystemAwayError
-from penstock.retry import interruptible
 from penstock.system.base import OffsetRange, Progress, System, SystemWriter, WriterIdentity
 from penstock.system.kafka import cluster
 from penstock.system.kafka.client import open_admin

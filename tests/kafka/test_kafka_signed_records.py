@@ -12,10 +12,10 @@ from confluent_kafka import Producer
 
 from penstock import admin
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.signing import RootKeys
 from penstock.checkpoint.log import CheckpointLog
 from penstock.errors import ConfigError, FencedError, IncompatibleError
 from penstock.objects.open import open_root
-from penstock.signing import RootKeys
 from penstock.system.base import Progress, WriterIdentity
 from penstock.system.kafka.options.options import KafkaOptions
 from penstock.system.kafka.own_topics import fences

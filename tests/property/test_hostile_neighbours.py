@@ -13,9 +13,9 @@ import pytest
 from pyarrow import fs
 
 import penstock as ps
+from penstock.base.exact_json import exact_value
+from penstock.base.redaction import is_secret
 from penstock.errors import CorruptError
-from penstock.exact_json import exact_value
-from penstock.redaction import is_secret
 from penstock.system.files import csv_rows
 from penstock.system.files.formats import read_columns, read_rows
 from penstock.system.files.text import SourceFile

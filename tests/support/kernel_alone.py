@@ -50,7 +50,7 @@ def _in(name: str, package: str) -> bool:
 
 def main(folder: Path, first: int, count: int) -> None:
     """Put messages from this number on, run the job to the end of its input, and print what there is."""
-    from penstock import plugins
+    from penstock.base import plugins
 
     plugins.WINGS.clear()
 

@@ -19,12 +19,10 @@ import penstock.testing
 from tests.support.tools.places import ROOT
 
 SUBMODULES = {
-    "admin", "api", "application", "arrays", "batch", "budgets", "callbacks", "checkpoint", "cli", "clock", "columns",
-    "config", "container", "crowd", "dashboard", "direct", "documents", "drain", "driver", "errors", "exact_json",
-    "facts", "file_modes", "forms", "graph", "host", "http_hosts", "job", "literals", "metrics", "notebook", "objects",
-    "os_errors", "outbox", "parallel", "plugins", "public_names", "quantities", "redaction", "refusals", "repartition",
-    "retry", "runtime", "schemas", "shipped", "side", "signing", "spark", "standby", "start", "state", "system",
-    "tables", "testing", "wing", "wire", "wording",
+    "admin", "api", "application", "arrays", "base", "batch", "checkpoint", "cli", "columns", "config", "container",
+    "dashboard", "direct", "drain", "driver", "errors", "facts", "graph", "host", "job", "metrics", "notebook",
+    "objects", "outbox", "repartition", "runtime", "schemas", "side", "spark", "standby", "start", "state",
+    "system", "tables", "testing", "wing", "wire",
 }  # fmt: skip
 
 

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from penstock import plugins, wing
+from penstock import wing
+from penstock.base import plugins
 from penstock.checkpoint.sections import Section
 from penstock.cli import main as cli
 from penstock.config import keys

@@ -14,6 +14,8 @@ from penstock.admin.job.ownership import claimed_job
 from penstock.admin.jobs import FoundJob
 from penstock.admin.side_stores import refuse_side_inputs
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.retry import Retry, retry
 from penstock.checkpoint.choice import refuse_unknown
 from penstock.checkpoint.edit import (
     CheckpointContent,
@@ -30,9 +32,7 @@ from penstock.checkpoint.edit import (
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.clock import SYSTEM_CLOCK
 from penstock.errors import IncompatibleError, NotFoundError, PenstockError, RetryableError
-from penstock.retry import Retry, retry
 from penstock.wing import known_sections
 
 _APPEND = Retry(pause_s=0.2, tries=5)

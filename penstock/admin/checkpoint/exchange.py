@@ -12,6 +12,7 @@ from penstock.admin.checkpoint.facts import find_checkpoint
 from penstock.admin.checkpoint.target import ImportTarget, find_target, stream_ends
 from penstock.admin.jobs import FoundJob
 from penstock.api.ssp import SystemStream
+from penstock.base.wording import argument, counted, listed
 from penstock.checkpoint.edit import offset_changes, refuse_outside
 from penstock.checkpoint.intermediate import STREAMS
 from penstock.checkpoint.log import CheckpointLog
@@ -26,7 +27,6 @@ from penstock.checkpoint.versions.table import format_of, samza_value
 from penstock.checkpoint.versions.v1 import VERSION as V1
 from penstock.errors import NotFoundError
 from penstock.start.streams.intermediate import operators_of
-from penstock.wording import argument, counted, listed
 
 
 def export_checkpoint(job: FoundJob, checkpoint_id: str | None = None, version: int = 2) -> list[str]:

@@ -11,6 +11,7 @@ from penstock.admin.jobs import FoundJob
 from penstock.admin.questions import Questions, answer_or_problem
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.application.application import Application
+from penstock.base.wording import argument
 from penstock.checkpoint.choice import refuse_unknown
 from penstock.checkpoint.edit import CheckpointContent, content_of
 from penstock.checkpoint.id import CheckpointId
@@ -22,7 +23,6 @@ from penstock.errors import ConfigError, PenstockError
 from penstock.system.base import PartitionOffsets
 from penstock.system.registry import open_system
 from penstock.wing import known_sections
-from penstock.wording import argument
 
 NAME_IT = f"a job without a checkpoint needs its application: name it with {argument('app')}"
 

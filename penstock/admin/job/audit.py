@@ -14,7 +14,7 @@ import psutil
 
 from penstock.admin.jobs import FoundJob
 from penstock.admin.program import PROGRAM
-from penstock.clock import SYSTEM_CLOCK
+from penstock.base.clock import SYSTEM_CLOCK
 from penstock.errors import PenstockError
 from penstock.job.audit_log import AuditEntry, AuditLog
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from penstock.admin.job.running import watch_lease
 from penstock.application.application import Application
+from penstock.base.refusals import Refusals
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError
 from penstock.graph.topology import plan_topology
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_job_root
-from penstock.refusals import Refusals
 from penstock.start.check import REFUSED, check_start
 from penstock.start.facts import StartRequest
 from penstock.start.startpoints.decide import passing_over

@@ -12,6 +12,7 @@ from penstock.admin.job.audit import audited
 from penstock.admin.job.ownership import held_job
 from penstock.admin.jobs import FoundJob
 from penstock.admin.stream.use import changelogs_of
+from penstock.base.wording import counted, size_text
 from penstock.checkpoint.log import CheckpointLog
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError, PenstockError
 from penstock.host.logs import log_directory
@@ -19,7 +20,6 @@ from penstock.job.identity import check_root, known_uid
 from penstock.objects.store import ObjectStore
 from penstock.outbox.unpublished import owed_of
 from penstock.state.backends.roots import BackendRoots
-from penstock.wording import counted, size_text
 
 logger = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ from penstock.admin.job.drain_status import drain_summary
 from penstock.admin.job.running import watch_lease
 from penstock.admin.jobs import FoundJob
 from penstock.api.drain import NEXT_RUN, DrainMode, DrainNotification
+from penstock.base.wording import counted, listed
 from penstock.batch.offered_batch import QUERY
 from penstock.batch.watermarks import TIME
 from penstock.checkpoint.log import CheckpointLog
@@ -25,7 +26,6 @@ from penstock.drain.utils import drain_target, present_run
 from penstock.errors import ConfigError, CorruptError, NotFoundError, PenstockError, PenstockTimeoutError
 from penstock.graph.declarations import NAME_RULE, is_name
 from penstock.graph.stores import OPERATOR_STORES
-from penstock.wording import counted, listed
 
 _POLL_SECONDS = 0.2
 Outcome: TypeAlias = Literal["asked", "asked before", "drained", "cancelled"]

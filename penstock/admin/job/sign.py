@@ -11,6 +11,7 @@ from functools import partial
 from penstock.admin.job.audit import audited
 from penstock.admin.job.ownership import held_job
 from penstock.admin.jobs import FoundJob
+from penstock.base.wording import counted
 from penstock.checkpoint.log import CheckpointLog
 from penstock.config.model import JobConfig
 from penstock.driver.guards.tenure import Tenure
@@ -25,7 +26,6 @@ from penstock.state.backends.changelog_stream.partition import changelog_writer
 from penstock.state.backends.roots import BackendRoots
 from penstock.system.base import System, WriterIdentity
 from penstock.system.registry import open_system, system_class
-from penstock.wording import counted
 
 _THREADS = 16
 

@@ -21,6 +21,8 @@ from penstock.admin.questions import Questions
 from penstock.admin.side_stores import side_stores
 from penstock.admin.startpoint.facts import RequestFacts, TakenFacts, request_facts, taken_facts
 from penstock.api.time.watermarks import END_OF_TIME
+from penstock.base.plugins import load
+from penstock.base.wording import utc_text
 from penstock.batch.positions import to_positions
 from penstock.batch.watermarks import TIME
 from penstock.checkpoint.log import CheckpointLog
@@ -43,13 +45,11 @@ from penstock.job.shown_phase import RunPhase, phase_board
 from penstock.metrics.snapshot import CounterValue, Snapshot
 from penstock.notebook import facts_html, table_html
 from penstock.outbox.unpublished import OwedOutput, owed_of
-from penstock.plugins import load
 from penstock.side.shown import SideStoreFacts
 from penstock.standby.shown import StandbyFacts
 from penstock.standby.wing import STANDBY_WING
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.wing import wings
-from penstock.wording import utc_text
 
 _AT_ONCE = 16
 

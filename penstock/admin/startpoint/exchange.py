@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from penstock.admin.coordinator_stream import coordinator_line, last_messages
+from penstock.base.wording import argument, counted, flag, listed
 from penstock.errors import ConfigError, CorruptError
 from penstock.job.requests import new_uuid
 from penstock.start.startpoints.decide import newest_of_keys
@@ -16,7 +17,6 @@ from penstock.start.startpoints.serde import (
     decode_startpoint,
     encode_startpoint,
 )
-from penstock.wording import argument, counted, flag, listed
 
 
 def exported_lines(live: Iterable[StartpointRequest]) -> tuple[list[str], list[str]]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from penstock.base.wording import utc_text
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.start.startpoints.decide import TaskInputs, WaitingStartpoints, counting_requests, newest_of_keys
@@ -16,7 +17,6 @@ from penstock.start.startpoints.request import (
     WithState,
     kind_and_value,
 )
-from penstock.wording import utc_text
 
 RequestStatus: TypeAlias = Literal["pending", "superseded", "expired", "taken", "unreadable"]
 """In this order: the next start applies it; another one takes its place; it is too old; an earlier start took it; it

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from penstock.admin.startpoint.inputs import StartpointJob
 from penstock.application.application import Application
+from penstock.base.wording import argument
 from penstock.checkpoint.intermediate import STREAMS
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import IncompatibleError
@@ -16,7 +17,6 @@ from penstock.start.startpoints.decide import StartDecision
 from penstock.start.startpoints.request import StartpointRequest
 from penstock.start.streams.identities import refuse_recreated
 from penstock.start.streams.intermediate import kept_streams
-from penstock.wording import argument
 
 
 def check_nearest(job: StartpointJob, decision: StartDecision, new: Sequence[StartpointRequest]) -> Iterator[str]:

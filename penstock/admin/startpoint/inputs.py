@@ -10,6 +10,7 @@ from penstock.admin.jobs import FoundJob
 from penstock.admin.side_stores import side_stores
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.application.application import Application
+from penstock.base.wording import argument
 from penstock.batch.positions import to_next_offsets
 from penstock.checkpoint.edit import OffsetChange, offset_changes
 from penstock.checkpoint.intermediate import STREAMS
@@ -29,7 +30,6 @@ from penstock.start.streams.job_streams import INTERMEDIATE, JobStreams
 from penstock.start.streams.patterns import with_matches
 from penstock.system.base import PartitionOffsets, SystemAdmin
 from penstock.system.registry import open_system
-from penstock.wording import argument
 
 
 def application_inputs(config: JobConfig, app: Application) -> JobInputs:

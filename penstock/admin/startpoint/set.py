@@ -14,8 +14,9 @@ from penstock.admin.startpoint.fit import check_nearest
 from penstock.admin.startpoint.inputs import StartpointJob, open_inputs
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.startpoint import Startpoint, StartpointSpecific
+from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.wording import argument, counted, flag
 from penstock.checkpoint.edit import OffsetChange
-from penstock.clock import SYSTEM_CLOCK
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.job.requests import new_uuid
 from penstock.start.startpoints.decide import StartDecision, nearest_checkpoint, passing_over, sort_out
@@ -27,7 +28,6 @@ from penstock.start.startpoints.request import (
     task_name,
     task_number,
 )
-from penstock.wording import argument, counted, flag
 
 
 @dataclass(frozen=True, slots=True)

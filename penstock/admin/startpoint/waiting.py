@@ -12,11 +12,11 @@ from penstock.admin.startpoint.facts import RequestFacts, request_facts
 from penstock.admin.startpoint.inputs import StartpointJob, open_inputs
 from penstock.admin.startpoint.set import parse_task
 from penstock.api.ssp import SystemStream
+from penstock.base.wording import argument
 from penstock.errors import NotFoundError, PenstockError
 from penstock.start.startpoints.decide import WaitingStartpoints
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.start.startpoints.request import StartpointRequest, UnreadableRequest
-from penstock.wording import argument
 
 
 @dataclass(frozen=True, slots=True)

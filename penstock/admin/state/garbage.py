@@ -13,6 +13,7 @@ from penstock.admin.jobs import FoundJob
 from penstock.admin.side_stores import side_stores
 from penstock.admin.state.version import choose_version
 from penstock.admin.table import table_names
+from penstock.base.wording import counted
 from penstock.checkpoint.log import CheckpointLog
 from penstock.errors import CorruptError, NotFoundError
 from penstock.job.identity import known_uid
@@ -23,7 +24,6 @@ from penstock.state.admins import BackendAdmins
 from penstock.state.backends.base import Garbage
 from penstock.system.registry import open_systems
 from penstock.tables.versions.registry import TableRegistry
-from penstock.wording import counted
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from penstock.admin.job.ownership import claimed_job
 from penstock.admin.jobs import FoundJob
 from penstock.admin.state.store_uploads import StoreUploads
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.clock import SYSTEM_CLOCK
 from penstock.batch.offered_batch import QUERY, OfferedBatch, QuerySection
 from penstock.checkpoint.edit import CheckpointContent, successor
 from penstock.checkpoint.id import CheckpointId
@@ -21,7 +22,6 @@ from penstock.checkpoint.log import CheckpointLog, OnDamage
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.sections import Sections
 from penstock.checkpoint.versions.value import Markers
-from penstock.clock import SYSTEM_CLOCK
 from penstock.config.model import JobConfig
 from penstock.errors import IncompatibleError
 from penstock.graph.specs import ApplicationGraph

@@ -19,6 +19,8 @@ from penstock.admin.state.held import state_versions
 from penstock.admin.state.repartition_refusals import large_stores, notes_of_large, refused_backends, refused_entries
 from penstock.admin.state.store_uploads import StoreUploads
 from penstock.application.application import Application
+from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.wording import listed
 from penstock.batch.positions import Ends
 from penstock.checkpoint.choice import refuse_unknown
 from penstock.checkpoint.edit import choose_origin, content_of, successor
@@ -26,7 +28,6 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.versions.value import Markers
-from penstock.clock import SYSTEM_CLOCK
 from penstock.config.load import load_config
 from penstock.errors import IncompatibleError, NotFoundError
 from penstock.graph.copartitioning import check_copartitioning
@@ -48,7 +49,6 @@ from penstock.start.streams.job_streams import JobStreams
 from penstock.start.streams.patterns import with_matches
 from penstock.state.outside_backup import OutsideBackup
 from penstock.wing import known_sections
-from penstock.wording import listed
 
 Mover = Callable[[Move], Iterable[MadePart]]
 """Makes every part of the new checkpoint, wherever it likes to."""

@@ -8,10 +8,11 @@ from contextlib import closing
 
 from penstock.admin.jobs import FoundJob
 from penstock.admin.state.held import state_versions
+from penstock.base.refusals import REFUSALS
+from penstock.base.wording import size_text
 from penstock.checkpoint.log_view import LogView
 from penstock.errors import IncompatibleError
 from penstock.job.identity import known_uid
-from penstock.refusals import REFUSALS
 from penstock.repartition.placement import ByKey
 from penstock.repartition.plan import RepartitionPlan
 from penstock.repartition.split import StorePart, moved_entries
@@ -19,7 +20,6 @@ from penstock.state.admins import BackendAdmins
 from penstock.state.reading.reader import StateReader
 from penstock.system.base import System
 from penstock.system.registry import open_systems
-from penstock.wording import size_text
 
 LOOKED_THROUGH_BYTES = 256 << 20
 """The largest store of an operator that is looked through for a plan: a larger one takes as long as the move."""

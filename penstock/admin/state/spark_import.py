@@ -17,10 +17,11 @@ from penstock.admin.job.running import refuse_running
 from penstock.admin.state.spark_target import StoreTarget, open_store_target
 from penstock.admin.state.store_uploads import StoreUploads
 from penstock.application.application import Application
+from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.wording import argument
 from penstock.checkpoint.edit import CheckpointContent, successor
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.versions.value import Markers
-from penstock.clock import SYSTEM_CLOCK
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.host.process_folder import process_folder
 from penstock.objects.open import open_store
@@ -31,7 +32,6 @@ from penstock.spark.state_import.reader import SparkState, open_state
 from penstock.state.backends.base import StoreCopy
 from penstock.state.backends.roots import BackendRoots
 from penstock.system.partitioner import partition_of
-from penstock.wording import argument
 
 Progress = Callable[[int, int], None]
 """Called now and then with the partition of Spark's state that is read, and the number of entries so far."""

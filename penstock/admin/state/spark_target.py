@@ -10,6 +10,7 @@ from pathlib import Path
 from penstock.admin.checkpoint.target import ImportTarget, find_target
 from penstock.admin.jobs import FoundJob
 from penstock.application.application import Application
+from penstock.base.wording import flag
 from penstock.batch.positions import first_positions
 from penstock.checkpoint.edit import NextOffsets
 from penstock.checkpoint.log import CheckpointLog
@@ -26,7 +27,6 @@ from penstock.start.streams.grouping import Grouping
 from penstock.start.streams.job_streams import JobStreams
 from penstock.state.reading.reader import StateReader, seen_entries
 from penstock.system.base import System
-from penstock.wording import flag
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,9 @@ from penstock.api.serdes import (
     Tuple,
 )
 from penstock.api.serdes.numbers import OrderedDouble, OrderedInteger, OrderedLong
+from penstock.base.literals import float_of, whole_of
+from penstock.base.wording import argument, flag, printable, size_text
 from penstock.errors import ConfigError
-from penstock.literals import float_of, whole_of
-from penstock.wording import argument, flag, printable, size_text
 
 _JSON = (Json, JsonKey)
 _WHOLE = (Integer, Long, OrderedInteger, OrderedLong)

@@ -15,11 +15,11 @@ from penstock.admin.stream.records import Format, MalformedRecordError, Record, 
 from penstock.api.messages.headers import Headers, headers_of
 from penstock.api.serdes import Json, Serde
 from penstock.api.ssp import SystemStreamPartition
-from penstock.clock import SYSTEM_CLOCK
+from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.wording import counted, owned_stream
 from penstock.errors import ConfigError, PenstockError
 from penstock.system.base import RawRecord, System, SystemWriter
 from penstock.system.partitioner import partitions_of
-from penstock.wording import counted, owned_stream
 
 __all__ = ["Format", "MalformedRecordError", "PublishOptions", "Published", "publish", "read_records"]
 

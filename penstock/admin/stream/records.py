@@ -19,7 +19,7 @@ from typing import IO, Any, Literal, NamedTuple, TypeAlias
 import msgspec
 import orjson
 
-from penstock.budgets import LINE_BYTES, check_budget
+from penstock.base.budgets import LINE_BYTES, check_budget
 from penstock.errors import ConfigError, NotFoundError
 
 Format: TypeAlias = Literal["jsonl", "csv"]

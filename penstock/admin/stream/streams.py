@@ -12,13 +12,13 @@ from penstock.admin.stream.names import FoundStream, no_stream
 from penstock.admin.stream.use import audited_stream, is_position, is_restored_from, is_side_input
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStream
+from penstock.base.wording import flag, listed, owned_stream
 from penstock.checkpoint.log import CheckpointLog
 from penstock.config.settings import DEFAULT_SYSTEM
 from penstock.errors import ConfigError, NotFoundError
 from penstock.job.identity import known_uid
 from penstock.job.owned_streams import owner_uid
 from penstock.system.registry import open_system
-from penstock.wording import flag, listed, owned_stream
 
 
 @dataclass(frozen=True, slots=True)

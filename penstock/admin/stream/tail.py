@@ -12,9 +12,9 @@ from itertools import islice
 from penstock.admin.stream.names import FoundStream, no_stream
 from penstock.api.messages.headers import Headers
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.wording import counted, owned_stream
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.system.base import OffsetRange, PartitionOffsets, RawMessage, SystemReader
-from penstock.wording import counted, owned_stream
 
 _LAST = 10
 _CHUNK = 1000

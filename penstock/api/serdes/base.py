@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from penstock.api.messages.headers import Headers
-from penstock.callbacks import check_all, methods
+from penstock.base.application_code import check_all, methods
 from penstock.errors import ConfigError
 
 T = TypeVar("T")

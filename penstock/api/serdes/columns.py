@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.api.serdes.base import Serde
+from penstock.base.wording import lone_surrogate
 from penstock.errors import ConfigError
-from penstock.wording import lone_surrogate
 
 if TYPE_CHECKING:  # loaded when the first serde is made: the command line does without
     import pyarrow as pa

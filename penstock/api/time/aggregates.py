@@ -10,8 +10,8 @@ from math import nan
 from numbers import Real
 from typing import Any, TypeAlias
 
+from penstock.base.wording import whole_number
 from penstock.errors import ConfigError
-from penstock.quantities import whole_number
 
 Of: TypeAlias = Callable[[Any], Any]
 """Selects the aggregated part of a message's value."""

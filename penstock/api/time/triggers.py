@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.base.wording import Duration, milliseconds, whole_number
 from penstock.errors import ConfigError
-from penstock.quantities import Duration, milliseconds, whole_number
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from penstock.quantities import Duration, milliseconds
+from penstock.base.wording import Duration, milliseconds
 
 NO_WATERMARK = -(2**63)
 """The watermark of an operator that has seen no event time yet: nothing is late, and nothing fires."""

@@ -13,10 +13,9 @@ from penstock.api.serdes.base import given_serde
 from penstock.api.ssp import SystemStream
 from penstock.api.time.aggregates import METHODS, Aggregate
 from penstock.api.time.triggers import Trigger, given_trigger
-from penstock.callbacks import Callback, methods
+from penstock.base.application_code import Callback, methods
+from penstock.base.wording import Duration, listed, milliseconds, whole_number
 from penstock.errors import ConfigError
-from penstock.quantities import Duration, milliseconds, whole_number
-from penstock.wording import listed
 
 K = TypeVar("K")
 M = TypeVar("M")

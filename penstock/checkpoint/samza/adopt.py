@@ -6,13 +6,13 @@ import re
 from collections.abc import Collection, Mapping
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.wording import argument, counted
 from penstock.checkpoint.edit import MAX_OFFSET, CheckpointContent, inputs_text
 from penstock.checkpoint.samza.imported import SamzaCheckpoint
 from penstock.checkpoint.versions.changelog_marker import ChangelogOffset
 from penstock.checkpoint.versions.value import TaskCheckpoint
 from penstock.errors import IncompatibleError
 from penstock.system.base import PartitionOffsets
-from penstock.wording import argument, counted
 
 _NUMBER = re.compile(r"[0-9]{1,19}")
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from penstock.base.wording import counted
 from penstock.checkpoint.edit import Changelogs
 from penstock.checkpoint.samza.log_key import GROUP_BY_PARTITION, CheckpointLogKey
 from penstock.checkpoint.samza.topic import numbered_messages
@@ -14,7 +15,6 @@ from penstock.checkpoint.versions.changelog_marker import changelog_markers
 from penstock.checkpoint.versions.table import format_of
 from penstock.checkpoint.versions.value import StoresOfChangelogs, TaskCheckpoint
 from penstock.errors import ConfigError, CorruptError, IncompatibleError
-from penstock.wording import counted
 
 _TASK = re.compile(r"Partition (0|[1-9][0-9]{0,8})")
 

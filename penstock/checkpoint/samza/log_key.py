@@ -8,7 +8,7 @@ from typing import Annotated, TypeAlias
 import orjson
 from msgspec import Meta, Struct, field
 
-from penstock.documents import decode
+from penstock.base.documents import decode
 
 GROUP_BY_PARTITION = "org.apache.samza.container.grouper.stream.GroupByPartitionFactory"
 """Samza's name for Penstock's assignment: partition i of every input to task i."""

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from penstock.documents import decode
+from penstock.base.documents import decode
 from penstock.errors import CorruptError
 
 _Key = TypeVar("_Key")

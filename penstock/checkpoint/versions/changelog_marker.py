@@ -9,8 +9,8 @@ import orjson
 from msgspec import UNSET, Struct, UnsetType, structs
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.documents import Count, decode
 from penstock.checkpoint.id import CheckpointId
-from penstock.documents import Count, decode
 from penstock.errors import ConfigError, CorruptError, IncompatibleError
 
 VERSION = 1

@@ -11,11 +11,11 @@ import orjson
 from msgspec import Struct
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.base.documents import convert, decoding, number
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.versions import changelog_marker
 from penstock.checkpoint.versions.changelog_marker import ChangelogOffset, ChangelogStreamMarker, changelog_markers
 from penstock.checkpoint.versions.value import CheckpointFormat, Markers, StoresOfChangelogs, TaskCheckpoint
-from penstock.documents import convert, decoding, number
 from penstock.errors import CorruptError
 
 VERSION = 1

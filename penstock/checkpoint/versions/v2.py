@@ -11,10 +11,10 @@ import orjson
 from msgspec import Struct
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.documents import decode, decoding
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.versions import changelog_marker
 from penstock.checkpoint.versions.value import CheckpointFormat, Markers, StoresOfChangelogs, TaskCheckpoint
-from penstock.documents import decode, decoding
 from penstock.errors import ConfigError, CorruptError
 
 VERSION = 2

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.base.plugins import HOSTS, load
+from penstock.base.wording import counted
 from penstock.cli.run.signals import StopSignals
 from penstock.cli.run.view import RunDisplay, RunObserver, open_display
 from penstock.cli.shared.application import load_application
@@ -20,8 +22,6 @@ from penstock.config.load import load_config
 from penstock.config.settings import LogFormat
 from penstock.errors import UserCodeError
 from penstock.job.paths import JobPaths
-from penstock.plugins import HOSTS, load
-from penstock.wording import counted
 
 if TYPE_CHECKING:
     from penstock.driver.handle.job import Job

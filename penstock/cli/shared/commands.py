@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from penstock.redaction import is_secret, without_secrets
+from penstock.base.redaction import is_secret, without_secrets
 
 OPTIONS = {
     "accept_state": "--accept-state",
@@ -48,7 +48,7 @@ def words_without_secrets(words: Sequence[str]) -> str:
 
 
 def with_options(text: str) -> str:
-    """A message of the library with options in place of arguments (`penstock.wording.argument`).
+    """A message of the library with options in place of arguments (`penstock.base.wording.argument`).
 
     Example:
         >>> with_options('to begin without state, give `with_state="clear"`')

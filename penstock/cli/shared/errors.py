@@ -11,10 +11,10 @@ import typer
 from typer.core import TyperGroup
 
 from penstock.admin.program import PROGRAM
+from penstock.base.redaction import without_secrets
+from penstock.base.wording import escaped
 from penstock.cli.shared.commands import with_options, words_without_secrets
 from penstock.errors import ConfigError, FailedMessage, PenstockError, UserCodeError
-from penstock.redaction import without_secrets
-from penstock.wording import escaped
 
 _ARGUMENTS = "penstock.arguments"
 

@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from penstock.base.wording import escaped, utc_text
 from penstock.facts import Facts
-from penstock.wording import escaped, utc_text
 
 _LONGEST_ID = 40
 _LEAST_TEXT = 12

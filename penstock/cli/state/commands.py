@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.admin.state.version import FORMS
+from penstock.base.wording import size_text
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import JobName, JsonCall, command
 from penstock.cli.shared.output import print_facts, print_json, print_table, to_json
 from penstock.cli.state.import_spark import import_spark
 from penstock.cli.state.read import Version, diff_versions, get_value, scan_entries
 from penstock.cli.state.repartition import repartition
-from penstock.wording import size_text
 
 if TYPE_CHECKING:
     from penstock.admin.state.garbage import CollectedGarbage

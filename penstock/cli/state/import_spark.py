@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
+from penstock.base.wording import counted
 from penstock.cli.shared.application import load_application, load_function
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.input import Confirmation, YesOnly
 from penstock.cli.shared.options import JsonCall
 from penstock.cli.shared.output import print_facts, print_json, print_table, stderr_console
 from penstock.errors import ConfigError
-from penstock.wording import counted
 
 if TYPE_CHECKING:
     from penstock.admin.state.spark_import import ImportFacts, SparkImport

@@ -13,12 +13,12 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 from penstock.admin.state.reading import Watcher
 from penstock.admin.state.serdes import store_serdes
 from penstock.admin.state.texts import Texts
+from penstock.base.wording import size_text
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.cli.shared.application import load_application
 from penstock.cli.shared.commands import with_options
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.output import stderr_console
-from penstock.wording import size_text
 
 
 class RestoreView(Watcher):

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.base.wording import counted, size_text
 from penstock.cli.shared.application import load_application, load_function
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.input import Confirmation, YesOnly
 from penstock.cli.shared.options import JsonCall
 from penstock.cli.shared.output import print_facts, print_json, print_table
 from penstock.errors import ConfigError
-from penstock.wording import counted, size_text
 
 if TYPE_CHECKING:
     from penstock.admin.state.repartition import Repartition, RepartitionFacts, Rule

@@ -17,6 +17,7 @@ from penstock.admin.stream.streams import (
     streams,
 )
 from penstock.api.retention import LEAST_RETENTION_BYTES, StreamRetention
+from penstock.base.wording import counted
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.input import Yes, confirm
 from penstock.cli.shared.options import Call, JsonCall, StreamName, command
@@ -25,7 +26,6 @@ from penstock.cli.stream.messages import publish, replay, tail
 from penstock.config.settings import DEFAULT_SYSTEM
 from penstock.config.values.kinds import ByteSize, Millis, Number, RefusedError
 from penstock.errors import ConfigError
-from penstock.wording import counted
 
 app = typer.Typer(help="Create, publish to, read, replay, limit, end and delete streams.", no_args_is_help=True)
 

@@ -14,13 +14,13 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from penstock.admin.stream.tail import Message, StreamTail
 from penstock.api.intermediate import MessageType
+from penstock.base.documents import text_or_hex
+from penstock.base.wording import counted, escaped, printable, size_text, utc_text
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import Call, JsonCall, StreamName
 from penstock.cli.shared.output import print_json, stderr_console
-from penstock.documents import text_or_hex
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.system.contract.unreadable import unreadable_row
-from penstock.wording import counted, escaped, printable, size_text, utc_text
 
 if TYPE_CHECKING:
     from penstock.admin.stream.names import FoundStream

@@ -12,8 +12,8 @@ from typing import ClassVar, Generic, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from penstock.api.ssp import SystemStream
+from penstock.base.wording import DURATIONS, SIZES, Units
 from penstock.errors import ConfigError
-from penstock.quantities import DURATIONS, SIZES, Units
 
 Raw: TypeAlias = str | tuple[str, ...]
 """A value as every source delivers it: text, or a list of texts."""

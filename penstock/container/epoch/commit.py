@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from penstock.base.files import explained
+from penstock.base.parallel import each
 from penstock.checkpoint.id import CheckpointId
 from penstock.container.epoch.marks import Targets, TaskMarks
 from penstock.container.epoch.restorer import RestoredTask
@@ -20,8 +22,6 @@ from penstock.container.shared.services import Service
 from penstock.container.shared.store_folders import StoreFolders
 from penstock.errors import ContainerLostError, RetryableError
 from penstock.metrics.registry import MetricsRegistry
-from penstock.os_errors import explained
-from penstock.parallel import each
 from penstock.runtime.stage.task_instance import TaskInstance
 from penstock.state.backends.base import StoreCopy, TaskBackupManager
 from penstock.state.records import Changes

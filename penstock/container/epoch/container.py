@@ -8,8 +8,8 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 
+from penstock.base.clock import SYSTEM_CLOCK, Clock
 from penstock.batch.batch import NO_BATCH
-from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.config.model import JobConfig
 from penstock.container.epoch.attempts import Activity
 from penstock.container.epoch.epoch import Epoch

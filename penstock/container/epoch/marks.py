@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from penstock.base.clock import Clock
 from penstock.checkpoint.id import CheckpointId
-from penstock.clock import Clock
 from penstock.state.engines.engine import Engine, EngineFailedError
 from penstock.state.engines.write_behind import EngineMark, WriteBehindEngine
 from penstock.state.kept.store import StoreAtCheckpoint

@@ -9,13 +9,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from penstock.base.parallel import each
 from penstock.batch.batch import Due
 from penstock.checkpoint.id import CheckpointId
 from penstock.container.epoch.marks import TaskMarks
 from penstock.container.part import ContainerParts
 from penstock.container.shared.resources import EpochResources
 from penstock.errors import CorruptError, IncompatibleError, PenstockError, RetryableError
-from penstock.parallel import each
 from penstock.runtime.stage.task_instance import TaskInstance
 from penstock.state.backends.base import RestoreProgress, TaskBackupManager
 from penstock.state.backends.registry import backend_factory

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.crowd import Crowd
+from penstock.base.http_hosts import Crowd
 
 logger = logging.getLogger(__name__)
 _STRANGERS_BYTES = 256 << 10

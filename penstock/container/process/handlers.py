@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 
 import psutil
 
+from penstock.base.application_code import read_shipped
 from penstock.container.epoch.container import Container
 from penstock.container.epoch.epoch import Epoch
 from penstock.container.shared.metrics import ChangedRows
 from penstock.metrics.snapshot import Row
-from penstock.shipped import read_shipped
 from penstock.wire.calls import (
     BEAT,
     BEAT_SECONDS,

@@ -17,7 +17,7 @@ from pathlib import Path
 import orjson
 import psutil
 
-from penstock.documents import decode
+from penstock.base.documents import decode
 from penstock.errors import CorruptError, PenstockError, PenstockTimeoutError, RetryableError
 from penstock.host.logs import exit_status, last_words, log_path, open_log, prune, wrapped
 from penstock.host.machine import ExecutorProcess, ending, own_executor

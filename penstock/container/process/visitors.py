@@ -17,8 +17,8 @@ from contextlib import suppress
 from typing import TypeAlias
 from urllib.parse import unquote
 
+from penstock.base.http_hosts import Crowd, plain_address
 from penstock.container.process.gate import STRANGERS, STRANGERS_SECONDS
-from penstock.crowd import Crowd, plain_address
 
 logger = logging.getLogger(__name__)
 Peer: TypeAlias = tuple[str, int]

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from penstock.base.clock import SYSTEM_CLOCK, Clock
 from penstock.checkpoint.id import CheckpointId
-from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.container.shared.metrics import EpochMetrics
 from penstock.container.shared.store_folders import StoreFolders, stores_directory
 from penstock.errors import NotFoundError

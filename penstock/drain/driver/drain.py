@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from penstock.api.drain import NEXT_RUN, DrainNotification
+from penstock.base.wording import listed
 from penstock.checkpoint.sections import SectionValues
 from penstock.drain.driver.report import DrainReport
 from penstock.drain.driver.tally import DrainTally
@@ -24,7 +25,6 @@ from penstock.driver.part import DriverPart
 from penstock.errors import PenstockError
 from penstock.job.board import ShownDocument
 from penstock.runtime.reports import Report
-from penstock.wording import listed
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from penstock.clock import Clock
+from penstock.base.clock import Clock
 from penstock.drain.driver.tally import DrainTally
 from penstock.drain.progress import DrainPhase, DrainProgress
 from penstock.drain.wing import DRAIN_WING

@@ -9,16 +9,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from penstock.base.clock import Clock
+from penstock.base.parallel import joined, settle
+from penstock.base.retry import Retry, retry
 from penstock.batch.positions import Positions
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.sections import Section
-from penstock.clock import Clock
 from penstock.driver.commit.record import CommitRequest, Recorder
 from penstock.driver.part import DriverPart, checked
 from penstock.errors import ContainerLostError, FencedError, PenstockError, PenstockTimeoutError, RetryableError
-from penstock.parallel import joined, settle
-from penstock.retry import Retry, retry
 from penstock.wire.calls import CLEAN_UP, SNAPSHOT, UPLOAD
 from penstock.wire.ports import Fleet
 from penstock.wire.protocol import CleanUp, Markers, TakeSnapshot, UploadSnapshot

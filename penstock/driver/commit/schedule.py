@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from penstock.base.clock import SYSTEM_CLOCK
 from penstock.checkpoint.record import CheckpointRecord, Claim
-from penstock.clock import SYSTEM_CLOCK
 from penstock.driver.commit.coordinator import CommitCoordinator, CompletedCommit
 from penstock.driver.commit.policy import CommitDecision, CommitFacts, CommitPolicy
 from penstock.driver.commit.record import CommitRequest

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.clock import Clock
 from penstock.batch.batch import Control
 from penstock.batch.pace import BatchPace
 from penstock.batch.ranges import NOTHING, BatchRanges, UnreadMessages, plan_ranges
-from penstock.clock import Clock
 from penstock.driver.feed.boundary import BatchTime, Boundary
 from penstock.driver.feed.event_time import EventTime
 from penstock.driver.feed.planned import End, PlannedBatch

@@ -10,20 +10,20 @@ from functools import partial
 from typing import Protocol
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.base.clock import Clock
+from penstock.base.wording import listed
 from penstock.batch.input_order import InputOrder
 from penstock.batch.losses import find_losses, refuse_losses
 from penstock.batch.pace import BatchBounds, BatchPace
 from penstock.batch.portions import Portion, PortionRead
 from penstock.batch.positions import Ends, Positions, TaskSsp
 from penstock.batch.ranges import BatchRanges, UnreadMessages, plan_with_unread, read_by_input, up_to
-from penstock.clock import Clock
 from penstock.config.settings import JobSettings
 from penstock.driver.feed.boundary import Boundary
 from penstock.driver.feed.closing import ClosingFeed
 from penstock.driver.feed.event_time import EventTime
 from penstock.driver.feed.planned import End, Idle, Next, PlannedBatch, Skip
 from penstock.graph.specs import ApplicationGraph
-from penstock.wording import listed
 
 logger = logging.getLogger(__name__)
 _NO_ORDER = InputOrder()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from penstock.clock import Clock
+from penstock.base.clock import Clock
 from penstock.errors import FencedError, PenstockTimeoutError
 from penstock.job.lease import LeaseKeeper
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from penstock.clock import Clock
+from penstock.base.clock import Clock
 from penstock.driver.feed.stop import StopRequest
 from penstock.driver.show.progress import ProgressBoard
 from penstock.errors import SystemAwayError

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from penstock.base.plugins import DISPLAYS, load
 from penstock.driver.feed.stop import StopRequest
 from penstock.driver.handle.program_end import RunningWork, stop_with_program
 from penstock.driver.handle.stop_signals import JobEnd, count_end_of_program
@@ -21,7 +22,6 @@ from penstock.job.shown_outage import Outage
 from penstock.job.shown_work import RunWork
 from penstock.metrics.snapshot import Snapshot
 from penstock.notebook import facts_html
-from penstock.plugins import DISPLAYS, load
 
 if TYPE_CHECKING:
     from penstock.drain.progress import DrainProgress

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.wording import counted, size_text
+from penstock.base.wording import counted, size_text
 
 if TYPE_CHECKING:
     from penstock.driver.handle.job import Job

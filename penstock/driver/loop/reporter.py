@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.time.watermarks import END_OF_TIME, NO_WATERMARK
+from penstock.base.wording import counted, utc_text
 from penstock.batch.portions import PortionRead
 from penstock.batch.positions import TaskSsp
 from penstock.batch.watermarks import TimeFlow, slowest_partitions
@@ -29,7 +30,6 @@ from penstock.driver.show.progress import (
     source_progress,
 )
 from penstock.driver.show.state_progress import StateProgress
-from penstock.wording import counted, utc_text
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
+from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.retry import interruptible
 from penstock.checkpoint.sections import Section
-from penstock.clock import SYSTEM_CLOCK
 from penstock.driver.commit.record import CommitRequest
 from penstock.driver.feed.boundary import Boundary, DrainedOperators, written_in
 from penstock.driver.feed.planned import End, Idle, PlannedBatch, Skip
@@ -22,7 +23,6 @@ from penstock.driver.loop.parts import RunParts
 from penstock.driver.part import checked
 from penstock.driver.show.progress import BatchTimer
 from penstock.errors import ContainerLostError, FencedError, NotFoundError, RetryableError, UserCodeError
-from penstock.retry import interruptible
 from penstock.wire.calls import END
 from penstock.wire.protocol import EndBatch
 

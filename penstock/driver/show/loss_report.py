@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable, Iterable
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.base.wording import counted
 from penstock.batch.losses import Loss, Lost
 from penstock.driver.show.metrics import JobMetrics
 from penstock.errors import FailedMessage
-from penstock.wording import counted
 
 logger = logging.getLogger(__name__)
 _EVERY_S = 60.0

@@ -13,14 +13,15 @@ from importlib.metadata import version
 from typing import TypeVar
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.http_hosts import is_loopback
+from penstock.base.wording import size_text
 from penstock.batch.positions import Positions, TaskSsp
-from penstock.clock import SYSTEM_CLOCK
 from penstock.config.settings import JobSettings
 from penstock.driver.show.end_watch import EndWatch
 from penstock.driver.show.graph import graph_of
 from penstock.driver.show.progress import ProgressBoard
 from penstock.errors import PenstockError
-from penstock.http_hosts import is_loopback
 from penstock.job.board import Board, ShownDocument
 from penstock.job.shown_graph import graph_board
 from penstock.job.shown_metrics import MetricsBoard, ShownRun
@@ -32,7 +33,6 @@ from penstock.start.job import ClaimedJob
 from penstock.system.base import System
 from penstock.system.partitioner import partition_of
 from penstock.system.registry import open_system
-from penstock.wording import size_text
 
 logger = logging.getLogger(__name__)
 SHOW_SECONDS = 10.0

@@ -11,8 +11,9 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.wording import counted, duration_text, lag_text
 from penstock.batch.positions import Positions
-from penstock.clock import SYSTEM_CLOCK
 from penstock.driver.show.metrics import JobMetrics
 from penstock.driver.show.replay import Replay
 from penstock.driver.show.run_state import RunFacts, UncommittedTime
@@ -23,7 +24,6 @@ from penstock.job.shown_work import RunWork
 from penstock.notebook import facts_html, table_html
 from penstock.system.contract.definition import System
 from penstock.wire.protocol import Beat
-from penstock.wording import counted, duration_text, lag_text
 
 
 @dataclass(frozen=True, slots=True)

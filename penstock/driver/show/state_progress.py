@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from penstock.clock import Clock
+from penstock.base.clock import Clock
 from penstock.graph.specs import ApplicationGraph
 from penstock.metrics.snapshot import GaugeValue, Snapshot
 from penstock.runtime.reports import Report

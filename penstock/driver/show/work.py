@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from penstock.base.wording import printable
 from penstock.job.shown_work import MOST_KEYS, KeyWork, RunWork, most_work
 from penstock.wire.protocol import Beat
-from penstock.wording import printable
 
 
 def work_of(beats: Sequence[Beat], running: tuple[int, int] | None, since_ms: int) -> RunWork:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from penstock.api.serdes import Serde
 from penstock.api.ssp import StreamPattern, SystemStream
-from penstock.callbacks import Callback
+from penstock.base.application_code import Callback
 from penstock.graph.order import EventTimeOrder, stores_of
 
 Use: TypeAlias = frozenset[str] | None

@@ -10,7 +10,7 @@ from typing import Any
 from penstock.api.expressions import Expression, Selection
 from penstock.api.serdes import ColumnSerde, Serde
 from penstock.api.ssp import SystemStream
-from penstock.callbacks import Callback
+from penstock.base.application_code import Callback
 from penstock.graph.specs.base import OperatorSpec, Use
 
 

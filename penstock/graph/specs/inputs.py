@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from penstock.api.ssp import StreamPattern, SystemStream
 from penstock.api.time.watermarks import Ascending, WatermarkPolicy
-from penstock.callbacks import Callback, methods
+from penstock.base.application_code import Callback, methods
 from penstock.graph.specs.base import OperatorSpec
 
 

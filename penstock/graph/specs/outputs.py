@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from penstock.api.serdes import Serde
 from penstock.api.ssp import SystemStream
 from penstock.api.task import MessageCollector, TaskCoordinator
-from penstock.callbacks import Callback
+from penstock.base.application_code import Callback
 from penstock.graph.specs.base import OperatorSpec
 
 SinkFunction: TypeAlias = Callable[[Any, MessageCollector, TaskCoordinator], None]

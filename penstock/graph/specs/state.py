@@ -9,7 +9,7 @@ from typing import Any
 from penstock.api.serdes import Serde
 from penstock.api.time.aggregates import Aggregate
 from penstock.api.time.windows import Aggregates, Window, WindowPane, row_of
-from penstock.callbacks import Callback
+from penstock.base.application_code import Callback
 from penstock.graph.aggregation import column_aggregates, columns_of, window_aggregates
 from penstock.graph.joins import Join, JoinFunction, JoinSide
 from penstock.graph.specs.base import OperatorSpec, Use

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from penstock.api.serdes import ColumnSerde, Serde
 from penstock.api.ssp import SystemStream
-from penstock.callbacks import Callback
+from penstock.base.application_code import Callback
 from penstock.graph.specs.base import OperatorSpec
 
 TableJoinKind: TypeAlias = Literal["inner", "left"]

@@ -10,7 +10,7 @@ from penstock.api.batch_processor import BatchProcessor
 from penstock.api.serdes import ColumnSerde, Serde
 from penstock.api.task import StreamTask
 from penstock.api.time.timers import timers_store
-from penstock.callbacks import Callback, maker
+from penstock.base.application_code import Callback, maker
 from penstock.graph.batch_task import BatchTask
 from penstock.graph.specs.base import OperatorSpec
 

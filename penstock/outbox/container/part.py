@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
+from penstock.base.files import explained
 from penstock.checkpoint.id import CheckpointId
 from penstock.container.part import Answers, ContainerPart, EpochContext
 from penstock.errors import CorruptError
 from penstock.metrics.snapshot import GaugeValue, MetricId, Snapshot
-from penstock.os_errors import explained
 from penstock.outbox.container.publisher import Publisher
 from penstock.outbox.objects import encode, objects_of
 from penstock.outbox.task import Outbox, OutboxSnapshot

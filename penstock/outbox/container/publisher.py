@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.retry import Retry, interruptible, retry
 from penstock.container.shared.resources import EpochResources
 from penstock.errors import (
     ConfigError,
@@ -29,7 +30,6 @@ from penstock.outbox.objects import Chunk, ObjectContents, decode
 from penstock.outbox.task import OutboxSnapshot
 from penstock.outbox.unpublished import OutboxObject
 from penstock.outbox.wing import Publish, PublishProgress
-from penstock.retry import Retry, interruptible, retry
 from penstock.system.base import Progress, SystemWriter, WriterIdentity, without_headers
 
 logger = logging.getLogger(__name__)

@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from penstock.base.retry import Retry, retry
+from penstock.base.wording import counted, listed
 from penstock.driver.context import RunContext
 from penstock.errors import (
     ConfigError,
@@ -27,9 +29,7 @@ from penstock.outbox.debts import Debts
 from penstock.outbox.shown import PublishingProgress
 from penstock.outbox.unpublished import OwedOutput, UnpublishedObjects
 from penstock.outbox.wing import PUBLISH, Publish, PublishProgress
-from penstock.retry import Retry, retry
 from penstock.wire.ports import Fleet
-from penstock.wording import counted, listed
 
 logger = logging.getLogger(__name__)
 _LOG_SECONDS = 10.0

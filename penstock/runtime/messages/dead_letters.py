@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from penstock.api.messages.headers import Headers
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.documents import decode, decoding, text_or_hex
+from penstock.base.documents import decode, decoding, text_or_hex
 from penstock.errors import FailedMessage
 from penstock.system.contract.unreadable import unreadable_row
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from penstock.documents import decoder, decoding
+from penstock.base.documents import decoder, decoding
 from penstock.graph.topology import Topology
 from penstock.runtime.messages.packet import Packet, PacketKind
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.api.expressions import Expression
 from penstock.arrays.sequences import ArrowSequence
-from penstock.callbacks import UNSTARTED, unused
+from penstock.base.application_code import UNSTARTED, unused
 from penstock.graph.key_columns import keys_to_bytes
 from penstock.graph.serde_failures import SerdePlace, partition_by_place
 from penstock.graph.specs import (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from penstock.base.plugins import load
 from penstock.graph.serde_failures import SerdePlace, output_place
 from penstock.graph.specs import ApplicationGraph, OperatorSpec
 from penstock.graph.topology import Channel
-from penstock.plugins import load
 from penstock.runtime.operators.base import Operator
 
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from penstock.api.time.windows import Window
+from penstock.base.plugins import load
 from penstock.batch.batch import Due
 from penstock.graph.aggregation import window_aggregates
 from penstock.graph.serde_failures import SerdePlace
 from penstock.graph.specs import WindowSpec
-from penstock.plugins import load
 from penstock.runtime.messages.columns import Target
 from penstock.runtime.operators.base import KeyInEntry, KeyValue, Node, Operator, StageContext
 

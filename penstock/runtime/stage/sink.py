@@ -7,6 +7,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.wording import counted, listed
 from penstock.batch.batch import Batch
 from penstock.checkpoint.intermediate import Ranges
 from penstock.errors import PenstockError, RetryableError, SystemAwayError
@@ -20,7 +21,6 @@ from penstock.runtime.settings import RuntimeSettings, StepLimit
 from penstock.runtime.stage.attempt import new_token
 from penstock.runtime.stage.failed_attempt import failure_report
 from penstock.system.base import Appended, RawRecord, System, SystemWriter, WriterIdentity, without_headers
-from penstock.wording import counted, listed
 
 OutputRecords: TypeAlias = Mapping[SystemStreamPartition, Iterable[RawRecord]]
 _NOWHERE: Appended = {}

@@ -21,8 +21,8 @@ import msgspec
 
 from penstock.api.serdes import Serde
 from penstock.api.state.store import KeyValueStore
+from penstock.base.documents import decoder
 from penstock.batch.batch import END_OF_TIME as NEVER
-from penstock.documents import decoder
 from penstock.runtime.time_bytes import BIAS, out_of_range, time_bytes, time_of
 from penstock.runtime.windows.contents import WindowContent
 

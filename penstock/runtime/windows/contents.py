@@ -12,8 +12,8 @@ import msgspec
 from penstock.api.serdes import Json, Serde
 from penstock.api.time.aggregates import Aggregate, adder
 from penstock.api.time.windows import Aggregates, Fold, Messages, Window
+from penstock.base.exact_json import exact_bytes, exact_value
 from penstock.errors import SerdeError
-from penstock.exact_json import exact_bytes, exact_value
 from penstock.graph.serde_failures import SerdePlace, unstorable_states
 
 

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from penstock.base.retry import may_pass
 from penstock.config.settings import OnSideError
 from penstock.errors import ContainerLostError, Interrupted, NotFoundError, PenstockTimeoutError
-from penstock.retry import may_pass
 from penstock.runtime.context import OperatorFailedError
 from penstock.side.failure import SideFailure
 from penstock.side.fill.entries import MessageFailedError, StoppedError

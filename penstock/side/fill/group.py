@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.clock import SYSTEM_CLOCK
+from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.retry import may_pass
+from penstock.base.wording import counted
 from penstock.errors import IncompatibleError
-from penstock.retry import may_pass
 from penstock.side.fill.entries import MessageFailedError, SideEntries
 from penstock.side.fill.homes import SideHomes
 from penstock.side.fill.parts import SidePart
@@ -26,7 +27,6 @@ from penstock.side.store.folders import OpenedSide
 from penstock.side.store.positions import SidePositions
 from penstock.side.store.reuse import SideReuse
 from penstock.system.base import RawMessage
-from penstock.wording import counted
 
 logger = logging.getLogger(__name__)
 GATHER_BYTES = 16 << 20

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
-from penstock.clock import SYSTEM_CLOCK
+from penstock.base.clock import SYSTEM_CLOCK
 from penstock.config.model import JobConfig
 from penstock.graph.stores import SideInputs, StoreSpec
 from penstock.side.fill.parts import SidePart

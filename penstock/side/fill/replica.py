@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.clock import SYSTEM_CLOCK
+from penstock.base.clock import SYSTEM_CLOCK
 from penstock.errors import CorruptError
 from penstock.side.fill.entries import SideEntries
 from penstock.side.fill.parts import SidePart

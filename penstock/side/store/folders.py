@@ -20,10 +20,10 @@ from itertools import count
 from pathlib import Path
 from typing import TypeAlias
 
+from penstock.base.files import explained
 from penstock.config.settings import StoreSettings
 from penstock.errors import CorruptError, IncompatibleError, PenstockError, RetryableError
 from penstock.host.folder import HostFolder, beside
-from penstock.os_errors import explained
 from penstock.side.store.engine import SideEngine
 from penstock.side.store.positions import SidePositions
 from penstock.side.store.reuse import Decision, ReuseTarget, SideRebuild, decide_reuse

@@ -13,7 +13,7 @@ import orjson
 from msgspec import Struct
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.documents import Count, decode_format, decoding
+from penstock.base.documents import Count, decode_format, decoding
 
 _FORMAT = 1
 

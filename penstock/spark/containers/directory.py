@@ -13,12 +13,13 @@ from typing import TypeVar
 
 from pyspark import SparkContext
 
+from penstock.base.retry import retry
+from penstock.base.wording import counted, size_text
 from penstock.batch.batch import Due
 from penstock.config.model import JobConfig
 from penstock.container.process.launch import kill
 from penstock.errors import ContainerLostError, PenstockError, PenstockTimeoutError, RetryableError
 from penstock.metrics.snapshot import GaugeValue, MetricId, Snapshot
-from penstock.retry import retry
 from penstock.spark.containers.callers import CallerIdentities
 from penstock.spark.containers.launch import ContainerLauncher
 from penstock.spark.containers.losses import LOOK_SECONDS, LossWatch
@@ -40,7 +41,6 @@ from penstock.wire.package import JobPackage
 from penstock.wire.ports import EpochOpening, Fleet, ignore_answer
 from penstock.wire.protocol import Beat, NoArguments, OpenEpoch, OpenProgress, Request
 from penstock.wire.tls import TlsIdentity
-from penstock.wording import counted, size_text
 
 logger = logging.getLogger(__name__)
 _LAST_BEATS_SECONDS = 2.0

@@ -15,8 +15,9 @@ from typing import Any, Literal, Self, TypeVar
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from penstock import plugins
 from penstock.application.application import Application
+from penstock.base import plugins
+from penstock.base.retry import Retry, retry
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.container.shared.store_folders import stores_directory
@@ -32,7 +33,6 @@ from penstock.host.logs import log_directory
 from penstock.job.paths import JobPaths
 from penstock.job.stop_request import StopRequests
 from penstock.objects.open import open_job_root
-from penstock.retry import Retry, retry
 from penstock.spark.batches.two_ways import runner_for
 from penstock.spark.containers.directory import ContainerDirectory
 from penstock.spark.session.gateway import hear_signals_of_submit, quiet_py4j, spark_died, stop_context

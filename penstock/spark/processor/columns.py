@@ -17,7 +17,7 @@ from penstock.api.serdes import PackedColumns
 from penstock.arrays.byte_arrays import ByteArray
 from penstock.arrays.entries import Entries, last_rows
 from penstock.arrays.given import RowsLike, batch_of, converted
-from penstock.callbacks import check_all, methods, not_started
+from penstock.base.application_code import check_all, methods, not_started
 from penstock.errors import ConfigError
 from penstock.graph.batch_task import BatchInfo, BatchTask, BatchTaskContext, Emit, KeyedValue
 from penstock.spark.processor.declared import DeclaredVariables, ParseSchema, Variable

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from penstock.api.serdes import Bytes
 from penstock.api.time.timers import timers_store
-from penstock.callbacks import check_all, methods, not_started
+from penstock.base.application_code import check_all, methods, not_started
 from penstock.errors import ConfigError
 from penstock.graph.stores import OperatorBytes, StoreSpec, TimeToLive
 

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulP
 from pyspark.sql.types import StructType
 
 from penstock.api.time.watermarks import END_OF_TIME
-from penstock.callbacks import not_started
+from penstock.base.application_code import not_started
 from penstock.graph.batch_task import BatchInfo, BatchTask, BatchTaskContext, Emit, KeyedValue, KeyFailed
 from penstock.spark.processor.declared import DeclaredVariables, TimeMode
 from penstock.spark.processor.groups import INITIAL, RowGroups, grouped, not_late, rows_of

@@ -6,13 +6,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from penstock.base.wording import listed
 from penstock.batch.offered_batch import QUERY
 from penstock.batch.positions import to_positions
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import IncompatibleError
 from penstock.system.spark import queries_of
-from penstock.wording import listed
 
 FromCheckpoint: TypeAlias = Literal["matching"] | None
 """The checkpoint that a query continues from if its checkpoint location was set back; None: none."""

@@ -13,12 +13,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from penstock.api.ssp import SystemStream
+from penstock.base.signing import RootKeys
 from penstock.errors import NotFoundError
 from penstock.objects.open import open_root
 from penstock.objects.store import ObjectStore
 from penstock.outbox.objects import decode
 from penstock.outbox.unpublished import OutboxObject
-from penstock.signing import RootKeys
 from penstock.spark.workers.worker import hide_loaded
 
 IN_DRIVER_BYTES = 1 << 20

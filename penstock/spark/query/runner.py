@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark import SparkContext
 from pyspark.sql import DataFrame
 
+from penstock.base.wording import counted
 from penstock.batch.batch import Batch
 from penstock.batch.ranges import BatchRanges
 from penstock.errors import ConfigError
@@ -20,7 +21,6 @@ from penstock.spark.versions import arrow_schema
 from penstock.spark.workers.frames import RawFrames
 from penstock.wire.address import Lane
 from penstock.wire.ports import RunBrokenError
-from penstock.wording import counted
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pyspark.sql.conversion import LocalDataToArrowConversion
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, UserDefinedType
 
-from penstock.clock import SYSTEM_CLOCK
+from penstock.base.clock import SYSTEM_CLOCK
 from penstock.spark.processor.values.codec import RowCodec
 from penstock.spark.processor.values.fields import FixedField, field_of
 from penstock.spark.rows.serde import in_utc

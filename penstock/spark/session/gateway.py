@@ -27,8 +27,8 @@ from pyspark.find_spark_home import _find_spark_home
 from pyspark.java_gateway import ensure_callback_server_started, launch_gateway
 from pyspark.sql import SparkSession
 
+from penstock.base.files import UMASK
 from penstock.errors import PenstockError
-from penstock.file_modes import UMASK
 from penstock.host.machine import ending
 
 logger = logging.getLogger(__name__)

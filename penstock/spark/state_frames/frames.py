@@ -15,6 +15,7 @@ from penstock.admin.side_stores import refuse_side_stores
 from penstock.admin.state.serdes import store_serdes
 from penstock.admin.state.version import choose_versions
 from penstock.application.application import Application
+from penstock.base.wording import listed
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.store_layout import StoreLayout
@@ -25,7 +26,6 @@ from penstock.spark.state_frames.stored_state import ReadChanges, ReadEntries, S
 from penstock.spark.state_frames.types import ColumnSource, Function, GivenType, column_of
 from penstock.spark.workers.arrow_frames import map_in_arrow
 from penstock.state.reading.reader import check_store
-from penstock.wording import listed
 
 _SHOWN = 10
 _TASK = StructField("task", IntegerType(), nullable=False)

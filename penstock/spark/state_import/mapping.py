@@ -12,6 +12,7 @@ from decimal import Decimal as Number
 from typing import Any, Literal, TypeAlias
 
 from penstock.api.serdes import Bytes, Json, Serde, not_bytes
+from penstock.base.wording import argument, flag
 from penstock.errors import ConfigError, IncompatibleError, PenstockError
 from penstock.graph.stores import StoreSpec
 from penstock.spark.state_import.files.unsafe_row import unreadable
@@ -26,7 +27,6 @@ from penstock.spark.state_import.types import (
     decimal_of,
     type_text,
 )
-from penstock.wording import argument, flag
 
 MapFunction: TypeAlias = Callable[[dict[str, Any], Any], Any]
 """(key, value) of Spark -> (key, value) of the store, or None to leave the entry out. A third item is the key of the

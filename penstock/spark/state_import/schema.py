@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 import orjson
 
-from penstock.documents import Count, convert, decoding
+from penstock.base.documents import Count, convert, decoding
 from penstock.errors import IncompatibleError
 from penstock.spark.state_import.files.java_stream import JavaStream
 from penstock.spark.state_import.types import StructType, parse_type

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from penstock.documents import convert
+from penstock.base.documents import convert
 
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 _SHOWN = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from penstock.file_modes import go_private
+from penstock.base.files import go_private
 from penstock.host.posix import adopt_orphans
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
 from penstock.api.ssp import StreamPattern, SystemStream, SystemStreamPartition
+from penstock.base.refusals import Refusals
+from penstock.base.wording import argument, counted, flag, listed
 from penstock.batch.positions import Positions, TaskSsp, to_positions
 from penstock.checkpoint.edit import choose_origin
 from penstock.checkpoint.intermediate import STREAMS
@@ -15,7 +17,6 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.versions.table import versions_of
 from penstock.config.settings import TaskSettings
 from penstock.errors import IncompatibleError, NotFoundError, PenstockError
-from penstock.refusals import Refusals
 from penstock.start.startpoints.request import (
     RequestKey,
     StartpointRequest,
@@ -25,7 +26,6 @@ from penstock.start.startpoints.request import (
     task_name,
 )
 from penstock.system.base import PartitionOffsets
-from penstock.wording import argument, counted, flag, listed
 
 Choice = TypeVar("Choice", bound=str)
 Resolve: TypeAlias = Callable[[StartpointRequest], int]

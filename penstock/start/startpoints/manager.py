@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.startpoint import Startpoint
+from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.wording import utc_text
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
-from penstock.clock import SYSTEM_CLOCK
 from penstock.errors import ConfigError, CorruptError, NotFoundError
 from penstock.job.paths import JobPaths
 from penstock.job.requests import new_uuid, write_request
@@ -26,7 +27,6 @@ from penstock.start.startpoints.request import (
     is_from_future,
 )
 from penstock.start.startpoints.serde import NAMESPACE
-from penstock.wording import utc_text
 
 TTL_MS = 12 * 3_600_000
 """The time that Samza keeps a startpoint."""

@@ -10,10 +10,10 @@ import orjson
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.startpoint import KINDS, Startpoint, StartpointSpecific, StartpointTimestamp
-from penstock.documents import decode
+from penstock.base.documents import decode
+from penstock.base.wording import listed
 from penstock.errors import ConfigError, CorruptError
 from penstock.start.startpoints.serde import WrittenStartpoint, to_document
-from penstock.wording import listed
 
 WithState: TypeAlias = Literal["nearest", "clear", "keep"]
 """The state: all of it and all inputs go to the nearest retained checkpoint; it is emptied; or it stays

@@ -15,7 +15,7 @@ from penstock.api.startpoint import (
     StartpointTimestamp,
     StartpointUpcoming,
 )
-from penstock.documents import decode, decoding
+from penstock.base.documents import decode, decoding
 from penstock.errors import CorruptError
 
 NAMESPACE = "samza-startpoint-v1"

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.wording import counted
 from penstock.config.values.broadcast import PartitionRange
 from penstock.errors import ConfigError
-from penstock.wording import counted
 
 
 @dataclass(frozen=True, slots=True)

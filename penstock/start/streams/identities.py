@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from penstock.api.ssp import SystemStream
+from penstock.base.refusals import Refusals
+from penstock.base.wording import argument
 from penstock.config.model import JobConfig
 from penstock.config.settings import StreamSettings
 from penstock.errors import IncompatibleError
-from penstock.refusals import Refusals
 from penstock.start.positions import chosen_positions
 from penstock.start.startpoints.decide import JobInputs, StartDecision
-from penstock.wording import argument
 
 Identities: TypeAlias = Mapping[SystemStream, str]
 """Stream -> the text that tells it from others of its name. Systems without such a text leave it out."""

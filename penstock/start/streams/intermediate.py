@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from penstock.api.ssp import SystemStream
+from penstock.base.wording import argument, counted
 from penstock.checkpoint.intermediate import STREAMS, IntermediateStream
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import IncompatibleError
 from penstock.graph.specs import ApplicationGraph
 from penstock.system.base import PartitionOffsets
-from penstock.wording import argument, counted
 
 READER = ".through"
 """Appended to the id of the writing operator: the id of the reading one."""

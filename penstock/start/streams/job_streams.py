@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from penstock.api.retention import StreamRetention
 from penstock.api.serdes import ColumnSerde
 from penstock.api.ssp import StreamPattern, SystemStream, SystemStreamPartition
+from penstock.base.refusals import Refusals
+from penstock.base.wording import counted, listed, owned_stream
 from penstock.checkpoint.versions.changelog_marker import BACKEND
 from penstock.config.model import JobConfig
 from penstock.config.settings import StreamSettings, TaskSettings
@@ -25,13 +27,11 @@ from penstock.errors import (
 from penstock.graph.side_declarations import side_input_of
 from penstock.graph.specs import ApplicationGraph
 from penstock.job.owned_streams import OwnedStreams
-from penstock.refusals import Refusals
 from penstock.start.streams.grouping import Grouping, group_inputs
 from penstock.start.streams.patterns import matching, own_streams
 from penstock.system.base import PartitionOffsets, RecordLimits, System, SystemAdmin
 from penstock.system.contract.messages import partitions_with_messages
 from penstock.system.registry import open_named
-from penstock.wording import counted, listed, owned_stream
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from typing import Generic, TypeVar
 
+from penstock.base.parallel import settle
 from penstock.errors import RetryableError
-from penstock.parallel import settle
 from penstock.state.backends.base import StoreCopy, release_if_cancelled
 from penstock.state.records import Changes
 

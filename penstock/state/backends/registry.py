@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from penstock.base.plugins import BACKENDS
 from penstock.config.named_class import named_class
 from penstock.errors import ConfigError
-from penstock.plugins import BACKENDS
 from penstock.state.backends.base import StateBackendFactory
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from penstock.base.files import explained
 from penstock.errors import CorruptError, IncompatibleError
-from penstock.os_errors import explained
 from penstock.state.records import Changes, compress, decode_records, decompress, encode_records
 
 ENTRIES = "entries.zst"

@@ -15,9 +15,9 @@ import rocksdict
 
 from penstock.arrays.byte_arrays import ByteArray
 from penstock.arrays.entries import Flags
+from penstock.base.files import explain, os_error_in
 from penstock.errors import CorruptError, PenstockError
 from penstock.metrics.snapshot import CounterValue, TimerValue
-from penstock.os_errors import explain, os_error_in
 from penstock.state.engines.engine import Engine, found_in
 from penstock.state.engines.snapshot import EngineSnapshot, released
 from penstock.state.records import Changes

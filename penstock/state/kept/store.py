@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.base.files import explained
 from penstock.checkpoint.id import CheckpointId
 from penstock.errors import CorruptError, NotFoundError, PenstockError
-from penstock.os_errors import explained
 from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget, TaskRestoreManager
 from penstock.state.backends.registry import backend_factory
 from penstock.state.engines.engine import Engine

@@ -16,11 +16,11 @@ from penstock.api.startpoint import (
     StartpointUpcoming,
     StartpointVisitor,
 )
+from penstock.base.wording import counted, flag
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.system.contract.limits import RecordLimits
 from penstock.system.contract.messages import Compaction, OffsetRange, OpenTransaction, PartitionOffsets
 from penstock.system.contract.writer import Progress, WriterIdentity
-from penstock.wording import counted, flag
 
 
 class SystemAdmin(ABC):

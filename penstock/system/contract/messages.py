@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.api.messages.headers import Headers
 from penstock.api.ssp import SystemStreamPartition
-from penstock.wording import counted, utc_text
+from penstock.base.wording import counted, utc_text
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,6 +9,7 @@ from contextlib import closing
 
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.wording import counted
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.system.base import (
     PartitionOffsets,
@@ -24,7 +25,6 @@ from penstock.system.database.rows import TableForm, TableLimits
 from penstock.system.database.settings import DatabaseSettings
 from penstock.system.database.tables import TableTarget
 from penstock.system.database.writer import DatabaseWriter
-from penstock.wording import counted
 
 logger = logging.getLogger(__name__)
 

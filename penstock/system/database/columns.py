@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from penstock.literals import json_decimal, uuid_of
+from penstock.base.literals import json_decimal, uuid_of
 
 Kind = Literal[
     "array", "boolean", "bytes", "choice", "date", "decimal", "flag", "float", "integer", "json", "local", "other",

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock.literals import decimal_of
+from penstock.base.literals import decimal_of
 from penstock.system.base import RecordLimits
 from penstock.system.database.columns import TableColumn, shown
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.retry import retry_contended
+from penstock.base.wording import counted
 from penstock.errors import ConfigError, NotFoundError, PenstockError, SystemRefusedError
-from penstock.retry import retry_contended
 from penstock.system.base import (
     MarkedAtCommit,
     Progress,
@@ -24,7 +25,6 @@ from penstock.system.database.errors import BusyError, busy_is_away, is_of_a_row
 from penstock.system.database.rows import RowChange, needed
 from penstock.system.database.settings import DatabaseSettings
 from penstock.system.database.tables import TableTarget
-from penstock.wording import counted
 
 T = TypeVar("T")
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.wording import counted
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError, PenstockError, RetryableError
 from penstock.system.base import (
     PartitionOffsets,
@@ -32,7 +33,6 @@ from penstock.system.files.manifests import MANIFESTS, note_partitions, noted_pa
 from penstock.system.files.others import check_listed, check_no_others, check_none_ignored
 from penstock.system.files.settings import FilesSettings
 from penstock.system.rows.form import RowLimits
-from penstock.wording import counted
 
 logger = logging.getLogger(__name__)
 

@@ -13,12 +13,12 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from penstock.budgets import LINE_BYTES, check_budget
+from penstock.base.budgets import LINE_BYTES, check_budget
+from penstock.base.wording import counted
 from penstock.errors import CorruptError
 from penstock.system.files.text import BLANK_LINES, Numbered, SourceFile
 from penstock.system.rows.cells import cell_reader, typed_values
 from penstock.system.rows.messages import failed_row
-from penstock.wording import counted
 
 MOST_COLUMNS = 20_000
 _HEADER_CHARACTERS = 1 << 20

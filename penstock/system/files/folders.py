@@ -13,11 +13,11 @@ from urllib.parse import unquote
 import pyarrow as pa
 from pyarrow import fs
 
+from penstock.base.files import explain
+from penstock.base.wording import utc_text
 from penstock.errors import ConfigError, CorruptError, NotFoundError, RetryableError, SystemRefusedError
-from penstock.os_errors import explain
 from penstock.system.files.listing import FoundFile
 from penstock.system.rows.confined import leads_out, opened_inside, refused
-from penstock.wording import utc_text
 
 Links: TypeAlias = Literal["inside", "follow"]
 """The links of a folder that are followed: those to other places below it, or all."""

@@ -20,7 +20,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from penstock.documents import Count, decode
+from penstock.base.documents import Count, decode
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError
 from penstock.objects.store import ObjectStore
 from penstock.system.files.manifests import MOST_PARTITIONS, Partitions, is_written

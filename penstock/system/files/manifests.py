@@ -26,7 +26,7 @@ import msgspec
 from msgspec import Struct
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.documents import Count, convert, decode, decoding
+from penstock.base.documents import Count, convert, decode, decoding
 from penstock.errors import FencedError, IncompatibleError, NotFoundError
 from penstock.objects.store import ObjectStore
 from penstock.system.base import Progress, WriterIdentity

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from penstock.base.wording import counted
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.system.files.folders import Folder
 from penstock.system.files.listing import Listing
 from penstock.system.files.manifests import MANIFESTS, is_written
-from penstock.wording import counted
 
 _SHOWN = 5
 

@@ -7,6 +7,7 @@ from collections.abc import Generator
 import pyarrow as pa
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.wording import counted
 from penstock.errors import NotFoundError
 from penstock.system.base import OffsetRange, PartitionOffsets
 from penstock.system.files.formats import read_columns, read_rows
@@ -17,7 +18,6 @@ from penstock.system.ranges import check_inside, missing
 from penstock.system.rows.cursor import RowCursor
 from penstock.system.rows.messages import COLUMN_ROWS
 from penstock.system.rows.reader import Opens, RowReader
-from penstock.wording import counted
 
 
 class FilesReader(RowReader):

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from penstock.base.signing import RootKeys
 from penstock.errors import ConfigError
-from penstock.signing import RootKeys
 from penstock.system.files.folders import Folder, Links, partition_values
 from penstock.system.files.formats import Format, format_of
 from penstock.system.files.listing import FoundFile, Order

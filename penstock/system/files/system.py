@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
+from penstock.base.signing import RootKeys
 from penstock.config.settings import ROOT_OPTIONS
 from penstock.errors import ConfigError
-from penstock.signing import RootKeys
 from penstock.system.base import System, SystemWriter, WriterIdentity, check_options
 from penstock.system.contract.names import absolute_place, positive_option
 from penstock.system.files.admin import FilesAdmin

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import pyarrow as pa
 from pyarrow import fs
 
-from penstock.budgets import LINE_BYTES, check_budget
+from penstock.base.budgets import LINE_BYTES, check_budget
 from penstock.system.rows.cells import Columns
 
 Numbered: TypeAlias = tuple[int, bytes]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.wording import counted
 from penstock.errors import NotFoundError
 from penstock.system.base import (
     MarkedAtCommit,
@@ -23,7 +24,6 @@ from penstock.system.files.logs import PartitionLogs
 from penstock.system.files.manifests import PartitionLog
 from penstock.system.files.settings import FilesSettings
 from penstock.system.rows.form import row_form, row_value
-from penstock.wording import counted
 
 
 class FilesWriter(SystemWriter):

@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from penstock.base.wording import listed
 from penstock.system.kafka.options.options import KafkaOptions
 from penstock.system.kafka.own_topics.job_topic import PREFIX
-from penstock.wording import listed
 
 _LOGIN = re.compile(r"[\w.@/-]+")
 

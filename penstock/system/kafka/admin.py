@@ -12,7 +12,8 @@ from confluent_kafka.admin import OffsetSpec
 
 from penstock.api.retention import LEAST_RETENTION_BYTES, StreamRetention
 from penstock.api.ssp import SystemStreamPartition
-from penstock.clock import SYSTEM_CLOCK
+from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.wording import counted
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError, PenstockError
 from penstock.system.base import (
     Compaction,
@@ -36,7 +37,6 @@ from penstock.system.kafka.own_topics.owners import Owners
 from penstock.system.kafka.reading.reader import KafkaReader
 from penstock.system.kafka.reading.uncommitted import first_timestamps
 from penstock.system.kafka.writing import limits
-from penstock.wording import counted
 
 logger = logging.getLogger(__name__)
 _said: set[tuple[str, str]] = set()

@@ -30,6 +30,7 @@ from confluent_kafka.admin import (
 )
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.retry import Retry, check_interrupt, retry
 from penstock.errors import (
     ConfigError,
     NotFoundError,
@@ -38,7 +39,6 @@ from penstock.errors import (
     SystemAwayError,
     SystemRefusedError,
 )
-from penstock.retry import Retry, check_interrupt, retry
 from penstock.system.base import check_stream_name
 from penstock.system.kafka.access import topic
 from penstock.system.kafka.client import LOG, open_admin

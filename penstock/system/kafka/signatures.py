@@ -13,7 +13,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from penstock.api.messages.headers import UNREADABLE
-from penstock.signing import ID_BYTES, MAC_BYTES, RootKeys, RootSigner
+from penstock.base.signing import ID_BYTES, MAC_BYTES, RootKeys, RootSigner
 
 HEADER = "penstock.signature"
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
-from penstock.clock import SYSTEM_CLOCK
+from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.wording import counted
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.system.base import (
     PartitionOffsets,
@@ -22,7 +23,6 @@ from penstock.system.lake.log import ADDED, SNAPSHOT, PartitionFiles, TableLog, 
 from penstock.system.lake.settings import LakeSettings
 from penstock.system.lake.writer import append
 from penstock.system.rows.form import RowLimits
-from penstock.wording import counted
 
 _SAME_BEGIN_S = 30.0
 

@@ -7,6 +7,7 @@ from collections.abc import Generator
 import pyarrow as pa
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.wording import counted
 from penstock.errors import NotFoundError
 from penstock.system.base import OffsetRange, PartitionOffsets
 from penstock.system.lake.log import FileRows, PartitionFiles, TableLog, TableLogs, upcoming
@@ -15,7 +16,6 @@ from penstock.system.ranges import check_inside
 from penstock.system.rows.cursor import RowCursor
 from penstock.system.rows.messages import COLUMN_ROWS, ROWS, fitted_rows, readable_rows
 from penstock.system.rows.reader import Opens, RowReader
-from penstock.wording import counted
 
 
 class LakeReader(RowReader):

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 import pyarrow as pa
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.retry import retry_contended
+from penstock.base.wording import counted
 from penstock.errors import FencedError, NotFoundError
-from penstock.retry import retry_contended
 from penstock.system.base import (
     MarkedAtCommit,
     Progress,
@@ -23,7 +24,6 @@ from penstock.system.lake.log import ADDED, offset_of
 from penstock.system.lake.settings import LakeSettings
 from penstock.system.lake.tables import ConflictError, LakeTable
 from penstock.system.rows.form import RowForm, row_value
-from penstock.wording import counted
 
 
 class LakeWriter(SystemWriter):

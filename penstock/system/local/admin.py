@@ -13,7 +13,8 @@ from functools import cache
 
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
-from penstock.clock import SYSTEM_CLOCK
+from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.wording import owned_stream
 from penstock.errors import ConfigError, IncompatibleError, RetryableError
 from penstock.system.base import OffsetRange, PartitionOffsets, Progress, SystemAdmin, WriterIdentity
 from penstock.system.local.compaction import drop_superseded, find_superseded, read_compacted_state
@@ -29,7 +30,6 @@ from penstock.system.local.partition import (
 from penstock.system.local.progress import read_progress
 from penstock.system.local.retention import Piece, mark_time, read_retention, trim, write_retention
 from penstock.system.local.sqlite import ConnectionPool, data_version, in_parallel, stored_integer, transaction
-from penstock.wording import owned_stream
 
 logger = logging.getLogger(__name__)
 _CREATE_OWNER = "CREATE TABLE IF NOT EXISTS owner (id INTEGER PRIMARY KEY CHECK (id = 0), name TEXT NOT NULL)"

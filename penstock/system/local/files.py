@@ -31,15 +31,14 @@ from typing import TypeAlias
 
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
-from penstock.documents import Positive, decode_format
+from penstock.base.documents import Positive, decode_format
+from penstock.base.files import PRIVATE_FOLDER, explain
+from penstock.base.wording import counted
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError, RetryableError
-from penstock.file_modes import PRIVATE_FOLDER
 from penstock.host.posix import other_spelling, sync, sync_path
-from penstock.os_errors import explain
 from penstock.system.base import check_stream_name, is_stream_name
 from penstock.system.local.retention import write_retention
 from penstock.system.local.sqlite import connect, transaction, translate
-from penstock.wording import counted
 
 FORMAT = 1
 _DELETING = ".deleting-"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sqlite3
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.wording import owned_stream
 from penstock.errors import ConfigError, CorruptError, FencedError
 from penstock.system.base import PartitionOffsets, WriterIdentity
 from penstock.system.local.sqlite import stored_integer
-from penstock.wording import owned_stream
 
 _ENDS = "SELECT (SELECT MIN(offset) FROM message), (SELECT MAX(offset) FROM message), upcoming FROM head"
 _ENDED_EXISTS = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'ended'"

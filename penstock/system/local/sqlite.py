@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 from urllib.parse import quote
 
-from penstock.documents import Count, convert, decoding
+from penstock.base.documents import Count, convert, decoding
 from penstock.errors import ConfigError, CorruptError, PenstockError, PenstockTimeoutError, RetryableError
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from penstock.api.messages.headers import headers_of, pack_headers
 from penstock.api.ssp import SystemStreamPartition
-from penstock.clock import SYSTEM_CLOCK
+from penstock.base.clock import SYSTEM_CLOCK
 from penstock.errors import ConfigError
 from penstock.system.base import (
     Appended,

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 
 from penstock.arrays.given import is_bytes, is_text
-from penstock.budgets import check_budget
+from penstock.base.budgets import check_budget
 
 BATCH_BYTES = 64 << 20
 """The bytes of the texts that a batch has, or those of one row if these are more."""

@@ -21,7 +21,7 @@ from pathlib import Path
 import orjson
 from msgspec import Struct
 
-from penstock.documents import Count, decode
+from penstock.base.documents import Count, decode
 from penstock.errors import CorruptError, RetryableError
 from penstock.host.folder import HostFolder
 

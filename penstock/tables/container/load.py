@@ -12,13 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
+from penstock.base.files import explained
+from penstock.base.parallel import in_parallel
+from penstock.base.retry import Retry, retry
 from penstock.config.settings import StoreSettings
 from penstock.errors import CorruptError, NotFoundError, PenstockError, RetryableError
 from penstock.host.folder import HostFolder
 from penstock.host.posix import sync
-from penstock.os_errors import explained
-from penstock.parallel import in_parallel
-from penstock.retry import Retry, retry
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.open import open_rocksdb
 from penstock.tables.container.folders import DATABASE, TableFolders

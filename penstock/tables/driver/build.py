@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from penstock.api.state.side_inputs import TableCandidate
-from penstock.clock import Clock
+from penstock.base.clock import Clock
 from penstock.errors import ConfigError, FencedError, NotFoundError, PenstockError, RetryableError
 from penstock.graph.stores import StoreSpec
 from penstock.job.board import Board

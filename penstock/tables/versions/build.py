@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from penstock.api.state.side_inputs import PushedTable, TableCandidate
-from penstock.callbacks import not_started
+from penstock.base.application_code import not_started
+from penstock.base.wording import counted, listed
 from penstock.graph.stores import StoreSpec
 from penstock.tables.versions.fingerprint import pushed_table
 from penstock.tables.versions.manifest import TableFile
 from penstock.tables.versions.sources import SourceFolders, SourceVersion, TableRefusedError
-from penstock.wording import counted, listed
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from penstock.api.serdes import Serde
 from penstock.arrays.plain import has_map
-from penstock.documents import decode
+from penstock.base.documents import decode
 from penstock.graph.stores import StoreSpec
 from penstock.system.partitioner import partitions_of
 from penstock.tables.versions.fingerprint import columns, pushed_table

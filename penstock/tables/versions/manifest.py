@@ -17,7 +17,7 @@ import msgspec
 import orjson
 from msgspec import Struct
 
-from penstock.documents import Count, Positive, convert, decode_format, decoding
+from penstock.base.documents import Count, Positive, convert, decode_format, decoding
 from penstock.errors import CorruptError
 
 FORMAT = 1

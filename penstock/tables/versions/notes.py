@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.documents import Count, Positive
+from penstock.base.documents import Count, Positive
 from penstock.job.board import Board
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore

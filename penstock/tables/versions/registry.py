@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 
+from penstock.base.retry import Retry, retry
 from penstock.errors import CorruptError, FencedError, IncompatibleError, NotFoundError, PenstockError, RetryableError
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
-from penstock.retry import Retry, retry
 from penstock.tables.versions.choice import ChosenVersion, PublishedVersions, choose, expired
 from penstock.tables.versions.manifest import TableFile, TableFingerprint, TableManifest
 from penstock.tables.versions.notes import VersionPin, pin_of

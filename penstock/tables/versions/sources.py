@@ -21,9 +21,9 @@ from typing import Protocol
 from msgspec import Struct
 
 from penstock.api.state.side_inputs import PushedTable
-from penstock.documents import Count, decode
+from penstock.base.documents import Count, decode
+from penstock.base.wording import counted, listed
 from penstock.errors import CorruptError, PenstockError
-from penstock.wording import counted, listed
 
 MANIFEST = "_manifest.json"
 SUCCESS = "_SUCCESS"

@@ -21,8 +21,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from penstock.base.files import open_lock
 from penstock.errors import CorruptError, NotFoundError
-from penstock.file_modes import open_lock
 from penstock.testing.kafka.jar_hashes import JAR_SHA256
 
 KAFKA_VERSION = "4.1.2"

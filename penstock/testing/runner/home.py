@@ -15,6 +15,7 @@ from penstock.admin.jobs import FoundJob
 from penstock.admin.state.repartition import planned_for, repartition
 from penstock.api.ssp import SystemStream
 from penstock.application.application import Application
+from penstock.base.plugins import PICKLERS, load
 from penstock.batch.input_order import InputOrder
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
@@ -34,7 +35,6 @@ from penstock.graph.specs import ApplicationGraph
 from penstock.graph.topology import Topology, plan_topology
 from penstock.job.paths import JobPaths
 from penstock.objects.open import forget_memory_store, open_job_root
-from penstock.plugins import PICKLERS, load
 from penstock.repartition.placement import Rule
 from penstock.schemas.connect import with_registry
 from penstock.start.part import complete

@@ -10,7 +10,8 @@ from penstock.api.drain import DrainMode
 from penstock.api.messages.headers import HeadersLike
 from penstock.api.ssp import SystemStream
 from penstock.application.application import Application
-from penstock.clock import SYSTEM_CLOCK
+from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.wording import listed
 from penstock.drain.driver.drain import Drain
 from penstock.drain.utils import write_drain_notification
 from penstock.errors import ConfigError
@@ -26,7 +27,6 @@ from penstock.testing.runner.cuts import Cuts, Outputs, RandomCut, in_every_cut,
 from penstock.testing.runner.home import RunnerHome
 from penstock.testing.runner.sides import catch_up, check_pushed, side_content, side_stream
 from penstock.testing.runner.streams import OutputMessage, StreamOfTest, read_part
-from penstock.wording import listed
 
 
 class TestRunner:

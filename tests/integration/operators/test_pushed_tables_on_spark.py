@@ -21,11 +21,11 @@ from pyspark.sql import SparkSession
 import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.state.side_inputs import PushedTable
+from penstock.base.signing import RootKeys
 from penstock.errors import ConfigError, NotFoundError, RetryableError
 from penstock.graph.stores import StoreSpec
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
-from penstock.signing import RootKeys
 from penstock.spark.containers.directory import ContainerDirectory
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import orjson
 
+from penstock.base.plugins import BACKENDS
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.versions.markers import markers_of
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
-from penstock.plugins import BACKENDS
 from penstock.state.reading.reader import StateReader
 from tests.support.faults.plan import Faults
 from tests.support.jobs.home import Home, Totals, same

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
-from penstock.clock import SYSTEM_CLOCK, Clock
+from penstock.base.clock import SYSTEM_CLOCK, Clock
 from penstock.objects.open import open_store
 from penstock.state.backends.base import Garbage, RestoreProgress
 from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory

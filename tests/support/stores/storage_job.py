@@ -17,12 +17,13 @@ import penstock as ps
 from penstock.admin.jobs import FoundJob
 from penstock.admin.state.repartition import Mover, RepartitionFacts, planned_for, repartition
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.clock import SYSTEM_CLOCK, Clock
+from penstock.base.retry import Retry, retry
 from penstock.batch.batch import Batch
 from penstock.batch.positions import TaskSsp
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.versions.markers import markers_of
-from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.config.load import load_config
 from penstock.container.epoch.container import Container
 from penstock.container.epoch.epoch import Epoch
@@ -38,7 +39,6 @@ from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
 from penstock.repartition import move
 from penstock.repartition.placement import Rule
-from penstock.retry import Retry, retry
 from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.attempt import new_token
 from penstock.start.layout import store_layout

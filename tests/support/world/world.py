@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.clock import SYSTEM_CLOCK, Clock
 from penstock.checkpoint.log import CheckpointLog, LogView
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.graph.specs import ApplicationGraph

@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 
 from penstock.admin.questions import Questions, answer_or_problem
+from penstock.base.retry import check_interrupt
 from penstock.errors import NotFoundError, SystemAwayError
-from penstock.retry import check_interrupt
 
 
 def test_one_that_hangs_delays_no_other() -> None:

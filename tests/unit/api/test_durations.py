@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock.quantities import Duration, milliseconds
+from penstock.base.wording import Duration, milliseconds
 
 
 def table(history: Duration) -> Any:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from penstock.admin.configuration import effective_values
+from penstock.base.redaction import is_secret
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError
-from penstock.redaction import is_secret
 
 HIDDEN = "hunter2"
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from penstock.base.plugins import DISPLAYS, load
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.dashboard.of_driver import serve
 from penstock.driver.handle.job import JobPage
 from penstock.job.paths import JobPaths
-from penstock.plugins import DISPLAYS, load
 
 CHOSEN = "chosen-by-somebody-0"
 

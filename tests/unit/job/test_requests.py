@@ -6,11 +6,11 @@ import uuid
 
 import pytest
 
+from penstock.base.retry import Retry
 from penstock.errors import PenstockError, RetryableError
 from penstock.job import requests
 from penstock.job.requests import write_request
 from penstock.objects.open import open_store
-from penstock.retry import Retry
 from penstock.testing.forwarding_store import ForwardingStore
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from penstock.base.signing import RootKeys
 from penstock.errors import ConfigError, CorruptError, NotFoundError
 from penstock.objects.open import open_root, open_store
 from penstock.objects.store import ObjectStore
-from penstock.signing import RootKeys
 
 KEY, OTHER = "a key of thirty-two characters...", "another key of some characters..."
 SIGNED = RootKeys(KEY)

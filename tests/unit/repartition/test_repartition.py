@@ -19,9 +19,9 @@ from penstock.admin.checkpoint.change import append_record
 from penstock.admin.state import repartition as repartition_module
 from penstock.admin.state import repartition_refusals
 from penstock.admin.state.repartition import RepartitionFacts, plan_repartition, repartition
+from penstock.base.clock import SYSTEM_CLOCK
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.sections import Sections, WrittenSection
-from penstock.clock import SYSTEM_CLOCK
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.repartition import move as move_module
 from penstock.repartition.move import MadePart, Move, move_here

@@ -18,7 +18,7 @@ from pyspark.serializers import SpecialLengths
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
-from penstock.clock import SYSTEM_CLOCK
+from penstock.base.clock import SYSTEM_CLOCK
 from penstock.errors import ConfigError
 from penstock.spark.heartbeat import AT_ONCE, Heartbeat, heartbeat_source, prepare_heartbeat, python_here
 from penstock.spark.query.offsets import plan_of

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pytest
 
 import penstock as ps
-from penstock import plugins
+from penstock.base import plugins
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.config.model import JobConfig

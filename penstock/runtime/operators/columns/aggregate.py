@@ -13,8 +13,8 @@ from penstock.api.time.aggregates import adder
 from penstock.arrays.byte_arrays import ByteArray
 from penstock.arrays.json_values import json_form
 from penstock.arrays.sequences import ArrowSequence
+from penstock.base.exact_json import exact_bytes, exact_value
 from penstock.batch.batch import Batch
-from penstock.exact_json import exact_bytes, exact_value
 from penstock.graph.aggregation import ColumnAggregates, column_aggregates
 from penstock.graph.serde_failures import unstorable_states
 from penstock.graph.specs import AggregateSpec

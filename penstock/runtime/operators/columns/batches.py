@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from penstock.arrays.given import batch_of, column_of
 from penstock.arrays.sequences import ArrowSequence
-from penstock.callbacks import UNSTARTED, unused
+from penstock.base.application_code import UNSTARTED, unused
 from penstock.graph.key_columns import keys_from_bytes
 from penstock.graph.specs import FilterBatchesSpec, MapBatchesSpec, WithKeySpec
 from penstock.runtime.messages.columns import MessageColumns, Target, key_bytes_of, locating_row, rows_of

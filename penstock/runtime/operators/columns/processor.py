@@ -13,8 +13,8 @@ from penstock.api.batch_processor import BatchProcessor, MessageBatch
 from penstock.api.state.column_store import ColumnStore
 from penstock.arrays.given import ColumnLike, RowsLike, batch_of, column_of
 from penstock.arrays.sequences import ArrowSequence
+from penstock.base.application_code import unused
 from penstock.batch.batch import Batch
-from penstock.callbacks import unused
 from penstock.errors import ConfigError
 from penstock.graph.key_columns import keys_from_bytes, keys_to_bytes
 from penstock.graph.specs import ColumnTaskSpec

@@ -21,7 +21,7 @@ from penstock.api.state.key_state import (
 from penstock.api.state.store import KeyValueStore
 from penstock.api.task import MessageCollector, TaskContext, TaskCoordinator
 from penstock.api.time.timers import TimeDomain
-from penstock.callbacks import unused
+from penstock.base.application_code import unused
 from penstock.errors import ConfigError
 from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.context import Position, failure_in

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from penstock.api.time.timers import timers_store
+from penstock.base.application_code import unused
 from penstock.batch.batch import NO_WATERMARK, Batch, Due
-from penstock.callbacks import unused
 from penstock.graph.batch_task import BatchInfo, BatchTask, Emit, KeyedValue, KeyFailed
 from penstock.graph.specs import BatchTaskSpec
 from penstock.metrics.registry import MetricsRegistry

@@ -18,8 +18,8 @@ from penstock.api.task import (
     WindowableTask,
 )
 from penstock.api.time.timers import ExpiredTimer, deaf_to_timers, timers_store
+from penstock.base.application_code import check_all, task_methods, unused
 from penstock.batch.batch import NO_WATERMARK, Batch, Due, Ending
-from penstock.callbacks import check_all, task_methods, unused
 from penstock.graph.serde_failures import SerdePlace, process_place, timers_place
 from penstock.graph.specs import OperatorSpec, ProcessSpec
 from penstock.runtime.context import failure_in

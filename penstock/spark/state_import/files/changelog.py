@@ -18,7 +18,7 @@ from enum import Enum
 
 from msgspec import Struct
 
-from penstock.documents import Count, decode
+from penstock.base.documents import Count, decode
 from penstock.errors import CorruptError, IncompatibleError
 from penstock.spark.state_import.files.codec import plain_chunks
 from penstock.spark.state_import.files.java_stream import JavaStream

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-from penstock.documents import Count, decode, decoding
+from penstock.base.documents import Count, decode, decoding
 from penstock.errors import IncompatibleError, NotFoundError
 from penstock.spark.state_import.files.lineage import StatePartitionFiles, Version
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from penstock.budgets import RECORD_BYTES, check_budget
+from penstock.base.budgets import RECORD_BYTES, check_budget
 from penstock.errors import CorruptError
 
 _INT = struct.Struct(">i")

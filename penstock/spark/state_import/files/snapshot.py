@@ -6,8 +6,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from penstock.budgets import opened_archive
-from penstock.documents import Count, decode, decoding
+from penstock.base.budgets import opened_archive
+from penstock.base.documents import Count, decode, decoding
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError
 from penstock.spark.state_import.files.checkpoint import CheckpointFiles
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
+from penstock.base.parallel import ByteBudget
 from penstock.checkpoint.id import CheckpointId
-from penstock.parallel import ByteBudget
 from penstock.state.backends.base import BackendContext, StoreCopy, TaskBackupManager
 from penstock.state.backends.base_backup import BaseBackup, Bases
 from penstock.state.backends.blob.marker import BlobMarker

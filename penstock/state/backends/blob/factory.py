@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from penstock.base.parallel import ByteBudget
 from penstock.errors import CorruptError, IncompatibleError
-from penstock.parallel import ByteBudget
 from penstock.state.backends.base import AdminContext, BackendContext, KeptIn, StateBackendFactory
 from penstock.state.backends.blob.admin import BlobAdmin
 from penstock.state.backends.blob.backup import BlobBackup

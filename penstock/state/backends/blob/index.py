@@ -8,8 +8,8 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct, field
 
+from penstock.base.documents import Count, decode_format
 from penstock.checkpoint.id import CheckpointId
-from penstock.documents import Count, decode_format
 from penstock.state.backends.content.index import DirIndex
 
 FORMAT = 1

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from penstock.documents import decode_format
+from penstock.base.documents import decode_format
 from penstock.errors import CorruptError, NotFoundError
 from penstock.objects.store import ObjectStore
 from penstock.state.backends.blob.index import SnapshotIndex

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.parallel import ByteBudget
+from penstock.base.parallel import ByteBudget
 from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget, TaskRestoreManager
 from penstock.state.backends.blob.marker import BlobMarker, read_index
 from penstock.state.backends.blob.names import blob_names

@@ -8,9 +8,9 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.base.parallel import ByteBudget
 from penstock.checkpoint.id import CheckpointId
 from penstock.errors import CorruptError, NotFoundError
-from penstock.parallel import ByteBudget
 from penstock.state.backends.base import BackendContext
 from penstock.state.backends.blob.index import SnapshotIndex
 from penstock.state.backends.blob.marker import BlobMarker, read_index

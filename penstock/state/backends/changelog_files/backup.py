@@ -8,10 +8,10 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
+from penstock.base.parallel import ByteBudget
+from penstock.base.retry import Retry, retry
 from penstock.checkpoint.id import CheckpointId
 from penstock.errors import CorruptError, NotFoundError
-from penstock.parallel import ByteBudget
-from penstock.retry import Retry, retry
 from penstock.state.backends.base import BackendContext, StoreCopy, TaskBackupManager
 from penstock.state.backends.base_backup import BaseBackup, Bases
 from penstock.state.backends.changelog_files.delta import DeltaHeader, encode_delta

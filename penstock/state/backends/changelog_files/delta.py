@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 import orjson
 from msgspec import Struct
 
-from penstock.documents import Count, decode_format, decoding
+from penstock.base.documents import Count, decode_format, decoding
 from penstock.errors import CorruptError
 from penstock.state.backends.changelog_files.marker import Lineage
 from penstock.state.records import Changes, compress, decode_records, decompress, encode_records

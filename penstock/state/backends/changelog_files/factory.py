@@ -3,9 +3,9 @@ now and then a snapshot in the background."""
 
 from __future__ import annotations
 
+from penstock.base.parallel import ByteBudget
 from penstock.errors import CorruptError, IncompatibleError
 from penstock.job.paths import versioned_name
-from penstock.parallel import ByteBudget
 from penstock.state.backends.base import EMPTY, AdminContext, BackendContext, KeptIn, StateBackendFactory
 from penstock.state.backends.changelog_files.admin import ChangelogFilesAdmin
 from penstock.state.backends.changelog_files.backup import ChangelogFilesBackup

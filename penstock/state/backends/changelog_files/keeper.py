@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from penstock.base.clock import Clock
+from penstock.base.parallel import ByteBudget, InTurn, settle
 from penstock.checkpoint.id import CheckpointId
-from penstock.clock import Clock
 from penstock.config.settings import StateSettings
 from penstock.errors import PenstockError, RetryableError
-from penstock.parallel import ByteBudget, InTurn, settle
 from penstock.state.backends.base import BackendContext, StoreCopy, release_if_cancelled
 from penstock.state.backends.changelog_files.marker import KEPT, ChangelogMarker, Version
 from penstock.state.backends.changelog_files.snapshot import StoreSnapshot, shared_names

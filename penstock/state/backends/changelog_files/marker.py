@@ -9,7 +9,7 @@ from typing import TypeAlias
 import orjson
 from msgspec import Struct
 
-from penstock.documents import Count, decode_format
+from penstock.base.documents import Count, decode_format
 from penstock.errors import CorruptError
 
 NAME = "changelog-files"

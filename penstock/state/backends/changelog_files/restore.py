@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+from penstock.base.parallel import ByteBudget
 from penstock.errors import CorruptError, NotFoundError, PenstockError, RetryableError
-from penstock.parallel import ByteBudget
 from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget, TaskRestoreManager
 from penstock.state.backends.changelog_files.delta import decode_delta
 from penstock.state.backends.changelog_files.history import StoredVersions, Way, ways

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import Struct
 
-from penstock.budgets import opened_archive
-from penstock.documents import Count, Positive, decode_format, decoding
+from penstock.base.budgets import opened_archive
+from penstock.base.documents import Count, Positive, decode_format, decoding
 from penstock.errors import CorruptError
 from penstock.job.paths import JobPaths
 from penstock.state.backends.changelog_files.marker import Version

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.base.refusals import Refusals
+from penstock.base.wording import counted, listed
 from penstock.errors import ConfigError, FencedError, IncompatibleError, NotFoundError
 from penstock.job.owned_streams import OwnedStreams, is_owned_by, owner_text
-from penstock.refusals import Refusals
 from penstock.state.backends.base import (
     AdminContext,
     Garbage,
@@ -24,7 +25,6 @@ from penstock.state.backends.changelog_stream.partition import (
 )
 from penstock.system.base import OffsetRange, SystemAdmin
 from penstock.system.contract.messages import partitions_with_messages
-from penstock.wording import counted, listed
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterator
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.retry import Retry, retry
 from penstock.errors import NotFoundError, RetryableError
-from penstock.retry import Retry, retry
 from penstock.system.base import OffsetRange, RawMessage, System, SystemAdmin
 
 _READ_MESSAGES = 5_000

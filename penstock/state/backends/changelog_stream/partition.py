@@ -19,9 +19,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.documents import decoding, number
 from penstock.checkpoint.versions.changelog_marker import BACKEND, ChangelogStreamMarker
-from penstock.clock import SYSTEM_CLOCK
-from penstock.documents import decoding, number
 from penstock.errors import ConfigError, CorruptError, NotFoundError
 from penstock.job.paths import JobPaths
 from penstock.metrics.values import Counter

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from penstock.parallel import in_parallel
+from penstock.base.parallel import in_parallel
 
 MAX_PART_BYTES = 32 << 20
 """Files are cut into equal parts of at most this size, so that memory and a retry are bounded."""

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from msgspec import Struct, field
 
-from penstock.documents import Count
+from penstock.base.documents import Count
 from penstock.state.backends.content.names import content_of
 
 _DEEPEST = 100

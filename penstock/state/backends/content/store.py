@@ -10,9 +10,9 @@ from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
+from penstock.base.parallel import ByteBudget, in_parallel
 from penstock.checkpoint.id import CheckpointId
 from penstock.errors import CorruptError, NotFoundError
-from penstock.parallel import ByteBudget, in_parallel
 from penstock.state.backends.base import BackendContext, RestoreProgress
 from penstock.state.backends.content.diff import diff
 from penstock.state.backends.content.files import FileHashes, LocalFile, part_ranges

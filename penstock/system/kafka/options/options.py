@@ -7,9 +7,9 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from penstock.base.signing import RootKeys
 from penstock.config.settings import ROOT_OPTIONS
 from penstock.errors import ConfigError
-from penstock.signing import RootKeys
 from penstock.system.kafka.options.known import CONSUMER, INSTEAD, PRODUCER, REFUSED, SHARED
 from penstock.system.kafka.options.values import expected
 from penstock.system.kafka.signatures import RecordSigner

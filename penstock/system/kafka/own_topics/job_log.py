@@ -12,8 +12,8 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from penstock.base.retry import Retry, check_interrupt, retry
 from penstock.errors import NotFoundError, RetryableError
-from penstock.retry import Retry, check_interrupt, retry
 from penstock.system.kafka import access
 from penstock.system.kafka.client import open_consumer, open_producer, received_headers
 from penstock.system.kafka.cluster import Cluster

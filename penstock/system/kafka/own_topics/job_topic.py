@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 import orjson
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.documents import Count, VersionedDocument, decode_format, decoding, number
+from penstock.base.documents import Count, VersionedDocument, decode_format, decoding, number
 from penstock.errors import ConfigError, CorruptError, FencedError, IncompatibleError
 from penstock.system.base import Progress, WriterIdentity
 from penstock.system.kafka.own_topics.foreign import ForeignRecords

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from penstock.documents import VersionedDocument, decode_format, decoding
+from penstock.base.documents import VersionedDocument, decode_format, decoding
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError
 from penstock.system.kafka.options.options import KafkaOptions
 from penstock.system.kafka.own_topics import job_log

@@ -8,7 +8,7 @@ from contextlib import suppress
 from confluent_kafka import KafkaException, Producer
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.clock import SYSTEM_CLOCK
+from penstock.base.clock import SYSTEM_CLOCK
 from penstock.errors import PenstockError, PenstockTimeoutError, RetryableError
 from penstock.system.base import Progress, RawRecord, WriterIdentity, check_may_mark
 from penstock.system.kafka.errors import ClientErrors

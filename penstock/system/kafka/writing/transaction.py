@@ -11,7 +11,9 @@ from itertools import chain
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, Producer
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.clock import SYSTEM_CLOCK
+from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.retry import check_interrupt
+from penstock.base.wording import listed
 from penstock.errors import (
     ConfigError,
     NotFoundError,
@@ -20,7 +22,6 @@ from penstock.errors import (
     SystemAwayError,
     SystemRefusedError,
 )
-from penstock.retry import check_interrupt
 from penstock.system.base import Appended, Progress, RawRecord, WriterTransaction, check_may_mark
 from penstock.system.kafka.access import Right, alter_command, topic
 from penstock.system.kafka.client import LOG, resent_after_s
@@ -29,7 +30,6 @@ from penstock.system.kafka.own_topics import job_log
 from penstock.system.kafka.signatures import SentHeaders
 from penstock.system.kafka.writing.session import WriterSession
 from penstock.system.kafka.writing.timestamps import ANY_MS, TimestampLimits, header_of
-from penstock.wording import listed
 
 _ALL = TimestampLimits(after_ms=ANY_MS)
 _COMMIT = "the transaction could not be committed"

@@ -13,6 +13,7 @@ import pytest
 
 import penstock as ps
 from penstock.api.drain import DrainNotification
+from penstock.base.wording import utc_text
 from penstock.checkpoint.log import CheckpointLog
 from penstock.config.load import load_config
 from penstock.drain.notification import NAMESPACE, decode_notification
@@ -23,7 +24,6 @@ from penstock.job.stop_request import StopRequests, StopRequestWatch
 from penstock.objects.file import FileObjectStore
 from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver
-from penstock.wording import utc_text
 from tests.support.tools.cli import call, call_json, own_home
 from tests.support.tools.leases import LONG_MS, EagerKeeper
 from tests.support.tools.places import GOLDEN

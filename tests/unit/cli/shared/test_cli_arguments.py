@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.base.wording import argument, flag
 from penstock.cli.shared.commands import OPTIONS, with_options
-from penstock.wording import argument, flag
 
 ROOT = Path(penstock.__file__).parent
 OWN = {"spark/session/spark_conf.py", "spark/session/gateway.py", "host/machine.py", "system/kafka/access.py"}

@@ -20,9 +20,9 @@ except SystemExit:
     pass
 wanted = {"penstock", "penstock.admin", "penstock.admin.program", "penstock.cli", "penstock.cli.main",
           "penstock.cli.shared", "penstock.cli.shared.commands", "penstock.cli.shared.completion",
-          "penstock.cli.shared.errors", "penstock.cli.shared.options", "penstock.errors", "penstock.plugins",
-          "penstock.public_names",
-          "penstock.redaction", "penstock.wording"}
+          "penstock.cli.shared.errors", "penstock.cli.shared.options", "penstock.errors", "penstock.base.plugins",
+          "penstock.base.plugins",
+          "penstock.base.redaction", "penstock.base.wording"}
 heavy = {"yaml", "psutil", "orjson", "numpy", "pyarrow", "pyspark", "obstore"}
 ours = {name for name in sys.modules if name.partition(".")[0] == "penstock"}
 print("loaded too much:", sorted((ours - wanted) | (heavy & sys.modules.keys())))

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.admin.stream.tail import Message
+from penstock.base.wording import escaped
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.output import print_facts, print_table
 from penstock.cli.stream.messages import _text_line
-from penstock.wording import escaped
 
 pytestmark = pytest.mark.attack
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.base.clock import SYSTEM_CLOCK
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.clock import SYSTEM_CLOCK
 from penstock.drain.requests import DRAIN, DrainRequests
 from penstock.drain.utils import write_drain_notification
 from penstock.errors import NotFoundError

@@ -12,7 +12,7 @@ import pytest
 
 import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
-from penstock.clock import SYSTEM_CLOCK
+from penstock.base.clock import SYSTEM_CLOCK
 from penstock.driver.handle.job import Job
 from penstock.driver.show.end_watch import EndWatch
 from penstock.driver.show.run_state import PHASES, UncommittedTime

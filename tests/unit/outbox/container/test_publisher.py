@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.retry import Retry
 from penstock.config import load_config
 from penstock.container.shared.resources import EpochResources
 from penstock.errors import (
@@ -30,7 +31,6 @@ from penstock.outbox.objects import ObjectContents, encode, objects_of
 from penstock.outbox.task import KeptPacket, Outbox, OutboxSnapshot
 from penstock.outbox.unpublished import OutboxObject
 from penstock.outbox.wing import Publish
-from penstock.retry import Retry
 from penstock.runtime.messages.spool import Spool
 from penstock.runtime.settings import RuntimeSettings
 from penstock.system.base import RawRecord, System

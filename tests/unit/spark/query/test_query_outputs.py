@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.base.signing import RootKeys
 from penstock.errors import NotFoundError
 from penstock.outbox.unpublished import OutboxObject, OutputPart
-from penstock.signing import RootKeys
 from penstock.spark.query.outputs import OutputRows
 
 STREAM = SystemStream("spark", "totals")

@@ -14,6 +14,7 @@ import pytest
 import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.startpoint import StartpointOldest
+from penstock.base.retry import Retry
 from penstock.driver.guards.outages import Outages
 from penstock.errors import (
     ConfigError,
@@ -25,7 +26,6 @@ from penstock.errors import (
     UserCodeError,
 )
 from penstock.job.requests import new_uuid
-from penstock.retry import Retry
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.start.startpoints.request import RequestKey, StartpointRequest
 from penstock.system.base import Progress, WriterIdentity
@@ -142,7 +142,7 @@ def test_a_record_that_is_no_change_is_refused_before_anything_is_written(shop: 
 
 def test_a_lock_that_others_hold_is_waited_for(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "_WAITS", {"pysqlite": {"timeout": 0.01}})
-    monkeypatch.setattr("penstock.retry._CONTENDED", Retry(pause_s=0.01, within_s=0.2))
+    monkeypatch.setattr("penstock.base.retry._CONTENDED", Retry(pause_s=0.01, within_s=0.2))
     other = sqlite3.connect(tmp_path / "shop.db", isolation_level=None)
     writer = shop.system.writer(WriterIdentity("job-1", 1))
     writer.append(ssp(0), [])
@@ -348,7 +348,7 @@ def test_a_run_waits_while_others_have_the_database_locked(
 ) -> None:
     """In a new epoch, which fences the table, and in a batch, which writes to it."""
     monkeypatch.setattr(connection, "_WAITS", {"pysqlite": {"timeout": 0.01}})
-    monkeypatch.setattr("penstock.retry._CONTENDED", Retry(pause_s=0.01, within_s=0.05))
+    monkeypatch.setattr("penstock.base.retry._CONTENDED", Retry(pause_s=0.01, within_s=0.05))
     world.keys["streams.db.sums.output.guarantee"] = guarantee
     world.keys["job.retry.max"] = 1  # the container that is lost counts
     driver = world.next()

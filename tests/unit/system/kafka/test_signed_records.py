@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.signing import RootKeys
 from penstock.config.load import load_config
 from penstock.errors import ConfigError, FencedError, IncompatibleError
-from penstock.signing import RootKeys
 from penstock.system.base import Progress, WriterIdentity
 from penstock.system.kafka.options.options import parse_options
 from penstock.system.kafka.own_topics.job_topic import JobTopic, fence_key, fence_record, producer_key, producer_record

@@ -18,13 +18,13 @@ import pytest
 
 import penstock as ps
 from penstock.api.state.side_inputs import TableCandidate
-from penstock.clock import SYSTEM_CLOCK
+from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.retry import Retry
 from penstock.config.load import load_config
 from penstock.errors import ConfigError, FencedError, RetryableError
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
 from penstock.objects.store import ObjectStore
-from penstock.retry import Retry
 from penstock.system.memory import MemorySystem
 from penstock.tables.driver.build import TableBuild
 from penstock.tables.driver.builds import NOT_LOOKED, TableBuilds

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from penstock.base.retry import Retry
 from penstock.checkpoint.log import CheckpointLog
 from penstock.errors import CorruptError, FencedError, IncompatibleError, NotFoundError, RetryableError
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
 from penstock.objects.store import ObjectStore
-from penstock.retry import Retry
 from penstock.tables.versions.choice import PublishedVersions, choose, expired
 from penstock.tables.versions.manifest import TableFile, TableFingerprint, TableManifest
 from penstock.tables.versions.notes import VersionPin, VersionRefusal, pin_of, refusal_of

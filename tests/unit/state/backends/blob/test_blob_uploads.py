@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from penstock.base.parallel import ByteBudget, in_parallel
 from penstock.errors import CorruptError, NotFoundError, PenstockError, RetryableError
 from penstock.objects.open import open_store
 from penstock.objects.store import ObjectStore
-from penstock.parallel import ByteBudget, in_parallel
 from penstock.state.backends.base import RestoreProgress, RestoreTarget
 from penstock.state.backends.blob.factory import BlobFactory
 from penstock.state.backends.blob.index import SnapshotIndex

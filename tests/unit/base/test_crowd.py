@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.crowd import Crowd
+from penstock.base.http_hosts import Crowd
 
 pytestmark = pytest.mark.attack
 

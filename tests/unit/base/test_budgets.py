@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import fs
 
-from penstock import budgets
+from penstock.base import budgets
 from penstock.errors import CorruptError
 from penstock.spark.state_import.files.changelog import read_changelog
 from penstock.spark.state_import.files.snapshot import fetch_snapshot
@@ -95,7 +95,7 @@ def test_snapshots_are_within_a_budget(tmp_path: Path, monkeypatch: pytest.Monke
 
 LYING = """
 import resource, sys, tempfile
-from penstock.budgets import opened_archive
+from penstock.base.budgets import opened_archive
 data = open(sys.argv[1], "rb").read()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:

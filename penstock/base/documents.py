@@ -1,18 +1,24 @@
-"""Reading stored documents strictly: a field has the type it was written with, or the document is damaged."""
+"""Stored documents: reading them strictly, and dataclasses as JSON.
+
+A field has the type that it was written with, or the document is damaged. A `Form` gives a dataclass its JSON: fields
+by name, with ids, streams and partitions as texts.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
-from typing import Annotated, Any, TypeAlias, TypeVar
+from types import GenericAlias
+from typing import Annotated, Any, TypeAlias, TypeVar, get_type_hints
 
 import msgspec
 import orjson
 
+from penstock.base.wording import printable
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, PenstockError
-from penstock.wording import printable
 
 T = TypeVar("T")
 _LARGEST = (1 << 63) - 1
@@ -134,3 +140,85 @@ def text_or_hex(name: str, data: bytes | None) -> dict[str, str | None]:
 def number(digits: str) -> int:
     """A whole number written as text, as in keys: decimal digits without a sign. Raises msgspec.ValidationError."""
     return convert(Count, int(convert(_Digits, digits)))
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The written form of the values of one type. `plain` is their type in JSON, which is checked when they are read.
+    By default a value is written as msgspec writes it."""
+
+    plain: Any
+    write: Callable[[Any], Any] = _same
+    read: Callable[[Any], Any] = _same
+
+    def encode(self, value: Any) -> Any:
+        """The value as JSON has it. Equal values are written alike."""
+        return msgspec.to_builtins(self.write(value), str_keys=True, enc_hook=dict)  # mappings of other classes
+
+    def decode(self, document: object) -> Any:
+        """The value that was written. Raises msgspec.ValidationError or ConfigError; see `documents.decoding`."""
+        return self.read(convert(self.plain, document))
+
+
+def text(parse: Callable[[str], Any]) -> Form:
+    """A value that is written as its `str`."""
+    return Form(str, str, parse)
+
+
+def optional(form: Form) -> Form:
+    """None, or a value of the form."""
+    return Form(
+        form.plain | None,
+        lambda value: None if value is None else form.write(value),
+        lambda value: None if value is None else form.read(value),
+    )
+
+
+def each(form: Form) -> Form:
+    """A tuple."""
+    return Form(
+        GenericAlias(tuple, (form.plain, ...)),
+        lambda values: tuple(map(form.write, values)),
+        lambda values: tuple(map(form.read, values)),
+    )
+
+
+def mapping(keys: Form, values: Form) -> Form:
+    """A mapping. The keys are texts or numbers in JSON."""
+    return Form(
+        GenericAlias(dict, (keys.plain, values.plain)),
+        lambda found: {keys.write(key): values.write(value) for key, value in found.items()},
+        lambda found: {keys.read(key): values.read(value) for key, value in found.items()},
+    )
+
+
+def dataclass_form(cls: type[Any], **forms: Form) -> Form:
+    """A dataclass, of which some fields have forms of their own. A field that has its default is left out."""
+    hints = get_type_hints(cls, include_extras=True)
+    by_name = {name: forms.get(name, Form(hint)) for name, hint in hints.items()}
+    defaults = {
+        own.name: own.default if own.default_factory is MISSING else own.default_factory()
+        for own in fields(cls)
+        if own.default is not MISSING or own.default_factory is not MISSING
+    }
+    plain = msgspec.defstruct(
+        f"_{cls.__name__}",
+        [
+            (name, form.plain, *((form.write(defaults[name]),) if name in defaults else ()))
+            for name, form in by_name.items()
+        ],
+        kw_only=True,
+    )
+
+    def write(value: Any) -> Mapping[str, Any]:
+        held = {name: getattr(value, name) for name in by_name}
+        return {name: by_name[name].write(own) for name, own in held.items() if own != defaults.get(name, MISSING)}
+
+    def read(found: Any) -> Any:
+        return cls(**{name: form.read(getattr(found, name)) for name, form in by_name.items()})
+
+    return Form(plain, write, read)

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.admin.state.aggregate_states import aggregate_states
 from penstock.api.time.windows import Aggregates
-from penstock.exact_json import exact_bytes, exact_value
+from penstock.base.exact_json import exact_bytes, exact_value
 from penstock.runtime.windows.contents import AggregateContent
 from penstock.testing import TestRunner
 

@@ -24,8 +24,8 @@ from zoneinfo import ZoneInfo
 import msgspec
 import orjson
 
-from penstock.budgets import check_decimal, check_hashes
-from penstock.wording import lone_surrogate, no_utf8
+from penstock.base.budgets import check_decimal, check_hashes
+from penstock.base.wording import lone_surrogate, no_utf8
 
 _MARK = b"!"
 _LONGEST_TEXT = 300

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from penstock.base.parallel import each
 from penstock.errors import RetryableError
-from penstock.parallel import each
 
 
 def test_a_pool_that_is_shut_down_drops_the_items_that_wait() -> None:

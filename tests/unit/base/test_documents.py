@@ -10,7 +10,7 @@ import sys, threading
 from dataclasses import make_dataclass
 
 import msgspec
-from penstock.documents import convert, decoder
+from penstock.base.documents import convert, decoder
 
 sys.setswitchinterval(1e-6)
 inner = {"a": 1, "b": "x", "c": [1], "d": {"q": 1}}

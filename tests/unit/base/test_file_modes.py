@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.file_modes import UMASK, open_lock
+from penstock.base.files import UMASK, open_lock
 from penstock.host.folder import HostFolder
 from penstock.host.position_page import PositionPage
 from penstock.objects.file import FileObjectStore

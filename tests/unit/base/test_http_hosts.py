@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.http_hosts import Authority, is_loopback
+from penstock.base.http_hosts import Authority, is_loopback
 
 
 def test_loopback_addresses() -> None:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from penstock.admin.state.texts import Texts
 from penstock.arrays.json_rows import JsonRows
+from penstock.base.literals import decimal_of, float_of, uuid_of, whole_of
 from penstock.errors import ConfigError
-from penstock.literals import decimal_of, float_of, uuid_of, whole_of
 from penstock.schemas.avro_logical import logical_of
 from penstock.schemas.avro_misfits import MisfitError
 from penstock.system.database.columns import TableColumn

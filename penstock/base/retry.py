@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from penstock.clock import SYSTEM_CLOCK, Clock
+from penstock.base.clock import SYSTEM_CLOCK, Clock
 from penstock.errors import ContainerLostError, RetryableError
 
 T = TypeVar("T")

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from penstock.base.retry import Retry, retry, retry_contended
 from penstock.errors import ConfigError, ContainerLostError, RetryableError
-from penstock.retry import Retry, retry, retry_contended
 from penstock.testing import SettableClock
 
 
@@ -89,7 +89,7 @@ def test_an_event_ends_a_pause() -> None:
 
 
 def test_who_lost_tries_again_and_every_other_error_is_raised_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.retry._CONTENDED", Retry(pause_s=0.001, tries=3))
+    monkeypatch.setattr("penstock.base.retry._CONTENDED", Retry(pause_s=0.001, tries=3))
     assert retry_contended(Work(2, BlockingIOError()), BlockingIOError) == 3
     for work, done in ((Work(9, BlockingIOError()), 3), (Work(9, RetryableError("away")), 1)):
         with pytest.raises(type(work.error)):

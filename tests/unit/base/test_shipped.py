@@ -12,7 +12,7 @@ import pytest
 from pyspark import cloudpickle
 
 import penstock as ps
-from penstock.shipped import read_shipped
+from penstock.base.application_code import read_shipped
 from penstock.testing import TestRunner
 
 MODULE = "penstock_test_shipped"

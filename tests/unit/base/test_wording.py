@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from penstock.base.wording import counted, listed
 from penstock.cli.main import COMMANDS
 from penstock.driver.handle.run_view import RunView
-from penstock.wording import counted, listed
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,2 @@
+"""Time, retries, texts, documents, plugins: nothing here knows jobs. Every package may import it, and it imports
+only `penstock.errors`."""
