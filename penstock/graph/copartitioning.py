@@ -35,7 +35,7 @@ class CopartitionedStreams:
     """Streams whose messages of one key must come to the same task."""
 
     what: str
-    """The meeting place, as in "table `airlines`"."""
+    """The table or the join where the streams meet, in words: "table `airlines`"."""
     members: tuple[Member, ...]
 
 

@@ -26,7 +26,7 @@ from penstock.side.fill.parts import SidePart, groups_of, parts_of, streams_of
 from penstock.side.fill.sources import SideSources
 from penstock.side.plan import BACKUP, backed_up_side_stores
 from penstock.side.store.engine import SideEngine
-from penstock.side.store.folders import OpenedSide
+from penstock.side.store.folders import OpenedSide, SideFolders
 from penstock.side.wing import BOOTSTRAP, SIDE_WING, Bootstrap, BootstrapState, SideState
 from penstock.state.stores.view import SideView
 
@@ -61,10 +61,13 @@ class SideInputService(ContainerPart):
         package = resources.package
         config = package.config
         self._tasks = tuple(request.tasks)
-        base, number = resources.folders.base, resources.epoch
-        self._homes = SideHomes(config, base, resources.container, number, package.of_start.get(SIDE_WING.name, {}))
         backed_up = backed_up_side_stores(package.topology.graph, config)
-        self._homes.fills = SideBackups(resources, request, backed_up).fill
+        self._homes = SideHomes(
+            config,
+            SideFolders(resources.folders.base, resources.epoch, resources.container),
+            package.of_start.get(SIDE_WING.name, {}),
+            SideBackups(resources, request, backed_up).fill,
+        )
         self._copied = {
             task: {store: SideSource(partial(self.engine, store, task)) for store in backed_up} for task in self._tasks
         }

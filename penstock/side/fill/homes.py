@@ -31,15 +31,23 @@ class SideHomes:
     """The folders of one container in one epoch."""
 
     def __init__(
-        self, config: JobConfig, base: Path, container: str, epoch: int, fingerprints: Mapping[str, str]
+        self,
+        config: JobConfig,
+        folders: SideFolders,
+        fingerprints: Mapping[str, str],
+        fills: Callable[[SidePart], Callable[[Path], bool] | None],
     ) -> None:
-        """`fingerprints`: by store, as the driver made them at the start."""
+        """
+        Args:
+            folders: those of the container in this epoch.
+            fingerprints: by store, as the driver made them at the start.
+            fills: for a part, a callback that fills a folder from its backup; None if it has no backup.
+        """
         self._config = config
         self._fingerprints = fingerprints
-        self._folders = SideFolders(base, epoch, container)
+        self._folders = folders
+        self._fills = fills
         self._numbers = count(1)
-        self.fills: Callable[[SidePart], Callable[[Path], bool] | None] = lambda _: None
-        """For a part: a callback that fills a folder from its backup; None if it has no backup."""
 
     def open(self, part: SidePart, ends: SideStreamEnds) -> OpenedSide:
         wanted = ReuseTarget(
@@ -56,7 +64,7 @@ class SideHomes:
             wanted,
             now_ms=SYSTEM_CLOCK.now_ms(),
             max_age_ms=self._config.side_inputs.max_age_ms,
-            fill=self.fills(part),
+            fill=self._fills(part),
         )
 
     def is_free(self, part: SidePart) -> bool:

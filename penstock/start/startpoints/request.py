@@ -138,7 +138,7 @@ def kind_and_value(startpoint: Startpoint) -> tuple[str, str | int | None]:
 
 
 def describe(startpoint: Startpoint) -> str:
-    """A startpoint for people."""
+    """The startpoint in words, as commands print it."""
     kind, value = kind_and_value(startpoint)
     return kind if value is None else f"{'offset' if kind == 'specific' else kind} {value}"
 
