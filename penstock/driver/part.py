@@ -13,7 +13,7 @@ from penstock.checkpoint.sections import SectionValues
 from penstock.driver.context import RunContext
 from penstock.driver.feed.boundary import Boundary, DrainedOperators
 from penstock.errors import PenstockError
-from penstock.job.board import ShownDocument
+from penstock.job.board import Shown
 from penstock.runtime.reports import Report
 from penstock.wing import wings
 from penstock.wire.protocol import Markers
@@ -135,7 +135,7 @@ class DriverPart:
         """Delete what no checkpoint needs any more, now that this record is the newest. Called on the thread of the
         collection, for some of the records. May raise nothing."""
 
-    def shown(self) -> Sequence[ShownDocument]:
+    def shown(self) -> Sequence[Shown]:
         """The documents that commands read. Called once."""
         return ()
 

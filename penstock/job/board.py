@@ -117,7 +117,7 @@ class Board(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class ShownDocument:
+class Shown:
     """A document that a run replaces on its board whenever it has changed."""
 
     about: str

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.driver.part import DriverPart
-from penstock.job.board import ShownDocument
+from penstock.job.board import Shown
 from penstock.standby.shown import RunStandbys, StandbyFacts, standby_board
 from penstock.standby.wing import FOLLOW, STANDBY_WING, Follow, StandbyState
 from penstock.wire.protocol import Markers
@@ -25,11 +25,11 @@ class StandbyDriver(DriverPart):
         if not abandoned:
             self._follow(record.epoch, str(record.id), markers)
 
-    def shown(self) -> Sequence[ShownDocument]:
+    def shown(self) -> Sequence[Shown]:
         job = self.run.job
         if not job.config.job.standbys:
             return ()
-        return (ShownDocument("about the standbys", standby_board(job.objects, job.paths), self._document),)
+        return (Shown("about the standbys", standby_board(job.objects, job.paths), self._document),)
 
     def _follow(self, epoch: int, checkpoint_id: str, markers: Markers) -> None:
         """They answer at once, and go on in the background. If the call fails, the next checkpoint tells them."""

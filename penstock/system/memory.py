@@ -36,7 +36,7 @@ from penstock.system.base import (
     check_stream_name,
 )
 from penstock.system.contract.writer import Marks, Parts
-from penstock.system.ranges import CompactedRange, check_call, check_inside, missing, take_chunk
+from penstock.system.ranges import Compacted, check_call, check_inside, missing, take_chunk
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class _Partition:
     messages: list[RawMessage] = field(default_factory=list)
     fences: dict[str, int] = field(default_factory=dict)
     progress: dict[str, Progress] = field(default_factory=dict)
-    compacted: CompactedRange = field(default_factory=CompactedRange)
+    compacted: Compacted = field(default_factory=Compacted)
     ended_at: int | None = None
     """The value of `upcoming` when the partition was declared ended."""
 

@@ -9,7 +9,7 @@ from itertools import islice
 from penstock.errors import ConfigError, NotFoundError
 from penstock.system.contract.messages import OffsetRange, PartitionOffsets, RawMessage
 
-__all__ = ["CompactedRange", "check_call", "check_inside", "missing", "take_chunk"]
+__all__ = ["Compacted", "check_call", "check_inside", "missing", "take_chunk"]
 
 
 def check_call(offsets: OffsetRange, chunk_messages: int = 1, chunk_bytes: int = 1) -> None:
@@ -62,7 +62,7 @@ def missing(offsets: OffsetRange, expected: int, found: str) -> NotFoundError:
 
 
 @dataclass(frozen=True, slots=True)
-class CompactedRange:
+class Compacted:
     """The state of compaction of a partition: it begins at `start`, and below `end` every key has one record at
     most."""
 
@@ -71,14 +71,14 @@ class CompactedRange:
     kept: int = 0
     """The number of records that the last compaction left below `end`."""
 
-    def with_range(self, offsets: OffsetRange, kept: int) -> CompactedRange:
+    def with_range(self, offsets: OffsetRange, kept: int) -> Compacted:
         """The state after the compaction of another range. Neither end ever goes back."""
-        return CompactedRange(max(self.start, offsets.start), max(self.end, offsets.end), kept)
+        return Compacted(max(self.start, offsets.start), max(self.end, offsets.end), kept)
 
-    def with_start(self, start: int) -> CompactedRange:
+    def with_start(self, start: int) -> Compacted:
         """The state after all records before `start` were dropped. `kept` is then too large if some of the dropped
         records were compacted ones."""
-        return CompactedRange(max(self.start, start), max(self.end, start), self.kept if start < self.end else 0)
+        return Compacted(max(self.start, start), max(self.end, start), self.kept if start < self.end else 0)
 
     def is_due(self, offsets: OffsetRange, min_dirty_ratio: float) -> bool:
         """True if the range is worth a compaction: it drops records before it, or enough in it came since the last

@@ -23,7 +23,7 @@ from penstock.driver.context import RunContext
 from penstock.driver.feed.boundary import Boundary, DrainedOperators
 from penstock.driver.part import DriverPart
 from penstock.errors import PenstockError
-from penstock.job.board import ShownDocument
+from penstock.job.board import Shown
 from penstock.runtime.reports import Report
 
 logger = logging.getLogger(__name__)
@@ -229,8 +229,8 @@ class Drain(DriverPart):
         except PenstockError as error:
             logger.warning("the requests to drain were not deleted; the next start does it: %s", error)
 
-    def shown(self) -> Sequence[ShownDocument]:
-        return (ShownDocument("about the drain", self._shown, self._document),)
+    def shown(self) -> Sequence[Shown]:
+        return (Shown("about the drain", self._shown, self._document),)
 
     def _document(self) -> DrainProgress | None:
         """The progress now; None once it has drained: the summary is there."""

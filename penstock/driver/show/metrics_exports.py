@@ -22,7 +22,7 @@ from penstock.driver.show.end_watch import EndWatch
 from penstock.driver.show.graph import graph_of
 from penstock.driver.show.progress import ProgressBoard
 from penstock.errors import PenstockError
-from penstock.job.board import Board, ShownDocument
+from penstock.job.board import Board, Shown
 from penstock.job.shown_graph import graph_board
 from penstock.job.shown_metrics import MetricsBoard, ShownRun
 from penstock.job.shown_outage import RunOutage, outage_board
@@ -52,7 +52,7 @@ class MetricsExports:
         board: ProgressBoard,
         owns_job: Callable[[], bool],
         driver: str = "",
-        shown: Sequence[ShownDocument] = (),
+        shown: Sequence[Shown] = (),
     ) -> None:
         """Begin. The board's replay continues from where the last run ended.
 
@@ -108,7 +108,7 @@ def _board_exports(
     metrics: MetricsBoard,
     owns_job: Callable[[], bool],
     driver: str,
-    shown: Sequence[ShownDocument],
+    shown: Sequence[Shown],
 ) -> list[Export]:
     objects, paths = job.objects, job.paths
 

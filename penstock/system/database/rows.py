@@ -27,10 +27,10 @@ class TableForm:
     """The columns of a table and its key, by which messages become changes.
 
     Example:
-        >>> columns = Column("shop", "text", "TEXT", nullable=False), Column("amount", "integer", "BIGINT")
+        >>> columns = TableColumn("shop", "text", "TEXT", nullable=False), TableColumn("amount", "integer", "BIGINT")
         >>> form = TableForm("db.totals", columns, ["shop"])
         >>> form.change(b"s1", b'{"amount": 5}')
-        Change(key=('s1',), row={'shop': 's1', 'amount': 5})
+        RowChange(key=('s1',), row={'shop': 's1', 'amount': 5})
         >>> form.problem(b"s1", b'{"amount": "many"}')
         'column `amount` of `db.totals`, BIGINT: "many" is not an integer'
     """
@@ -154,9 +154,9 @@ def needed(changes: Sequence[RowChange]) -> list[RowChange]:
     It stays because a database may take two keys for one that differ here, as a collation without case does.
 
     Example:
-        >>> steps = Change((1,), {"a": 1}), Change((1,), {"a": 1, "b": 2}), Change((1,), {"a": 3}), Change((2,), None)
-        >>> needed(steps)
-        [Change(key=(1,), row={'a': 1, 'b': 2}), Change(key=(1,), row={'a': 3}), Change(key=(2,), row=None)]
+        >>> steps = [RowChange((1,), row) for row in ({"a": 1}, {"a": 1, "b": 2}, {"a": 3})]
+        >>> [(change.key, change.row) for change in needed([*steps, RowChange((2,), None)])]
+        [((1,), {'a': 1, 'b': 2}), ((1,), {'a': 3}), ((2,), None)]
     """
     found = []
     later: dict[tuple[Any, ...], set[str] | None] = {}
@@ -174,7 +174,8 @@ def alike(changes: Sequence[RowChange]) -> Iterator[tuple[frozenset[str] | None,
     """The changes in runs that one statement makes: deletes, or rows with the same columns.
 
     Example:
-        >>> [(sorted(names or ()), len(run)) for names, run in alike([Change((1,), {"a": 1}), Change((2,), {"a": 2})])]
+        >>> changes = RowChange((1,), {"a": 1}), RowChange((2,), {"a": 2})
+        >>> [(sorted(names or ()), len(run)) for names, run in alike(changes)]
         [(['a'], 2)]
     """
     run: list[RowChange] = []

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from penstock.system.base import OffsetRange
 from penstock.system.local.sqlite import stored_integer
-from penstock.system.ranges import CompactedRange
+from penstock.system.ranges import Compacted
 
 _EXISTS = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'compacted'"
 _CREATE = """
@@ -47,14 +47,14 @@ class CompactionPlan:
     kept: int
 
 
-def read_compacted_state(connection: sqlite3.Connection) -> CompactedRange:
+def read_compacted_state(connection: sqlite3.Connection) -> Compacted:
     if connection.execute(_EXISTS).fetchone() is None:
-        return CompactedRange()
+        return Compacted()
     row = connection.execute("SELECT start_offset, end_offset, kept FROM compacted").fetchone()
     if row is None:
-        return CompactedRange()
+        return Compacted()
     path = connection.execute("PRAGMA database_list").fetchone()[2]
-    return CompactedRange(*(stored_integer(value, path, "what was compacted") for value in row))
+    return Compacted(*(stored_integer(value, path, "what was compacted") for value in row))
 
 
 def find_superseded(connection: sqlite3.Connection, offsets: OffsetRange) -> CompactionPlan:
@@ -81,7 +81,7 @@ def raise_start(connection: sqlite3.Connection, start: int) -> None:
     _write(connection, read_compacted_state(connection).with_start(start))
 
 
-def _write(connection: sqlite3.Connection, compacted: CompactedRange) -> None:
+def _write(connection: sqlite3.Connection, compacted: Compacted) -> None:
     connection.execute(_CREATE)
     row = (compacted.start, compacted.end, compacted.kept)
     connection.execute("REPLACE INTO compacted VALUES (0, ?, ?, ?)", row)

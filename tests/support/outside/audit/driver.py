@@ -14,7 +14,7 @@ from penstock.checkpoint.sections import SectionValues
 from penstock.driver.context import RunContext
 from penstock.driver.feed.boundary import Boundary
 from penstock.driver.part import DriverPart
-from penstock.job.board import ShownDocument
+from penstock.job.board import Shown
 from penstock.wire.protocol import Markers, load
 
 logger = logging.getLogger(__name__)
@@ -42,9 +42,9 @@ class AuditDriver(DriverPart):
         else:
             self._runs = sum(each.count for each in answers)
 
-    def shown(self) -> Sequence[ShownDocument]:
+    def shown(self) -> Sequence[Shown]:
         job = self.run.job
-        return (ShownDocument("about the audit", board(job.objects, job.paths), self._document),)
+        return (Shown("about the audit", board(job.objects, job.paths), self._document),)
 
     def _document(self) -> Audited:
         states = sorted(self.run.fleet.states(AUDIT.name, Runs).items())
