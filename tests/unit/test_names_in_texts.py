@@ -18,14 +18,25 @@ FILES = {file.relative_to(PACKAGE).as_posix(): file.read_text("utf-8") for file 
 MODULES = {name.removesuffix(".py").removesuffix("/__init__").replace("/", "."): text for name, text in FILES.items()}
 WORDS = {name: set(re.findall(r"\w+", text)) for name, text in MODULES.items()}
 DOTTED = re.compile(r"(?<![\w./<-])(penstock\.)?([a-z_]+(?:\.\w+)+)(?![\w(<=*-]|\.\w)")
+MEMBER = re.compile(r"`(_?[A-Z]\w*[a-z]\w*)\.(\w+)")
 PATH = re.compile(r"`((?:[a-z_]+/)+[a-z_]+(?:\.py)?)`")
 KEYS_TEXT = " ".join(key.name for key in KEYS)
+NAMES = {
+    token.string
+    for source in FILES.values()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline)
+    if token.type == tokenize.NAME
+}
+"""All names in code."""
 OTHERS = {"spark", "system"}
 """Keys of Spark begin so, and the names of streams in texts."""
 MISTAKEN = {"job.commit.interval.ms"}
 """Keys that do not exist, of which a text says so."""
 OF_KAFKA = {"heartbeat", "partitions", "progress", "signature", "tasks", "timestamp"}
 """Headers, properties and loggers that are named `penstock.<word>`."""
+
+OF_OTHERS = {"DataFrame.toArrow", "JavaPairRDD.values", "Utils.toPositive"}
+"""Members of classes of Spark and Kafka."""
 
 
 ELSEWHERE = {
@@ -76,6 +87,16 @@ def test_names_with_dots() -> None:
         for file, text in TEXTS
         for found in DOTTED.finditer(text)
         if (found[2] not in OF_KAFKA if found[1] else means_the_package(found[2])) and not is_there(found[2])
+    }
+    assert wrong == set()
+
+
+def test_members_of_classes() -> None:
+    wrong = {
+        f"{file}: {kind}.{member}"
+        for file, text in TEXTS
+        for kind, member in MEMBER.findall(text)
+        if not {kind, member} <= NAMES and f"{kind}.{member}" not in OF_OTHERS
     }
     assert wrong == set()
 
