@@ -82,7 +82,7 @@ class blaming:  # noqa: N801 - reads as a statement; a generator would cost five
 
 
 Int64: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int64]]"
-_RUNTIME = (f"{__package__}.", "penstock.side.", "penstock.spark.processor.", "penstock.testing.checked_")
+_RUNTIME = (f"{__package__}.", "penstock.side.", "penstock.spark.processor.", "penstock.testing.runner.check")
 
 
 def _reason(error: BaseException) -> str:
