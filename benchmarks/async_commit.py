@@ -28,9 +28,9 @@ from benchmarks.state.slow_backend import NAME, environment
 from penstock.driver.commit.coordinator import CompletedCommit
 from penstock.driver.commit.record import CommitRequest
 from penstock.driver.commit.schedule import CommitSchedule
-from penstock.driver.loop import parts
+from penstock.driver.loop import run_loop as parts
+from penstock.spark import job as launch
 from penstock.spark.containers.directory import ContainerDirectory
-from penstock.spark.job import launch
 from penstock.wire.calls import UPLOAD
 
 MODES = ("none", "asynchronous", "synchronous")

@@ -38,17 +38,17 @@ from benchmarks.state.job import Idle, files_below
 from benchmarks.state.penstock import settle
 from penstock.base.parallel import each
 from penstock.batch.batch import Batch
-from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.record import CheckpointId
 from penstock.config.load import load_config
-from penstock.container.epoch.epoch import Epoch
+from penstock.container.epoch.container import Epoch
 from penstock.container.process.launch import _ALLOCATOR
-from penstock.container.shared.resources import EpochResources
+from penstock.container.shared import EpochResources
 from penstock.graph.topology import plan_topology
 from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.attempt import new_token
 from penstock.state.engines.engine import Engine
-from penstock.state.kept.stores import KeptStores
-from penstock.wire.package import JobPackage
+from penstock.state.kept import KeptStores
+from penstock.wire.ports import JobPackage
 from penstock.wire.protocol import CleanUp, Markers, OpenEpoch, TakeSnapshot, UploadSnapshot
 
 STORES = ("accounts", "orders")

@@ -28,21 +28,20 @@ from benchmarks.keyed_fold.workload import STREAM, Workload
 from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.portions import PortionRead
 from penstock.batch.positions import TaskSsp
-from penstock.container.shared.metrics import ChangedRows, EpochMetrics, engine_metrics
-from penstock.driver.show.metrics import JobMetrics
-from penstock.driver.show.metrics_exports import SHOW_SECONDS
-from penstock.driver.show.replay import Replay
+from penstock.container.shared import ChangedRows, EpochMetrics, engine_metrics
+from penstock.driver.show.exports import SHOW_SECONDS
+from penstock.driver.show.metrics import JobMetrics, Replay
 from penstock.graph.topology import plan_topology
 from penstock.job.paths import JobPaths
-from penstock.job.shown_metrics import MetricsBoard, ShownRun
+from penstock.job.shown import MetricsBoard, ShownRun
 from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.snapshot import Snapshot
-from penstock.objects.metered import MeteredObjectStore
+from penstock.objects.forwarding import MeteredObjectStore
 from penstock.objects.open import open_store
 from penstock.runtime.messages.packet import origin_code
+from penstock.runtime.meters import StoreMeter
 from penstock.runtime.reports import Report
-from penstock.runtime.stage.pace import AT_ONCE
-from penstock.runtime.store_meter import StoreMeter
+from penstock.runtime.stage.firings import AT_ONCE
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.wire.calls import BEAT_SECONDS, BEATS_PER_METRICS
 from penstock.wire.protocol import Beat, dump, load

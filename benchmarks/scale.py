@@ -24,20 +24,19 @@ from typing import Any, TypeVar, cast
 import penstock as ps
 from benchmarks.harness import console
 from benchmarks.state.job import Idle
-from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.retry import SYSTEM_CLOCK
 from penstock.batch.batch import Batch
 from penstock.batch.positions import TaskSsp
-from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.record import CheckpointRecord, decode_record, encode_record
-from penstock.checkpoint.retention import keep
+from penstock.checkpoint.log_view import keep
+from penstock.checkpoint.record import CheckpointId, CheckpointRecord, decode_record, encode_record
 from penstock.config.load import load_config
-from penstock.config.values.retained import RetentionPolicy
-from penstock.container.epoch.epoch import Epoch
+from penstock.config.values.kinds import RetentionPolicy
+from penstock.container.epoch.container import Epoch
 from penstock.container.process.handlers import HANDLERS
-from penstock.container.shared.resources import EpochResources
-from penstock.driver.commit.collection import Collection
+from penstock.container.shared import EpochResources
 from penstock.driver.commit.coordinator import CommitCoordinator
+from penstock.driver.commit.follow_up import Collection
 from penstock.driver.commit.record import CommitRequest, Recorder
 from penstock.driver.feed.boundary import Boundary
 from penstock.graph.topology import plan_topology
@@ -47,10 +46,10 @@ from penstock.objects.open import open_store
 from penstock.objects.store import ObjectStore
 from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.attempt import new_token
-from penstock.state.admins import BackendAdmins
-from penstock.state.backends.changelog_files.marker import ChangelogMarker
+from penstock.state.backends.changelog_files.versions import ChangelogMarker
+from penstock.state.backends.registry import BackendAdmins
 from penstock.wire.calls import BEAT_SECONDS, CLEAN_UP, END, OPEN, Call
-from penstock.wire.package import JobPackage
+from penstock.wire.ports import JobPackage
 from penstock.wire.protocol import CleanUp, EndBatch, Identity, Markers, OpenEpoch, Request, UploadResult, dump
 
 BEGIN, END_MARK = "<!-- figures: make bench-scale -->\n", "<!-- end of the figures -->\n"

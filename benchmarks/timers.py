@@ -20,10 +20,10 @@ from typing import Any
 import penstock as ps
 from benchmarks import harness
 from penstock.batch.batch import Batch
-from penstock.graph.serde_failures import timers_place
+from penstock.graph.serdes import timers_place
 from penstock.graph.stores import StoreSpec
 from penstock.metrics.registry import MetricsRegistry
-from penstock.runtime.operators.tasks.task_timers import TaskTimers
+from penstock.runtime.operators.task_timers import TaskTimers
 from penstock.runtime.timers import oldest_timers
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.engines.write_behind import WriteBehindEngine

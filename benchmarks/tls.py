@@ -30,11 +30,11 @@ from benchmarks.floor import job
 from benchmarks.keyed_fold import penstock
 from benchmarks.keyed_fold.figures import counted, cpu_us_per_row, rate
 from benchmarks.keyed_fold.workload import Workload, write_inputs
-from penstock.host.machine import machine_id
+from penstock.host.posix import machine_id
 from penstock.spark.containers.directory import ContainerDirectory
 from penstock.system.local import LocalSystem
-from penstock.wire.address import ContainerAddress
 from penstock.wire.client import ContainerClient
+from penstock.wire.containers import ContainerAddress
 
 SCHEMES = {"socket": "grpc+unix", "clear": "grpc", "tls": "grpc+tls"}
 """By way, the scheme of the containers' addresses."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from penstock.api.batch_processor import BatchProcessor as BatchProcessor
     from penstock.api.batch_processor import BatchProcessorContext as BatchProcessorContext
     from penstock.api.batch_processor import MessageBatch as MessageBatch
-    from penstock.api.drain import DrainMode as DrainMode
-    from penstock.api.drain import DrainNotification as DrainNotification
     from penstock.api.expressions import Expression as Expression
     from penstock.api.expressions import col as col
     from penstock.api.intermediate import DrainMessage as DrainMessage
@@ -27,8 +25,19 @@ if TYPE_CHECKING:
     from penstock.api.intermediate import IntermediateMessageSerde as IntermediateMessageSerde
     from penstock.api.intermediate import MessageType as MessageType
     from penstock.api.intermediate import WatermarkMessage as WatermarkMessage
-    from penstock.api.messages.envelope import IncomingMessageEnvelope as IncomingMessageEnvelope
-    from penstock.api.messages.headers import Headers as Headers
+    from penstock.api.key_state import ListState as ListState
+    from penstock.api.key_state import MapState as MapState
+    from penstock.api.key_state import ValueState as ValueState
+    from penstock.api.messages import Headers as Headers
+    from penstock.api.messages import IncomingMessageEnvelope as IncomingMessageEnvelope
+    from penstock.api.requests import DrainMode as DrainMode
+    from penstock.api.requests import DrainNotification as DrainNotification
+    from penstock.api.requests import Startpoint as Startpoint
+    from penstock.api.requests import StartpointOldest as StartpointOldest
+    from penstock.api.requests import StartpointSpecific as StartpointSpecific
+    from penstock.api.requests import StartpointTimestamp as StartpointTimestamp
+    from penstock.api.requests import StartpointUpcoming as StartpointUpcoming
+    from penstock.api.requests import StartpointVisitor as StartpointVisitor
     from penstock.api.serdes import Bytes as Bytes
     from penstock.api.serdes import Columns as Columns
     from penstock.api.serdes import Double as Double
@@ -41,26 +50,17 @@ if TYPE_CHECKING:
     from penstock.api.serdes import Serde as Serde
     from penstock.api.serdes import String as String
     from penstock.api.serdes import Tuple as Tuple
+    from penstock.api.side_inputs import Entry as Entry
+    from penstock.api.side_inputs import PushedTable as PushedTable
+    from penstock.api.side_inputs import SideInput as SideInput
+    from penstock.api.side_inputs import SideInputsProcessor as SideInputsProcessor
+    from penstock.api.side_inputs import SideInputsProcessorFactory as SideInputsProcessorFactory
+    from penstock.api.side_inputs import TableCandidate as TableCandidate
     from penstock.api.ssp import SystemStream as SystemStream
     from penstock.api.ssp import SystemStreamPartition as SystemStreamPartition
-    from penstock.api.startpoint import Startpoint as Startpoint
-    from penstock.api.startpoint import StartpointOldest as StartpointOldest
-    from penstock.api.startpoint import StartpointSpecific as StartpointSpecific
-    from penstock.api.startpoint import StartpointTimestamp as StartpointTimestamp
-    from penstock.api.startpoint import StartpointUpcoming as StartpointUpcoming
-    from penstock.api.startpoint import StartpointVisitor as StartpointVisitor
-    from penstock.api.state.column_store import ColumnStore as ColumnStore
-    from penstock.api.state.key_state import ListState as ListState
-    from penstock.api.state.key_state import MapState as MapState
-    from penstock.api.state.key_state import ValueState as ValueState
-    from penstock.api.state.side_inputs import Entry as Entry
-    from penstock.api.state.side_inputs import PushedTable as PushedTable
-    from penstock.api.state.side_inputs import SideInput as SideInput
-    from penstock.api.state.side_inputs import SideInputsProcessor as SideInputsProcessor
-    from penstock.api.state.side_inputs import SideInputsProcessorFactory as SideInputsProcessorFactory
-    from penstock.api.state.side_inputs import TableCandidate as TableCandidate
-    from penstock.api.state.store import KeyValueStore as KeyValueStore
-    from penstock.api.state.tables import Table as Table
+    from penstock.api.store import ColumnStore as ColumnStore
+    from penstock.api.store import KeyValueStore as KeyValueStore
+    from penstock.api.store import Table as Table
     from penstock.api.task import DrainListenerTask as DrainListenerTask
     from penstock.api.task import MessageCollector as MessageCollector
     from penstock.api.task import StreamTask as StreamTask
@@ -78,14 +78,14 @@ if TYPE_CHECKING:
     from penstock.api.time.aggregates import Sum as Sum
     from penstock.api.time.aggregates import TopN as TopN
     from penstock.api.time.aggregates import Variance as Variance
+    from penstock.api.time.firing import Ascending as Ascending
+    from penstock.api.time.firing import BoundedOutOfOrderness as BoundedOutOfOrderness
+    from penstock.api.time.firing import ExpiredTimer as ExpiredTimer
+    from penstock.api.time.firing import Trigger as Trigger
+    from penstock.api.time.firing import Triggers as Triggers
+    from penstock.api.time.firing import WatermarkPolicy as WatermarkPolicy
     from penstock.api.time.sketches import ApproxDistinct as ApproxDistinct
     from penstock.api.time.sketches import ApproxQuantiles as ApproxQuantiles
-    from penstock.api.time.timers import ExpiredTimer as ExpiredTimer
-    from penstock.api.time.triggers import Trigger as Trigger
-    from penstock.api.time.triggers import Triggers as Triggers
-    from penstock.api.time.watermarks import Ascending as Ascending
-    from penstock.api.time.watermarks import BoundedOutOfOrderness as BoundedOutOfOrderness
-    from penstock.api.time.watermarks import WatermarkPolicy as WatermarkPolicy
     from penstock.api.time.windows import TimeWindow as TimeWindow
     from penstock.api.time.windows import Window as Window
     from penstock.api.time.windows import WindowPane as WindowPane
@@ -108,10 +108,10 @@ if TYPE_CHECKING:
     from penstock.errors import SystemRefusedError as SystemRefusedError
     from penstock.errors import UserCodeError as UserCodeError
     from penstock.job.lease import LeaseHeldError as LeaseHeldError
+    from penstock.metrics.registry import Counter as Counter
+    from penstock.metrics.registry import Gauge as Gauge
     from penstock.metrics.registry import MetricsRegistry as MetricsRegistry
-    from penstock.metrics.values import Counter as Counter
-    from penstock.metrics.values import Gauge as Gauge
-    from penstock.metrics.values import Timer as Timer
+    from penstock.metrics.registry import Timer as Timer
     from penstock.schemas.avro import Avro as Avro
     from penstock.schemas.json_schema import JsonSchema as JsonSchema
     from penstock.schemas.protobuf import Protobuf as Protobuf

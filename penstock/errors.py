@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from penstock.base.redaction import without_secrets
+from penstock.base.secrets import without_secrets
 
 
 class PenstockError(Exception):
@@ -111,7 +111,7 @@ class PenstockTimeoutError(PenstockError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C in this process, as `penstock.runtime.interrupts` raises it. Never a failure of the application: its own
+    """Ctrl-C in this process, as `penstock.runtime.interpreter` raises it. Never a failure of the application: its own
     KeyboardInterrupt is one."""
 
 

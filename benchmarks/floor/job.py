@@ -17,7 +17,7 @@ import penstock as ps
 from benchmarks.harness import DRIVER_MEMORY
 from benchmarks.keyed_fold.penstock import follow
 from penstock.config.load import load_config
-from penstock.spark.batches.packet_rdd import PacketRdd
+from penstock.spark.batches.lineage import PacketRdd
 from penstock.spark.session.session import create_context, idle_limit
 from penstock.system.base import WriterIdentity
 from penstock.system.local import LocalSystem

@@ -18,8 +18,8 @@ import psutil
 import penstock as ps
 from benchmarks.keyed_fold.penstock import await_job
 from penstock.driver.handle.job import Job
+from penstock.spark import job as launch
 from penstock.spark.containers.directory import ContainerDirectory
-from penstock.spark.job import launch
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import penstock as ps
 from benchmarks.state.content import SEED, StateContent
 from penstock.batch.batch import Batch
-from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.record import CheckpointId
 from penstock.config.load import load_config
 from penstock.container.epoch.commit import TaskCommitManager
-from penstock.container.epoch.epoch import Epoch
-from penstock.container.shared.resources import EpochResources
+from penstock.container.epoch.container import Epoch
+from penstock.container.shared import EpochResources
 from penstock.graph.topology import plan_topology
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
@@ -28,7 +28,7 @@ from penstock.state.engines.engine import Engine
 from penstock.state.records import Changes
 from penstock.state.restore import restore_store
 from penstock.system.registry import open_system
-from penstock.wire.package import JobPackage
+from penstock.wire.ports import JobPackage
 from penstock.wire.protocol import CleanUp, OpenEpoch, TakeSnapshot, UploadSnapshot
 
 STORE = "state"

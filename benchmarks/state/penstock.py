@@ -15,7 +15,7 @@ from typing import Any, Literal
 from benchmarks.state.content import KEY_BYTES
 from benchmarks.state.job import StateJob, files_below, folder_bytes
 from penstock.state.engines.engine import Engine
-from penstock.state.reading.verify import Digest, digest
+from penstock.state.reading.comparison import Digest, digest
 from penstock.state.records import compress, encode_records
 
 NEGLIGIBLE_MS = 1.0

@@ -14,10 +14,12 @@ from dataclasses import replace
 
 from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import AdminContext, BackendContext
-from penstock.state.backends.changelog_files.admin import ChangelogFilesAdmin
 from penstock.state.backends.changelog_files.backup import ChangelogFilesBackup
-from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory
-from penstock.state.backends.changelog_files.restore import ChangelogFilesRestore
+from penstock.state.backends.changelog_files.factory import (
+    ChangelogFilesAdmin,
+    ChangelogFilesFactory,
+    ChangelogFilesRestore,
+)
 from penstock.testing.forwarding_store import ForwardingStore
 
 NAME = "benchmarks.state.slow_backend:SlowChangelogFiles"

@@ -119,13 +119,13 @@ if TYPE_CHECKING:
     from penstock.admin.table import TableVersions as TableVersions
     from penstock.admin.table import table_versions as table_versions
     from penstock.admin.table import use_table as use_table
-    from penstock.checkpoint.versions.v1 import CheckpointV1 as CheckpointV1
-    from penstock.checkpoint.versions.v2 import CheckpointV2 as CheckpointV2
-    from penstock.checkpoint.versions.value import Checkpoint as Checkpoint
-    from penstock.job.shown_graph import GraphEdge as GraphEdge
-    from penstock.job.shown_graph import GraphOperator as GraphOperator
-    from penstock.job.shown_graph import GraphStage as GraphStage
-    from penstock.job.shown_graph import JobGraph as JobGraph
+    from penstock.checkpoint.task_values import Checkpoint as Checkpoint
+    from penstock.checkpoint.task_values import CheckpointV1 as CheckpointV1
+    from penstock.checkpoint.task_values import CheckpointV2 as CheckpointV2
+    from penstock.job.shown import GraphEdge as GraphEdge
+    from penstock.job.shown import GraphOperator as GraphOperator
+    from penstock.job.shown import GraphStage as GraphStage
+    from penstock.job.shown import JobGraph as JobGraph
 else:
     __getattr__, __dir__, __all__ = lazy_names(__name__)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from penstock.admin.jobs import NO_JOB
-from penstock.base.redaction import is_secret, without_secrets
+from penstock.base.secrets import is_secret, without_secrets
 from penstock.config import keys
 from penstock.config.key import AnyKey
 from penstock.config.model import JobConfig
@@ -14,9 +14,9 @@ from penstock.config.settings import JobSettings, StoreSettings, SystemKeys
 from penstock.errors import NotFoundError
 from penstock.graph.specs import ApplicationGraph
 from penstock.side.shown import SideStoreFacts
-from penstock.start.fit import check_config
+from penstock.start.check import check_config
+from penstock.start.job_streams import JobStreams
 from penstock.start.part import complete, start_parts
-from penstock.start.streams.job_streams import JobStreams
 from penstock.system.registry import open_systems
 
 _HIDDEN = "(hidden)"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from penstock.base.documents import decode
-from penstock.checkpoint.samza.topic import numbered_messages
+from penstock.checkpoint.samza import numbered_messages
 
 _VERSION = 1
 

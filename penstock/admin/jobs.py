@@ -14,8 +14,8 @@ from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, NotFoundError
 from penstock.job.paths import JobPaths
+from penstock.objects.forwarding import UntrustedError
 from penstock.objects.open import open_job_root
-from penstock.objects.signed import UntrustedError
 from penstock.objects.store import ObjectStore
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.admin.jobs import FoundJob
-from penstock.job.shown_graph import JobGraph, graph_board
+from penstock.job.shown import JobGraph, graph_board
 
 
 def graph(job: FoundJob) -> JobGraph | None:

@@ -10,9 +10,8 @@ from penstock.admin.job.audit import audited, operator
 from penstock.admin.jobs import FoundJob
 from penstock.base.wording import listed
 from penstock.errors import NotFoundError
-from penstock.tables.versions.manifest import TableManifest
-from penstock.tables.versions.notes import VersionRefusal, refusal_of
-from penstock.tables.versions.registry import TableRegistry
+from penstock.tables.manifest import TableManifest
+from penstock.tables.registry import TableRegistry, VersionRefusal, refusal_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from penstock.api.state.column_store import ColumnStore
-from penstock.api.state.store import KeyValueStore
+from penstock.api.store import ColumnStore, KeyValueStore
 from penstock.metrics.registry import MetricsRegistry
 
 if TYPE_CHECKING:

@@ -6,11 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.api.messages.envelope import IncomingMessageEnvelope
-from penstock.api.messages.headers import HeadersLike
-from penstock.api.state.key_state import ListState, MapState, ValueState
-from penstock.api.state.store import KeyValueStore
-from penstock.api.time.timers import ExpiredTimer, TimeDomain
+from penstock.api.key_state import ListState, MapState, ValueState
+from penstock.api.messages import HeadersLike, IncomingMessageEnvelope
+from penstock.api.store import KeyValueStore
+from penstock.api.time.firing import ExpiredTimer, TimeDomain
 from penstock.metrics.registry import MetricsRegistry
 
 

@@ -8,25 +8,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from penstock.api.serdes import Json, Serde
-from penstock.api.ssp import SystemStream
-from penstock.api.state.side_inputs import (
+from penstock.api.side_inputs import (
     ProcessorFunction,
     PushedTable,
     SideInput,
     SideInputsProcessor,
     SideInputsProcessorFactory,
 )
-from penstock.api.state.tables import Table
+from penstock.api.ssp import SystemStream
+from penstock.api.store import Table
 from penstock.api.task import StreamTask
-from penstock.api.time.timers import AtDrain, discards
-from penstock.api.time.watermarks import WatermarkPolicy
+from penstock.api.time.firing import AtDrain, WatermarkPolicy, discards
 from penstock.application.message_stream import MessageStream
 from penstock.base.application_code import check_all, maker
 from penstock.base.plugins import HOSTS, load
 from penstock.base.wording import Duration
 from penstock.graph.declarations import Declarations, may_end, time_to_live
-from penstock.graph.order import Order, check_order
-from penstock.graph.serde_failures import timers_place
+from penstock.graph.event_time import Order, check_order
+from penstock.graph.serdes import timers_place
 from penstock.graph.side_declarations import SideDeclaration
 from penstock.graph.specs import ApplicationGraph, ProcessSpec
 

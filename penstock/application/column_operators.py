@@ -9,14 +9,13 @@ from penstock.api.batch_processor import BatchProcessor
 from penstock.api.expressions import Expression, Selection, col
 from penstock.api.serdes import Columns, ColumnSerde, Json, Serde
 from penstock.api.ssp import SystemStream
-from penstock.api.state.tables import Table
+from penstock.api.store import Table
 from penstock.api.time.aggregates import Aggregate
 from penstock.base.wording import counted
 from penstock.errors import ConfigError
-from penstock.graph.aggregate_layout import aggregates_definition
-from penstock.graph.aggregation import check_aggregates, column_aggregates
-from penstock.graph.order import Order, stores_of
-from penstock.graph.serde_failures import process_place
+from penstock.graph.aggregation import aggregates_definition, check_aggregates, column_aggregates
+from penstock.graph.event_time import Order, stores_of
+from penstock.graph.serdes import process_place
 from penstock.graph.specs import (
     AggregateSpec,
     ColumnTaskSpec,

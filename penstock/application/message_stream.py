@@ -5,24 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Literal, TypeVar, overload
 
-from penstock.api.messages.envelope import IncomingMessageEnvelope
+from penstock.api.messages import IncomingMessageEnvelope
 from penstock.api.serdes import Json, Serde, String
 from penstock.api.ssp import SystemStream
-from penstock.api.state.tables import Table
+from penstock.api.store import Table
 from penstock.api.task import StreamTask
-from penstock.api.time.timers import AtDrain
+from penstock.api.time.firing import AtDrain
 from penstock.api.time.windows import Aggregates, Panes, Window, WindowPane
 from penstock.application.column_operators import ColumnOperators
 from penstock.application.patterns import Patterns
 from penstock.base.wording import Duration
 from penstock.errors import ConfigError
-from penstock.graph.aggregate_layout import window_definition
-from penstock.graph.aggregation import check_aggregates, serde_of_rows, window_aggregates
+from penstock.graph.aggregation import check_aggregates, serde_of_rows, window_aggregates, window_definition
 from penstock.graph.declarations import Declarations
-from penstock.graph.joins import JoinKind, JoinSide, Keep, join_of
-from penstock.graph.joins import definition_of as join_definition
-from penstock.graph.order import Order, stores_of
-from penstock.graph.serde_failures import join_place, partition_by_place
+from penstock.graph.event_time import JoinKind, JoinSide, Keep, Order, join_definition, join_of, stores_of
+from penstock.graph.serdes import join_place, partition_by_place
 from penstock.graph.specs import (
     FilterSpec,
     FlatMapSpec,

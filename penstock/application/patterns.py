@@ -9,7 +9,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from penstock.api.expressions import Expression
-from penstock.api.messages.envelope import IncomingMessageEnvelope
+from penstock.api.messages import IncomingMessageEnvelope
 from penstock.api.serdes import Bytes, JsonKey, Serde
 from penstock.api.serdes.base import BytesWithKey
 from penstock.api.task import MessageCollector, OperatorTask, TaskContext, TaskCoordinator
@@ -18,7 +18,7 @@ from penstock.base.exact_json import exact_bytes
 from penstock.base.wording import Duration, milliseconds, whole_number
 from penstock.errors import ConfigError
 from penstock.graph.declarations import Declarations, time_to_live
-from penstock.graph.serde_failures import SerdePlace, process_place
+from penstock.graph.serdes import SerdePlace, process_place
 from penstock.graph.specs import FilterSpec, MapAsyncSpec, OperatorSpec, ProcessSpec
 
 if TYPE_CHECKING:

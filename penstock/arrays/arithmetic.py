@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.arrays.limits import decimal_fit
+from penstock.arrays.types import decimal_fit
 
 _INT64, _UINT64, _DOUBLE = pa.int64(), pa.uint64(), pa.float64()
 _DIGITS_OF_64 = 20

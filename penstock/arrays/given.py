@@ -1,10 +1,14 @@
-"""Columns that the application's code gives: Arrow's own, or those of any library that has Arrow's interface."""
+"""Columns on their way from and to the application's code.
+
+It gives Arrow's own columns, or those of any library that has Arrow's interface. It gets Arrow arrays in the place
+of lists of objects: an object is made when it is asked for.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, TypeAlias, overload
 
 import numpy as np
 import pyarrow as pa
@@ -102,3 +106,77 @@ _FAMILIES = (
     pa.types.is_nested,
     pa.types.is_boolean,
 )
+
+
+class NoObjectError(ValueError):
+    """No object of Python can hold a value, as a time of the year 10000.
+
+    Args:
+        row: the row of the page that it was made from, if it is the value of a message.
+        text: the reason.
+    """
+
+    def __init__(self, row: int | None, text: str) -> None:
+        self.row = row
+        super().__init__(text)
+
+
+class ArrowSequence(Sequence[Any]):
+    """The values of an Arrow array, as Python objects. They are made when the first one is asked for, which raises
+    NoObjectError if one cannot be made."""
+
+    __slots__ = ("_objects", "array", "rows")
+
+    def __init__(self, array: pa.Array) -> None:
+        self.array = array
+        self._objects: list[Any] | None = None
+        self.rows: Sequence[int] | None = None
+        """The row of the page that each was made from, if they are the values of messages."""
+
+    @property
+    def objects(self) -> list[Any]:
+        if self._objects is None:
+            try:
+                self._objects = self.array.to_pylist()
+            except Exception as error:
+                raise _not_made(self.array, self.rows) from error
+        return self._objects
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> ArrowSequence: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if not isinstance(index, slice):
+            return self.objects[index]
+        begin, end, _ = index.indices(len(self.array))
+        if begin == 0 and end == len(self.array):
+            return self
+        return ArrowSequence(self.array.slice(begin, max(0, end - begin)))
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.objects)
+
+
+def _not_made(array: pa.Array, rows: Sequence[int] | None) -> NoObjectError:
+    for number in range(len(array)):
+        one = array.slice(number, 1)
+        row = None if rows is None else int(rows[number])
+        if (reason := _reason(one)) is not None:
+            for field in one.type if pa.types.is_struct(one.type) else ():
+                if _reason(one.field(field.name)) is not None:
+                    shown = f"the value of column `{field.name}`, of the type {field.type}, cannot be an object"
+                    return NoObjectError(row, f"{shown} of Python: {reason}")
+            return NoObjectError(row, f"the value, of the type {one.type}, cannot be an object of Python: {reason}")
+    raise RuntimeError("each value by itself can be an object of Python")
+
+
+def _reason(one: pa.Array) -> Exception | None:
+    try:
+        one.to_pylist()
+    except Exception as error:
+        return error
+    return None

@@ -1,10 +1,14 @@
-"""Rows of a schema as JSON objects, many at once: read into columns, and written from them."""
+"""Rows of a schema as JSON objects, many at once: read into columns, and written from them.
+
+Single values are written for a reader as well: what JSON lacks is a text there.
+"""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 from operator import attrgetter
 from typing import Annotated, Any, TypeAlias
 
@@ -13,11 +17,16 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from penstock.arrays.limits import Spend, decimal_fit, fit_of, spend_of
-from penstock.arrays.plain import has_map, is_finite, row_fits
-from penstock.arrays.times import (
+from penstock.arrays.types import (
+    Spend,
+    decimal_fit,
+    fit_of,
     from_milliseconds,
+    has_map,
     has_zone,
+    is_finite,
+    row_fits,
+    spend_of,
     text_from_milliseconds,
     texts_of,
     times_in_a_day,
@@ -25,7 +34,7 @@ from penstock.arrays.times import (
     without_object,
 )
 from penstock.base.budgets import MessageBudget, check_numbers_as_keys
-from penstock.base.literals import decimal_of, json_decimal
+from penstock.base.exact_json import decimal_of, json_decimal
 
 Problems: TypeAlias = Mapping[int, str]
 """Row → the reason why it does not fit the schema."""
@@ -338,3 +347,35 @@ def _zone_advice(problem: str) -> str:
     if "with no timezone component" in problem:
         return ". Write the time without a zone, or declare the column as TIMESTAMP"
     return ""
+
+
+def json_form(value: Any) -> Any:
+    """An object as JSON has it: what JSON lacks becomes a text, as in the rows of an output."""
+    if isinstance(value, list | tuple):
+        return [json_form(each) for each in value]
+    if isinstance(value, dict):
+        return {key: json_form(each) for key, each in value.items()}
+    if isinstance(value, Decimal | bytes | timedelta):
+        return json_value(value)
+    if isinstance(value, date | time):
+        return orjson.loads(orjson.dumps(value, json_value, OPTIONS))
+    return value
+
+
+def shown_row(rows: pa.StructArray) -> bytes | None:
+    """The first row as JSON for a reader, also where a value has none: such a field is a text."""
+    if not rows[0].is_valid:
+        return None
+    cells = zip((field.name for field in rows.type), rows.flatten(), strict=True)
+    return b"%b" % orjson.dumps({name: _shown(column[0]) for name, column in cells})
+
+
+def _shown(cell: pa.Scalar) -> Any:
+    try:
+        value = cell.as_py()
+        return orjson.Fragment(orjson.dumps(value, json_value, OPTIONS)) if value == value else str(value)
+    except Exception:
+        try:
+            return cell.cast(pa.string()).as_py()
+        except pa.ArrowException:
+            return f"a value of the type {cell.type}"

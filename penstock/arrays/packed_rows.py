@@ -24,8 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.arrays.byte_arrays import ByteArray, Integers, write_at
-from penstock.arrays.limits import deep_fit, spend_of
-from penstock.arrays.plain import CODES, row_fits
+from penstock.arrays.types import CODES, deep_fit, row_fits, spend_of
 from penstock.base.budgets import MessageBudget
 
 _FORMATS = {1: "u1", 2: "<u2", 4: "<u4", 8: "<u8"}

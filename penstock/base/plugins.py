@@ -29,10 +29,10 @@ SYSTEMS = {
 }
 BACKENDS = {
     "changelog-files": "penstock.state.backends.changelog_files.factory:ChangelogFilesFactory",
-    "blob": "penstock.state.backends.blob.factory:BlobFactory",
+    "blob": "penstock.state.backends.blob:BlobFactory",
     "changelog-stream": "penstock.state.backends.changelog_stream.factory:ChangelogStreamFactory",
 }
-HOSTS = {"spark": "penstock.spark.job.launch:run_application"}
+HOSTS = {"spark": "penstock.spark.job:run_application"}
 """The functions that run an application."""
 WINGS = {
     "side": "penstock.side.wing:SIDE_WING",

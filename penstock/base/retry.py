@@ -1,17 +1,54 @@
-"""Repeats calls whose failure may pass: one loop for all of Penstock, that an event interrupts at once."""
+"""Time and what is tried again.
+
+A `Clock` is the time that decisions depend on. It is passed in, so that a test moves it
+(`penstock.testing.SettableClock`). A failure that may pass is tried again in one way, with waits that grow.
+"""
 
 from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from penstock.base.clock import SYSTEM_CLOCK, Clock
 from penstock.errors import ContainerLostError, RetryableError
+
+
+class Clock(Protocol):
+    """The source of time for decisions."""
+
+    def now_ms(self) -> int:
+        """The wall clock, in epoch milliseconds. It may go back."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds since some moment. They never fall."""
+        ...
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        """Wait until the event is set, at most that long. Returns True if it is set."""
+        ...
+
+
+class SystemClock:
+    """The clock of this machine."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        return event.wait(timeout_s)
+
+
+SYSTEM_CLOCK = SystemClock()
+
 
 T = TypeVar("T")
 _INTERRUPT: ContextVar[threading.Event | None] = ContextVar("penstock-interrupt", default=None)

@@ -1,4 +1,8 @@
-"""The batch: chosen once by the driver, and the same in every run."""
+"""The batch: chosen once by the driver, and the same in every run.
+
+Beside it are the last batch of a streaming query that the job runs inside, and the messages that a batch watches or
+leaves out because they may have ended the process in which they were processed. All are pure values.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from penstock.api.time.watermarks import END_OF_TIME as END_OF_TIME
-from penstock.api.time.watermarks import NO_WATERMARK as NO_WATERMARK
-from penstock.batch.suspects import Culprit, WatchedTask
+from penstock.api.time.firing import END_OF_TIME as END_OF_TIME
+from penstock.api.time.firing import NO_WATERMARK as NO_WATERMARK
+from penstock.checkpoint.sections import Section
+from penstock.host.position_page import MessageId, Span
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedTask:
+    """A task in which a process has ended. It processes the messages that may have been the cause one at a time, and
+    names each firing, and nothing beside them in its process, so that another end names its message."""
+
+    stage: int
+    task: int
+    spans: tuple[Span, ...]
+    """The messages that may have been it."""
+
+    def suspects(self, span: Span) -> bool:
+        """True if one of these messages may have been it."""
+        return any(each.meets(span) for each in self.spans)
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """A message that ended its process again and again. It is not processed any more, and becomes a dead letter."""
+
+    message: MessageId
+    why: str
+    """The end of the processes, in words."""
+
 
 Due: TypeAlias = tuple[int | None, int | None]
 """The times of an operator's oldest timers in epoch milliseconds: in event time, and in processing time. None: it has
@@ -137,3 +167,27 @@ class Batch:
 
 NO_BATCH = Batch(-1, -1, 0)
 """The time before the first batch of an epoch. No attempt belongs to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedBatch:
+    """The last batch that a streaming query has handed over to the job inside it."""
+
+    plan: str = ""
+    """Distinguishes it from other batches of its number: a query whose checkpoint location was set back plans them
+    again. Empty: not known."""
+    has_output: bool = True
+    """True if the objects that the record names are its output."""
+    schema: str = ""
+    """Distinguishes the columns of its outputs from others. Empty: not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuerySection:
+    """The query that the job runs inside, at a checkpoint."""
+
+    offered: OfferedBatch | None = None
+    """Its last batch. None: the job runs by itself, or has seen no batch yet."""
+
+
+QUERY = Section("query", QuerySection, needed=True)

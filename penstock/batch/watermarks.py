@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.api.time.watermarks import END_OF_TIME, NO_WATERMARK, WatermarkPolicy
+from penstock.api.time.firing import END_OF_TIME, NO_WATERMARK, WatermarkPolicy
 from penstock.base.documents import Count, Form, Time, dataclass_form, mapping, text
 from penstock.base.wording import utc_text
 from penstock.batch.positions import Ends, Positions, TaskSsp

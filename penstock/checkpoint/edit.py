@@ -6,13 +6,19 @@ from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import dataclass, field, replace
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.checkpoint.choice import choose_newest, choose_version
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.sections import Sections
-from penstock.checkpoint.versions.markers import changelog_identities, markers_of
-from penstock.checkpoint.versions.table import build_versions, last_processed, versions_of
-from penstock.checkpoint.versions.value import Markers
+from penstock.checkpoint.task_values import Markers
+from penstock.checkpoint.task_versions import (
+    build_versions,
+    changelog_identities,
+    choose_newest,
+    choose_version,
+    last_processed,
+    markers_of,
+    versions_of,
+)
 from penstock.config.settings import TaskSettings
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.system.base import PartitionOffsets

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from penstock.api.ssp import SystemStream
-from penstock.api.time.watermarks import END_OF_TIME, NO_WATERMARK
+from penstock.api.time.firing import END_OF_TIME, NO_WATERMARK
 from penstock.base.documents import Count, Form, Positive, Time, dataclass_form, mapping, text
 from penstock.checkpoint.sections import Section
 from penstock.errors import RetryableError

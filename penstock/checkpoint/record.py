@@ -1,14 +1,19 @@
 """The records of the checkpoint log, and their written form.
 
 A record is one JSON object: `format`, `kind` (`claim` or `checkpoint`), `body`, and `checksum`, the SHA-256 of the
-object's canonical form (keys sorted, no white space, UTF-8) without the `checksum` itself. The body has the fields of a
-`Claim` or a `CheckpointRecord` by their names; one that has its default is left out, so the defaults are part of the
-format. Ids, streams and partitions are their texts. What a wing keeps in a record is in its section (`sections`).
+object's canonical form (keys sorted, no white space, UTF-8) without the `checksum` itself. The body has the fields
+of a `Claim` or a `CheckpointRecord` by their names; one that has its default is left out, so the defaults are part
+of the format. Ids, streams and partitions are their texts. What a wing keeps in a record is in its section
+(`sections`). In format 9, before there were sections, every field of every wing was a field of the record.
+
+A checkpoint has an id (SEP-28, `CheckpointId`), and the layout of each store as a text, which a start compares with
+the application. An epoch begins with an `Origin`: a checkpoint, and the stores that are restored from it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
@@ -18,10 +23,62 @@ import orjson
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.documents import Count, Form, dataclass_form, decoding, each, mapping, optional, text
-from penstock.checkpoint.format_9 import from_format_9
-from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.sections import Section, Sections, WrittenSection
-from penstock.errors import CorruptError, IncompatibleError
+from penstock.errors import ConfigError, CorruptError, IncompatibleError
+
+_SECTIONS_OF_9 = {
+    "drain": {"drains": "answered"},
+    "outbox": {"outbox": "objects", "unpublished": "unpublished", "keepers": "keepers", "publisher": "publisher"},
+    "query": {"offered": "offered"},
+    "streams": {"intermediate": "streams", "intermediate_layout": "layouts"},
+    "time": {"event_times": "event_times", "watermarks": "watermarks"},
+}
+"""Section → field of the record → field of the section."""
+_NEEDED_OF_9 = _SECTIONS_OF_9.keys() - {"drain"}
+_MOVED_SINCE_9 = {field for own in _SECTIONS_OF_9.values() for field in own}
+
+
+def from_format_9(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The body of the present format that says what a body of format 9 says."""
+    sections = {
+        name: {"fields": fields, "needed": name in _NEEDED_OF_9}
+        for name, own in _SECTIONS_OF_9.items()
+        if (fields := {now: body[before] for before, now in own.items() if before in body})
+    }
+    return {name: value for name, value in body.items() if name not in _MOVED_SINCE_9} | {"sections": sections}
+
+
+_ID_FORM = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")
+_NANOS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class CheckpointId:
+    """Written `<epoch millis>-<nanos % 1000000>` without padding, as Samza does; compared as two numbers."""
+
+    millis: int
+    nanos: int
+
+    def __str__(self) -> str:
+        return f"{self.millis}-{self.nanos}"
+
+    @classmethod
+    def parse(cls, text: str) -> CheckpointId:
+        """Read the written form. Raises ConfigError if the text has another one."""
+        match = _ID_FORM.fullmatch(text)
+        if match is None:
+            raise ConfigError(f"`{text}` is not a checkpoint id, which looks like `1614147487244-33577`")
+        return cls(int(match[1]), int(match[2]))
+
+    @classmethod
+    def next_after(cls, last: CheckpointId | None, now_ms: int, nanos: int) -> CheckpointId:
+        """An id for now, and at least one millisecond after `last`, however far the clock went back.
+
+        `now_ms` is the wall clock in epoch milliseconds, `nanos` any counter of nanoseconds.
+        """
+        millis = now_ms if last is None else max(now_ms, last.millis + 1)
+        return cls(millis, nanos % _NANOS)
+
 
 FORMAT = 10
 OLDEST = 9
@@ -208,3 +265,74 @@ def _canonical(document: Mapping[str, object]) -> bytes:
 
 def _checksum(document: Mapping[str, object]) -> str:
     return "sha256:" + hashlib.sha256(_canonical(document)).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A checkpoint, and the stores that are restored from it. All others begin empty, each backend with a base."""
+
+    record: CheckpointRecord | None = None
+    """The next checkpoint is made on top of it. None: there is no checkpoint."""
+    cleared: bool = False
+    """True if the checkpoint counts, but no store is restored."""
+    emptied: frozenset[str] = frozenset()
+    """Stores of the checkpoint that begin empty."""
+
+    @property
+    def restored(self) -> tuple[str, ...]:
+        """The stores that are restored."""
+        if self.record is None or self.cleared:
+            return ()
+        return tuple(store for store in self.record.stores if store not in self.emptied)
+
+
+_EXPIRES = "ttl-1"
+"""The form of a store whose entries have a time to live. How long they live is no part of it."""
+_LAYOUT_OF_ROWS = re.compile(r"(?:(?:value|list|map|columns)-[0-9]+|columns|avro)\(.*\)")
+"""Rows: those of a state variable of PySpark, with its kind and the version of its form, or those of `ps.Columns`. Or
+Avro, with all schemas that values have."""
+_LAYOUT_OF_VERSIONS = re.compile(r"^version\((.*)\)$")
+_REQUIRED = "!"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLayout:
+    """The operators that use a store, its serdes by name, and whether its entries have a time to live.
+
+    Example:
+        >>> str(StoreLayout(("process-1",), "string", "json"))
+        'process-1 string json'
+        >>> StoreLayout.parse("process-1 string json ttl-1").expires
+        True
+    """
+
+    operators: tuple[str, ...]
+    key: str
+    value: str
+    expires: bool = False
+
+    def __str__(self) -> str:
+        text = f"{','.join(self.operators)} {self.key} {self.value}"
+        return f"{text} {_EXPIRES}" if self.expires else text
+
+    @classmethod
+    def parse(cls, text: str) -> StoreLayout:
+        """The layout from its text. The serdes of a text that has another form are `unknown`."""
+        expires = text.endswith(f" {_EXPIRES}")
+        parts = text.removesuffix(f" {_EXPIRES}").split(" ") if expires else text.split(" ")
+        key, value = (parts[1], parts[2]) if len(parts) == 3 else ("unknown", "unknown")
+        return cls(tuple(parts[0].split(",")), key, value, expires)
+
+    def adds_fields(self, before: StoreLayout) -> bool:
+        """True if it is the layout from before with more fields at the end of its rows, or with one more schema of
+        Avro. The store is read as it is: rows that were written without the fields have None there.
+
+        Example:
+            >>> old = StoreLayout(("p",), "key-1(user:string)", "value-1(n:bigint)")
+            >>> StoreLayout(("p",), "key-1(user:string)", "value-1(n:bigint,total:double)").adds_fields(old)
+            True
+        """
+        was, now = (_LAYOUT_OF_VERSIONS.sub(r"\1", value) for value in (before.value, self.value))
+        same = replace(self, value=before.value) == before and _LAYOUT_OF_ROWS.fullmatch(was) is not None
+        start = f"{was[:-1]},"
+        return same and now.startswith(start) and _REQUIRED not in now[len(start) :]

@@ -17,15 +17,15 @@ from penstock.admin.startpoint.set import import_startpoints as write_startpoint
 from penstock.admin.startpoint.set import set_startpoint as write_startpoint
 from penstock.admin.startpoint.waiting import delete_startpoints, export_startpoints, startpoints
 from penstock.admin.stream.names import full_name
-from penstock.api.ssp import SystemStream
-from penstock.api.startpoint import (
+from penstock.api.requests import (
     Startpoint,
     StartpointOldest,
     StartpointSpecific,
     StartpointTimestamp,
     StartpointUpcoming,
 )
-from penstock.base.clock import SYSTEM_CLOCK
+from penstock.api.ssp import SystemStream
+from penstock.base.retry import SYSTEM_CLOCK
 from penstock.base.wording import counted, milliseconds
 from penstock.cli.shared.commands import with_options
 from penstock.cli.shared.errors import say

@@ -17,7 +17,7 @@ from penstock.admin.job.status import status as job_status
 from penstock.admin.jobs import load_without_job, open_all_jobs
 from penstock.admin.questions import Questions
 from penstock.admin.startpoint.facts import TakenFacts
-from penstock.api.time.watermarks import END_OF_TIME
+from penstock.api.time.firing import END_OF_TIME
 from penstock.base.wording import counted, duration_text, lag_text, listed, utc_text
 from penstock.batch.watermarks import holds_back_text
 from penstock.cli.drain import print_drain

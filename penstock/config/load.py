@@ -9,11 +9,10 @@ from pathlib import Path
 
 from penstock.api.ssp import SystemStream
 from penstock.base.plugins import SYSTEMS
-from penstock.base.redaction import is_secret
+from penstock.base.secrets import is_secret
 from penstock.config import keys
 from penstock.config.key import ResolvedValues
 from penstock.config.model import JobConfig
-from penstock.config.secrets import SourceError, refers, resolve
 from penstock.config.settings import (
     ROOT_OPTIONS,
     JobSettings,
@@ -22,7 +21,7 @@ from penstock.config.settings import (
     SystemKeys,
     TaskSettings,
 )
-from penstock.config.sources import Setting, from_assignments, from_file, from_mapping
+from penstock.config.sources import Setting, SourceError, from_assignments, from_file, from_mapping, refers, resolve
 from penstock.config.values.kinds import RefusedError, absolute, is_own
 from penstock.errors import ConfigError
 

@@ -9,9 +9,8 @@ import textwrap
 from collections.abc import Iterator
 
 from penstock.config.key import AnyKey
-from penstock.config.samza import SAMZA_KEYS
+from penstock.config.keys import SAMZA_KEYS, SPARK_KEYS
 from penstock.config.settings import KEYS
-from penstock.config.spark import SPARK_KEYS
 from penstock.config.topics import Topic
 from penstock.config.values.kinds import ByteSize, Millis
 

@@ -8,12 +8,12 @@ from typing import Literal, TypeAlias
 from penstock.api.retention import LEAST_RETENTION_BYTES, StreamRetention
 from penstock.api.ssp import SystemStream
 from penstock.base.plugins import SYSTEMS
-from penstock.base.signing import RootKeys
+from penstock.base.secrets import RootKeys
 from penstock.config.key import AbsentDefault, AnyKey, DerivedDefault, Key, Settings, key
 from penstock.config.topics import Topic
-from penstock.config.values.broadcast import BroadcastInputs
 from penstock.config.values.kinds import (
     Backends,
+    BroadcastInputs,
     ByteSize,
     Factory,
     Flag,
@@ -23,6 +23,7 @@ from penstock.config.values.kinds import (
     OneOf,
     OwnFactory,
     Passphrase,
+    RetainedCheckpoints,
     StreamName,
     StreamNames,
     Url,
@@ -30,7 +31,6 @@ from penstock.config.values.kinds import (
     Versions,
     Word,
 )
-from penstock.config.values.retained import RetainedCheckpoints
 from penstock.errors import ConfigError
 
 LogFormat: TypeAlias = Literal["text", "json"]

@@ -1,22 +1,174 @@
-"""The sources of values: YAML and properties files, mappings, `key=value` assignments.
+"""The sources of values: YAML and properties files, mappings, `key=value` assignments; and those of secrets.
 
 Each reader returns flat settings, every one with its origin, and adds an entry to `problems` for all it cannot read.
+The `.properties` format is that of java.util.Properties: comments, escapes, continued lines. A secret is a reference
+to a file, a command or a variable, which is read when the configuration is loaded.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
-from penstock.base.redaction import HIDDEN, is_secret, without_secrets
-from penstock.config.properties import PropertiesError, parse_properties
-from penstock.config.secrets import refers
+from penstock.base.secrets import HIDDEN, is_secret, without_secrets
 from penstock.config.values.kinds import Raw
+
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_BLANK = " \t\f"
+_KEY = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*", re.DOTALL)
+_ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|u|.)", re.DOTALL)
+_SHORT = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """One entry; `line` is its first line, counted from 1."""
+
+    key: str
+    value: str
+    line: int
+
+
+class PropertiesError(ValueError):
+    """The text is not a properties file; `line` is the place of the error."""
+
+    def __init__(self, line: int, reason: str) -> None:
+        self.line = line
+        self.reason = reason
+        super().__init__(f"line {line}: {reason}")
+
+
+def parse_properties(text: str) -> list[Property]:
+    """The entries in order, repeated keys included (the later one counts).
+
+    Raises:
+        PropertiesError: a `\\u` is not followed by four hexadecimal digits, or makes half a character.
+    """
+    entries = []
+    for line, logical in _logical_lines(text):
+        found = _KEY.match(logical)
+        end = found.end() if found else 0
+        key = found[1] if found else ""
+        entries.append(Property(_unescape(key, line), _unescape(logical[end:], line), line))
+    return entries
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines with their continuations joined, comments and blank lines left out."""
+    held, begin = "", 0
+    for number, natural in enumerate(_LINE_END.split(text), start=1):
+        line = natural.lstrip(_BLANK)
+        if not begin and (not line or line[0] in "#!"):
+            continue
+        begin = begin or number
+        slashes = len(line) - len(line.rstrip("\\"))
+        if slashes % 2:
+            held += line[:-1]
+            continue
+        yield begin, held + line
+        held, begin = "", 0
+    if held:
+        yield begin, held
+
+
+def _unescape(text: str, line: int) -> str:
+    def one(found: re.Match[str]) -> str:
+        code = found[1]
+        if code == "u":
+            raise PropertiesError(line, "`\\u` must be followed by four hexadecimal digits")
+        return chr(int(code[1:], 16)) if len(code) == 5 else _SHORT.get(code, code)
+
+    plain = _ESCAPE.sub(one, text)
+    try:
+        return plain.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+    except UnicodeDecodeError:
+        raise PropertiesError(line, "a `\\u` escape names one half of a surrogate pair") from None
+
+
+_REFERENCE = re.compile(r"\$\{(file|env|cmd):([^}]+)\}")
+_WHOLE = re.compile(r"(file|env|cmd):(.+)", re.DOTALL)
+_MOST_BYTES = 1 << 20
+_COMMAND_SECONDS = 60.0
+
+
+class SourceError(ValueError):
+    """The source of a value is absent or fails. The message does not contain the value."""
+
+
+def refers(key: str, raw: Raw | None) -> bool:
+    """True if a value, or a part of it, refers to a file, the environment or a command."""
+    items = (raw,) if isinstance(raw, str) else raw or ()
+    return any(_REFERENCE.search(each) or (is_secret(key) and _WHOLE.fullmatch(each)) for each in items)
+
+
+def resolve(key: str, raw: Raw) -> Raw:
+    """Replace the references in a value.
+
+    `${file:PATH}`, `${env:NAME}` and `${cmd:COMMAND}` may be parts of any value. The whole value of a secret key may
+    also be a reference without `${}`: other values, such as URLs, begin with `file:` themselves.
+
+    Raises:
+        SourceError: the source is not there, or fails.
+    """
+    if not isinstance(raw, str):
+        return tuple(_secret_text(key, each) for each in raw)
+    return _secret_text(key, raw)
+
+
+def _secret_text(key: str, text: str) -> str:
+    if is_secret(key) and (whole := _WHOLE.fullmatch(text)) is not None:
+        return _read_secret(*whole.groups())
+    return _REFERENCE.sub(lambda found: _read_secret(*found.groups()), text)
+
+
+def _read_secret(source: str, place: str) -> str:
+    if source == "env":
+        try:
+            return os.environ[place]
+        except KeyError:
+            raise SourceError(f"the environment has no variable `{place}`") from None
+    data = _secret_of_file(place) if source == "file" else _secret_of_command(place)
+    if len(data) > _MOST_BYTES:
+        raise SourceError(f"`{source}:{place}` has more than {_MOST_BYTES} bytes")
+    try:
+        return data.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise SourceError(f"`{source}:{place}` is not UTF-8") from None
+
+
+def _secret_of_file(place: str) -> bytes:
+    try:
+        with open(os.path.expanduser(place), "rb") as file:
+            return file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise SourceError(f"the file `{place}` cannot be read: {error.strerror}") from None
+
+
+def _secret_of_command(command: str) -> bytes:
+    """The command's standard output. Its standard error is that of this process."""
+    try:
+        done = subprocess.run(  # noqa: S603 - the configuration says what to run
+            shlex.split(command),
+            stdout=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            timeout=_COMMAND_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise SourceError(f"the command `{command}` did not end within {_COMMAND_SECONDS:.0f} s") from None
+    except (OSError, ValueError) as error:
+        raise SourceError(f"the command `{command}` cannot be run: {error}") from None
+    if done.returncode:
+        raise SourceError(f"the command `{command}` ended with status {done.returncode}")
+    return done.stdout
+
 
 _YAML = (".yaml", ".yml", ".json")
 _NULL_TAG = "tag:yaml.org,2002:null"

@@ -22,18 +22,17 @@ import orjson
 from penstock.base.documents import decode
 from penstock.base.files import go_private
 from penstock.container.epoch.container import Container
-from penstock.container.process.port import ContainerPort
-from penstock.container.process.server import ContainerServer
+from penstock.container.process.launch import Register
+from penstock.container.process.server import ContainerPort, ContainerServer
+from penstock.host.folders import make_socket_folder, remove_dead_folders
 from penstock.host.logs import log_path, log_to, page_path, setup_logging
-from penstock.host.machine import machine_id, watch_process
 from penstock.host.position_page import PositionPage, use_page, void_page
+from penstock.host.posix import machine_id, watch_process
 from penstock.host.process import allow_files, ignore_signals, settle
-from penstock.host.socket_folders import make_socket_folder, remove_dead_folders
-from penstock.runtime.pandas_later import keep_pandas_out
+from penstock.runtime.interpreter import keep_pandas_out
 from penstock.state.copies import tasks_with_copies
-from penstock.wire.address import ContainerAddress, ContainerSpec
-from penstock.wire.auth import TokenCheck
-from penstock.wire.register import Register
+from penstock.wire.containers import ContainerAddress, ContainerSpec
+from penstock.wire.security import TokenCheck
 
 _LAST_REPLIES_SECONDS = 0.3
 _LOOK_SECONDS = 1.0

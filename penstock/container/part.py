@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from penstock.batch.batch import Batch
-from penstock.checkpoint.id import CheckpointId
-from penstock.container.shared.resources import EpochResources
-from penstock.container.shared.services import Service
-from penstock.runtime.stage.kept_output import KeptOutput
-from penstock.state.stores.view import SideView
+from penstock.checkpoint.record import CheckpointId
+from penstock.container.shared import EpochResources, Service
+from penstock.runtime.stage.task_instance import KeptOutput
+from penstock.state.stores.task_store import SideView
 from penstock.wing import wings
 from penstock.wire.protocol import OpenEpoch
 

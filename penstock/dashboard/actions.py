@@ -13,7 +13,7 @@ from penstock.admin.jobs import FoundJob
 from penstock.admin.startpoint.facts import RequestFacts
 from penstock.admin.startpoint.set import AskedFacts, set_startpoint
 from penstock.admin.startpoint.waiting import delete_startpoints
-from penstock.api.startpoint import (
+from penstock.api.requests import (
     Startpoint,
     StartpointOldest,
     StartpointSpecific,

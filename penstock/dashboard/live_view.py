@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.retry import SYSTEM_CLOCK
 from penstock.dashboard.rates import History, Totals
 from penstock.driver.handle.job import Job
 from penstock.notebook import plot_svg

@@ -12,13 +12,13 @@ from penstock.admin.job.metrics import run_of
 from penstock.admin.job.status import JobStatus, status
 from penstock.admin.jobs import FoundJob
 from penstock.admin.shown_graph import graph
-from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.retry import SYSTEM_CLOCK
 from penstock.dashboard.rates import STALE_MS, History, Totals
 from penstock.dashboard.tables import Document
 from penstock.dashboard.verdict import unread, unread_by_input
 from penstock.dashboard.view import Seen, job_document
 from penstock.errors import CorruptError, IncompatibleError
-from penstock.job.shown_work import RunWork
+from penstock.job.shown import RunWork
 from penstock.metrics.snapshot import Snapshot
 
 Live: TypeAlias = Callable[[], tuple[str, Snapshot, RunWork] | None]

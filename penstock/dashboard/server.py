@@ -23,7 +23,7 @@ from urllib.parse import quote
 import orjson
 
 from penstock.admin.program import PROGRAM
-from penstock.base.redaction import without_secrets
+from penstock.base.secrets import without_secrets
 from penstock.dashboard.access import HEADERS, Access
 from penstock.dashboard.actions import ACTIONS
 from penstock.dashboard.address import AddressFile

@@ -13,7 +13,7 @@ from penstock.admin.job.status import JobStatus
 from penstock.base.wording import counted, duration_text, lag_text, listed, utc_text
 from penstock.batch.watermarks import holds_back_text
 from penstock.dashboard.rates import History, Interval
-from penstock.job.shown_work import RunWork
+from penstock.job.shown import RunWork
 
 _ENDED = {
     "stopped": "it was stopped, and continues with the next start",

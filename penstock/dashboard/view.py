@@ -8,14 +8,13 @@ from dataclasses import asdict, dataclass, field
 
 from penstock.admin.checkpoint.facts import ListedCheckpoint
 from penstock.admin.job.status import JobStatus, UnreadableJob
-from penstock.api.time.watermarks import END_OF_TIME
+from penstock.api.time.firing import END_OF_TIME
 from penstock.base.wording import counted, duration_text, lag_text, size_text, utc_text
 from penstock.dashboard.rates import History, Interval, Totals, whole
 from penstock.dashboard.tables import Document, table
 from penstock.dashboard.verdict import Verdict, next_start, verdict
 from penstock.dashboard.work import shown_id, work_tables
-from penstock.job.shown_graph import GraphEdge, JobGraph
-from penstock.job.shown_work import RunWork
+from penstock.job.shown import GraphEdge, JobGraph, RunWork
 
 ROWS = 50
 """The most rows of a table; those with the largest lag come first."""

@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager
 
 from penstock.admin.job.status import statuses
 from penstock.admin.jobs import FoundJob
-from penstock.base.clock import SYSTEM_CLOCK
-from penstock.base.redaction import without_secrets
+from penstock.base.retry import SYSTEM_CLOCK
+from penstock.base.secrets import without_secrets
 from penstock.dashboard.look import Live, look_at
 from penstock.dashboard.rates import History
 from penstock.dashboard.tables import Document

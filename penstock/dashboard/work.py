@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from penstock.base.wording import counted, duration_text, listed
 from penstock.dashboard.rates import History, Interval
 from penstock.dashboard.tables import Document, table
-from penstock.job.shown_graph import GraphStage, JobGraph
-from penstock.job.shown_work import RunWork
+from penstock.job.shown import GraphStage, JobGraph, RunWork
 
 LONG_MS = 3_000
 """A batch that has run for less is not shown by itself."""

@@ -9,8 +9,8 @@ from typing import TypeAlias
 from penstock.batch.batch import Batch
 from penstock.batch.portions import Portion
 from penstock.system.base import WriterIdentity
-from penstock.wire.address import Lane
-from penstock.wire.tls import TlsIdentity
+from penstock.wire.containers import Lane
+from penstock.wire.security import TlsIdentity
 
 
 @dataclass(frozen=True, slots=True)

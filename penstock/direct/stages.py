@@ -18,12 +18,11 @@ from penstock.runtime.messages.packet import (
     to_batch,
 )
 from penstock.runtime.reports import Report
-from penstock.runtime.stage.outer_stages import OuterStages
-from penstock.runtime.stage.sink import SinkAttempts
+from penstock.runtime.stage.sink import OuterStages, SinkAttempts
 from penstock.runtime.stage.source import ReadProgress
-from penstock.wire.address import Lane, lane_of_tasks
-from penstock.wire.exchange import AttemptStream
-from penstock.wire.package import WorkerPackage
+from penstock.wire.client import AttemptStream
+from penstock.wire.containers import Lane, lane_of_tasks
+from penstock.wire.ports import WorkerPackage
 from penstock.wire.protocol import AttemptCall, Identity
 
 _AT_ONCE_BYTES = 32 << 10

@@ -16,11 +16,10 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 
 from penstock.direct.messages import Answer, RunBreak, RunOrder, RunReports, SignOfLife, WorkerReady
-from penstock.host.machine import ending
 from penstock.host.position_page import spots_in
-from penstock.wire.endings import ProcessDeath
-from penstock.wire.package import PackedPackage
-from penstock.wire.ports import OtherWayError
+from penstock.host.posix import ending
+from penstock.wire.containers import ProcessDeath
+from penstock.wire.ports import OtherWayError, PackedPackage
 
 logger = logging.getLogger(__name__)
 _ENVIRONMENT = {"MALLOC_ARENA_MAX": "2", "ARROW_DEFAULT_MEMORY_POOL": "system"}

@@ -1,4 +1,4 @@
-"""The progress of a drain, stage by stage. Pure values."""
+"""The progress of a drain, stage by stage, and its board for commands. Values only."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from penstock.base.wording import counted, listed
+from penstock.job.board import Board, last_run
+from penstock.job.paths import JobPaths
+from penstock.objects.store import ObjectStore
 
 DrainPhase: TypeAlias = Literal["draining", "committing", "drained"]
 
@@ -65,3 +68,9 @@ class DrainProgress:
 
     def __str__(self) -> str:
         return "; ".join(map(str, self.stages))
+
+
+def drain_board(objects: ObjectStore, paths: JobPaths) -> Board[DrainProgress]:
+    """The board that the driver replaces from time to time. It is of the last run that drained, or began to."""
+    damage = "does not hold the progress of a drain. Delete it: nothing depends on it. The cause"
+    return Board(objects, last_run(paths, "drain-progress"), DrainProgress, damage)

@@ -1,22 +1,96 @@
-"""The drain notifications of a job in its metadata store."""
+"""The drain notifications of a job: their written form, which is Samza's, their place in the job's metadata store, and
+the monitor that polls for them, as Samza's DrainMonitor does.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+import threading
+import uuid as uuids
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from enum import Enum
 
-from penstock.api.drain import NEXT_RUN, DrainMode, DrainNotification
-from penstock.base.documents import decoding
+import orjson
+from msgspec import Struct
+
+from penstock.api.requests import NEXT_RUN, DrainMode, DrainNotification
+from penstock.base.documents import decode, decoding
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.sections import Section
-from penstock.drain.notification import NAMESPACE, decode_notification, encode_notification
-from penstock.errors import CorruptError, NotFoundError
+from penstock.errors import ConfigError, CorruptError, NotFoundError, PenstockError
+from penstock.job.commands import new_uuid, write_request
 from penstock.job.paths import JobPaths
-from penstock.job.requests import new_uuid, write_request
 from penstock.objects.store import ObjectStore
+
+NAMESPACE = "samza-drain-v1"
+"""The namespace of notifications in the metadata store; their type in Samza's coordinator stream."""
+
+
+class _WrittenNotification(Struct, rename="camel"):
+    uuid: str
+    run_id: str
+    drain_mode: str
+    operators: tuple[str, ...] = ()
+
+
+def encode_notification(notification: DrainNotification) -> bytes:
+    """Encode a notification exactly as Samza does, if Samza has its mode."""
+    written: dict[str, object] = {
+        "uuid": str(notification.uuid),
+        "runId": notification.run_id,
+        "drainMode": notification.drain_mode.value,
+    }
+    return orjson.dumps(written | ({"operators": notification.operators} if notification.operators else {}))
+
+
+def decode_notification(data: str | bytes, name: str) -> DrainNotification:
+    """Decode a notification of Samza or Penstock. The mode may be in any case; unknown fields are ignored.
+
+    Raises:
+        CorruptError: it is no notification, or its mode is not known.
+    """
+    what = f"`{name}` is not a drain notification"
+    written = decode(_WrittenNotification, data, what)
+    with decoding(what):
+        mode = DrainMode.__members__.get(written.drain_mode.upper())
+        if mode is None:
+            known = " and ".join(DrainMode.__members__)
+            raise CorruptError(f"{what}: its mode is `{written.drain_mode}`, known are {known}")
+        return DrainNotification(uuids.UUID(written.uuid), written.run_id, mode, written.operators)
+
+
+def drained_together(notifications: Iterable[DrainNotification]) -> frozenset[str] | None:
+    """The operators that a run drains if it obeys all of these; None: all of them.
+
+    Example:
+        >>> import uuid
+        >>> from penstock.drain.requests import drained_together
+        >>> asked = [ps.DrainNotification(uuid.UUID(int=7), "3f2a", ps.DrainMode.OPERATORS, ("hours",))]
+        >>> drained_together(asked)
+        frozenset({'hours'})
+    """
+    named: frozenset[str] = frozenset()
+    for each in notifications:
+        if not each.operators:
+            return None
+        named |= set(each.operators)
+    return named or None
+
+
+def asked_ms(name: uuids.UUID) -> int | None:
+    """The time of a request in epoch milliseconds, by its writer's clock; None if its UUID is not of version 7.
+
+    Example:
+        >>> import uuid
+        >>> from penstock.drain.requests import asked_ms
+        >>> asked_ms(uuid.UUID("018bcfe5-6800-7000-8000-000000000000"))
+        1700000000000
+    """
+    return name.int >> 80 if name.version == 7 else None
+
 
 logger = logging.getLogger(__name__)
 _CANCEL = "drain-cancel"
@@ -184,3 +258,83 @@ class DrainRequests:
 
     def _obeyed_path(self, notification: DrainNotification) -> str:
         return self._paths.metadata(_OBEYED, str(notification.uuid))
+
+
+_JOIN_SECONDS = 5.0
+
+
+class DrainPollerState(Enum):
+    INIT = "INIT"
+    RUNNING = "RUNNING"
+    STOPPED = "STOPPED"
+
+
+class DrainPoller:
+    """Polls the metadata store for a request to drain one run, on a separate thread.
+
+    It calls back once, from that thread, and then stops. A store that fails delays the answer and ends nothing.
+    """
+
+    def __init__(self, requests: DrainRequests, run_id: str, interval_ms: int) -> None:
+        """Raises ConfigError unless the interval is positive."""
+        if interval_ms <= 0:
+            raise ConfigError(f"job.drain-monitor.poll.interval.ms is {interval_ms}; it must be at least 1")
+        self._requests = requests
+        self._run_id = run_id
+        self._interval_s = interval_ms / 1000
+        self._callback: Callable[[], None] | None = None
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._state = DrainPollerState.INIT
+        self._thread = threading.Thread(target=self._run, name="penstock-drain-monitor", daemon=True)
+
+    @property
+    def state(self) -> DrainPollerState:
+        """INIT before `start`, RUNNING while it looks, STOPPED once it has called back or was stopped."""
+        return self._state
+
+    def register_drain_callback(self, callback: Callable[[], None]) -> bool:
+        """Set the callback, which the monitor's thread calls once. Returns False if the monitor was started, or has
+        a callback already."""
+        with self._lock:
+            if self._state is not DrainPollerState.INIT or self._callback is not None:
+                return False
+            self._callback = callback
+            return True
+
+    def start(self) -> None:
+        """Begin to poll. Does nothing if the monitor has begun already, or was stopped. Raises PenstockError if it
+        has no callback."""
+        with self._lock:
+            if self._state is not DrainPollerState.INIT:
+                return
+            if self._callback is None:
+                raise PenstockError("a drain monitor needs a callback before it is started")
+            self._state = DrainPollerState.RUNNING
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Stop polling. Idempotent. A poll that has begun may still end with the callback."""
+        with self._lock:
+            began, self._state = self._state is DrainPollerState.RUNNING, DrainPollerState.STOPPED
+            self._stopping.set()
+        if began and threading.current_thread() is not self._thread:
+            self._thread.join(_JOIN_SECONDS)
+
+    def look(self) -> bool:
+        """True if the run is asked to drain, now. Raises RetryableError if the store fails."""
+        return bool(self._requests.find().for_run(self._run_id))
+
+    def _run(self) -> None:
+        callback = self._callback
+        while callback is not None and not self._stopping.wait(self._interval_s):
+            try:
+                asked = self.look()
+            except Exception as error:  # whatever the store raises: looking goes on
+                logger.warning("requests to drain could not be read; the next look tries again: %s", error)
+                continue
+            if asked:
+                with self._lock:
+                    self._state = DrainPollerState.STOPPED
+                callback()
+                return

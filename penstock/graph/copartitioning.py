@@ -1,15 +1,19 @@
-"""Checks that streams which meet in a table or a join bring the messages of one key to one task. Pure."""
+"""Checks of the keys in an application's graph. Pure.
+
+Streams which meet in a table or a join must bring the messages of one key to one task, and messages must have keys
+where an operator keeps or looks for something by them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from penstock.api.side_inputs import PushedTable
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.api.state.side_inputs import PushedTable
 from penstock.base.refusals import Refusals
 from penstock.base.wording import counted, listed
-from penstock.config.values.broadcast import PartitionRange
+from penstock.config.values.kinds import PartitionRange
 from penstock.errors import ConfigError
 from penstock.graph.specs import ApplicationGraph, OperatorSpec
 from penstock.graph.stores import StoreSpec
@@ -208,3 +212,28 @@ def _of_input(
     if shared:
         return _Spread(-1, f"{what}, {shared} of them in every task)", keys)
     return _Spread(len(own), f"{what})", keys)
+
+
+def check_keys(graph: ApplicationGraph, keyless: Container[SystemStream]) -> None:
+    """Raise ConfigError if an operator works by key, and its messages have none: all of a partition would be one key.
+
+    Args:
+        keyless: the streams whose messages have no keys.
+    """
+    without: dict[str, SystemStream] = {}
+    refusals = Refusals("operators work by key, and their messages have none")
+    for op in graph.operators:
+        if op.input_stream is not None:
+            if op.input_stream in keyless:
+                without[op.id] = op.input_stream
+        elif not op.gives_keys and (found := [up for up in op.upstream if up in without]):
+            stream = without[found[0]]
+            if op.works_by_key:
+                other = f", or {op.without_keys}" if op.without_keys else ""
+                error = ConfigError(
+                    f"operator `{op.id}` works by key, and the messages of `{stream}` have none: put "
+                    f".partition_by(...) before it{other}"
+                )
+                refusals.note(error)
+            without[op.id] = stream
+    refusals.check()

@@ -11,27 +11,27 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.api.expressions import Expression
+from penstock.api.key_state import list_keys
 from penstock.api.serdes import Bytes, ColumnSerde, Json, Serde, String, Tuple
 from penstock.api.ssp import StreamPattern, SystemStream
-from penstock.api.state.key_state import list_keys
-from penstock.api.state.tables import Table
+from penstock.api.store import Table
 from penstock.api.task import StreamTask
-from penstock.api.time.timers import TIMERS, AtDrain, deaf_to_timers, discards
-from penstock.api.time.watermarks import WatermarkPolicy
+from penstock.api.time.firing import TIMERS, AtDrain, WatermarkPolicy, deaf_to_timers, discards
 from penstock.base.application_code import check_all
 from penstock.base.wording import Duration, milliseconds
 from penstock.errors import ConfigError
-from penstock.graph.history import VersionKey, VersionValue
-from penstock.graph.order import (
+from penstock.graph.event_time import (
     IN_ORDER,
     EventTimeOrder,
     Order,
     OrderedSource,
+    VersionKey,
+    VersionValue,
     check_order,
-    definition_of,
+    order_definition,
     stores_of,
 )
-from penstock.graph.serde_failures import (
+from penstock.graph.serdes import (
     SerdePlace,
     declared,
     input_place,
@@ -328,7 +328,7 @@ class Declarations:
             self.check_output(late_to)
         found = tuple(OrderedSource.of(op.id, op.key_serde, op.value_serde) for op in sources)
         kind: OperatorKind = "column-order" if by_column else "order"
-        definition = definition_of(found, by_column=by_column)
+        definition = order_definition(found, by_column=by_column)
         store = self.own_store(op_id, IN_ORDER, kind, definition, by_column=by_column, writes_once=True)
         return EventTimeOrder(store, found, late_to, self._keep_offsets(sources))
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.api.serdes.base import Bytes, Serde, String
+from penstock.api.serdes.compound import Tuple
 from penstock.api.serdes.numbers import (
     DoubleKey,
     Integer,
@@ -20,7 +21,6 @@ from penstock.api.serdes.numbers import (
     SamzaInteger,
     SamzaLong,
 )
-from penstock.api.serdes.tuples import Tuple
 from penstock.arrays.byte_arrays import ByteArray
 from penstock.arrays.given import is_bytes, is_text
 from penstock.errors import ConfigError

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from penstock.api.serdes import Serde
-from penstock.api.ssp import SystemStream
-from penstock.api.state.side_inputs import (
+from penstock.api.side_inputs import (
     ProcessorFunction,
     PushedFormat,
     PushedTable,
@@ -17,10 +16,11 @@ from penstock.api.state.side_inputs import (
     SideInputsProcessor,
     SideInputsProcessorFactory,
 )
+from penstock.api.ssp import SystemStream
 from penstock.base.application_code import Callback, check_all, methods
 from penstock.base.wording import listed
 from penstock.errors import ConfigError
-from penstock.graph.serde_failures import side_input_place
+from penstock.graph.serdes import side_input_place
 from penstock.graph.stores import Side, SideInputs, SideStream, StoreSpec
 
 

@@ -18,7 +18,7 @@ from penstock.api.serdes import Bytes, Columns, ColumnSerde, Json, Serde, String
 from penstock.api.ssp import SystemStream
 from penstock.base.wording import listed
 from penstock.errors import ConfigError
-from penstock.graph.column_use import ColumnUse
+from penstock.graph.serdes import ColumnUse
 from penstock.graph.specs import (
     ApplicationGraph,
     IntermediateSpec,
@@ -26,7 +26,7 @@ from penstock.graph.specs import (
     OutputSpec,
 )
 from penstock.graph.stores import StoreSpec
-from penstock.system.contract.names import QUERY_SYSTEM
+from penstock.system.contract.definition import QUERY_SYSTEM
 
 DEAD_LETTER_CHANNEL = "=>dead-letter"
 """No operator can have this name."""

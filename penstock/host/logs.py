@@ -1,5 +1,10 @@
-"""The log of a container: its own output and the application's, bounded in size and number, and the end of its
-process."""
+"""What the processes of a job leave on their host.
+
+The log of a container has its own output and the application's, bounded in size and number, and the end of its
+process. The containers that run here are found by their logs. A driver writes its last words here for a job root
+that takes nothing any more: the disk is full, for example. Room for them is taken when the driver starts. Words are
+written into it in place, which needs no free block of a disk.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +17,16 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
+import psutil
+
 from penstock.config.model import JobConfig
 from penstock.config.settings import LogFormat
-from penstock.host.log_lines import LineFormatter, PassedOn, PrintedText
-from penstock.host.lossy import LossyStream
-from penstock.host.machine import ending
+from penstock.host.log_lines import LineFormatter, LossyStream, PassedOn, PrintedText
+from penstock.host.posix import ending
 from penstock.job.paths import JobPaths
 
 FILE_BYTES = 10 << 20
@@ -223,3 +230,67 @@ def setup_logging(stream: TextIO, form: LogFormat, job: str) -> PassedOn:
     levels = (logging.INFO, logging.WARNING)
     sys.stdout, sys.stderr = (PrintedText(level, stream.buffer, (handler, passed_on)) for level in levels)
     return passed_on
+
+
+_MODULE = "penstock.container"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerProcess:
+    """A container on this host, and its process id."""
+
+    container: str
+    pid: int
+
+
+def containers_here(log_directory: str) -> list[ContainerProcess]:
+    """The containers that run on this host and log into the directory, which is the job's alone; by name."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        match process.info["cmdline"]:
+            case [_, "-m", module, name, incarnation, _] if module == _MODULE:
+                alive = process.info["status"] != psutil.STATUS_ZOMBIE
+                if alive and log_path(log_directory, name, incarnation).exists():
+                    found.append(ContainerProcess(name, process.pid))
+    return sorted(found, key=lambda each: (each.container, each.pid))
+
+
+_ROOM_BYTES = 32 << 10
+_KEPT = 20
+"""Files of drivers that did not end by themselves."""
+
+
+class WordsOnHost:
+    """The file of one driver, named by the token of its lease."""
+
+    def __init__(self, folder: Path, driver: str) -> None:
+        """Nothing is read or written yet. `folder`: the folder of all jobs' logs."""
+        self._folder = folder
+        self._path = folder / f"driver-{driver}.words"
+
+    def reserve(self) -> None:
+        """Take the room, and delete old files. Raises OSError."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        others = sorted(self._folder.glob("driver-*.words"), key=lambda path: path.stat().st_mtime, reverse=True)
+        for path in others[_KEPT:]:
+            path.unlink(missing_ok=True)
+        self._path.write_bytes(b" " * _ROOM_BYTES)
+
+    def write(self, words: bytes) -> None:
+        """Raises OSError if there is no room."""
+        with self._path.open("r+b" if self._path.exists() else "wb") as file:
+            file.write(words.ljust(_ROOM_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def read(self) -> bytes | None:
+        """The words; None if there are none on this host."""
+        with suppress(OSError):
+            return self._path.read_bytes().strip() or None
+        return None
+
+    def release(self) -> None:
+        """Give the room back, unless there are words in it."""
+        with suppress(OSError):
+            if self.read() is None:
+                self._path.unlink(missing_ok=True)

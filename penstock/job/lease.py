@@ -19,8 +19,8 @@ import msgspec
 import orjson
 import psutil
 
-from penstock.base.clock import SYSTEM_CLOCK
 from penstock.base.documents import Count, Positive, decode_format
+from penstock.base.retry import SYSTEM_CLOCK
 from penstock.errors import (
     NotFoundError,
     PenstockError,

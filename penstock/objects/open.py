@@ -7,12 +7,12 @@ from urllib.parse import unquote, urlsplit
 
 from obstore.store import MemoryStore
 
-from penstock.base.signing import RootKeys
+from penstock.base.secrets import RootKeys
 from penstock.config.settings import JobSettings
 from penstock.errors import ConfigError
 from penstock.objects.file import FileObjectStore
+from penstock.objects.forwarding import SignedStore, UnsignedStore
 from penstock.objects.remote import RemoteObjectStore
-from penstock.objects.signed import SignedStore, UnsignedStore
 from penstock.objects.store import ObjectStore
 
 _REMOTE = ("s3", "gs", "az")

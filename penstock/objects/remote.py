@@ -1,24 +1,179 @@
-"""Object stores in the cloud and in memory, over obstore."""
+"""Object stores in the cloud and in memory, over obstore.
+
+Here are its clients too, with their retries, timeouts and environment, and the meaning of its errors: retry or give
+up, the remedy, and the service's own words.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from obstore import exceptions as obstore_errors
+from obstore.store import from_url
 
 from penstock.base.documents import decode
 from penstock.base.retry import Retry, retry
 from penstock.errors import ConfigError, NotFoundError, RetryableError
-from penstock.objects.remote_client import LARGE_BYTES, RETRY_SECONDS, RemoteClients, open_clients
-from penstock.objects.remote_errors import CHANGED, NOT_FOUND, TAKEN, Cause, cause_of, reason
 from penstock.objects.store import ObjectStore, check_key, check_prefix
 
 if TYPE_CHECKING:
     from obstore import UpdateVersion
+    from obstore.store import ClientConfig, RetryConfig
     from obstore.store import ObjectStore as Obstore
+
+
+NOT_FOUND = (obstore_errors.NotFoundError, FileNotFoundError)
+TAKEN = (
+    obstore_errors.AlreadyExistsError,
+    FileExistsError,
+    obstore_errors.PreconditionError,
+    obstore_errors.NotModifiedError,
+)
+CHANGED = (*TAKEN, *NOT_FOUND)
+_DENIED = (obstore_errors.PermissionDeniedError, obstore_errors.UnauthenticatedError, PermissionError)
+_UNSUPPORTED = (obstore_errors.NotSupportedError, obstore_errors.UnknownConfigurationKeyError, NotImplementedError)
+
+_NO_BUCKET = re.compile(r"<Code>(NoSuchBucket|ContainerNotFound)</Code>|specified bucket does not exist")
+_NO_CREDENTIALS = re.compile(r"latest/api/token|latest/meta-data|computeMetadata|job/identity|Missing \w*Key")
+_LATE = "<Code>RequestTimeout</Code>"
+"""S3's 400 for a body that came too slowly."""
+_FORBIDDEN = re.compile(r"status code: 40[13]")
+_REFUSED = re.compile(r"status code: (?!408|409|412|425|429)4\d\d|incorrectly configured region")
+_SAID = re.compile(r"<Code>(?P<code>[^<]*)</Code>(?:\s*<Message>(?P<message>[^<]*)</Message>)?")
+_SYSTEM = re.compile(r'message: "([^"]+)"')
+_DETAILS = "\n\nDebug source:"
+
+
+class Cause(Enum):
+    """The cause of a failed call, with the remedy."""
+
+    NO_BUCKET = "The bucket does not exist: create it, or correct `job.root`"
+    NO_CREDENTIALS = (
+        "There are no credentials in the environment, and the machine provides none: set them, for example "
+        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, for the driver and for the executors"
+    )
+    DENIED = "Check the credentials in the environment and the rights they carry"
+    PLAIN_HTTP = (
+        "If the endpoint begins with http://, allow it with AWS_ALLOW_HTTP=true (GOOGLE_ALLOW_HTTP, AZURE_ALLOW_HTTP)"
+    )
+    UNSUPPORTED = "The store must support conditional writes"
+    REFUSED = "The service rejects the request: check endpoint, region and `job.root`"
+    PASSING = "Retries did not help. Check that the service is up, and reachable at the endpoint in the environment"
+
+    @property
+    def may_pass(self) -> bool:
+        return self is Cause.PASSING
+
+
+def cause_of(error: Exception) -> Cause:
+    """Classify an error of obstore. An unknown one may pass."""
+    text = str(error)
+    if _NO_BUCKET.search(text):
+        return Cause.NO_BUCKET
+    first = text.partition("\n")[0]
+    if isinstance(error, _DENIED) or _FORBIDDEN.search(first):  # obstore has no separate kind for a listing
+        return Cause.DENIED
+    if isinstance(error, _UNSUPPORTED):
+        return Cause.UNSUPPORTED
+    if _NO_CREDENTIALS.search(first):
+        return Cause.NO_CREDENTIALS
+    if "HTTP error: builder error" in first:
+        return Cause.PLAIN_HTTP
+    return Cause.REFUSED if _REFUSED.search(first) and _LATE not in text else Cause.PASSING
+
+
+def reason(error: Exception) -> str:
+    """The error in one line: obstore's own first one, and the words of the service or the system."""
+    told, _, details = str(error).partition(_DETAILS)
+    first = told.partition("\n")[0].partition("<?xml")[0].rstrip(" :.")
+    said = _SAID.search(told)
+    if said:
+        return f"{first}: {': '.join(part.strip().rstrip('.') for part in said.groups() if part)}"
+    system = _SYSTEM.search(details)
+    return f"{first}: {system[1]}" if system else first
+
+
+RETRY_SECONDS = 10.0
+"""The time for which a call is retried after a passing failure: no connection, a cut one, 5xx, too many requests."""
+
+LARGE_BYTES = 1 << 20
+"""Larger objects are written by a client that gives the body time to go out."""
+
+_TIMEOUT = "300s"
+"""The limit for one request with all of its body: 32 MB may go at 110 kB/s."""
+
+_SILENCE = "20s"
+"""A service that is silent for so long has hung. The time in which a request's body goes out counts, too."""
+
+_PREFIXES = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}
+
+# Options that are given to obstore replace those it would read from the environment, so they are read here.
+_OPTIONS = (
+    "allow_http",
+    "allow_invalid_certificates",
+    "connect_timeout",
+    "http1_only",
+    "http2_only",
+    "pool_idle_timeout",
+    "pool_max_idle_per_host",
+    "proxy_ca_certificate",
+    "proxy_excludes",
+    "proxy_url",
+    "randomize_addresses",
+    "read_timeout",
+    "timeout",
+    "user_agent",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteClients:
+    """Two clients of one store: one that notices soon that a service has hung, one for writing large objects."""
+
+    quick: Obstore
+    patient: Obstore
+
+
+def open_clients(url: str, environ: Mapping[str, str] | None = None) -> RemoteClients:
+    """Clients of the store at a URL; no request is made yet.
+
+    Raises ConfigError if obstore cannot make a client of the URL and the environment.
+    """
+    environ = os.environ if environ is None else environ
+    prefix = _PREFIXES[url.partition("://")[0]]
+    given = {name: environ[key] for name in _OPTIONS if (key := f"{prefix}_{name.upper()}") in environ}
+    patient = {"timeout": _TIMEOUT, **given}
+    quick = {"read_timeout": _SILENCE, **patient}
+    try:
+        return RemoteClients(_open(url, quick), _open(url, patient))
+    except (obstore_errors.BaseError, ValueError) as error:
+        raise ConfigError(
+            f"`{url}` cannot be opened as an object store: {reason(error)}. Look at the variables {prefix}_* of the "
+            "environment"
+        ) from error
+
+
+def _open(url: str, options: Mapping[str, str]) -> Obstore:
+    """obstore accepts options as text, too, as it does from the environment."""
+    return from_url(url, client_options=cast("ClientConfig", dict(options)), retry_config=_retries())
+
+
+def _retries() -> RetryConfig:
+    """Limited by time, not by a number of tries. Pauses stay short, so that a service that is back is noticed soon."""
+    pauses = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2), "base": 2}
+    return cast(
+        "RetryConfig",
+        {"max_retries": 1000, "retry_timeout": timedelta(seconds=RETRY_SECONDS), "backoff": pauses},
+    )
+
 
 T = TypeVar("T")
 

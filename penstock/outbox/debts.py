@@ -10,7 +10,7 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.job.identity import writer_name
 from penstock.job.paths import JobPaths
 from penstock.outbox.unpublished import OwedOutput, UnpublishedObjects, outbox_name, owed_of
-from penstock.system.contract.names import QUERY_SYSTEM
+from penstock.system.contract.definition import QUERY_SYSTEM
 
 
 def own_debt(owed: OwedOutput, uid: str, paths: JobPaths) -> OwedOutput:

@@ -15,16 +15,16 @@ from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.outbox.debts import own_debt
 from penstock.outbox.unpublished import OwedOutput, owed_of
+from penstock.start.job_streams import JobStreams, forgetful
 from penstock.start.part import DecidedStart, StartPart
 from penstock.start.plan import StartPlan
-from penstock.start.streams.identities import Identities, recreated
-from penstock.start.streams.job_streams import JobStreams, forgetful
+from penstock.start.positions import Identities, recreated
 from penstock.system.base import Progress, System
-from penstock.system.contract.names import QUERY_SYSTEM
+from penstock.system.contract.definition import QUERY_SYSTEM
 from penstock.system.registry import open_system
 
 if TYPE_CHECKING:  # brings Arrow
-    from penstock.start.job_plan import JobPlan
+    from penstock.start.job import JobPlan
 
 logger = logging.getLogger(__name__)
 

@@ -17,13 +17,12 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import Batch
 from penstock.errors import ContainerLostError
 from penstock.graph.topology import Topology
+from penstock.runtime.messages.incoming import DiscardedAttemptError, Sources, Spool, SpooledPayload
 from penstock.runtime.messages.packet import Packet
 from penstock.runtime.messages.router import JointOutput
-from penstock.runtime.messages.sources import DiscardedAttemptError, Sources
-from penstock.runtime.messages.spool import Spool, SpooledPayload
+from penstock.runtime.operators.base import Step
 from penstock.runtime.reports import Report
-from penstock.runtime.stage.kept_output import KeptAttempt, KeptOutput
-from penstock.runtime.steps import Step
+from penstock.runtime.stage.task_instance import KeptAttempt, KeptOutput
 
 MEMORY_BYTES = 64 << 20
 """Limit of the memory of all outboxes of a container. Messages beyond it wait in files."""

@@ -43,6 +43,6 @@ OUTBOX_WING = Wing(
     "outbox",
     calls=(PUBLISH,),
     start="penstock.outbox.start:OutboxStart",
-    driver="penstock.outbox.driver.part:OutboxDriver",
-    container="penstock.outbox.container.part:OutboxContainer",
+    driver="penstock.outbox.driver:OutboxDriver",
+    container="penstock.outbox.container:OutboxContainer",
 )

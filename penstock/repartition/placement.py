@@ -8,16 +8,15 @@ from typing import Any, Literal, TypeAlias
 
 from penstock.api.serdes import Double, Serde
 from penstock.api.serdes.base import BytesWithKey
+from penstock.api.serdes.compound import Tuple
 from penstock.api.serdes.numbers import DoubleKey
-from penstock.api.serdes.tuples import Tuple
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.wording import argument, listed
-from penstock.config.values.broadcast import PartitionRange
+from penstock.config.values.kinds import PartitionRange
 from penstock.errors import ConfigError
 from penstock.graph.specs import ApplicationGraph, InputSpec, OperatorSpec
 from penstock.graph.stores import StoreSpec
-from penstock.runtime.operators.base import KeyInEntry
-from penstock.runtime.operators.table import operator_of
+from penstock.runtime.operators.base import KeyInEntry, operator_of
 
 MessageKey: TypeAlias = Callable[[Any, Any], Any]
 """Key and value of an entry, as the application has them → the key of its messages."""

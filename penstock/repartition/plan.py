@@ -8,14 +8,13 @@ from typing import TypeVar
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.wording import counted, listed
-from penstock.batch.offered_batch import QUERY
+from penstock.batch.batch import QUERY
 from penstock.batch.positions import Ends
 from penstock.batch.watermarks import TIME
 from penstock.checkpoint.edit import CheckpointContent
 from penstock.checkpoint.intermediate import STREAMS
-from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.store_layout import StoreLayout
-from penstock.checkpoint.versions.value import Markers
+from penstock.checkpoint.record import CheckpointRecord, StoreLayout
+from penstock.checkpoint.task_values import Markers
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.graph.specs import ApplicationGraph
 from penstock.repartition.placement import (
@@ -29,7 +28,7 @@ from penstock.repartition.placement import (
     placements,
     unplaced,
 )
-from penstock.start.streams.grouping import Grouping
+from penstock.start.inputs import Grouping
 
 V = TypeVar("V")
 

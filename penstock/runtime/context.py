@@ -10,10 +10,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from penstock.api.messages.headers import UNREADABLE, Headers, pack_headers, unpack_headers
+from penstock.api.messages import UNREADABLE, Headers, pack_headers, unpack_headers
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.application_code import missing_code
-from penstock.base.redaction import without_secrets
+from penstock.base.secrets import without_secrets
 from penstock.errors import FIRED_OFFSET, ConfigError, FailedMessage, Interrupted, SerdeError
 from penstock.graph.specs import ApplicationGraph
 from penstock.host.position_page import Span

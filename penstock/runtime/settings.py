@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.batch.batch import Batch
 from penstock.errors import PenstockTimeoutError
-from penstock.system.contract.limits import RecordLimits
+from penstock.system.contract.messages import RecordLimits
 
 if TYPE_CHECKING:  # the driver needs no stores
     from penstock.state.stores.task_store import StoreLayer

@@ -5,9 +5,9 @@
 | `t` domain time key name | empty; finds the due timers |
 | `k` domain key name | the time; finds a timer to replace or cancel it |
 
-The domain is one byte, the time eight bytes that sort as times do. A key is 00 if there is none, otherwise 01, its
-bytes with each 00 written as 00 FF, and 00 01. Timers therefore sort by time, then by the bytes of their keys, then by
-name.
+The domain is one byte, the time eight bytes that sort as times do; other stores have times in this form as well. A
+key is 00 if there is none, otherwise 01, its bytes with each 00 written as 00 FF, and 00 01. Timers therefore sort by
+time, then by the bytes of their keys, then by name.
 
 Each call costs what it reads and writes, however many timers wait.
 """
@@ -18,10 +18,32 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from penstock.api.state.store import KeyValueStore
-from penstock.api.time.timers import LONGEST_MS, TimeDomain
-from penstock.runtime.time_bytes import time_bytes, time_of
-from penstock.state.stores.timer_entries import BY_KEY, BY_TIME, NAMED, TIME
+from penstock.api.store import KeyValueStore
+from penstock.api.time.firing import LONGEST_MS, TimeDomain
+from penstock.state.stores.timed_entries import BY_KEY, BY_TIME, NAMED, TIME
+
+BIAS = 2**63
+"""Added to a time, so that no time is below zero."""
+
+
+def time_bytes(ms: int) -> bytes:
+    try:
+        return (ms + BIAS).to_bytes(8, "big")
+    except OverflowError as error:
+        raise out_of_range(ms) from error
+
+
+def out_of_range(*times_ms: int) -> ValueError:
+    found = next(ms for ms in times_ms if not -BIAS <= ms < BIAS)
+    return ValueError(
+        f"the time {found} ms, of a window or a wait, is not between -2^63 and 2^63 - 1: the message's timestamp is "
+        "too close to the end of that range. Timestamps are milliseconds since 1970; check the one that the message has"
+    )
+
+
+def time_of(data: bytes) -> int:
+    return int.from_bytes(data, "big") - BIAS
+
 
 _DOMAINS: dict[TimeDomain, bytes] = {"event": b"e", "processing": b"p"}
 _TIMES = {domain: BY_TIME + byte for domain, byte in _DOMAINS.items()}

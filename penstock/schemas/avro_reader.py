@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from penstock.base.budgets import MessageBudget
-from penstock.schemas.avro_logical import LogicalTypes, logical_of
-from penstock.schemas.avro_misfits import MisfitError
 from penstock.schemas.avro_types import RECORDS, AvroTypes
+from penstock.schemas.avro_values import LogicalTypes, MisfitError, logical_of
 from penstock.schemas.avro_writer import fixed_size
 from penstock.schemas.serde import Read
 

@@ -11,9 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from penstock.base.budgets import MessageBudget
-from penstock.schemas.avro_defaults import SchemaDefaults, maker_of
-from penstock.schemas.avro_logical import LogicalTypes, logical_of
-from penstock.schemas.avro_misfits import MisfitError
 from penstock.schemas.avro_reader import (
     Readers,
     Take,
@@ -27,8 +24,8 @@ from penstock.schemas.avro_reader import (
     read_all,
     union,
 )
-from penstock.schemas.avro_resolution import PROMOTED, matches
-from penstock.schemas.avro_types import NAMED, RECORDS, AvroTypes
+from penstock.schemas.avro_types import NAMED, PROMOTED, RECORDS, AvroTypes, matches
+from penstock.schemas.avro_values import LogicalTypes, MisfitError, SchemaDefaults, logical_of, maker_of
 from penstock.schemas.serde import Read
 
 _FLOAT = struct.Struct("<f")

@@ -1,15 +1,36 @@
-"""The branch of a union that a value is written with: the one of its type, and the nearest one if there is none."""
+"""The branch of a union that a value is written with: the one of its type, and the nearest one if there is none.
+
+A writer puts values into an `Output`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypeAlias
 
-from penstock.schemas.avro_logical import logical_of
-from penstock.schemas.avro_misfits import MisfitError, shown
-from penstock.schemas.avro_output import Output, Put
 from penstock.schemas.avro_types import NAMED, RECORDS, AvroTypes
+from penstock.schemas.avro_values import MisfitError, logical_of, shown
+
+
+class Output(bytearray):
+    """The bytes of a message, and its budget."""
+
+    __slots__ = ("empty", "levels", "tries")
+
+    def __init__(self, head: bytes) -> None:
+        super().__init__(head)
+        self.levels = 0
+        """Records that are being written, each in another one of its kind."""
+        self.empty = 0
+        """Values without bytes so far."""
+        self.tries = 0
+        """Branches of unions that did not take a value at the second look."""
+
+
+Put: TypeAlias = Callable[[Any, Output], None]
+"""Appends a value. Raises MisfitError."""
+
 
 _MOST_TRIES = 1000
 """In a message. Records in one another, in unions of records with the same fields, could need any number of them."""

@@ -9,12 +9,9 @@ from math import isfinite
 from typing import Any
 
 from penstock.base.budgets import MESSAGE_LEVELS, MessageBudget
-from penstock.schemas.avro_defaults import SchemaDefaults
-from penstock.schemas.avro_logical import LogicalTypes, logical_of
-from penstock.schemas.avro_misfits import MisfitError, shown, wrong
-from penstock.schemas.avro_output import Output, Put
 from penstock.schemas.avro_types import RECORDS, AvroTypes
-from penstock.schemas.avro_unions import UnionWriter, is_number, is_whole
+from penstock.schemas.avro_unions import Output, Put, UnionWriter, is_number, is_whole
+from penstock.schemas.avro_values import LogicalTypes, MisfitError, SchemaDefaults, logical_of, shown, wrong
 from penstock.schemas.serde import Write
 
 _BITS = {"int": 31, "long": 63}

@@ -10,8 +10,7 @@ from typing import Any
 from penstock.api.serdes import Serde
 from penstock.base.budgets import MESSAGE_LEVELS
 from penstock.errors import ConfigError
-from penstock.schemas.registry import SchemaRegistry
-from penstock.schemas.schema import UNKNOWN_VERSION, Reference, Schema
+from penstock.schemas.registry import UNKNOWN_VERSION, Reference, Schema, SchemaRegistry
 from penstock.schemas.serde import Read, SchemaSerde, Write
 
 _BUILT_IN = "google/protobuf/"

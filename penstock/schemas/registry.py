@@ -1,12 +1,74 @@
-"""The declaration of a schema registry, and the protocol by which serdes reach one."""
+"""The declaration of a schema registry, a schema as its registry keeps it, and the protocol by which serdes reach one.
+
+An application gives a schema as text or as a file.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
-from penstock.errors import ConfigError
-from penstock.schemas.schema import Schema
+from penstock.errors import ConfigError, CorruptError
+
+SchemaKind: TypeAlias = Literal["AVRO", "PROTOBUF", "JSON"]
+UNKNOWN_VERSION: Final = -1
+"""In a reference to a schema that the registry may not have yet."""
+KINDS: Final[tuple[SchemaKind, ...]] = ("AVRO", "PROTOBUF", "JSON")
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A schema that another one uses: the name it has there, and its place in the registry."""
+
+    name: str
+    subject: str
+    version: int
+    schema: Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The text of a schema, and the schemas it refers to."""
+
+    kind: SchemaKind
+    text: str
+    references: tuple[Reference, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """Equal for equal schemas."""
+        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:32]
+
+    def to_json(self) -> dict[str, Any]:
+        """The schema as a JSON value."""
+        return {
+            "kind": self.kind,
+            "text": self.text,
+            "references": [
+                {"name": each.name, "subject": each.subject, "version": each.version, "schema": each.schema.to_json()}
+                for each in self.references
+            ],
+        }
+
+    @classmethod
+    def of_json(cls, found: Mapping[str, Any]) -> Schema:
+        """The schema from its JSON value. Raises CorruptError if it is another value."""
+        try:
+            kind = found["kind"]
+            if kind not in KINDS or not isinstance(found["text"], str):
+                raise ValueError(f"kind {kind!r}")
+            references = tuple(
+                Reference(str(each["name"]), str(each["subject"]), int(each["version"]), cls.of_json(each["schema"]))
+                for each in found["references"]
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptError(f"a kept schema is damaged: {type(error).__name__}: {error}") from error
+        return cls(kind, found["text"], references)
+
 
 Subjects: TypeAlias = Literal["topic", "record", "topic-record"]
 Part: TypeAlias = Literal["key", "value"]
@@ -83,3 +145,24 @@ class Registry(Protocol):
     def lookup(self, subject: str, schema: Schema) -> int:
         """The id of the schema. Raises NotFoundError if the subject does not have it."""
         ...
+
+
+def schema_text(given: object, ending: str, what: str) -> str:
+    """The text of a schema.
+
+    Args:
+        given: the text, or the path of a file with it.
+        ending: of such files: a text that ends so is a path.
+        what: the beginning of errors.
+
+    Raises:
+        ConfigError: it is something else, or the file cannot be read.
+    """
+    if isinstance(given, Path) or (isinstance(given, str) and given.endswith(ending)):
+        try:
+            return Path(given).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{what}: the schema `{given}` cannot be read: {error}") from error
+    if not isinstance(given, str):
+        raise ConfigError(f"{what}: a schema is a dict, text, or the path of a file `*{ending}`, not {given!r}")
+    return given

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from penstock.api.state.side_inputs import SideInputsProcessorFactory
-from penstock.checkpoint.versions.changelog_marker import BACKEND as CHANGELOG_STREAM
-from penstock.config.model import JobConfig
-from penstock.config.named_class import named_class
+from penstock.api.side_inputs import SideInputsProcessorFactory
+from penstock.checkpoint.changelog_marker import BACKEND as CHANGELOG_STREAM
+from penstock.config.model import JobConfig, named_class
 from penstock.config.settings import StoreSettings
 from penstock.errors import ConfigError
 from penstock.graph.side_declarations import check_side_store, read_only

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from penstock.api.state.side_inputs import PushedTable
+from penstock.api.side_inputs import PushedTable
 from penstock.base.wording import counted, listed
 from penstock.graph.stores import SideInputs, StoreSpec
 from penstock.job.board import Board, last_run

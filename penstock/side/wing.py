@@ -1,14 +1,35 @@
-"""Side inputs as a wing: stores that a container fills from streams, and attempts read."""
+"""Side inputs as a wing: stores that a container fills from streams, and attempts read. The failure of a fill is in the
+form that the driver gets.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from penstock.side.failure import SideFailure
+from penstock.errors import KINDS, ContainerLostError, FailedMessage, PenstockError, RetryableError, UserCodeError
 from penstock.wing import Wing
 from penstock.wire.calls import MINUTE, Call
 from penstock.wire.protocol import Request
+
+
+@dataclass(frozen=True, slots=True)
+class SideFailure:
+    """The reason why side inputs no longer fill a store."""
+
+    text: str
+    kind: str = "PenstockError"
+    failed: FailedMessage | None = None
+    """The message at which the application's code failed; None if it did not fail."""
+
+    def error(self, named: Callable[[FailedMessage], FailedMessage]) -> PenstockError:
+        """The error that the run ends with. `named` adds the name of the message."""
+        if self.failed is not None:
+            return UserCodeError(named(self.failed))
+        kind = KINDS.get(self.kind, PenstockError)
+        if issubclass(kind, RetryableError) and kind is not ContainerLostError:
+            kind = PenstockError  # it was tried again for long enough
+        return kind(self.text)
 
 
 @dataclass(frozen=True, slots=True)

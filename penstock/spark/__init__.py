@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from penstock.spark.processor.columns import ColumnsProcessor as ColumnsProcessor
     from penstock.spark.processor.columns import ColumnState as ColumnState
     from penstock.spark.processor.columns import ProcessorBatch as ProcessorBatch
-    from penstock.spark.query_progress import state_operators as state_operators
-    from penstock.spark.rows.batches import arrow_schema as arrow_schema
+    from penstock.spark.queries import state_operators as state_operators
+    from penstock.spark.rows.columns import arrow_schema as arrow_schema
     from penstock.spark.rows.serde import Rows as Rows
     from penstock.spark.state_frames.frames import read_changes as read_changes
     from penstock.spark.state_frames.frames import read_state as read_state

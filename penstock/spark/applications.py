@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from penstock.api.serdes import ColumnSerde, PackedColumns
-from penstock.api.time.watermarks import BoundedOutOfOrderness
+from penstock.api.time.firing import BoundedOutOfOrderness
 from penstock.application.application import Application
 from penstock.base.application_code import Callback
 from penstock.batch.watermarks import QueryWatermark
@@ -18,14 +18,21 @@ from penstock.errors import ConfigError
 from penstock.graph.specs import ApplicationGraph, InputSpec, OutputSpec
 from penstock.spark.queries import Frames, StreamWriter, check_begin_at
 from penstock.spark.query.plan import QueryInput, QueryOutput, QueryPlan
-from penstock.spark.query.source import FrameReader
-from penstock.spark.rows.batches import ColumnsReader, ColumnsWriter, needed, spark_schema
-from penstock.spark.rows.columns import RowsReader, RowsWriter
-from penstock.spark.rows.row_schemas import check_keyed, check_same, with_schemas
-from penstock.spark.rows.schemas import delay_ms, event_time_column, parsed_schema
-from penstock.spark.rows.serde import Rows
+from penstock.spark.query.rows import FrameReader
+from penstock.spark.rows.columns import (
+    ColumnsReader,
+    ColumnsWriter,
+    RowsReader,
+    RowsWriter,
+    delay_ms,
+    event_time_column,
+    needed,
+    parsed_schema,
+    spark_schema,
+)
+from penstock.spark.rows.serde import Rows, check_keyed, check_same, with_schemas
 from penstock.spark.versions import QUERIES, needs, needs_classic
-from penstock.system.contract.names import QUERY_SYSTEM
+from penstock.system.contract.definition import QUERY_SYSTEM
 
 Inputs: TypeAlias = Callable[[DataFrame], Frames]
 """Makes the inputs, by name, of a batch."""

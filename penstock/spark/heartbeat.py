@@ -30,7 +30,7 @@ from pyspark.sql.datasource import DataSource, DataSourceRegistration, DataSourc
 from pyspark.sql.types import StructField, StructType
 
 from penstock.errors import ConfigError
-from penstock.spark.query.offsets import HEARTBEAT, OffsetLog
+from penstock.spark.query.checkpoint_location import HEARTBEAT, OffsetLog
 from penstock.spark.session.session import scratch_folder
 from penstock.spark.workers import early_worker
 

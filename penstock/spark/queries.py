@@ -1,37 +1,105 @@
-"""A job inside a streaming query: its start by Spark's own writer, and its end with the query."""
+"""A job inside a streaming query: its start by Spark's own writer, its progress, and its end with the query.
+
+Spark makes its events of progress from its own operators alone. Penstock's state is added to them.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from typing import Any, Self, TypeAlias
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.listener import StreamingQueryProgress
+from pyspark.sql.streaming.listener import StateOperatorProgress, StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from penstock.admin.state.query_state import first_record
 from penstock.base.application_code import not_started
 from penstock.config.model import JobConfig
-from penstock.driver.handle.program_end import RunningWork, stop_with_program
+from penstock.driver.handle.program import RunningWork, stop_with_program
+from penstock.driver.show.progress import camel
+from penstock.driver.show.work import StateOperatorProgress as Found
 from penstock.errors import ConfigError, IncompatibleError, PenstockError, UserCodeError
 from penstock.job.lease import LeaseHeldError
 from penstock.spark.heartbeat import AT_ONCE, Heartbeat, prepare_heartbeat
-from penstock.spark.query.batch import QueryBatch
+from penstock.spark.query.batch import QueryBatch, QueryStoppedError
+from penstock.spark.query.checkpoint_location import OffsetLog
 from penstock.spark.query.job import QueryJob
-from penstock.spark.query.offsets import OffsetLog
 from penstock.spark.query.plan import QueryPlan
-from penstock.spark.query.stopping import QueryStoppedError
-from penstock.spark.query_progress import note_state, with_state
 from penstock.spark.session.gateway import quiet_py4j
 from penstock.spark.session.session import check_session, scratch_folder
 from penstock.system.spark import queries_of
+
+_KEPT = 1_000
+"""Batches of all queries of the program. A listener hears of a batch shortly after its end."""
+_lock = threading.Lock()
+_batches: dict[tuple[str, int], Sequence[Found]] = {}
+
+
+def note_state(query: str, batch: int, found: Sequence[Found]) -> None:
+    """Remember a batch's changes to Penstock's state.
+
+    Args:
+        query: the query's id.
+        batch: its number, as Spark counts.
+    """
+    with _lock:
+        _batches[query, batch] = found
+        while len(_batches) > _KEPT:
+            del _batches[next(iter(_batches))]
+
+
+def state_operators(progress: StreamingQueryProgress) -> list[StateOperatorProgress]:
+    """The operators of a job inside a query, and a batch's changes to their state. Spark's own `stateOperators` do not
+    have them.
+
+    Args:
+        progress: of a query of this program: `event.progress` of a listener, or an entry of `recentProgress`. Of the
+            last 1,000 batches, those are known that this program processed.
+
+    Returns:
+        An empty list if nothing is known of the batch, or nothing in it has state. A number that is not known is None.
+
+    Example:
+        >>> class Dashboard(StreamingQueryListener):  # doctest: +SKIP
+        ...     def onQueryProgress(self, event):
+        ...         for operator in pss.state_operators(event.progress):
+        ...             print(operator.operatorName, operator.numRowsUpdated)
+    """
+    with _lock:
+        found = _batches.get((str(progress.id), progress.batchId), ())
+    return [_as_spark(each) for each in found]
+
+
+def with_state(progress: StreamingQueryProgress) -> StreamingQueryProgress:
+    """Add Penstock's operators to Spark's progress of a batch, and to its text and JSON.
+
+    Args:
+        progress: as Spark made it. It is changed.
+    """
+    if not (own := state_operators(progress)):
+        return progress
+    document = json.loads(progress.json)
+    document["stateOperators"] = [*document["stateOperators"], *own]
+    progress["stateOperators"] = [*progress.stateOperators, *own]
+    # Spark's text comes from these two: from its own object, if there is one, else from the document.
+    progress._jprogress, progress._jdict = None, document  # noqa: SLF001
+    return progress
+
+
+def _as_spark(found: Found) -> StateOperatorProgress:
+    values: dict[str, Any] = {camel(field.name): getattr(found, field.name) for field in fields(found)}
+    values["customMetrics"] = dict(found.custom_metrics)
+    return StateOperatorProgress.fromJson(values)  # has a text; one that is made of its fields has none
+
 
 logger = logging.getLogger(__name__)
 

@@ -1,33 +1,117 @@
-"""transform_with_state: PySpark's StatefulProcessor on a streaming DataFrame, with its state in Penstock."""
+"""transform_with_state: PySpark's StatefulProcessor on a streaming DataFrame, with its state in Penstock.
+
+The processor is pickled, and becomes an operator of an application, which runs inside the streaming query.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from inspect import isfunction
 from typing import Any, Literal, TypeAlias
 
+from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame, GroupedData, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructField, StructType
 
 import penstock as ps
+from penstock.api.serdes import Bytes
+from penstock.application.message_stream import MessageStream
 from penstock.base.application_code import Callback
 from penstock.batch.watermarks import QueryWatermark
 from penstock.errors import ConfigError
-from penstock.graph.specs import ApplicationGraph
-from penstock.spark.processor.columns import ColumnsProcessor, declare_columns
+from penstock.graph.specs import ApplicationGraph, BatchTaskSpec
+from penstock.graph.stores import StoreSpec
+from penstock.spark.processor.columns import ColumnsProcessor, ColumnsTask, declare_columns
 from penstock.spark.processor.declared import DeclaredVariables, TimeMode, declare
 from penstock.spark.processor.declared import time_mode as parsed_time_mode
-from penstock.spark.processor.operator import add_processor
-from penstock.spark.processor.pickled import pickled
-from penstock.spark.processor.task import Form, ProcessorSpec
-from penstock.spark.processor.values.frames import check_pandas
+from penstock.spark.processor.frames import check_pandas
+from penstock.spark.processor.task import Form, ProcessorSpec, ProcessorTask
 from penstock.spark.queries import StreamWriter, check_begin_at
 from penstock.spark.query.plan import QueryInput, QueryOutput, QueryPlan
 from penstock.spark.rows.chunks import ChunkReader, ChunkWriter, with_initial
-from penstock.spark.rows.schemas import event_time_columns, operators, parsed_schema
-from penstock.spark.takeover.takeover import Takeover
+from penstock.spark.rows.columns import event_time_columns, operators, parsed_schema
+from penstock.spark.takeover import Takeover
 from penstock.spark.versions import QUERIES, arrow_schema, needs, needs_classic
+
+
+def processor_stores(spec: ProcessorSpec) -> tuple[StoreSpec, ...]:
+    """The stores of the operator that runs the processor: its state variables, and its timers if it may have any."""
+    return spec.declared.stores(spec.operator, spec.key, spec.mode)
+
+
+def add_processor(chunks: MessageStream[Any], spec: ProcessorSpec) -> MessageStream[Any]:
+    """The stream of the processor's output for chunks, in the application of these chunks.
+
+    Args:
+        chunks: chunks as `groups.chunk` makes them: all rows of a chunk are of the task that gets it.
+        spec: the processor. Its `operator` becomes the operator's id.
+    """
+    stores = processor_stores(spec)
+    for store in stores:
+        chunks._declared._stores[store.name] = store  # noqa: SLF001
+    operator = BatchTaskSpec(
+        id=spec.operator,
+        upstream=(chunks._operator.id,),  # noqa: SLF001
+        key_serde=Bytes(),
+        value_serde=Bytes(),
+        stores=tuple(store.name for store in stores),
+        deletes=spec.declared.forgotten,
+        task=partial(ColumnsTask if spec.form == "columns" else ProcessorTask, spec),
+        event_time=spec.mode == "eventtime",
+    )
+    return chunks._next("processor", spec.operator, lambda _: operator)  # noqa: SLF001
+
+
+_OF_SPARK = (
+    (
+        b"_deserialize_accumulator",
+        "an accumulator",
+        "Yield what it is to count, and add that up in the handler, or count in a state variable",
+    ),
+    (b"pyspark.core.broadcast", "a broadcast variable", "Give the processor the value itself, as an attribute"),
+)
+"""(part of its pickled form, its name, the remedy) of each object that works in tasks of Spark only."""
+
+
+def pickled(processor: object) -> bytes:
+    """The processor, pickled. Raises ConfigError, naming the part, if it cannot be pickled or uses an object that works
+    in tasks of Spark only."""
+    try:
+        data: bytes = cloudpickle.dumps(processor)
+    except Exception as error:  # whatever the objects in it raise
+        why = str(error).partition("\n")[0] or type(error).__name__
+        raise ConfigError(
+            f"the processor {type(processor).__name__} cannot be sent to executors, because {_culprit(processor)} "
+            f"cannot be pickled: {why}. Make such an object, a lock, a connection or a client, in `init`"
+        ) from error
+    for mark, what, instead in _OF_SPARK:
+        if mark in data:
+            raise ConfigError(
+                f"the processor {type(processor).__name__} uses {what}, which works in tasks of Spark only, and a "
+                f"processor runs in containers of Penstock. {instead}"
+            )
+    return data
+
+
+def _culprit(processor: object) -> str:
+    for name, value in vars(processor).items():
+        if not _can_be(value):
+            return f"its attribute `{name}`, of type {type(value).__name__},"
+    for name, value in vars(type(processor)).items():
+        if isfunction(value) and not _can_be(value):
+            return f"something that its method `{name}` uses"
+    return "it"
+
+
+def _can_be(value: Any) -> bool:
+    try:
+        cloudpickle.dumps(value)
+    except Exception:
+        return False
+    return True
+
 
 Handler: TypeAlias = Callable[[DataFrame, int], object]
 """A function for `foreachBatch`: it gets the rows of a batch, and its id."""

@@ -1,7 +1,7 @@
 """The versions of Spark: what differs between them, and from which one a feature works.
 
-PySpark and Spark have no public way to much of what is used here. Where versions differ in that, the difference is in
-this file alone.
+PySpark and Spark have no public way to much of what is used here. Where versions differ in that, the difference is
+in this file alone. `map_in_arrow` is here too: PySpark's own has needs that Penstock has not.
 """
 
 from __future__ import annotations
@@ -9,15 +9,18 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 from pyspark import version as pyspark_version
 from pyspark.serializers import Serializer
-from pyspark.sql import types
+from pyspark.sql import DataFrame, types
 from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
-from pyspark.util import _load_from_socket
+from pyspark.sql.types import StructType
+from pyspark.sql.udf import UserDefinedFunction
+from pyspark.util import PythonEvalType, _load_from_socket
 
 from penstock.errors import ConfigError
 
@@ -133,3 +136,23 @@ def plain(value: Any) -> Any:
 
 
 _PLAIN = frozenset({str, int, float, bool, bytes, datetime, type(None)})
+
+
+def map_in_arrow(
+    rows: DataFrame,
+    function: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    schema: str | StructType,
+) -> DataFrame:
+    """As `DataFrame.mapInArrow`, which refuses to start without pandas and does not use it. The client of Spark Connect
+    needs pandas anyway."""
+    if is_connect(rows):
+        return rows.mapInArrow(function, schema)
+    udf = UserDefinedFunction(function, returnType=schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
+    frame: Any = rows
+    mapped = frame._jdf.mapInArrow(udf(*[rows[_quoted(name)] for name in rows.columns])._jc, False, None)  # noqa: SLF001
+    return DataFrame(mapped, rows.sparkSession)
+
+
+def _quoted(name: str) -> str:
+    """A column by its name, which may have dots."""
+    return "`" + name.replace("`", "``") + "`"

@@ -8,14 +8,13 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.record import CheckpointId
 from penstock.container.part import Answers, ContainerPart, EpochContext, once
 from penstock.errors import RetryableError
 from penstock.metrics.snapshot import GaugeValue, MetricId, Snapshot
 from penstock.standby.wing import FOLLOW, Follow, StandbyState
 from penstock.state.backends.base import BackendContext, RestoreProgress
-from penstock.state.kept.store import StoreAtCheckpoint
-from penstock.state.kept.stores import StorePlace, remove_of_the_dead
+from penstock.state.kept import StoreAtCheckpoint, StorePlace, remove_of_the_dead
 
 logger = logging.getLogger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.driver.part import DriverPart
 from penstock.job.board import Shown
-from penstock.standby.shown import RunStandbys, StandbyFacts, standby_board
-from penstock.standby.wing import FOLLOW, STANDBY_WING, Follow, StandbyState
+from penstock.standby.wing import FOLLOW, STANDBY_WING, Follow, RunStandbys, StandbyFacts, StandbyState, standby_board
 from penstock.wire.protocol import Markers
 
 logger = logging.getLogger(__name__)

@@ -1,13 +1,21 @@
-"""Standbys as a wing: containers that keep other containers' stores warm, and follow the checkpoints."""
+"""Standbys as a wing: containers that keep other containers' stores warm, and follow the checkpoints. A board shows
+their progress to commands.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import NoneType
+from typing import Annotated
 
 from penstock.base.documents import Count
-from penstock.checkpoint.id import CheckpointId
+from penstock.base.wording import duration_text
+from penstock.checkpoint.record import CheckpointId
+from penstock.facts import Column, Facts, FactTable
+from penstock.job.board import Board, last_run
+from penstock.job.paths import JobPaths
+from penstock.objects.store import ObjectStore
 from penstock.wing import Wing
 from penstock.wire.calls import Call
 from penstock.wire.protocol import Markers, Request, of_tasks
@@ -56,5 +64,39 @@ STANDBY_WING = Wing(
     calls=(FOLLOW,),
     driver="penstock.standby.driver:StandbyDriver",
     container="penstock.standby.container:Standbys",
-    facts="penstock.standby.shown:standby_shown",
+    facts="penstock.standby.wing:standby_shown",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class StandbyFacts:
+    """A standby of one task."""
+
+    task: Annotated[int, Column("task", right=True)]
+    container: Annotated[str, Column("container", first_to_go=True)]
+    checkpoint_id: Annotated[str | None, Column("checkpoint", absent="none yet")]
+    """The checkpoint that it is at; None as long as it has no copy of every store."""
+    behind_ms: Annotated[int | None, Column("behind", duration_text, right=True)]
+    """The time between that checkpoint and the last one."""
+    doing: Annotated[str, Column("does", lambda doing: doing or "waits for the next checkpoint")]
+    """Its work, or its last failure; empty if it waits for the next checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunStandbys:
+    """The standbys of a run."""
+
+    run_id: str
+    standbys: tuple[StandbyFacts, ...]
+
+
+def standby_board(objects: ObjectStore, paths: JobPaths) -> Board[RunStandbys]:
+    """The board that the driver replaces whenever something has changed."""
+    damage = "does not hold the standbys of a run. Delete it: nothing depends on it. The cause"
+    return Board(objects, last_run(paths, "standbys"), RunStandbys, damage)
+
+
+def standby_shown(objects: ObjectStore, paths: JobPaths, run_id: str | None) -> Facts:
+    """The facts about the standbys of a run as of a few seconds ago; none without a run."""
+    found = None if run_id is None else standby_board(objects, paths).get_of(run_id)
+    return Facts(tables=(FactTable("Standbys", found.standbys),)) if found is not None and found.standbys else Facts()

@@ -1,26 +1,113 @@
-"""A job that a driver has claimed, and what is open for its run."""
+"""A job that a driver has claimed: its plan, and what is open for its run.
+
+The plan has the values that are decided once, before the first epoch of the run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from penstock.base.clock import Clock
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.base.retry import Clock
+from penstock.checkpoint.intermediate import IntermediateStream
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.record import Claim
+from penstock.checkpoint.record import Claim, Origin
+from penstock.checkpoint.task_values import Markers as OfTask
+from penstock.checkpoint.task_versions import choose_version, markers_elsewhere, read_task
 from penstock.config.model import JobConfig
 from penstock.graph.topology import Topology
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
 from penstock.runtime.settings import RuntimeSettings
-from penstock.start.job_plan import JobPlan
+from penstock.start.job_streams import JobStreams
+from penstock.start.layout import store_layout
 from penstock.start.part import StartPart
 from penstock.start.plan import StartPlan
+from penstock.start.positions import Identities, declared_streams
 from penstock.start.startpoints.manager import StartpointManager
-from penstock.start.streams.job_streams import JobStreams
-from penstock.state.admins import BackendAdmins
+from penstock.state.backends.registry import BackendAdmins
 from penstock.system.base import WriterIdentity
-from penstock.wire.package import JobPackage
+from penstock.wire.ports import JobPackage
+from penstock.wire.protocol import Markers
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """Everything a run needs and does not change. Pure."""
+
+    config: JobConfig
+    paths: JobPaths
+    uid: str
+    topology: Topology
+    settings: RuntimeSettings
+    claim: Claim
+    start: StartPlan
+    inputs: tuple[SystemStream, ...]
+    """The input streams, in the order of their numbers."""
+    intermediate: Mapping[SystemStream, IntermediateStream]
+    """Where the run begins in each durable intermediate stream."""
+    until: Mapping[SystemStreamPartition, int] | None
+    close: bool
+    """True if a run that reaches its end closes the stream."""
+    publisher: str
+    """The name of who writes the outputs, the same for every run."""
+    identities: Identities
+    """The identities of the inputs at the start."""
+    recorded_identities: Identities
+    """The identities that records have: those of the inputs and of exactly-once outputs at the start."""
+    for_containers: Mapping[str, Any]
+    """See `JobPackage.of_start`."""
+
+    @property
+    def layout(self) -> dict[str, str]:
+        """Store → its recorded layout."""
+        return store_layout(self.topology.graph)
+
+    @property
+    def intermediate_layout(self) -> dict[SystemStream, str]:
+        """Durable intermediate stream → its recorded layout."""
+        return declared_streams(self.topology.graph)
+
+    @property
+    def partitions(self) -> dict[int, tuple[SystemStreamPartition, ...]]:
+        """Task → the partitions of inputs that it reads."""
+        found: dict[int, tuple[SystemStreamPartition, ...]] = {}
+        for at in sorted(self.start.positions):
+            found[at.task] = (*found.get(at.task, ()), at.ssp)
+        return found
+
+    def writer(self, epoch: int) -> WriterIdentity:
+        """Who writes the outputs."""
+        return WriterIdentity(self.publisher, epoch)
+
+    def markers_of(self, origin: Origin) -> Markers:
+        """Task (as text) -> backend -> store -> marker to restore from, in the checkpoint version to be read."""
+        record = origin.record
+        if record is None or origin.cleared:
+            return {}
+        layout, version = self.layout, choose_version(record, self.config.task.checkpoint_read_versions)
+        return {
+            str(task): _without(
+                read_task(record, task, version, self.config.changelog_partitions(layout, task)).markers,
+                origin.emptied,
+            )
+            for task in record.tasks
+        }
+
+    def markers_elsewhere(self, origin: Origin) -> str:
+        """A hint for an error about damage that a restore met, or an empty text."""
+        if origin.record is None or origin.cleared:
+            return ""
+        return markers_elsewhere(origin.record, self.config.task.checkpoint_read_versions)
+
+
+def _without(markers: OfTask, stores: Collection[str]) -> dict[str, dict[str, str]]:
+    return {
+        backend: {store: marker for store, marker in own.items() if store not in stores}
+        for backend, own in markers.items()
+    }
 
 
 @dataclass(slots=True, eq=False)

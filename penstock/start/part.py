@@ -22,10 +22,9 @@ if TYPE_CHECKING:  # commands complete applications without Arrow
     from penstock.graph.specs import ApplicationGraph
     from penstock.graph.topology import Topology
     from penstock.objects.store import ObjectStore
-    from penstock.start.facts import StartFacts
-    from penstock.start.job_plan import JobPlan
-    from penstock.start.plan import StartPlan
-    from penstock.start.streams.job_streams import JobStreams
+    from penstock.start.job import JobPlan
+    from penstock.start.job_streams import JobStreams
+    from penstock.start.plan import StartFacts, StartPlan
     from penstock.system.base import SystemAdmin
 
 

@@ -1,33 +1,175 @@
-"""The plan of a start: named steps from the facts to one `StartPlan`. Pure, but that systems resolve startpoints."""
+"""The plan of a start: the facts that it reads before it decides, and named steps from these to one `StartPlan`.
+
+Nothing is written here. The steps are pure, but that systems resolve startpoints. Some operators may begin again,
+while everything else continues.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.base.wording import argument, listed
-from penstock.batch.offered_batch import QUERY, OfferedBatch
+from penstock.api.time.firing import NO_WATERMARK
+from penstock.base.wording import argument, counted, listed
+from penstock.batch.batch import QUERY, OfferedBatch
 from penstock.batch.positions import Positions
-from penstock.checkpoint.choice import refuse_unknown
+from penstock.batch.watermarks import TIME
 from penstock.checkpoint.intermediate import IntermediateStream
-from penstock.checkpoint.origin import Origin
-from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.store_layout import StoreLayout
-from penstock.errors import IncompatibleError
-from penstock.graph.specs import ApplicationGraph
-from penstock.graph.stores import StoreSpec
-from penstock.start.facts import StartFacts
+from penstock.checkpoint.log_view import LogView
+from penstock.checkpoint.record import CheckpointRecord, Origin, StoreLayout
+from penstock.checkpoint.task_versions import refuse_unknown
+from penstock.config.model import JobConfig
+from penstock.errors import IncompatibleError, NotFoundError
+from penstock.graph.specs import ApplicationGraph, OperatorSpec
+from penstock.graph.stores import OPERATOR_STORES, StoreSpec, own_stores
+from penstock.job.paths import JobPaths
 from penstock.start.layout import check_layout, store_layout
-from penstock.start.positions import moved_inputs, start_positions
-from penstock.start.reset import Reset, plan_reset
-from penstock.start.startpoints.decide import Candidates, Resolve, StartDecision, decide_start
+from penstock.start.positions import (
+    StartTimes,
+    declared_streams,
+    kept_streams,
+    moved_inputs,
+    operators_of,
+    recorded_operators,
+    refuse_recreated,
+    start_positions,
+    start_times,
+)
+from penstock.start.startpoints.decide import (
+    Candidates,
+    JobInputs,
+    Resolve,
+    StartDecision,
+    WaitingStartpoints,
+    decide_start,
+)
+from penstock.start.startpoints.manager import StartpointManager
 from penstock.start.startpoints.request import StartpointRequest, how_to_delete
-from penstock.start.streams.identities import refuse_recreated
-from penstock.start.streams.intermediate import declared_streams, kept_streams
-from penstock.start.times import StartTimes, start_times
+from penstock.system.base import SystemAdmin
 from penstock.wing import known_sections
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StartRequest:
+    """The wishes of the caller who starts a run."""
+
+    run_id: str
+    from_checkpoint: str | None = None
+    until_latest: bool = False
+    close: bool = True
+    """True if a run that reaches its end closes the stream."""
+    reset_operators: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StartFacts:
+    """The application, its inputs as they are now, the log, and the startpoints that wait."""
+
+    graph: ApplicationGraph
+    config: JobConfig
+    inputs: JobInputs
+    view: LogView
+    requests: WaitingStartpoints
+    from_checkpoint: str | None = None
+    reset_operators: Sequence[str] = ()
+
+    @property
+    def job(self) -> str:
+        """The job's name in commands."""
+        return JobPaths(self.config.job.name, self.config.job.id).root
+
+
+def read_requests(manager: StartpointManager, view: LogView, config: JobConfig) -> WaitingStartpoints:
+    """The startpoints that wait; none if the configuration ignores them. Logs those that cannot be read."""
+    requests = manager.waiting(view)
+    if config.job.startpoint_enabled:
+        for each in requests.unreadable:
+            logger.error("%s", each)
+        return requests
+    if left := len(requests.live) + len(requests.expired):
+        logger.warning("job.startpoint.enabled is false, so this start ignores %s", counted(left, "startpoint"))
+    return WaitingStartpoints(taken=requests.taken)
+
+
+def resolver(admins: Mapping[str, SystemAdmin]) -> Resolve:
+    """Resolves requests by the systems of their streams."""
+
+    def resolve(request: StartpointRequest) -> int:
+        ssp = request.key.ssp
+        return admins[ssp.system].resolve_startpoint_to_offset(ssp, request.startpoint, clamp=request.clamp)
+
+    return resolve
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """The operators whose own stores begin empty, and whose watermarks are not above those of what they read."""
+
+    operators: tuple[str, ...] = ()
+
+    @property
+    def stores(self) -> frozenset[str]:
+        """The stores that begin empty."""
+        return own_stores(self.operators)
+
+    def times(self, kept: StartTimes, operators: Iterable[OperatorSpec]) -> StartTimes:
+        """The times of a start that would otherwise keep these.
+
+        An operator keeps its watermark, because windows before it may have been due at the checkpoint and fire now.
+        The watermark becomes that of what it reads if that is lower: it may read something else than before.
+
+        Args:
+            operators: those of the application, upstream first.
+        """
+        watermarks = {op: each for op, each in kept.watermarks.items() if op not in self.operators}
+        for operator in operators:
+            if operator.id in self.operators and operator.id in kept.watermarks:
+                read = [watermarks.get(up, NO_WATERMARK) for up in operator.upstream]
+                watermarks[operator.id] = min([kept.watermarks[operator.id], *read]) if read else NO_WATERMARK
+        return replace(kept, watermarks={op: each for op, each in watermarks.items() if each > NO_WATERMARK})
+
+
+def plan_reset(facts: StartFacts, record: CheckpointRecord | None) -> Reset:
+    """The operators that begin again, each once. `record` is the checkpoint that the start chose.
+
+    Raises:
+        NotFoundError: neither the application nor the checkpoint has such an operator, or it keeps nothing that could
+            be cleared.
+    """
+    graph = facts.graph
+    clearable = resettable(graph, record)
+    known = clearable.union((op.id for op in graph.operators), record.section(TIME).watermarks if record else ())
+    for operator in facts.reset_operators:
+        if operator not in known:
+            which = "the application" if record is None else f"the application or in checkpoint {record.id}"
+            raise NotFoundError(
+                f"there is no operator `{operator}` in {which} that could be reset. These can: {_named(clearable)}"
+            )
+        if operator not in clearable:
+            raise NotFoundError(
+                f"operator `{operator}` has nothing that could be reset: only windows, joins, timers and aggregates "
+                "have stores that belong to them alone, and only a partition_by through a stream has messages that "
+                f"wait. These can: {_named(clearable)}. A startpoint with the state `clear` empties all stores"
+            )
+    named = {op.state_id: op.id for op in graph.operators} | {op.id: op.state_id for op in graph.operators}
+    return Reset(tuple(dict.fromkeys(one for op in facts.reset_operators for one in (op, named.get(op, op)))))
+
+
+def resettable(graph: ApplicationGraph, record: CheckpointRecord | None) -> set[str]:
+    """The operators, of the application or of a checkpoint, that keep something of their own."""
+    stores = {*store_layout(graph), *(record.stores if record else ())}
+    found = {store.rpartition(".")[0] for store in stores if store.endswith(OPERATOR_STORES)}
+    found.update(op.id for op in graph.operators if op.state_id in found)
+    return found.union(*map(operators_of, declared_streams(graph).values()), recorded_operators(record))
+
+
+def _named(operators: Collection[str]) -> str:
+    return ", ".join(f"`{operator}`" for operator in sorted(operators)) or "no operator"
 
 
 @dataclass(frozen=True, slots=True)

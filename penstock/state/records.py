@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.arrays.byte_arrays import ByteArray, write_at
-from penstock.arrays.entries import Entries
-from penstock.arrays.key_index import KeyIndex
+from penstock.arrays.entries import Entries, KeyIndex
 from penstock.errors import CorruptError
 
 Changes: TypeAlias = Mapping[bytes, bytes | None]

@@ -6,9 +6,9 @@ ranges are half-open, `[start, end)`. A system of your own is a subclass of `Sys
 """
 
 from penstock.system.contract.admin import SystemAdmin
-from penstock.system.contract.definition import System
-from penstock.system.contract.limits import RecordLimits
+from penstock.system.contract.definition import System, check_options, check_stream_name, is_stream_name
 from penstock.system.contract.messages import (
+    CHUNK_BYTES,
     ColumnChunk,
     Compaction,
     OffsetRange,
@@ -16,11 +16,11 @@ from penstock.system.contract.messages import (
     PartitionOffsets,
     RawMessage,
     RawRecord,
+    RecordLimits,
+    SystemReader,
     headers_in,
     without_headers,
 )
-from penstock.system.contract.names import check_options, check_stream_name, is_stream_name
-from penstock.system.contract.reader import CHUNK_BYTES, SystemReader
 from penstock.system.contract.writer import (
     Appended,
     AppendedAtCommit,

@@ -11,7 +11,7 @@ from itertools import chain
 from operator import itemgetter
 from typing import ClassVar
 
-from penstock.api.messages.headers import headers_of
+from penstock.api.messages import headers_of
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.wording import counted, owned_stream

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from penstock.base.plugins import SYSTEMS
-from penstock.config.model import JobConfig, SystemSettings
-from penstock.config.named_class import named_class
+from penstock.config.model import JobConfig, SystemSettings, named_class
 from penstock.config.settings import SystemKeys
 from penstock.errors import ConfigError, PenstockError
 from penstock.system.base import System

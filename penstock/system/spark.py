@@ -14,10 +14,8 @@ from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.errors import ConfigError
 from penstock.system.contract.admin import SystemAdmin
-from penstock.system.contract.definition import System
-from penstock.system.contract.messages import PartitionOffsets, RawRecord
-from penstock.system.contract.names import QUERY_SYSTEM, check_options
-from penstock.system.contract.reader import SystemReader
+from penstock.system.contract.definition import QUERY_SYSTEM, System, check_options
+from penstock.system.contract.messages import PartitionOffsets, RawRecord, SystemReader
 from penstock.system.contract.writer import Progress, SystemWriter, WriterIdentity, WriterTransaction
 
 LAST_BATCH = 2**62

@@ -21,21 +21,27 @@ from pyspark import SparkContext
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.api.state.side_inputs import PushedTable
-from penstock.base.signing import RootKeys
+from penstock.api.side_inputs import PushedTable
+from penstock.base.secrets import RootKeys
 from penstock.errors import ConfigError, NotFoundError, RetryableError
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_root
 from penstock.spark.session.executors import job_group, live_executors
-from penstock.spark.workers.arrow_frames import map_in_arrow
+from penstock.spark.versions import map_in_arrow
 from penstock.start.job import ClaimedJob
+from penstock.tables.build import (
+    MANIFEST,
+    SUCCESS,
+    BuildRequest,
+    TableRefusedError,
+    TableSourceFile,
+    check_columns,
+    files_of,
+)
 from penstock.tables.driver.builds import TableBuilds
-from penstock.tables.versions.build import BuildRequest, check_columns, files_of
-from penstock.tables.versions.encode import RowEncoder
-from penstock.tables.versions.files import FileWriter
-from penstock.tables.versions.manifest import PublishedTables, TableFile
-from penstock.tables.versions.registry import TableRegistry
-from penstock.tables.versions.sources import MANIFEST, SUCCESS, TableRefusedError, TableSourceFile
+from penstock.tables.files import FileWriter, RowEncoder
+from penstock.tables.manifest import PublishedTables, TableFile
+from penstock.tables.registry import TableRegistry
 
 logger = logging.getLogger(__name__)
 _ENTRIES = "task int, key binary, value binary"

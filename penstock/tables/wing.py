@@ -19,7 +19,7 @@ class LoadTable(Request):
     in_use: int | None
     """The version that the next batches read until another one is loaded."""
     manifest: bytes
-    """See `penstock.tables.versions.manifest`."""
+    """See `penstock.tables.manifest`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,6 @@ TABLES_WING = Wing(
     container="penstock.tables.container.loaded:PushedTables",
     on_host={
         "spark": "penstock.tables.spark:tables_on_spark",
-        "process": "penstock.testing.runner.pushed_tables:tables_in_process",
+        "process": "penstock.testing.runner.sides:tables_in_process",
     },
 )

@@ -11,9 +11,9 @@ from penstock.base.plugins import lazy_names
 
 if TYPE_CHECKING:
     from penstock.testing.clock import SettableClock as SettableClock
-    from penstock.testing.runner.checked_operators import ChangedMessageError as ChangedMessageError
-    from penstock.testing.runner.checked_store import StaleValueError as StaleValueError
-    from penstock.testing.runner.checked_store import UnwrittenChangeError as UnwrittenChangeError
+    from penstock.testing.runner.checks import ChangedMessageError as ChangedMessageError
+    from penstock.testing.runner.checks import StaleValueError as StaleValueError
+    from penstock.testing.runner.checks import UnwrittenChangeError as UnwrittenChangeError
     from penstock.testing.runner.cuts import CutsDifferError as CutsDifferError
     from penstock.testing.runner.runner import TestRunner as TestRunner
     from penstock.testing.runner.streams import OutputMessage as OutputMessage

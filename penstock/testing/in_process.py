@@ -15,20 +15,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from penstock.base.clock import SYSTEM_CLOCK, Clock
 from penstock.base.plugins import load
+from penstock.base.retry import SYSTEM_CLOCK, Clock
 from penstock.batch.batch import Batch, Due
-from penstock.batch.ranges import BatchRanges
+from penstock.batch.portions import BatchRanges
 from penstock.checkpoint.log import CheckpointLog
 from penstock.config.model import JobConfig
 from penstock.container.epoch.container import Container
 from penstock.container.process.handlers import answers
-from penstock.driver.context import RunContext
+from penstock.driver.context import RunContext, StopRequest
 from penstock.driver.feed.feed import Feed
-from penstock.driver.feed.stop import StopRequest
-from penstock.driver.guards.tenure import run_of_start
-from penstock.driver.loop.parts import RunParts
-from penstock.driver.loop.run_loop import RunLoop
+from penstock.driver.guards.lease import run_of_start
+from penstock.driver.loop.run_loop import RunLoop, RunParts
 from penstock.driver.show.progress import ProgressBoard
 from penstock.errors import ContainerLostError, PenstockError, RetryableError
 from penstock.graph.specs import ApplicationGraph
@@ -40,25 +38,23 @@ from penstock.runtime.context import OperatorFailedError
 from penstock.runtime.messages.packet import REPORT_STAGE, Packet
 from penstock.runtime.reports import Report
 from penstock.runtime.stage.attempt import new_token
-from penstock.runtime.stage.failed_attempt import failed_attempt
-from penstock.runtime.stage.outer_stages import OuterStages
-from penstock.runtime.stage.sink import writing_text
+from penstock.runtime.stage.failures import failed_attempt
+from penstock.runtime.stage.sink import OuterStages, writing_text
 from penstock.runtime.stage.source import ReadProgress
 from penstock.start.check import check_start
-from penstock.start.facts import StartRequest
+from penstock.start.inputs import with_matches
 from penstock.start.job import ClaimedJob
+from penstock.start.job_streams import JobStreams
 from penstock.start.part import complete
+from penstock.start.plan import StartRequest
 from penstock.start.prepare import prepare
-from penstock.start.streams.job_streams import JobStreams
-from penstock.start.streams.patterns import with_matches
 from penstock.state.engines.engine import EngineFailedError
 from penstock.state.stores.task_store import StoreLayer
 from penstock.system.base import System
 from penstock.wing import wings
-from penstock.wire.assignment import Assignment, ContainerPlace, assign, moved_to
 from penstock.wire.calls import START_RUN, Call
-from penstock.wire.package import JobPackage
-from penstock.wire.ports import BatchRunner, EpochOpening, Fleet, RunBrokenError, ignore_answer
+from penstock.wire.containers import Assignment, ContainerPlace, assign, moved_to
+from penstock.wire.ports import BatchRunner, EpochOpening, Fleet, JobPackage, RunBrokenError, ignore_answer
 from penstock.wire.protocol import (
     AttemptCall,
     Beat,

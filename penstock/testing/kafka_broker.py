@@ -20,11 +20,19 @@ from types import TracebackType
 from typing import Any, Self
 
 from penstock.errors import ConfigError
-from penstock.testing.kafka.admin import admin_module, await_answer
-from penstock.testing.kafka.installation import LOG, QUICK, Installation, format_storage, installation
 from penstock.testing.kafka.jars import FETCH_S, KAFKA_VERSION
-from penstock.testing.kafka.place import BrokerPlace, new_place
-from penstock.testing.kafka.process import GuardedProcess
+from penstock.testing.kafka.server import (
+    LOG,
+    QUICK,
+    BrokerPlace,
+    GuardedProcess,
+    Installation,
+    admin_module,
+    await_answer,
+    format_storage,
+    installation,
+    new_place,
+)
 from penstock.testing.kafka.settings import (
     ALONE,
     BrokerNode,

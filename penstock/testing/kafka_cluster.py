@@ -15,8 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from penstock.errors import ConfigError, RetryableError
-from penstock.testing.kafka.admin import admin_module
-from penstock.testing.kafka.installation import installation, new_id
+from penstock.testing.kafka.server import admin_module, installation, new_id
 from penstock.testing.kafka.settings import BrokerNode
 from penstock.testing.kafka_broker import KafkaBroker
 

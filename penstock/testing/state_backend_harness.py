@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.base.clock import SYSTEM_CLOCK, Clock
-from penstock.checkpoint.id import CheckpointId
+from penstock.base.retry import SYSTEM_CLOCK, Clock
+from penstock.checkpoint.record import CheckpointId
 from penstock.config import load_config
 from penstock.config.settings import StoreSettings
 from penstock.errors import CorruptError, NotFoundError, PenstockError, PenstockTimeoutError, RetryableError
 from penstock.job.paths import JobPaths
 from penstock.metrics.registry import MetricsRegistry
-from penstock.objects.metered import MeteredObjectStore
+from penstock.objects.forwarding import MeteredObjectStore
 from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import (
     AdminContext,

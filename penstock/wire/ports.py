@@ -1,6 +1,7 @@
-"""The run loop's ports to the outside: a fleet of containers, and a runner of batches.
+"""The run loop's ports to the outside: a fleet of containers, a runner of batches, and the job's parts that both get.
 
-Spark's are `ContainerDirectory` and `SparkRunner`; `penstock.testing.in_process` has both in one process.
+The job is pickled once for the containers, and once for the processes that read and write its streams. Spark's ports
+are `ContainerDirectory` and `SparkRunner`; `penstock.testing.in_process` has both in one process.
 """
 
 from __future__ import annotations
@@ -8,18 +9,75 @@ from __future__ import annotations
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
 
+from penstock.api.ssp import SystemStreamPartition
+from penstock.base.application_code import read_shipped
 from penstock.batch.batch import Batch, Due
-from penstock.batch.ranges import BatchRanges
+from penstock.batch.portions import BatchRanges
+from penstock.config.model import JobConfig
 from penstock.errors import PenstockError, RetryableError
+from penstock.graph.topology import Topology
 from penstock.metrics.snapshot import Snapshot
 from penstock.runtime.reports import Report
+from penstock.runtime.settings import RuntimeSettings
+from penstock.system.base import System
+from penstock.wing import wings
 from penstock.wire.calls import Call
-from penstock.wire.endings import ProcessDeath
-from penstock.wire.package import JobPackage
+from penstock.wire.containers import ProcessDeath
 from penstock.wire.protocol import Beat, Markers, Request, load
+
+
+@dataclass(frozen=True, slots=True)
+class JobPackage:
+    """A job as the driver pickles it for its containers."""
+
+    topology: Topology
+    settings: RuntimeSettings
+    config: JobConfig
+    job_uid: str
+    probe: str
+    """Key of an object that the driver has just put under job.root: a container that cannot read it sees another root.
+    """
+    systems: Mapping[str, System]
+    of_start: Mapping[str, Any] = field(default_factory=dict)
+    """By wing, what its part of the start gives to its part in containers (`StartPart.for_containers`)."""
+    partitions: Mapping[int, tuple[SystemStreamPartition, ...]] = field(default_factory=dict)
+    writer: str = ""
+    """The name under which the job writes its outputs (`WriterIdentity.name`)."""
+    wings: tuple[str, ...] = field(default_factory=lambda: tuple(wing.name for wing in wings()))
+    """The names of the driver's wings: each container needs the same ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPackage:
+    """The part of a job that a process needs to read its inputs and to write its outputs."""
+
+    topology: Topology
+    settings: RuntimeSettings
+    systems: Mapping[str, System]
+    pages: str = ""
+    """The folder on each host for the pages of its workers (`penstock.host.position_page`); empty: none are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedPackage:
+    """A pickled WorkerPackage. Unpickled once per process, however many batches it serves."""
+
+    digest: str
+    data: bytes = field(repr=False)
+
+    def load(self) -> WorkerPackage:
+        """Raises ConfigError if the application's code is not on this host."""
+        if self.digest not in _packages:
+            _packages.clear()
+            _packages[self.digest] = read_shipped(self.data)
+        return _packages[self.digest]
+
+
+_packages: dict[str, WorkerPackage] = {}
+
 
 Q = TypeVar("Q", bound=Request)
 A = TypeVar("A")

@@ -16,22 +16,26 @@ import penstock as ps
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.documents import decode_format
-from penstock.checkpoint.id import CheckpointId
-from penstock.drain.progress import DrainProgress, StageDrain
-from penstock.drain.shown import drain_board
+from penstock.checkpoint.record import CheckpointId
+from penstock.drain.progress import DrainProgress, StageDrain, drain_board
 from penstock.errors import CorruptError, IncompatibleError, PenstockError
-from penstock.job.audit_log import FORMAT, AuditEntry
-from penstock.job.identity import JobIdentity
+from penstock.job.commands import FORMAT, AuditEntry
+from penstock.job.identity import JobIdentity, OwnedStreams
 from penstock.job.lease import LeaseHolder, LeaseState
-from penstock.job.owned_streams import OwnedStreams
 from penstock.job.paths import JobPaths
-from penstock.job.shown_metrics import MetricsBoard, ShownRun
-from penstock.metrics.samza import MetricsHeader, samza_messages
-from penstock.metrics.snapshot import CounterValue, GaugeValue, MetricId, Snapshot, TimerValue
+from penstock.job.shown import MetricsBoard, ShownRun
+from penstock.metrics.snapshot import (
+    CounterValue,
+    GaugeValue,
+    MetricId,
+    MetricsHeader,
+    Snapshot,
+    TimerValue,
+    samza_messages,
+)
 from penstock.objects.open import open_store
-from penstock.state.backends.blob.index import SnapshotIndex
-from penstock.state.backends.blob.marker import BlobMarker
-from penstock.state.backends.content.index import DirIndex, FileBlob, FileIndex
+from penstock.state.backends.blob import BlobMarker, SnapshotIndex
+from penstock.state.backends.content.objects import DirIndex, FileBlob, FileIndex
 from penstock.state.copies import LocalCopies
 from penstock.state.engines.memory import MemoryEngine
 from penstock.system.base import OffsetRange, WriterIdentity

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.state.backends.base import StateBackendFactory
-from penstock.state.backends.blob.factory import BlobFactory
+from penstock.state.backends.blob import BlobFactory
 from penstock.testing.state_backend_contract import StateBackendContract
 
 

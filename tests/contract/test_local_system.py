@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError, PenstockTimeoutError
 from penstock.system.base import OffsetRange, PartitionOffsets, RawRecord, System, SystemAdmin
-from penstock.system.local import LocalSystem, compaction
+from penstock.system.local import LocalSystem
 from penstock.system.local import admin as local_admin
+from penstock.system.local import retention as compaction
 from penstock.testing.system_contract import (
     COMPACTOR,
     STREAM,

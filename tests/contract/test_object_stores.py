@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from obstore.store import MemoryStore
 
-from penstock.base.signing import RootKeys
+from penstock.base.secrets import RootKeys
 from penstock.errors import ConfigError, NotFoundError, RetryableError
 from penstock.objects.file import FileObjectStore
 from penstock.objects.open import open_root, open_store

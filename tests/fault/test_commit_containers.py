@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ContainerLostError, CorruptError, PenstockError, RetryableError
-from penstock.runtime.stage.outcome import SuccessfulBatch
+from penstock.runtime.reports import SuccessfulBatch
 from tests.support.apps.container_app import oracle
 from tests.support.faults.plan import Fault
 from tests.support.processes.commit_jobs import (

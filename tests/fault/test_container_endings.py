@@ -23,8 +23,7 @@ from penstock.errors import (
 )
 from penstock.runtime.messages.packet import PacketKind, from_batch, to_batch
 from penstock.wire.calls import CLOSE
-from penstock.wire.client import ContainerClient
-from penstock.wire.exchange import exchange
+from penstock.wire.client import ContainerClient, exchange
 from penstock.wire.protocol import NoArguments
 from tests.support.apps.container_app import messages
 from tests.support.processes.containers import (

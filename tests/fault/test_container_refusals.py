@@ -24,11 +24,10 @@ from penstock.errors import (
     RetryableError,
 )
 from penstock.runtime.messages.packet import NO_PACKETS, PACKET_SCHEMA
-from penstock.wire.auth import call_options
 from penstock.wire.calls import CLOSE, OPEN
 from penstock.wire.client import ContainerClient
-from penstock.wire.failures import carried_error
-from penstock.wire.protocol import END_OF_INPUT, NoArguments, OpenEpoch
+from penstock.wire.protocol import END_OF_INPUT, NoArguments, OpenEpoch, carried_error
+from penstock.wire.security import call_options
 from tests.support.apps.container_app import RAISES, messages, oracle
 from tests.support.oracles.tracebacks import frames_of_penstock
 from tests.support.processes.containers import DEADLINE_S, SECRET, ContainerProcess, Job, stored

@@ -15,10 +15,10 @@ import pytest
 from penstock.batch.batch import Batch
 from penstock.errors import ContainerLostError
 from penstock.runtime.messages.packet import PacketKind, from_batch, to_batch
-from penstock.runtime.stage.outcome import InconsistentReports, SuccessfulBatch
+from penstock.runtime.reports import InconsistentReports, SuccessfulBatch
 from penstock.system.partitioner import partition_of
 from penstock.wire.calls import END, OPEN
-from penstock.wire.exchange import exchange
+from penstock.wire.client import exchange
 from penstock.wire.protocol import EndBatch, OpenEpoch
 from tests.support.apps.container_app import messages, oracle
 from tests.support.processes.containers import (

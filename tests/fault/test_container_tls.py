@@ -21,12 +21,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from penstock.batch.batch import Batch
 from penstock.container.process.gate import STRANGERS
 from penstock.errors import ContainerLostError, PenstockError
-from penstock.wire.auth import call_options
 from penstock.wire.calls import CLOSE, START_RUN
 from penstock.wire.client import ContainerClient
-from penstock.wire.failures import carried_error
-from penstock.wire.protocol import Identity, NoArguments, StartRun
-from penstock.wire.tls import TlsIdentity, connect, new_identity
+from penstock.wire.protocol import Identity, NoArguments, StartRun, carried_error
+from penstock.wire.security import TlsIdentity, call_options, connect, new_identity
 from tests.support.apps.container_app import oracle
 from tests.support.processes.containers import SECRET, ContainerProcess, Job, stored, wait_until
 from tests.support.processes.silent_caller import SilentCaller

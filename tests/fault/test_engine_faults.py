@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ContainerLostError
-from penstock.runtime.stage.outcome import JobFailed
+from penstock.runtime.reports import JobFailed
 from penstock.state.backends.base import StoreCopy
 from penstock.state.engines.rocksdb import RocksDbEngine
 from tests.support.apps.container_app import Message, oracle

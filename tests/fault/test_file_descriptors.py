@@ -14,22 +14,21 @@ import pytest
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.files import explain
-from penstock.checkpoint.id import CheckpointId
-from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.versions.table import build_versions
+from penstock.checkpoint.record import CheckpointId, CheckpointRecord
+from penstock.checkpoint.task_versions import build_versions
 from penstock.config.load import load_config
 from penstock.errors import ConfigError, CorruptError, PenstockError, RetryableError
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
 from penstock.state import restore
 from penstock.state.backends.base import RestoreProgress, StateBackendFactory
-from penstock.state.backends.blob.factory import BlobFactory
+from penstock.state.backends.blob import BlobFactory
 from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory
 from penstock.state.backends.changelog_stream.factory import ChangelogStreamFactory
 from penstock.state.copies import LocalCopies
 from penstock.state.engines.rocksdb import RocksDbEngine
+from penstock.state.reading.comparison import verify
 from penstock.state.reading.reader import StateReader
-from penstock.state.reading.verify import verify
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
 from penstock.testing.state_backend_harness import BackendHarness

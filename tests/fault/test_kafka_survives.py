@@ -20,9 +20,9 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from penstock.admin.state.repartition import plan_repartition, repartition
 from penstock.errors import FencedError, IncompatibleError, NotFoundError, PenstockError
-from penstock.system.kafka.options.options import parse_options
-from penstock.system.kafka.own_topics.job_log import TopicLog
-from penstock.system.kafka.own_topics.job_topic import JobTopic, job_topic
+from penstock.system.kafka.job_log import TopicLog
+from penstock.system.kafka.job_topic import JobTopic, job_topic
+from penstock.system.kafka.options import parse_options
 from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.jobs.home import wait_until
 from tests.support.streams.kafka import QUIET, TIMEOUT_S

@@ -17,7 +17,7 @@ import pytest
 from penstock.admin.jobs import FoundJob
 from penstock.admin.state.garbage import collect_garbage
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.versions.markers import markers_of
+from penstock.checkpoint.task_versions import markers_of
 from penstock.errors import FencedError
 from penstock.objects.file import FileObjectStore
 from penstock.objects.store import ObjectStore

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.checkpoint.id import CheckpointId
-from penstock.checkpoint.record import Claim
+from penstock.checkpoint.record import CheckpointId, Claim
 from penstock.driver.commit.coordinator import CommitCoordinator
 from penstock.errors import FencedError
 from penstock.objects.file import FileObjectStore

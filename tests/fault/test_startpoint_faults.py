@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.api.requests import Startpoint, StartpointSpecific, StartpointUpcoming
 from penstock.api.ssp import SystemStreamPartition
-from penstock.api.startpoint import Startpoint, StartpointSpecific, StartpointUpcoming
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store

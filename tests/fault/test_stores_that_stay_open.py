@@ -14,7 +14,7 @@ import pytest
 
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import Claim
-from penstock.checkpoint.versions.markers import markers_of
+from penstock.checkpoint.task_versions import markers_of
 from penstock.driver.commit.coordinator import CommitCoordinator
 from penstock.errors import ContainerLostError
 from penstock.state.engines.rocksdb import RocksDbEngine

@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.system.kafka.options.options import KafkaOptions
+from penstock.system.kafka.options import KafkaOptions
 from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.streams.kafka import new_topic
 from tests.support.streams.kafka_writers import FOREVER, options_of

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from penstock.api.messages.headers import UNREADABLE
+from penstock.api.messages import UNREADABLE
 from penstock.api.ssp import SystemStreamPartition
-from penstock.base.signing import RootKeys
+from penstock.base.secrets import RootKeys
 from penstock.errors import IncompatibleError
 from penstock.system.base import OffsetRange, Progress, WriterIdentity
-from penstock.system.kafka.options.options import KafkaOptions
-from penstock.system.kafka.own_topics.job_topic import fence_key, fence_record, job_topic, progress_record
-from penstock.system.kafka.own_topics.owners import TOPIC, Owners
-from penstock.system.kafka.reading.reader import KafkaReader
-from penstock.system.kafka.writing.writer import KafkaWriter
+from penstock.system.kafka.fences import TOPIC, Owners
+from penstock.system.kafka.job_topic import fence_key, fence_record, job_topic, progress_record
+from penstock.system.kafka.options import KafkaOptions
+from penstock.system.kafka.reader import KafkaReader
+from penstock.system.kafka.writer import KafkaWriter
 from penstock.testing.kafka_broker import KafkaBroker
 from tests.kafka.test_kafka_intermediate import ThroughWorld
 from tests.support.streams.kafka import new_name

@@ -18,13 +18,12 @@ import pytest
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import FencedError, PenstockError, PenstockTimeoutError, RetryableError
 from penstock.system.base import Progress, RawRecord, WriterIdentity
+from penstock.system.kafka import fences, job_log, transaction
 from penstock.system.kafka.errors import ClientErrors
-from penstock.system.kafka.options.options import KafkaOptions
-from penstock.system.kafka.own_topics import fences, job_log
-from penstock.system.kafka.own_topics.job_topic import job_topic
-from penstock.system.kafka.own_topics.owners import TOPIC, Owners
-from penstock.system.kafka.writing import transaction
-from penstock.system.kafka.writing.writer import KafkaWriter
+from penstock.system.kafka.fences import TOPIC, Owners
+from penstock.system.kafka.job_topic import job_topic
+from penstock.system.kafka.options import KafkaOptions
+from penstock.system.kafka.writer import KafkaWriter
 from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.jobs.home import wait_until
 from tests.support.streams.kafka import TIMEOUT_S, new_topic

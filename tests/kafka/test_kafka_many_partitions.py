@@ -17,11 +17,11 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.portions import Portion
 from penstock.runtime.stage.source import InputReaders
 from penstock.system.base import OffsetRange, SystemAdmin
+from penstock.system.kafka import fetcher
 from penstock.system.kafka.client import open_consumer
 from penstock.system.kafka.errors import ClientErrors
-from penstock.system.kafka.options.options import KafkaOptions
-from penstock.system.kafka.reading import fetcher
-from penstock.system.kafka.reading.reader import KafkaReader
+from penstock.system.kafka.options import KafkaOptions
+from penstock.system.kafka.reader import KafkaReader
 from penstock.system.kafka.system import KafkaSystem
 from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.processes.containers import wait_until
@@ -88,7 +88,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Consumer]:
         found.append(open_consumer(options, reported))
         return found[-1]
 
-    monkeypatch.setattr("penstock.system.kafka.reading.fetcher.open_consumer", counted)
+    monkeypatch.setattr("penstock.system.kafka.fetcher.open_consumer", counted)
     return found
 
 

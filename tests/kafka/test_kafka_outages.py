@@ -21,13 +21,12 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.base.retry import interruptible
 from penstock.errors import ConfigError, RetryableError, SystemAwayError
 from penstock.system.base import OffsetRange, Progress, System, SystemWriter, WriterIdentity
-from penstock.system.kafka import cluster
+from penstock.system.kafka import cluster, transaction
 from penstock.system.kafka.client import open_admin
 from penstock.system.kafka.errors import ClientErrors
-from penstock.system.kafka.options.options import KafkaOptions
+from penstock.system.kafka.options import KafkaOptions
 from penstock.system.kafka.system import KafkaSystem
-from penstock.system.kafka.writing import transaction
-from penstock.system.kafka.writing.writer import KafkaWriter
+from penstock.system.kafka.writer import KafkaWriter
 from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.jobs.home import wait_until
 from tests.support.streams.kafka import new_topic

@@ -16,7 +16,7 @@ from penstock.errors import ConfigError, NotFoundError, RetryableError
 from penstock.system.base import OffsetRange, RawMessage
 from penstock.system.kafka.admin import KafkaAdmin
 from penstock.system.kafka.cluster import Cluster
-from penstock.system.kafka.reading.reader import KafkaReader
+from penstock.system.kafka.reader import KafkaReader
 from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.processes.containers import wait_until
 from tests.support.streams.kafka import QUIET, new_topic

@@ -12,11 +12,11 @@ from confluent_kafka import Consumer, TopicPartition
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import RetryableError
 from penstock.system.base import OffsetRange, Progress, RawRecord, WriterIdentity
+from penstock.system.kafka import transaction
 from penstock.system.kafka.cluster import Cluster
-from penstock.system.kafka.options.options import KafkaOptions
-from penstock.system.kafka.reading.reader import KafkaReader
-from penstock.system.kafka.writing import transaction
-from penstock.system.kafka.writing.writer import KafkaWriter
+from penstock.system.kafka.options import KafkaOptions
+from penstock.system.kafka.reader import KafkaReader
+from penstock.system.kafka.writer import KafkaWriter
 from penstock.testing.clock import SettableClock
 from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.streams.kafka import QUIET, TIMEOUT_S, new_topic

@@ -14,10 +14,9 @@ import pytest
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError, RetryableError
 from penstock.system.base import Progress, RawRecord, WriterIdentity
-from penstock.system.kafka.options.options import KafkaOptions
-from penstock.system.kafka.own_topics import fences
-from penstock.system.kafka.writing import transaction
-from penstock.system.kafka.writing.writer import KafkaWriter
+from penstock.system.kafka import fences, transaction
+from penstock.system.kafka.options import KafkaOptions
+from penstock.system.kafka.writer import KafkaWriter
 from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.streams.kafka import TIMEOUT_S, new_topic
 from tests.support.streams.kafka_writers import FOREVER, job_state, keys, options_of, other, publish, read, records

@@ -22,10 +22,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.schemas.avro_resolution import why_unreadable
+from penstock.schemas.avro import AvroState
 from penstock.schemas.avro_resolved import reader_of
-from penstock.schemas.avro_state import AvroState
-from penstock.schemas.avro_types import AvroTypes
+from penstock.schemas.avro_types import AvroTypes, why_unreadable
 from tests.support.faults.damaged_bytes import memory_budget
 
 Typed = tuple[Any, st.SearchStrategy[Any]]

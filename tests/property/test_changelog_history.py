@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.state.backends.changelog_files.history import StoredVersions, ways
-from penstock.state.backends.changelog_files.marker import ChangelogMarker, Version
+from penstock.state.backends.changelog_files.versions import ChangelogMarker, StoredVersions, Version, ways
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint import decide
-from penstock.checkpoint.id import CheckpointId
-from penstock.checkpoint.log_view import LogView
-from penstock.checkpoint.record import CheckpointRecord, Claim, Record
-from penstock.checkpoint.retention import keep
-from penstock.config.values.retained import RetentionPolicy
+from penstock.checkpoint.log_view import LogView, keep
+from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim, Record
+from penstock.config.values.kinds import RetentionPolicy
 from tests.support.stores.checkpoints import checkpoint
 
 SSP = SystemStreamPartition("local", "events", 0)

@@ -9,9 +9,8 @@ from dataclasses import replace
 import pytest
 from obstore.store import MemoryStore
 
-from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.record import Claim, encode_record
+from penstock.checkpoint.record import CheckpointId, Claim, encode_record
 from penstock.errors import CorruptError, FencedError, IncompatibleError, NotFoundError
 from penstock.job.paths import JobPaths
 from penstock.objects.remote import RemoteObjectStore

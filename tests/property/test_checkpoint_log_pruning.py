@@ -13,12 +13,10 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from obstore.store import MemoryStore
 
 from penstock.checkpoint import decide
-from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.log_view import LogView
-from penstock.checkpoint.record import CheckpointRecord, Claim, decode_record
-from penstock.checkpoint.retention import keep
-from penstock.config.values.retained import RetentionPolicy
+from penstock.checkpoint.log_view import LogView, keep
+from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim, decode_record
+from penstock.config.values.kinds import RetentionPolicy
 from penstock.errors import FencedError, RetryableError
 from penstock.job.paths import JobPaths
 from penstock.objects.remote import RemoteObjectStore

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.checkpoint.id import CheckpointId
-from penstock.checkpoint.retention import keep
+from penstock.checkpoint.log_view import keep
+from penstock.checkpoint.record import CheckpointId
 from penstock.config.load import load_config
-from penstock.config.values.retained import RetainedCheckpoints, RetentionPolicy
+from penstock.config.values.kinds import RetainedCheckpoints, RetentionPolicy
 from penstock.errors import ConfigError
 
 MINUTE_MS = 60_000

@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import PenstockError
-from penstock.spark.state_import.files.changelog import read_changelog
-from penstock.spark.state_import.files.snapshot import fetch_snapshot
+from penstock.spark.state_import.reader import fetch_snapshot, read_changelog
 from penstock.spark.state_import.schema import read_schema
-from penstock.state.backends.changelog_files.delta import decode_delta
+from penstock.state.backends.changelog_files.versions import decode_delta
 from penstock.state.records import compress, decode_records, decompress
 from tests.support.faults.damaged_bytes import damaged, memory_budget
 from tests.support.tools.places import GOLDEN

@@ -29,30 +29,28 @@ from pyspark.sql.types import ArrayType, DecimalType, LongType, MapType, StringT
 
 import penstock as ps
 from penstock.admin.stream.records import read_lines
-from penstock.api.messages.headers import pack_headers
-from penstock.api.serdes.json import JsonKey
+from penstock.api.messages import pack_headers
+from penstock.api.serdes.compound import JsonKey
 from penstock.api.serdes.numbers import OrderedDouble, OrderedInteger, OrderedLong
 from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import END_OF_TIME, Batch
 from penstock.config.sources import from_file
-from penstock.drain.notification import decode_notification
-from penstock.drain.shown import drain_board
+from penstock.drain.progress import drain_board
+from penstock.drain.requests import decode_notification
 from penstock.errors import FailedMessage, PenstockError
-from penstock.graph.history import VersionKey, VersionValue
-from penstock.graph.joins import join_of
+from penstock.graph.event_time import VersionKey, VersionValue, join_of
 from penstock.graph.stores import StoreSpec
 from penstock.job.paths import JobPaths
-from penstock.job.shown_metrics import MetricsBoard, ShownRun
+from penstock.job.shown import MetricsBoard, ShownRun
 from penstock.metrics.snapshot import CounterValue, MetricId, Snapshot
 from penstock.objects.open import open_store
 from penstock.outbox import objects as outbox_objects
 from penstock.outbox.unpublished import OutboxObject, OutputPart
 from penstock.outbox.wing import Publish
-from penstock.runtime.intermediate import read_user_messages
 from penstock.runtime.joins.every import EveryRow
+from penstock.runtime.joins.kept import sides_of
 from penstock.runtime.joins.newest import NewestRow
-from penstock.runtime.joins.side import sides_of
-from penstock.runtime.messages.dead_letters import decode_dead_letter, encode_dead_letter
+from penstock.runtime.messages.incoming import read_trailer
 from penstock.runtime.messages.packet import (
     MESSAGE_SCHEMA,
     Packet,
@@ -60,37 +58,36 @@ from penstock.runtime.messages.packet import (
     decode_messages,
     encode_messages,
     from_batch,
+    pack_places,
     to_batch,
+    unpack_places,
     with_headers,
 )
-from penstock.runtime.messages.places import pack_places, unpack_places
-from penstock.runtime.messages.trailers import read_trailer
+from penstock.runtime.messages.stored import decode_dead_letter, encode_dead_letter, read_user_messages
 from penstock.runtime.reports import Report
 from penstock.runtime.timers import Timers, key_and_name, place_of
 from penstock.runtime.windows.cells import Cells, WindowSlot
 from penstock.runtime.windows.contents import content_of
-from penstock.side.store.positions import SidePositions, decode_positions, encode_positions
-from penstock.spark.processor.groups import chunk, rows_of
-from penstock.spark.processor.values.codec import RowCodec
-from penstock.spark.processor.values.keys import KeyCodec
-from penstock.spark.state_import import types as stored
-from penstock.spark.state_import.files.unsafe_row import row_decoder
-from penstock.spark.workers.frames import PacketSerializer
+from penstock.side.store.engine import SidePositions, decode_positions, encode_positions
+from penstock.spark.processor.codec import RowCodec
+from penstock.spark.processor.keys import KeyCodec, chunk, rows_of
+from penstock.spark.state_import import schema as stored
+from penstock.spark.state_import.rows import row_decoder
+from penstock.spark.workers.worker import PacketSerializer
 from penstock.standby.wing import StandbyState
 from penstock.state.engines.memory import MemoryEngine
-from penstock.state.stores.expiry import META, engine_key, header, index_key, live_view, meta_bytes
 from penstock.state.stores.serdes import SerdeStore
+from penstock.state.stores.timed_entries import META, engine_key, header, index_key, live_view, meta_bytes
 from penstock.system.base import Progress
 from penstock.system.files.folders import Folder
-from penstock.system.files.formats import Format, read_rows
+from penstock.system.files.formats import Format, SourceFile, read_rows
 from penstock.system.files.listing import Listing
 from penstock.system.files.manifests import PartitionLog, noted_partitions, number_of
-from penstock.system.files.text import SourceFile
-from penstock.system.kafka.own_topics.job_topic import JobTopic, fence_record, producer_record, progress_record
-from penstock.system.kafka.own_topics.owners import OwnersTopic
+from penstock.system.kafka.fences import OwnersTopic
+from penstock.system.kafka.job_topic import JobTopic, fence_record, producer_record, progress_record
 from penstock.system.rows.schema import parse_schema
-from penstock.tables.versions.encode import VersionProblem
-from penstock.tables.versions.manifest import TableFile, TableFingerprint, TableManifest
+from penstock.tables.files import VersionProblem
+from penstock.tables.manifest import TableFile, TableFingerprint, TableManifest
 from penstock.wing import calls
 from penstock.wire.calls import CALLS
 from penstock.wire.protocol import (

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import CorruptError, IncompatibleError
-from penstock.state.backends.changelog_files.delta import (
+from penstock.state.backends.changelog_files.versions import (
     DeltaHeader,
     decode_delta,
     encode_delta,

@@ -7,14 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.batch.pace import BatchPace
-from penstock.batch.portions import Portion, PortionRead
+from penstock.batch.portions import BatchPace, BatchRanges, Portion, PortionRead, plan_ranges, read_by_input
 from penstock.batch.positions import TaskSsp, resumed_positions, to_next_offsets, to_positions
-from penstock.batch.ranges import BatchRanges, plan_ranges, read_by_input
-from penstock.config.values.broadcast import PartitionRange
+from penstock.config.values.kinds import PartitionRange
 from penstock.driver.show.progress import source_progress
 from penstock.errors import ConfigError
-from penstock.start.streams.grouping import group_inputs
+from penstock.start.inputs import group_inputs
 from penstock.system.base import OffsetRange, PartitionOffsets
 from penstock.system.memory import MemorySystem
 

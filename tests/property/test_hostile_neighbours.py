@@ -14,11 +14,10 @@ from pyarrow import fs
 
 import penstock as ps
 from penstock.base.exact_json import exact_value
-from penstock.base.redaction import is_secret
+from penstock.base.secrets import is_secret
 from penstock.errors import CorruptError
-from penstock.system.files import csv_rows
-from penstock.system.files.formats import read_columns, read_rows
-from penstock.system.files.text import SourceFile
+from penstock.system.files import formats as csv_rows
+from penstock.system.files.formats import SourceFile, read_columns, read_rows
 from penstock.testing import TestRunner
 
 pytestmark = pytest.mark.attack

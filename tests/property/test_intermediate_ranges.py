@@ -9,7 +9,7 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.api.time.watermarks import NO_WATERMARK
+from penstock.api.time.firing import NO_WATERMARK
 from penstock.checkpoint import intermediate
 from penstock.checkpoint.intermediate import IntermediateStream, Ranges, WrittenRanges, join
 

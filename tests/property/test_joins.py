@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.runtime.joins import every
-from penstock.runtime.time_bytes import time_of
+from penstock.runtime.timers import time_of
 from tests.support.oracles.stage_batches import LATE, OUT, Message, StageBatches
 from tests.support.tools.profiles import examples
 

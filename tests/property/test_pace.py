@@ -9,10 +9,17 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.batch.pace import FIRST_MESSAGES, BatchBounds, BatchPace, InputRead, fair_shares
-from penstock.batch.portions import PortionRead
+from penstock.batch.portions import (
+    FIRST_MESSAGES,
+    BatchBounds,
+    BatchPace,
+    InputRead,
+    PortionRead,
+    fair_shares,
+    plan_ranges,
+    read_by_input,
+)
 from penstock.batch.positions import TaskSsp
-from penstock.batch.ranges import plan_ranges, read_by_input
 from penstock.system.base import OffsetRange, PartitionOffsets
 
 STREAM = SystemStream("local", "a")

@@ -25,51 +25,50 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from penstock.admin.coordinator_stream import parse_coordinator_key
+from penstock.api.requests import Startpoint
 from penstock.api.ssp import SystemStreamPartition
-from penstock.api.startpoint import Startpoint
-from penstock.batch.offered_batch import QUERY, QuerySection
+from penstock.batch.batch import QUERY, QuerySection
 from penstock.batch.watermarks import TIME, TimeSection
+from penstock.checkpoint.changelog_marker import ChangelogStreamMarker
 from penstock.checkpoint.edit import OffsetKey
-from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.intermediate import STREAMS, StreamsSection
-from penstock.checkpoint.record import CheckpointRecord, Claim, decode_record
-from penstock.checkpoint.samza.log_key import CheckpointLogKey
-from penstock.checkpoint.samza.topic import TopicMessage, read_topic_message
+from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim, decode_record
+from penstock.checkpoint.samza import CheckpointLogKey, TopicMessage, read_topic_message
 from penstock.checkpoint.sections import Section
-from penstock.checkpoint.versions.changelog_marker import ChangelogStreamMarker
-from penstock.checkpoint.versions.v1 import CheckpointV1
-from penstock.checkpoint.versions.v2 import CheckpointV2
+from penstock.checkpoint.task_values import CheckpointV1, CheckpointV2
 from penstock.cli.checkpoint import parse_offsets
 from penstock.container.process import launch
+from penstock.container.process import launch as register
+from penstock.container.process.launch import Register
 from penstock.drain.requests import DRAIN, DrainSection
 from penstock.errors import CorruptError, PenstockError
-from penstock.host.machine import ExecutorProcess
+from penstock.host.posix import ExecutorProcess
 from penstock.job.identity import JobIdentity
 from penstock.job.lease import LeaseHolder, LeaseState
 from penstock.outbox.unpublished import OUTBOX, OutboxSection
-from penstock.spark.state_import.files.changelog import ChangelogHead, read_head
-from penstock.spark.state_import.files.checkpoint import OperatorFacts
-from penstock.spark.state_import.files.checkpoint import _operator as spark_operator
+from penstock.spark.state_import.checkpoint import OperatorFacts
+from penstock.spark.state_import.checkpoint import _operator as spark_operator
+from penstock.spark.state_import.reader import ChangelogHead, read_head
 from penstock.spark.state_import.schema import EntrySchema, read_schema
-from penstock.start.startpoints.request import StartpointRequest, decode_request
-from penstock.start.startpoints.serde import decode_fan_out, decode_startpoint
-from penstock.state.backends.blob.index import SnapshotIndex
-from penstock.state.backends.blob.marker import BlobMarker
-from penstock.state.backends.changelog_files.delta import DeltaHeader, decode_delta
-from penstock.state.backends.changelog_files.history import StoredVersions, ways
-from penstock.state.backends.changelog_files.marker import ChangelogMarker
-from penstock.state.backends.changelog_files.snapshot import StoreSnapshot
+from penstock.start.startpoints.request import StartpointRequest, decode_fan_out, decode_request, decode_startpoint
+from penstock.state.backends.blob import BlobMarker, SnapshotIndex
+from penstock.state.backends.changelog_files.versions import (
+    ChangelogMarker,
+    DeltaHeader,
+    StoredVersions,
+    StoreSnapshot,
+    decode_delta,
+    ways,
+)
 from penstock.state.backends.changelog_stream import partition
-from penstock.state.backends.content.index import DirIndex, FileBlob, FileIndex
+from penstock.state.backends.content.objects import DirIndex, FileBlob, FileIndex
 from penstock.state.copies import read_description
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.records import compress
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.local import LocalSystem
 from penstock.system.local.files import StreamInfo, _parse
-from penstock.wire import register
-from penstock.wire.address import ContainerAddress, ContainerSpec, LaunchFailure
-from penstock.wire.register import Register
+from penstock.wire.containers import ContainerAddress, ContainerSpec, LaunchFailure
 from tests.support.faults.damaged_bytes import memory_budget
 from tests.support.tools.places import GOLDEN
 from tests.support.tools.profiles import examples

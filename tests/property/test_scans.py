@@ -16,10 +16,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import penstock as ps
 from penstock.graph.stores import StoreSpec
-from penstock.state.engines import gaps, overlay
+from penstock.state.engines import overlay
+from penstock.state.engines import overlay as gaps
 from penstock.state.engines.engine import Engine
-from penstock.state.engines.gaps import Gaps
 from penstock.state.engines.memory import MemoryEngine
+from penstock.state.engines.overlay import Gaps
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.engines.write_behind import WriteBehindEngine
 from penstock.state.stores.build import build_store

@@ -11,21 +11,19 @@ from pathlib import Path
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.api.startpoint import StartpointSpecific
-from penstock.checkpoint.id import CheckpointId
+from penstock.api.requests import StartpointSpecific
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.record import CheckpointRecord, Claim
-from penstock.checkpoint.retention import keep
-from penstock.checkpoint.versions.table import build_versions
+from penstock.checkpoint.log_view import keep
+from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim
+from penstock.checkpoint.task_versions import build_versions
 from penstock.config.load import load_config
 from penstock.graph.specs import ApplicationGraph
 from penstock.objects.file import FileObjectStore
-from penstock.start.facts import StartFacts, read_requests, resolver
-from penstock.start.plan import StartPlan, plan_start
+from penstock.start.inputs import group_inputs
+from penstock.start.plan import StartFacts, StartPlan, plan_start, read_requests, resolver
 from penstock.start.startpoints.decide import JobInputs
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.start.startpoints.request import StartpointRequest, task_name
-from penstock.start.streams.grouping import group_inputs
 from penstock.system.memory import MemorySystem
 from tests.support.stores.checkpoints import checkpoint
 from tests.support.stores.stopped_job import PATHS, STREAM, ssp

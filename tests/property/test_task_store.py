@@ -18,9 +18,9 @@ from penstock.state.engines.memory import MemoryEngine
 from penstock.state.engines.overlay import MISSING, Overlay
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.stores.build import build_store
-from penstock.state.stores.cache import ValueCache
+from penstock.state.stores.serdes import ValueCache
 from penstock.state.stores.task_store import StoreLayer
-from penstock.testing.runner.checked_store import CheckedStore
+from penstock.testing.runner.checks import CheckedStore
 from tests.support.tools.profiles import examples
 
 KEYS = st.sampled_from([b"", b"\x00", b"\x00\x00", b"a", b"a\x00", b"aa", b"b", b"\x7f", b"\x80", b"\xff", b"\xff\xff"])

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.runtime.operators.tasks import task_timers
+from penstock.runtime.operators import task_timers
 from penstock.testing import TestRunner
 from tests.support.tools.profiles import examples
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.api.time.timers import AtDrain
-from penstock.runtime.operators.tasks import task_timers
+from penstock.api.time.firing import AtDrain
+from penstock.runtime.operators import task_timers
 from tests.support.oracles.stage_batches import OUT, Message, StageBatches
 from tests.support.oracles.timer_model import Acting, TimerModel
 from tests.support.tools.profiles import examples

@@ -17,8 +17,8 @@ from penstock.batch.batch import Batch
 from penstock.batch.portions import Portion
 from penstock.graph.topology import Topology, plan_topology
 from penstock.runtime.messages import outlet, router
+from penstock.runtime.messages.incoming import Sources
 from penstock.runtime.messages.packet import MESSAGE_SCHEMA, Packet, PacketKind, decode_columns, encode_messages
-from penstock.runtime.messages.sources import Sources
 from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.attempt import new_token
 from penstock.runtime.stage.source import InputReaders, ReadProgress, run_sources

@@ -20,12 +20,12 @@ from penstock.state.engines.engine import Engine
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.engines.write_behind import WriteBehindEngine
-from penstock.state.reading.expiry_check import expiry_problem
+from penstock.state.reading.comparison import expiry_problem
 from penstock.state.stores import expiring
 from penstock.state.stores.build import build_store
-from penstock.state.stores.expiry import MEMBER, META, RESERVED, RESERVED_END, live_view
 from penstock.state.stores.task_store import StoreLayer
-from penstock.testing.runner.checked_store import CheckedStore
+from penstock.state.stores.timed_entries import MEMBER, META, RESERVED, RESERVED_END, live_view
+from penstock.testing.runner.checks import CheckedStore
 from tests.support.tools.profiles import examples
 
 KEYS = st.sampled_from(

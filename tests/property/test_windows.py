@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.runtime.windows import open_windows
-from penstock.runtime.windows.node import WindowNode
+from penstock.runtime.operators.window import WindowNode
+from penstock.runtime.windows import fixed as open_windows
 from tests.support.oracles.stage_batches import LATE, OUT, Message, StageBatches
 
 KEYS = st.sampled_from(["a", "b", None])

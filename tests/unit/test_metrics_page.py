@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.metrics.samza import SAMZA_NAMES
-from penstock.metrics.snapshot import Snapshot
+from penstock.metrics.snapshot import SAMZA_NAMES, Snapshot
 from tests.support.oracles.metrics_page import (
     OF_EVENT_TIME,
     OF_LOSSES,

@@ -14,10 +14,10 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from penstock import admin
 from penstock.dashboard import live_view
-from penstock.driver.feed.stop import StopRequest
+from penstock.driver.context import StopRequest
 from penstock.driver.handle.job import Job
 from penstock.driver.show.progress import JobProgress, ProgressBoard, SourceProgress
-from penstock.job.shown_failure import Failure
+from penstock.job.shown import Failure
 from penstock.notebook import facts_html, plot_svg, table_html
 from tests.support.jobs.home import wait_until
 from tests.support.stores.stopped_job import StoppedJob, saved

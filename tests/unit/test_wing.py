@@ -22,7 +22,7 @@ from penstock.config import keys
 from penstock.container.process.handlers import answers, serve
 from penstock.drain.requests import DrainSection
 from penstock.driver.part import DriverPart
-from penstock.driver.show.metrics_exports import MetricsExports
+from penstock.driver.show.exports import MetricsExports
 from penstock.errors import ConfigError, IncompatibleError, PenstockError
 from penstock.testing.in_process import InProcessDriver
 from penstock.wing import Wing, check_wings, wings

@@ -11,11 +11,11 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
         "Messages": ("penstock.api.messages", "penstock.api.ssp", "penstock.api.intermediate"),
         "Serdes and schemas": ("penstock.api.serdes", "penstock.schemas"),
         "Stores, state of the key and tables": ("penstock.api.state",),
-        "Event time and timers": ("penstock.api.time.watermarks", "penstock.api.time.timers"),
-        "Windows": ("penstock.api.time.windows", "penstock.api.time.triggers"),
+        "Event time and timers": ("penstock.api.time.firing", "penstock.api.time.firing"),
+        "Windows": ("penstock.api.time.windows", "penstock.api.time.firing"),
         "Aggregates": ("penstock.api.time.aggregates", "penstock.api.time.sketches"),
         "Columns": ("penstock.api.expressions", "penstock.api.batch_processor"),
-        "Startpoints and drains": ("penstock.api.startpoint", "penstock.api.drain"),
+        "Startpoints and drains": ("penstock.api.requests", "penstock.api.requests"),
         "Jobs and metrics": ("penstock.driver.handle", "penstock.metrics"),
         "Errors": ("penstock.errors", "penstock.job.lease"),
     },
@@ -24,7 +24,7 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
         "Configuration and graph": (
             "penstock.admin.configuration",
             "penstock.admin.shown_graph",
-            "penstock.job.shown_graph",
+            "penstock.job.shown",
         ),
         "Checkpoints": ("penstock.admin.checkpoint", "penstock.checkpoint"),
         "Startpoints": ("penstock.admin.startpoint",),
@@ -35,7 +35,7 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
     "penstock.spark": {
         "Processors": ("penstock.spark.transform", "penstock.spark.processor", "penstock.spark.rows"),
         "Applications": ("penstock.spark.applications",),
-        "State and progress": ("penstock.spark.state_frames", "penstock.spark.query_progress"),
+        "State and progress": ("penstock.spark.state_frames", "penstock.spark.queries"),
     },
     "penstock.testing": {
         "Tests of applications": ("penstock.testing.runner", "penstock.testing.clock"),
@@ -44,11 +44,11 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
         "Systems": (
             "penstock.system.contract.definition",
             "penstock.system.contract.admin",
-            "penstock.system.contract.reader",
+            "penstock.system.contract.messages",
             "penstock.system.contract.writer",
         ),
-        "Messages": ("penstock.system.contract.messages", "penstock.system.contract.limits"),
-        "Names and options": ("penstock.system.contract.names",),
+        "Messages": ("penstock.system.contract.messages", "penstock.system.contract.messages"),
+        "Names and options": ("penstock.system.contract.definition",),
     },
 }
 """Each public module, the groups of its page, and the modules and packages that a group has the names of."""

@@ -14,9 +14,7 @@ from penstock.admin.job.ownership import claimed_job
 from penstock.admin.jobs import FoundJob
 from penstock.admin.side_stores import refuse_side_inputs
 from penstock.api.ssp import SystemStreamPartition
-from penstock.base.clock import SYSTEM_CLOCK
-from penstock.base.retry import Retry, retry
-from penstock.checkpoint.choice import refuse_unknown
+from penstock.base.retry import SYSTEM_CLOCK, Retry, retry
 from penstock.checkpoint.edit import (
     CheckpointContent,
     OffsetChange,
@@ -32,6 +30,7 @@ from penstock.checkpoint.edit import (
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.task_versions import refuse_unknown
 from penstock.errors import IncompatibleError, NotFoundError, PenstockError, RetryableError
 from penstock.wing import known_sections
 

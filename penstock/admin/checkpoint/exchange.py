@@ -13,20 +13,17 @@ from penstock.admin.checkpoint.target import ImportTarget, find_target, stream_e
 from penstock.admin.jobs import FoundJob
 from penstock.api.ssp import SystemStream
 from penstock.base.wording import argument, counted, listed
+from penstock.checkpoint.changelog_marker import BACKEND, changelog_markers
 from penstock.checkpoint.edit import offset_changes, refuse_outside
 from penstock.checkpoint.intermediate import STREAMS
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.samza.adopt import adopt
-from penstock.checkpoint.samza.imported import SamzaCheckpoint, read_samza
-from penstock.checkpoint.samza.log_key import CheckpointLogKey
-from penstock.checkpoint.versions.changelog_marker import BACKEND, changelog_markers
-from penstock.checkpoint.versions.markers import markers_of
-from penstock.checkpoint.versions.table import format_of, samza_value
-from penstock.checkpoint.versions.v1 import VERSION as V1
+from penstock.checkpoint.samza import CheckpointLogKey, SamzaCheckpoint, adopt, read_samza
+from penstock.checkpoint.task_values import V1
+from penstock.checkpoint.task_versions import format_of, markers_of, samza_value
 from penstock.errors import NotFoundError
-from penstock.start.streams.intermediate import operators_of
+from penstock.start.positions import operators_of
 
 
 def export_checkpoint(job: FoundJob, checkpoint_id: str | None = None, version: int = 2) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.batch.offered_batch import QUERY, QuerySection
+from penstock.batch.batch import QUERY, QuerySection
 from penstock.checkpoint.edit import CheckpointContent
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord

@@ -12,12 +12,11 @@ from penstock.admin.questions import Questions, answer_or_problem
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.application.application import Application
 from penstock.base.wording import argument
-from penstock.checkpoint.choice import refuse_unknown
 from penstock.checkpoint.edit import CheckpointContent, content_of
-from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log_view import LogView
-from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.samza.imported import SamzaCheckpoint
+from penstock.checkpoint.record import CheckpointId, CheckpointRecord
+from penstock.checkpoint.samza import SamzaCheckpoint
+from penstock.checkpoint.task_versions import refuse_unknown
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, PenstockError
 from penstock.system.base import PartitionOffsets

@@ -14,9 +14,9 @@ import psutil
 
 from penstock.admin.jobs import FoundJob
 from penstock.admin.program import PROGRAM
-from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.retry import SYSTEM_CLOCK
 from penstock.errors import PenstockError
-from penstock.job.audit_log import AuditEntry, AuditLog
+from penstock.job.commands import AuditEntry, AuditLog
 
 logger = logging.getLogger(__name__)
 

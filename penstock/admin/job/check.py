@@ -17,7 +17,7 @@ from penstock.graph.topology import plan_topology
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_job_root
 from penstock.start.check import REFUSED, check_start
-from penstock.start.facts import StartRequest
+from penstock.start.plan import StartRequest
 from penstock.start.startpoints.decide import passing_over
 
 

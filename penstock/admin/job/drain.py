@@ -12,17 +12,23 @@ from penstock.admin.job.audit import audited, this_process
 from penstock.admin.job.drain_status import drain_summary
 from penstock.admin.job.running import watch_lease
 from penstock.admin.jobs import FoundJob
-from penstock.api.drain import NEXT_RUN, DrainMode, DrainNotification
+from penstock.api.requests import NEXT_RUN, DrainMode, DrainNotification
 from penstock.base.wording import counted, listed
-from penstock.batch.offered_batch import QUERY
+from penstock.batch.batch import QUERY
 from penstock.batch.watermarks import TIME
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.store_layout import StoreLayout
-from penstock.drain.notification import NAMESPACE, decode_notification, drained_together, encode_notification
+from penstock.checkpoint.record import CheckpointRecord, StoreLayout
+from penstock.drain.asking import drain_target, present_run
 from penstock.drain.progress import DrainProgress
-from penstock.drain.requests import DRAIN, DrainNotifications, DrainRequests
-from penstock.drain.utils import drain_target, present_run
+from penstock.drain.requests import (
+    DRAIN,
+    NAMESPACE,
+    DrainNotifications,
+    DrainRequests,
+    decode_notification,
+    drained_together,
+    encode_notification,
+)
 from penstock.errors import ConfigError, CorruptError, NotFoundError, PenstockError, PenstockTimeoutError
 from penstock.graph.declarations import NAME_RULE, is_name
 from penstock.graph.stores import OPERATOR_STORES

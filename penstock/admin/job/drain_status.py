@@ -8,15 +8,14 @@ from typing import Literal, TypeAlias
 from uuid import UUID
 
 from penstock.admin.jobs import FoundJob
-from penstock.api.drain import NEXT_RUN, DrainMode, DrainNotification
+from penstock.api.requests import NEXT_RUN, DrainMode, DrainNotification
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.drain.notification import asked_ms
+from penstock.drain.asking import present_run
 from penstock.drain.progress import DrainProgress as DrainProgress
 from penstock.drain.progress import StageDrain as StageDrain
-from penstock.drain.requests import DRAIN, DrainRequests
-from penstock.drain.shown import drain_board
-from penstock.drain.utils import present_run
+from penstock.drain.progress import drain_board
+from penstock.drain.requests import DRAIN, DrainRequests, asked_ms
 from penstock.errors import CorruptError, IncompatibleError
 
 logger = logging.getLogger(__name__)

@@ -9,17 +9,17 @@ from functools import partial
 
 from penstock.admin.questions import Answer, Questions, answer_or_problem
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.api.time.watermarks import NO_WATERMARK
-from penstock.base.clock import SYSTEM_CLOCK
+from penstock.api.time.firing import NO_WATERMARK
+from penstock.base.retry import SYSTEM_CLOCK
 from penstock.base.wording import counted
 from penstock.batch.watermarks import TIME
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.model import JobConfig
 from penstock.errors import PenstockError
-from penstock.start.streams.identities import continue_in
+from penstock.start.positions import continue_in
 from penstock.system.base import OpenTransaction, PartitionOffsets, System
-from penstock.system.contract.names import QUERY_SYSTEM
+from penstock.system.contract.definition import QUERY_SYSTEM
 from penstock.system.registry import open_system
 
 _STANDSTILL_MS = 10_000

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from penstock.admin.jobs import FoundJob
 from penstock.errors import NotFoundError
-from penstock.job.shown_metrics import MetricsBoard, ShownRun
+from penstock.job.shown import MetricsBoard, ShownRun
 from penstock.metrics.snapshot import CounterValue, GaugeValue, Snapshot
 
 _STORE, _LAG, _TABLES, _WAY = "store.", "side-inputs-lag-", "tables-", "batches-"

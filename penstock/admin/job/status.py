@@ -20,7 +20,7 @@ from penstock.admin.outbox import AskedMarks, Marks, outbox_outputs
 from penstock.admin.questions import Questions
 from penstock.admin.side_stores import side_stores
 from penstock.admin.startpoint.facts import RequestFacts, TakenFacts, request_facts, taken_facts
-from penstock.api.time.watermarks import END_OF_TIME
+from penstock.api.time.firing import END_OF_TIME
 from penstock.base.plugins import load
 from penstock.base.wording import utc_text
 from penstock.batch.positions import to_positions
@@ -28,26 +28,30 @@ from penstock.batch.watermarks import TIME
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.versions.markers import markers_of
+from penstock.checkpoint.task_versions import markers_of
 from penstock.config.model import JobConfig
 from penstock.config.settings import StoreSettings
 from penstock.errors import CorruptError, IncompatibleError, PenstockError
 from penstock.facts import Facts
-from penstock.host.found import ContainerProcess, containers_here
-from penstock.host.logs import log_directory, logs_folder
-from penstock.host.words import WordsOnHost
+from penstock.host.logs import ContainerProcess, WordsOnHost, containers_here, log_directory, logs_folder
 from penstock.job.identity import uid_here
 from penstock.job.lease import LeaseHolder
-from penstock.job.shown_failure import Failure, failure_board, failure_of
-from penstock.job.shown_metrics import MetricsBoard, ShownRun
-from penstock.job.shown_outage import Outage, outage_board
-from penstock.job.shown_phase import RunPhase, phase_board
+from penstock.job.shown import (
+    Failure,
+    MetricsBoard,
+    Outage,
+    RunPhase,
+    ShownRun,
+    failure_board,
+    failure_of,
+    outage_board,
+    phase_board,
+)
 from penstock.metrics.snapshot import CounterValue, Snapshot
 from penstock.notebook import facts_html, table_html
 from penstock.outbox.unpublished import OwedOutput, owed_of
 from penstock.side.shown import SideStoreFacts
-from penstock.standby.shown import StandbyFacts
-from penstock.standby.wing import STANDBY_WING
+from penstock.standby.wing import STANDBY_WING, StandbyFacts
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.wing import wings
 

@@ -12,8 +12,8 @@ from penstock.admin.jobs import FoundJob
 from penstock.checkpoint.log import CheckpointLog
 from penstock.drain.requests import DrainRequests
 from penstock.errors import NotFoundError, PenstockTimeoutError
+from penstock.job.commands import StopRequests
 from penstock.job.lease import LeaseState
-from penstock.job.stop_request import StopRequests
 
 _POLL_SECONDS = 0.2
 

@@ -7,15 +7,17 @@ from collections.abc import Iterable
 from penstock.admin.coordinator_stream import coordinator_line, last_messages
 from penstock.base.wording import argument, counted, flag, listed
 from penstock.errors import ConfigError, CorruptError
-from penstock.job.requests import new_uuid
+from penstock.job.commands import new_uuid
 from penstock.start.startpoints.decide import newest_of_keys
-from penstock.start.startpoints.request import RequestKey, StartpointRequest, task_number
-from penstock.start.startpoints.serde import (
+from penstock.start.startpoints.request import (
     NAMESPACE,
     NAMESPACE_FAN_OUT,
+    RequestKey,
+    StartpointRequest,
     decode_fan_out,
     decode_startpoint,
     encode_startpoint,
+    task_number,
 )
 
 

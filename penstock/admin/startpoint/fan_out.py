@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from penstock.admin.jobs import FoundJob
 from penstock.admin.startpoint.inputs import open_inputs
+from penstock.api.requests import Startpoint
 from penstock.api.ssp import SystemStreamPartition
-from penstock.api.startpoint import Startpoint
 from penstock.start.positions import start_positions
 from penstock.start.startpoints.request import task_name
 

@@ -10,13 +10,11 @@ from penstock.base.wording import argument
 from penstock.checkpoint.intermediate import STREAMS
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import IncompatibleError
-from penstock.start.facts import StartRequest
 from penstock.start.layout import check_layout
-from penstock.start.reset import resettable
+from penstock.start.plan import StartRequest, resettable
+from penstock.start.positions import kept_streams, refuse_recreated
 from penstock.start.startpoints.decide import StartDecision
 from penstock.start.startpoints.request import StartpointRequest
-from penstock.start.streams.identities import refuse_recreated
-from penstock.start.streams.intermediate import kept_streams
 
 
 def check_nearest(job: StartpointJob, decision: StartDecision, new: Sequence[StartpointRequest]) -> Iterator[str]:

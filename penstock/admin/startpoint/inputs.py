@@ -20,14 +20,14 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError
 from penstock.graph.side_declarations import side_input_of
-from penstock.start.facts import resolver
+from penstock.start.inputs import with_matches
+from penstock.start.job_streams import INTERMEDIATE, JobStreams
 from penstock.start.part import complete
+from penstock.start.plan import resolver
 from penstock.start.positions import start_positions
 from penstock.start.startpoints.decide import Candidates, JobInputs, StartDecision, decide_start
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.start.startpoints.request import StartpointRequest
-from penstock.start.streams.job_streams import INTERMEDIATE, JobStreams
-from penstock.start.streams.patterns import with_matches
 from penstock.system.base import PartitionOffsets, SystemAdmin
 from penstock.system.registry import open_system
 

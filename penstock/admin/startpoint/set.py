@@ -12,13 +12,13 @@ from penstock.admin.startpoint.exchange import imported_requests
 from penstock.admin.startpoint.facts import RequestFacts, request_facts
 from penstock.admin.startpoint.fit import check_nearest
 from penstock.admin.startpoint.inputs import StartpointJob, open_inputs
+from penstock.api.requests import Startpoint, StartpointSpecific
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.api.startpoint import Startpoint, StartpointSpecific
-from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.retry import SYSTEM_CLOCK
 from penstock.base.wording import argument, counted, flag
 from penstock.checkpoint.edit import OffsetChange
 from penstock.errors import ConfigError, IncompatibleError
-from penstock.job.requests import new_uuid
+from penstock.job.commands import new_uuid
 from penstock.start.startpoints.decide import StartDecision, nearest_checkpoint, passing_over, sort_out
 from penstock.start.startpoints.request import (
     RequestKey,

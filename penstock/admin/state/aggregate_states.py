@@ -9,13 +9,12 @@ import pyarrow as pa
 
 from penstock.api.serdes import Serde
 from penstock.arrays.byte_arrays import ByteArray
-from penstock.arrays.type_names import types_of_text
+from penstock.arrays.types import types_of_text
 from penstock.base.exact_json import exact_value
 from penstock.columns.aggregates import state_columns
-from penstock.columns.fold import has_word
-from penstock.columns.state_rows import StateRows
+from penstock.columns.fold import StateRows, has_word
 from penstock.columns.sums import whole_sum
-from penstock.graph.aggregate_layout import AggregateLayout
+from penstock.graph.aggregation import AggregateLayout
 
 
 class _States(Serde[dict[str, Any]]):

@@ -17,13 +17,13 @@ from penstock.base.wording import counted
 from penstock.checkpoint.log import CheckpointLog
 from penstock.errors import CorruptError, NotFoundError
 from penstock.job.identity import known_uid
-from penstock.outbox.driver.garbage import outbox_garbage
+from penstock.outbox.driver import outbox_garbage
 from penstock.outbox.unpublished import owed_of
 from penstock.side.plan import BACKUP, is_backed_up
-from penstock.state.admins import BackendAdmins
 from penstock.state.backends.base import Garbage
+from penstock.state.backends.registry import BackendAdmins
 from penstock.system.registry import open_systems
-from penstock.tables.versions.registry import TableRegistry
+from penstock.tables.registry import TableRegistry
 
 
 @dataclass(frozen=True, slots=True)

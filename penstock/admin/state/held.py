@@ -10,10 +10,10 @@ from penstock.admin.side_stores import side_stores
 from penstock.admin.state.version import choose_version
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.versions.markers import markers_of
+from penstock.checkpoint.task_versions import markers_of
 from penstock.config.model import JobConfig
 from penstock.side.shown import SideStoreFacts
-from penstock.state.backends.roots import BackendRoots
+from penstock.state.backends.registry import BackendRoots
 from penstock.state.reading.inventory import StoredObjects, marker_text, stored_objects
 
 

@@ -14,24 +14,23 @@ from penstock.admin.job.ownership import claimed_job
 from penstock.admin.jobs import FoundJob
 from penstock.admin.state.store_uploads import StoreUploads
 from penstock.api.ssp import SystemStreamPartition
-from penstock.base.clock import SYSTEM_CLOCK
-from penstock.batch.offered_batch import QUERY, OfferedBatch, QuerySection
+from penstock.base.retry import SYSTEM_CLOCK
+from penstock.batch.batch import QUERY, OfferedBatch, QuerySection
 from penstock.checkpoint.edit import CheckpointContent, successor
-from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog, OnDamage
-from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.record import CheckpointId, CheckpointRecord
 from penstock.checkpoint.sections import Sections
-from penstock.checkpoint.versions.value import Markers
+from penstock.checkpoint.task_values import Markers
 from penstock.config.model import JobConfig
 from penstock.errors import IncompatibleError
 from penstock.graph.specs import ApplicationGraph
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_job_root
-from penstock.spark.state_import.first_backup import FirstBackup
+from penstock.spark.state_import.load import FirstBackup
+from penstock.start.job_streams import JobStreams
 from penstock.start.layout import store_layout
-from penstock.start.streams.job_streams import JobStreams
 from penstock.state.outside_backup import OutsideBackup
-from penstock.system.contract.names import QUERY_SYSTEM
+from penstock.system.contract.definition import QUERY_SYSTEM
 from penstock.system.spark import QuerySystem
 
 BackUp: TypeAlias = Callable[[FirstBackup], Mapping[int, Markers]]

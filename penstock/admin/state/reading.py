@@ -15,11 +15,9 @@ from penstock.api.serdes import Serde
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import ConfigError, NotFoundError
-from penstock.state.reading.diff import Difference, diff
-from penstock.state.reading.reader import StateReader
-from penstock.state.reading.store_version import StoreVersion
-from penstock.state.reading.verify import StoreVerdict
-from penstock.state.reading.verify import verify as verify_stores
+from penstock.state.reading.comparison import Difference, StoreVerdict, diff
+from penstock.state.reading.comparison import verify as verify_stores
+from penstock.state.reading.reader import StateReader, StoreVersion
 from penstock.system.registry import open_systems
 
 

@@ -19,20 +19,20 @@ from penstock.admin.state.held import state_versions
 from penstock.admin.state.repartition_refusals import large_stores, notes_of_large, refused_backends, refused_entries
 from penstock.admin.state.store_uploads import StoreUploads
 from penstock.application.application import Application
-from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.retry import SYSTEM_CLOCK
 from penstock.base.wording import listed
 from penstock.batch.positions import Ends
-from penstock.checkpoint.choice import refuse_unknown
 from penstock.checkpoint.edit import choose_origin, content_of, successor
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Claim
-from penstock.checkpoint.versions.value import Markers
+from penstock.checkpoint.task_values import Markers
+from penstock.checkpoint.task_versions import refuse_unknown
 from penstock.config.load import load_config
 from penstock.errors import IncompatibleError, NotFoundError
 from penstock.graph.copartitioning import check_copartitioning
 from penstock.graph.specs import ApplicationGraph
-from penstock.host.process_folder import process_folder
+from penstock.host.folders import process_folder
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_job_root
 from penstock.repartition.move import MadePart, Move, move_here
@@ -40,13 +40,12 @@ from penstock.repartition.placement import RULES as RULES
 from penstock.repartition.placement import Rule as Rule
 from penstock.repartition.placement import TaskCountChange
 from penstock.repartition.plan import RepartitionPlan, check_count, placement_text, plan_move
-from penstock.start.fit import check_config
+from penstock.start.check import check_config
+from penstock.start.inputs import group_inputs, with_matches
+from penstock.start.job_streams import JobStreams
 from penstock.start.layout import check_layout, store_layout
 from penstock.start.part import complete, connect, start_parts
 from penstock.start.plan import continue_stores
-from penstock.start.streams.grouping import group_inputs
-from penstock.start.streams.job_streams import JobStreams
-from penstock.start.streams.patterns import with_matches
 from penstock.state.outside_backup import OutsideBackup
 from penstock.wing import known_sections
 

@@ -13,10 +13,10 @@ from penstock.base.wording import size_text
 from penstock.checkpoint.log_view import LogView
 from penstock.errors import IncompatibleError
 from penstock.job.identity import known_uid
+from penstock.repartition.move import StorePart, moved_entries
 from penstock.repartition.placement import ByKey
 from penstock.repartition.plan import RepartitionPlan
-from penstock.repartition.split import StorePart, moved_entries
-from penstock.state.admins import BackendAdmins
+from penstock.state.backends.registry import BackendAdmins
 from penstock.state.reading.reader import StateReader
 from penstock.system.base import System
 from penstock.system.registry import open_systems

@@ -22,11 +22,10 @@ from penstock.api.serdes import (
 )
 from penstock.api.serdes.numbers import OrderedDouble, OrderedInteger, OrderedLong
 from penstock.application.application import Application
-from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.store_layout import StoreLayout
+from penstock.checkpoint.record import CheckpointRecord, StoreLayout
 from penstock.errors import ConfigError
-from penstock.graph.history import VersionKey, VersionValue
-from penstock.schemas.avro_state import AvroState
+from penstock.graph.event_time import VersionKey, VersionValue
+from penstock.schemas.avro import AvroState
 from penstock.state.reading.reader import check_store
 
 _BUILT_IN: Mapping[str, Serde[Any]] = {

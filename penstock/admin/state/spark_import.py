@@ -17,20 +17,20 @@ from penstock.admin.job.running import refuse_running
 from penstock.admin.state.spark_target import StoreTarget, open_store_target
 from penstock.admin.state.store_uploads import StoreUploads
 from penstock.application.application import Application
-from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.retry import SYSTEM_CLOCK
 from penstock.base.wording import argument
 from penstock.checkpoint.edit import CheckpointContent, successor
 from penstock.checkpoint.record import CheckpointRecord, Claim
-from penstock.checkpoint.versions.value import Markers
+from penstock.checkpoint.task_values import Markers
 from penstock.errors import ConfigError, IncompatibleError
-from penstock.host.process_folder import process_folder
+from penstock.host.folders import process_folder
 from penstock.objects.open import open_store
-from penstock.spark.state_import.files.checkpoint import SparkCheckpoint
+from penstock.spark.state_import.checkpoint import SparkCheckpoint
 from penstock.spark.state_import.load import StoreLoad
 from penstock.spark.state_import.mapping import EntryMapping, MappedColumn, function_mapping, plain_mapping, raw_mapping
 from penstock.spark.state_import.reader import SparkState, open_state
 from penstock.state.backends.base import StoreCopy
-from penstock.state.backends.roots import BackendRoots
+from penstock.state.backends.registry import BackendRoots
 from penstock.system.partitioner import partition_of
 
 Progress = Callable[[int, int], None]

@@ -22,9 +22,9 @@ from penstock.graph.specs import ApplicationGraph
 from penstock.graph.stores import StoreSpec
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_job_root
+from penstock.start.inputs import Grouping
+from penstock.start.job_streams import JobStreams
 from penstock.start.layout import check_layout, store_layout
-from penstock.start.streams.grouping import Grouping
-from penstock.start.streams.job_streams import JobStreams
 from penstock.state.reading.reader import StateReader, seen_entries
 from penstock.system.base import System
 

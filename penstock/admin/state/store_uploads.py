@@ -9,14 +9,13 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from penstock.admin.jobs import FoundJob
-from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log_view import LogView
-from penstock.checkpoint.versions.value import Markers
+from penstock.checkpoint.record import CheckpointId
+from penstock.checkpoint.task_values import Markers
 from penstock.errors import PenstockError
 from penstock.job.identity import settle
-from penstock.state.admins import BackendAdmins
 from penstock.state.backends.base import BackendContext, StoreCopy
-from penstock.state.backends.roots import BackendRoots
+from penstock.state.backends.registry import BackendAdmins, BackendRoots
 from penstock.state.outside_backup import BaseUpload
 from penstock.system.base import System
 

@@ -28,7 +28,7 @@ from penstock.api.serdes import (
     Tuple,
 )
 from penstock.api.serdes.numbers import OrderedDouble, OrderedInteger, OrderedLong
-from penstock.base.literals import float_of, whole_of
+from penstock.base.exact_json import float_of, whole_of
 from penstock.base.wording import argument, flag, printable, size_text
 from penstock.errors import ConfigError
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from penstock.admin.stream.flow import batches_in_time
 from penstock.admin.stream.records import Format, MalformedRecordError, Record, malformed, read_lines, read_records
-from penstock.api.messages.headers import Headers, headers_of
+from penstock.api.messages import Headers, headers_of
 from penstock.api.serdes import Json, Serde
 from penstock.api.ssp import SystemStreamPartition
-from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.retry import SYSTEM_CLOCK
 from penstock.base.wording import counted, owned_stream
 from penstock.errors import ConfigError, PenstockError
 from penstock.system.base import RawRecord, System, SystemWriter

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from penstock.admin.stream.names import FoundStream, no_stream, open_stream
 from penstock.admin.stream.use import audited_stream
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.retry import SYSTEM_CLOCK
 from penstock.base.wording import owned_stream
 from penstock.errors import ConfigError, CorruptError, NotFoundError
-from penstock.runtime.messages.dead_letters import DeadLetter, decode_dead_letter
+from penstock.runtime.messages.stored import DeadLetter, decode_dead_letter
 from penstock.system.base import OffsetRange, Progress, RawMessage, RawRecord, SystemWriter, WriterIdentity
-from penstock.system.contract.unreadable import unreadable_row
+from penstock.system.contract.messages import unreadable_row
 
 _CHUNK = 1000
 _SHOWN = 10

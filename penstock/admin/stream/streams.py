@@ -16,8 +16,7 @@ from penstock.base.wording import flag, listed, owned_stream
 from penstock.checkpoint.log import CheckpointLog
 from penstock.config.settings import DEFAULT_SYSTEM
 from penstock.errors import ConfigError, NotFoundError
-from penstock.job.identity import known_uid
-from penstock.job.owned_streams import owner_uid
+from penstock.job.identity import known_uid, owner_uid
 from penstock.system.registry import open_system
 
 

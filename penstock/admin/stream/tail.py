@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from penstock.admin.stream.names import FoundStream, no_stream
-from penstock.api.messages.headers import Headers
+from penstock.api.messages import Headers
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.wording import counted, owned_stream
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError

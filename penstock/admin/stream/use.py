@@ -13,15 +13,14 @@ from penstock.admin.questions import Questions, answer_or_problem
 from penstock.admin.side_stores import side_stores
 from penstock.admin.stream.names import FoundStream
 from penstock.api.ssp import SystemStream
+from penstock.checkpoint import changelog_marker
+from penstock.checkpoint.changelog_marker import ChangelogStreamMarker
 from penstock.checkpoint.intermediate import STREAMS
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.versions import changelog_marker
-from penstock.checkpoint.versions.changelog_marker import ChangelogStreamMarker
-from penstock.checkpoint.versions.markers import needed_markers
+from penstock.checkpoint.task_versions import needed_markers
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError, PenstockError
-from penstock.job.identity import known_uid
-from penstock.job.owned_streams import is_owned_by, owner_uid
+from penstock.job.identity import is_owned_by, known_uid, owner_uid
 from penstock.system.registry import open_system
 
 logger = logging.getLogger(__name__)

@@ -6,9 +6,8 @@ pickles its serdes, so your own serdes must be picklable.
 
 from penstock.api.serdes.base import Bytes, Serde, String, not_bytes
 from penstock.api.serdes.columns import Columns, ColumnSerde, PackedColumns
-from penstock.api.serdes.json import Json, JsonKey
+from penstock.api.serdes.compound import Json, JsonKey, Tuple
 from penstock.api.serdes.numbers import Double, Integer, Long, SamzaDouble, SamzaInteger, SamzaLong
-from penstock.api.serdes.tuples import Tuple
 
 __all__ = [
     "Bytes",

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-from penstock.api.messages.headers import Headers
+from penstock.api.messages import Headers
 from penstock.base.application_code import check_all, methods
 from penstock.errors import ConfigError
 

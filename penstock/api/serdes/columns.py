@@ -37,7 +37,7 @@ class ColumnSerde(Serde[Any]):
         message stands alone."""
         self.type = pa.struct(list(self.schema))
         self._names = frozenset(schema.names)
-        from penstock.arrays.limits import deep_fit
+        from penstock.arrays.types import deep_fit
 
         self._fit = deep_fit(self.type)
 

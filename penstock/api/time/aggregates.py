@@ -163,7 +163,7 @@ def _mean_of(total: Any, count: int) -> Any:
 class Count(Aggregate):
     """The number of values; without `of`, of messages."""
 
-    _by_column = "penstock.columns.folds:count_fold"
+    _by_column = "penstock.columns.aggregates:count_fold"
 
     def one(self, x: Any, time_ms: int) -> Any:
         return 1
@@ -189,7 +189,7 @@ class Count(Aggregate):
 class Sum(Aggregate):
     """The sum of the values; 0 if there is none."""
 
-    _by_column = "penstock.columns.folds:sum_fold"
+    _by_column = "penstock.columns.aggregates:sum_fold"
 
     def one(self, x: Any, time_ms: int) -> Any:
         return _started(x)
@@ -215,7 +215,7 @@ class Sum(Aggregate):
 class Min(Aggregate):
     """The smallest value; None if there is none. NaN counts only where there is nothing else."""
 
-    _by_column = "penstock.columns.folds:least_fold"
+    _by_column = "penstock.columns.aggregates:least_fold"
 
     def one(self, x: Any, time_ms: int) -> Any:
         return _started(x)
@@ -227,7 +227,7 @@ class Min(Aggregate):
 class Max(Aggregate):
     """The largest value; None if there is none. NaN counts only where there is nothing else."""
 
-    _by_column = "penstock.columns.folds:greatest_fold"
+    _by_column = "penstock.columns.aggregates:greatest_fold"
 
     def one(self, x: Any, time_ms: int) -> Any:
         return _started(x)
@@ -239,7 +239,7 @@ class Max(Aggregate):
 class Mean(Aggregate):
     """The arithmetic mean of the values; None if there is none."""
 
-    _by_column = "penstock.columns.folds:mean_fold"
+    _by_column = "penstock.columns.aggregates:mean_fold"
 
     def one(self, x: Any, time_ms: int) -> Any:
         return [_started(x), 1]
@@ -275,7 +275,7 @@ class Variance(Aggregate):
         [1.0]
     """
 
-    _by_column = "penstock.columns.folds:variance_fold"
+    _by_column = "penstock.columns.aggregates:variance_fold"
 
     def one(self, x: Any, time_ms: int) -> Any:
         value = float(x)
@@ -297,7 +297,7 @@ class Variance(Aggregate):
 class First(Aggregate):
     """The value of the earliest message by its time; of messages of the same time, that of the one that came first."""
 
-    _by_column = "penstock.columns.folds:first_fold"
+    _by_column = "penstock.columns.aggregates:first_fold"
 
     def one(self, x: Any, time_ms: int) -> Any:
         return [time_ms, x]
@@ -312,7 +312,7 @@ class First(Aggregate):
 class Last(Aggregate):
     """The value of the latest message by its time; of messages of the same time, that of the one that came last."""
 
-    _by_column = "penstock.columns.folds:last_fold"
+    _by_column = "penstock.columns.aggregates:last_fold"
 
     def one(self, x: Any, time_ms: int) -> Any:
         return [time_ms, x]

@@ -12,7 +12,7 @@ from penstock.api.serdes import Json, Serde
 from penstock.api.serdes.base import given_serde
 from penstock.api.ssp import SystemStream
 from penstock.api.time.aggregates import METHODS, Aggregate
-from penstock.api.time.triggers import Trigger, given_trigger
+from penstock.api.time.firing import Trigger, given_trigger
 from penstock.base.application_code import Callback, methods
 from penstock.base.wording import Duration, listed, milliseconds, whole_number
 from penstock.errors import ConfigError
@@ -117,7 +117,7 @@ class Fixed(WindowShape):
 class Session(WindowShape):
     """Spans that grow with each message, and end when none came for a time."""
 
-    node = "penstock.runtime.windows.sessions:SessionNode"
+    node = "penstock.runtime.windows.by_message:SessionNode"
     merges = True
 
     gap_ms: int
@@ -127,7 +127,7 @@ class Session(WindowShape):
 class Counting(WindowShape):
     """A fixed number of messages."""
 
-    node = "penstock.runtime.windows.counting:CountingNode"
+    node = "penstock.runtime.windows.by_message:CountingNode"
     counts = True
     order_matters = "a window has the messages that came one after the other"
 
@@ -138,7 +138,7 @@ class Counting(WindowShape):
 class Sliding(WindowShape):
     """A span of this size that ends with a message."""
 
-    node = "penstock.runtime.windows.sliding:SlidingNode"
+    node = "penstock.runtime.windows.by_message:SlidingNode"
     shares_messages = True
 
     size_ms: int
@@ -148,7 +148,7 @@ class Sliding(WindowShape):
 class Running(WindowShape):
     """A span of this size that ends with a message, for each message as it comes."""
 
-    node = "penstock.runtime.windows.running:RunningNode"
+    node = "penstock.runtime.windows.by_message:RunningNode"
     shares_messages = True
     order_matters = "each message is counted with those that came before it"
 

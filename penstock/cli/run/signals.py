@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from penstock.driver.handle.stop_signals import SIGNALS, StopCount
+from penstock.driver.handle.program import SIGNALS, StopCount
 
 _TOO_MANY = 3
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from rich.logging import RichHandler
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
-from penstock.base.redaction import without_secrets
+from penstock.base.secrets import without_secrets
 from penstock.cli.shared.commands import with_options
 from penstock.cli.shared.output import stderr_console
 from penstock.config.settings import LogFormat

@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from penstock.base.redaction import is_secret, without_secrets
+from penstock.base.secrets import is_secret, without_secrets
 
 OPTIONS = {
     "accept_state": "--accept-state",

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from penstock.admin.program import PROGRAM
-from penstock.base.redaction import without_secrets
+from penstock.base.secrets import without_secrets
 from penstock.base.wording import escaped
 from penstock.cli.shared.commands import with_options, words_without_secrets
 from penstock.errors import ConfigError, FailedMessage, PenstockError, UserCodeError

@@ -18,8 +18,8 @@ from penstock.errors import ConfigError, NotFoundError
 
 if TYPE_CHECKING:
     from penstock.admin.state.texts import Texts
-    from penstock.state.reading.diff import Difference
-    from penstock.state.reading.store_version import VersionEntry
+    from penstock.state.reading.comparison import Difference
+    from penstock.state.reading.reader import VersionEntry
 
 _CHANGES = ("added", "removed", "changed")
 

@@ -20,7 +20,7 @@ from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import Call, JsonCall, StreamName
 from penstock.cli.shared.output import print_json, stderr_console
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
-from penstock.system.contract.unreadable import unreadable_row
+from penstock.system.contract.messages import unreadable_row
 
 if TYPE_CHECKING:
     from penstock.admin.stream.names import FoundStream

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import ClassVar, Generic, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
-from penstock.api.ssp import SystemStream
+from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.wording import DURATIONS, SIZES, Units
 from penstock.errors import ConfigError
 
@@ -350,3 +350,77 @@ class OwnFactory(ValueKind[str]):
 def absolute(path: str) -> Path:
     """The path from the root, `~` and `..` resolved, links kept."""
     return Path(os.path.abspath(Path(path).expanduser()))
+
+
+_NUMBER = "([0-9]{1,9})"
+_RANGE_FORM = re.compile(rf"([^#]+)#(?:{_NUMBER}|\[ *{_NUMBER} *- *{_NUMBER} *\])")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRange:
+    """Partitions `first` to `last` of a stream, both inclusive. Written as Samza does: `local.rates#0`,
+    `local.rates#[0-3]`."""
+
+    stream: SystemStream
+    first: int
+    last: int
+
+    def __contains__(self, ssp: SystemStreamPartition) -> bool:
+        return ssp.system_stream == self.stream and self.first <= ssp.partition <= self.last
+
+    def __str__(self) -> str:
+        numbers = f"{self.first}" if self.first == self.last else f"[{self.first}-{self.last}]"
+        return f"{self.stream}#{numbers}"
+
+
+class BroadcastInputs(ListOf[PartitionRange]):
+    """Single partitions and ranges. A repeated entry counts once."""
+
+    expected = "a list, separated by commas, of partitions: `system.stream#p`, or `system.stream#[first-last]`"
+
+    def item(self, text: str) -> PartitionRange:
+        match = _RANGE_FORM.fullmatch(text)
+        if match is None:
+            raise RefusedError(f"`{text}` is not a partition" if text else "an empty entry")
+        try:
+            stream = SystemStream.parse(match[1])
+        except ConfigError as error:
+            raise RefusedError(str(error)) from error
+        first, last = (int(match[2]),) * 2 if match[2] else (int(match[3]), int(match[4]))
+        if first > last:
+            raise RefusedError(f"`{text}` ends before it begins")
+        return PartitionRange(stream, first, last)
+
+    def checked(self, items: Sequence[PartitionRange]) -> tuple[PartitionRange, ...]:
+        return super().checked(tuple(dict.fromkeys(items)))
+
+
+_POLICY_FORM = re.compile(r"([1-9][0-9]{0,3})(?: *, *([0-9]{1,4})h)?(?: *, *([0-9]{1,4})d)?")
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPolicy:
+    """The newest `newest` (at least 1), then one an hour for `hours` hours, then one a day for `days` days."""
+
+    newest: int
+    hours: int = 0
+    days: int = 0
+
+
+class RetainedCheckpoints(ValueKind[RetentionPolicy]):
+    """A number, optionally followed by hours and by days: `10,24h,7d`."""
+
+    expected = "how many of the newest, then for how many hours one each, then for how many days: `10`, `10,24h,7d`"
+
+    def parse(self, raw: Raw) -> RetentionPolicy:
+        return self.read(raw.strip() if isinstance(raw, str) else ",".join(raw))
+
+    def read(self, text: str) -> RetentionPolicy:
+        match = _POLICY_FORM.fullmatch(text)
+        if match is None:
+            raise RefusedError("the newest one is always kept" if text.startswith("0") else "")
+        return RetentionPolicy(int(match[1]), int(match[2] or 0), int(match[3] or 0))
+
+    def text(self, value: RetentionPolicy) -> str:
+        hours, days = f",{value.hours}h" if value.hours else "", f",{value.days}d" if value.days else ""
+        return f"{value.newest}{hours}{days}"

@@ -10,14 +10,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from penstock.batch.batch import NO_BATCH, Batch
-from penstock.container.shared.services import Service
+from penstock.container.shared import Service
 from penstock.errors import ContainerLostError
 from penstock.host.log_lines import Work, at_work
-from penstock.job.shown_work import MOST_KEYS, TaskWork, most_work
-from penstock.runtime.hot_keys import HotKeys
+from penstock.job.shown import MOST_KEYS, TaskWork, most_work
+from penstock.runtime.messages.incoming import DiscardedAttemptError
 from penstock.runtime.messages.packet import Packet
 from penstock.runtime.messages.router import JointOutput
-from penstock.runtime.messages.sources import DiscardedAttemptError
+from penstock.runtime.meters import HotKeys
 from penstock.runtime.stage.attempt import PacketAttempt
 from penstock.runtime.stage.task_instance import TaskAttempt, TaskInstance
 from penstock.wire.protocol import AttemptCall

@@ -13,13 +13,10 @@ from typing import Any
 
 from penstock.base.files import explained
 from penstock.base.parallel import each
-from penstock.checkpoint.id import CheckpointId
-from penstock.container.epoch.marks import Targets, TaskMarks
-from penstock.container.epoch.restorer import RestoredTask
+from penstock.checkpoint.record import CheckpointId
+from penstock.container.epoch.restorer import RestoredTask, Targets, TaskMarks
 from penstock.container.part import ContainerParts, CopiedStore
-from penstock.container.shared.resources import EpochResources
-from penstock.container.shared.services import Service
-from penstock.container.shared.store_folders import StoreFolders
+from penstock.container.shared import EpochResources, Service, StoreFolders
 from penstock.errors import ContainerLostError, RetryableError
 from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.stage.task_instance import TaskInstance

@@ -13,9 +13,8 @@ from typing import Any, TypeVar
 import psutil
 
 from penstock.base.application_code import read_shipped
-from penstock.container.epoch.container import Container
-from penstock.container.epoch.epoch import Epoch
-from penstock.container.shared.metrics import ChangedRows
+from penstock.container.epoch.container import Container, Epoch
+from penstock.container.shared import ChangedRows
 from penstock.metrics.snapshot import Row
 from penstock.wire.calls import (
     BEAT,
@@ -33,7 +32,7 @@ from penstock.wire.calls import (
     WIND_DOWN,
     Call,
 )
-from penstock.wire.package import JobPackage
+from penstock.wire.ports import JobPackage
 from penstock.wire.protocol import (
     Beat,
     Identity,

@@ -1,18 +1,25 @@
-"""The Flight server of a container."""
+"""The Flight server of a container, and its port.
+
+With TLS, another port with a new certificate takes the place of the port from time to time.
+"""
 
 from __future__ import annotations
 
 import logging
+import socket
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
 from penstock.container.epoch.attempts import Attempts, RunningAttempt
-from penstock.container.epoch.container import Container
-from penstock.container.epoch.epoch import Epoch
+from penstock.container.epoch.container import Container, Epoch
+from penstock.container.process.gate import Gate, Visitors
 from penstock.container.process.handlers import serve
 from penstock.errors import PenstockError
 from penstock.runtime.context import OperatorFailedError
@@ -27,14 +34,13 @@ from penstock.runtime.messages.packet import (
 )
 from penstock.runtime.messages.router import JointOutput
 from penstock.runtime.stage.attempt import new_token
-from penstock.runtime.stage.failed_attempt import failed_attempt
+from penstock.runtime.stage.failures import failed_attempt
 from penstock.state.engines.engine import EngineFailedError
 from penstock.wing import calls
-from penstock.wire.auth import TokenCheck
 from penstock.wire.calls import CALLS
-from penstock.wire.failures import carried, status_text
-from penstock.wire.protocol import END_OF_INPUT, AttemptCall, StartRun, load
-from penstock.wire.tls import TlsIdentity
+from penstock.wire.containers import ContainerSpec
+from penstock.wire.protocol import END_OF_INPUT, AttemptCall, RenewedPort, StartRun, carried, load, status_text
+from penstock.wire.security import TlsIdentity, TokenCheck, new_identity
 
 logger = logging.getLogger(__name__)
 
@@ -195,3 +201,95 @@ def _rest(
 def _send(writer: Any, packets: Iterable[Packet]) -> None:
     for group in split_by_size(packets):
         writer.write_batch(to_batch(group))
+
+
+_GRACE_SECONDS = 10.0
+"""Seconds for which a replaced port stays open: the driver may just have begun another call on it."""
+
+
+class ContainerPort:
+    """The port at which callers on other hosts reach a container. gRPC cannot change the certificate of a port that it
+    serves."""
+
+    def __init__(self, spec: ContainerSpec, container: Container, check: TokenCheck, folder: Path) -> None:
+        """`folder`: the folder of the container's socket. Raises PenstockError if this host does not have the
+        address."""
+        self._spec = spec
+        self._container = container
+        self._check = check
+        self._lock = threading.Lock()
+        self.gate: Gate | None = None
+        self.certificate: str | None = None
+        if spec.tls:
+            self._end, self.uri, self.certificate = self._serve(spec.callers)
+        else:
+            with _explained(spec):
+                self.gate = Gate(_host(spec), folder)
+            self._end = self.gate.shutdown
+            self.uri = _reached(spec, self.gate.port)
+
+    def renew(self, callers: str) -> RenewedPort:
+        """Serve another port for callers with this certificate. Calls on the old one run to their end.
+
+        Raises PenstockError if the container has no certificate.
+        """
+        if self.gate is not None:
+            raise PenstockError("this container's port does not speak TLS, and has no certificate to renew")
+        with self._lock:
+            retired = threading.Timer(_GRACE_SECONDS, self._end)
+            self._end, self.uri, self.certificate = self._serve(callers)
+            retired.daemon = True
+            retired.start()
+            return RenewedPort(self.uri, self.certificate, callers)
+
+    def shutdown(self) -> None:
+        self._end()
+
+    def _serve(self, callers: str | None) -> tuple[Callable[[], None], str, str]:
+        """Open a port. Returns what closes it, its URI, and its certificate."""
+        if callers is None:
+            raise PenstockError("nothing says which certificate the callers of the container's port have")
+        tls, visitors = new_identity("server"), Visitors()
+        with _explained(self._spec):
+            server = ContainerServer(
+                _uri(self._spec, _host(self._spec), 0),
+                self._container,
+                self._check,
+                visitors.admit,
+                tls,
+                callers,
+            )
+        visitors.watch(server.port)
+
+        def end() -> None:
+            server.shutdown()
+            visitors.close()
+
+        return end, _reached(self._spec, server.port), tls.certificate
+
+
+@contextmanager
+def _explained(spec: ContainerSpec) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise PenstockError(
+            f"the container cannot listen on {_host(spec)}, the address by which Spark knows executor "
+            f"{spec.executor_id}: {str(error).splitlines()[0]}. Set SPARK_LOCAL_IP on {socket.gethostname()} to an "
+            "address of that host which other hosts can reach (in conf/spark-env.sh), and start its Spark worker again"
+        ) from error
+
+
+def _reached(spec: ContainerSpec, port: int) -> str:
+    return _uri(spec, spec.reached_at or _host(spec), port)
+
+
+def _host(spec: ContainerSpec) -> str:
+    if spec.host is None:
+        raise PenstockError("nothing says which address the container is to listen on")
+    return spec.host
+
+
+def _uri(spec: ContainerSpec, host: str, port: int) -> str:
+    scheme = "grpc+tls" if spec.tls else "grpc"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

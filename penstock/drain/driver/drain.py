@@ -7,17 +7,13 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from penstock.api.drain import NEXT_RUN, DrainNotification
+from penstock.api.requests import NEXT_RUN, DrainNotification
 from penstock.base.wording import listed
 from penstock.checkpoint.sections import SectionValues
-from penstock.drain.driver.report import DrainReport
-from penstock.drain.driver.tally import DrainTally
-from penstock.drain.monitor import DrainPoller
-from penstock.drain.notification import drained_together
-from penstock.drain.progress import DrainProgress
-from penstock.drain.requests import DRAIN, DrainRequests, DrainSection
-from penstock.drain.shown import drain_board
-from penstock.drain.utils import write_drain_notification
+from penstock.drain.asking import write_drain_notification
+from penstock.drain.driver.report import DrainReport, DrainTally
+from penstock.drain.progress import DrainProgress, drain_board
+from penstock.drain.requests import DRAIN, DrainPoller, DrainRequests, DrainSection, drained_together
 from penstock.drain.wing import DRAIN_WING
 from penstock.driver.context import RunContext
 from penstock.driver.feed.boundary import Boundary, DrainedOperators

@@ -9,12 +9,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from penstock.base.clock import Clock
 from penstock.base.parallel import joined, settle
-from penstock.base.retry import Retry, retry
+from penstock.base.retry import Clock, Retry, retry
 from penstock.batch.positions import Positions
-from penstock.checkpoint.id import CheckpointId
-from penstock.checkpoint.record import CheckpointRecord, Claim
+from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim
 from penstock.checkpoint.sections import Section
 from penstock.driver.commit.record import CommitRequest, Recorder
 from penstock.driver.part import DriverPart, checked

@@ -6,16 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from penstock.api.ssp import SystemStream
-from penstock.batch.offered_batch import QUERY, QuerySection
+from penstock.batch.batch import QUERY, QuerySection
 from penstock.batch.positions import by_task, to_next_offsets
 from penstock.batch.watermarks import TIME, TimeSection
-from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.intermediate import STREAMS, StreamsSection
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.record import CheckpointRecord, Claim, Detail, Ended
+from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim, Detail, Ended
 from penstock.checkpoint.sections import Sections, SectionValues
-from penstock.checkpoint.versions.markers import changelog_identities
-from penstock.checkpoint.versions.table import build_versions, last_processed
+from penstock.checkpoint.task_versions import build_versions, changelog_identities, last_processed
 from penstock.config.settings import TaskSettings
 from penstock.driver.feed.boundary import Boundary
 from penstock.graph.stores import OPERATOR_STORES, waiting_stores

@@ -6,13 +6,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.api.time.watermarks import NO_WATERMARK
-from penstock.batch.batch import Batch, Control, Due
-from penstock.batch.losses import Loss, Lost, after_losses, with_losses
-from penstock.batch.offered_batch import QUERY, OfferedBatch
-from penstock.batch.portions import PortionRead
-from penstock.batch.positions import Positions, TaskSsp, to_positions
-from penstock.batch.ranges import BatchRanges
+from penstock.api.time.firing import NO_WATERMARK
+from penstock.batch.batch import QUERY, Batch, Control, Due, OfferedBatch
+from penstock.batch.portions import BatchRanges, PortionRead
+from penstock.batch.positions import Loss, Lost, Positions, TaskSsp, after_losses, to_positions, with_losses
 from penstock.batch.watermarks import TIME, Watermarks, later_event_times
 from penstock.checkpoint.intermediate import STREAMS, IntermediateStream, Ranges, WrittenRanges
 from penstock.checkpoint.record import CheckpointRecord, Closing

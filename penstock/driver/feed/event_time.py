@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.api.time.watermarks import NO_WATERMARK
+from penstock.api.time.firing import NO_WATERMARK
 from penstock.batch.batch import is_new_period
 from penstock.batch.positions import Ends, TaskSsp
 from penstock.batch.watermarks import (

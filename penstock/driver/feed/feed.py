@@ -1,29 +1,160 @@
 """Feeds: they choose what the run loop does next: a batch, nothing until a time, a step over lost messages, or the
-end."""
+end.
+
+The choices are values. At its end, an application is closed part by part if durable intermediate streams divide it.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.base.clock import Clock
+from penstock.base.retry import Clock
 from penstock.base.wording import listed
-from penstock.batch.input_order import InputOrder
-from penstock.batch.losses import find_losses, refuse_losses
-from penstock.batch.pace import BatchBounds, BatchPace
-from penstock.batch.portions import Portion, PortionRead
-from penstock.batch.positions import Ends, Positions, TaskSsp
-from penstock.batch.ranges import BatchRanges, UnreadMessages, plan_with_unread, read_by_input, up_to
+from penstock.batch.batch import Control, OfferedBatch
+from penstock.batch.portions import (
+    NOTHING,
+    BatchBounds,
+    BatchPace,
+    BatchRanges,
+    InputOrder,
+    Portion,
+    PortionRead,
+    UnreadMessages,
+    plan_ranges,
+    plan_with_unread,
+    read_by_input,
+    up_to,
+)
+from penstock.batch.positions import Ends, Loss, Positions, TaskSsp, find_losses, refuse_losses
 from penstock.config.settings import JobSettings
-from penstock.driver.feed.boundary import Boundary
-from penstock.driver.feed.closing import ClosingFeed
+from penstock.driver.feed.boundary import BatchTime, Boundary
 from penstock.driver.feed.event_time import EventTime
-from penstock.driver.feed.planned import End, Idle, Next, PlannedBatch, Skip
 from penstock.graph.specs import ApplicationGraph
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBatch:
+    """Run a batch."""
+
+    ranges: BatchRanges
+    latest: Mapping[SystemStreamPartition, int]
+    """The next offset that every input partition assigns, as of the planning."""
+    moment: BatchTime
+    control: Control = "none"
+    closes: frozenset[str] | None = None
+    """The operators that the control is for; None: all that are left."""
+    offered: OfferedBatch | None = None
+    """The query's batch that it belongs to; None: none."""
+    rests: frozenset[str] = frozenset()
+    """The operators that do nothing in it. No message comes to them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Do nothing before `until`, on the run's monotonic clock, in seconds."""
+
+    until: float
+    looked: bool = True
+    """False if the inputs were not looked at, because it is too early for another batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Continue after messages that were deleted before they were read (`streams.<id>.on.data.loss`)."""
+
+    losses: tuple[Loss, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """There is nothing left to do: the run ends with its last commit."""
+
+
+Next: TypeAlias = PlannedBatch | Idle | Skip | End
+
+
+class ClosingFeed:
+    """Plans the batches of a run that reads nothing more from its inputs.
+
+    They read the messages that wait in intermediate streams. Then each part of the application has a batch without
+    ranges, in which everything fires that waits for time. Its messages are read before the next part has such a
+    batch.
+    """
+
+    def __init__(self, graph: ApplicationGraph, event_time: EventTime, clock: Clock) -> None:
+        self._parts = graph.parts()
+        self._sources = tuple(op.stream for op in graph.sources)
+        self._event_time = event_time
+        self._clock = clock
+
+    def next(
+        self, boundary: Boundary, control: Control, pace: BatchPace, latest: Mapping[SystemStreamPartition, int]
+    ) -> PlannedBatch | End:
+        """Plan the next batch, or the end if the last one closed the job.
+
+        Args:
+            control: the way to close the job, unless it has begun to close in another way: all operators end in the
+                same way.
+            latest: the ends of the inputs when they were last looked at.
+        """
+        if boundary.closed:
+            return End()
+        if boundary.partly_closed:
+            control = boundary.closing_with
+        moment, known = self._event_time.look(boundary, None, self._clock.now_ms()), self._known(boundary, latest)
+        return self._unread(boundary, pace, known, moment) or self.close(boundary, control, moment, known)
+
+    def drain(
+        self,
+        boundary: Boundary,
+        operators: Set[str],
+        pace: BatchPace,
+        latest: Mapping[SystemStreamPartition, int],
+    ) -> PlannedBatch | End:
+        """Plan the next batch of a drain of these operators alone, or the end once they have drained. All others keep
+        what waits in them. Once operators have come to another end, all do."""
+        if boundary.closed or boundary.partly_closed:
+            return self.next(boundary, boundary.closing_with, pace, latest)
+        now, known = self._event_time.look(boundary, None, self._clock.now_ms()), self._known(boundary, latest)
+        before, drained = frozenset[str](), frozenset[str]()
+        for part in self._parts:
+            if closes := part & operators - boundary.drained_operators:
+                # What parts before these sent now would come to operators that have drained, and be in no checkpoint.
+                # No message waits for those parts any more.
+                still = self._event_time.close(boundary, now, frozenset())
+                if left := self._unread(boundary, pace, known, still):
+                    return replace(left, rests=drained)
+                moment = self._event_time.close(boundary, now, closes)
+                return PlannedBatch(NOTHING, known, moment, "drain-operators", closes, rests=before)
+            before |= part
+            if part & boundary.drained_operators:
+                drained = before
+        return End()
+
+    def close(
+        self, boundary: Boundary, control: Control, moment: BatchTime, latest: Mapping[SystemStreamPartition, int]
+    ) -> PlannedBatch:
+        *before_last, _ = self._parts
+        closes = next((part for part in before_last if not part <= boundary.closed_operators), None)
+        return PlannedBatch(NOTHING, latest, self._event_time.close(boundary, moment, closes), control, closes)
+
+    def _unread(
+        self, boundary: Boundary, pace: BatchPace, known: Mapping[SystemStreamPartition, int], moment: BatchTime
+    ) -> PlannedBatch | None:
+        """A batch of the messages that wait in intermediate streams; None: there are none."""
+        unread = UnreadMessages.of(boundary.unread, boundary.left)
+        portions = plan_ranges(unread.positions, unread.ends, pace, None)
+        return PlannedBatch(BatchRanges.group(portions, self._sources), known, moment) if portions else None
+
+    @staticmethod
+    def _known(boundary: Boundary, latest: Mapping[SystemStreamPartition, int]) -> dict[SystemStreamPartition, int]:
+        return {at.ssp: offset for at, offset in boundary.positions.items()} | dict(latest)
+
 
 logger = logging.getLogger(__name__)
 _NO_ORDER = InputOrder()

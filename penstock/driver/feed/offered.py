@@ -8,16 +8,15 @@ from dataclasses import replace
 from typing import Protocol
 
 from penstock.api.ssp import SystemStream
-from penstock.base.clock import Clock
+from penstock.base.retry import Clock
 from penstock.base.wording import listed
-from penstock.batch.offered_batch import OfferedBatch
-from penstock.batch.portions import Portion, PortionRead
+from penstock.batch.batch import OfferedBatch
+from penstock.batch.portions import NOTHING, BatchRanges, Portion, PortionRead
 from penstock.batch.positions import TaskSsp
-from penstock.batch.ranges import NOTHING, BatchRanges
 from penstock.batch.watermarks import GivenWatermark, QueryWatermark
 from penstock.driver.feed.boundary import BatchTime, Boundary
 from penstock.driver.feed.event_time import EventTime
-from penstock.driver.feed.planned import End, Next, PlannedBatch
+from penstock.driver.feed.feed import End, Next, PlannedBatch
 from penstock.errors import ConfigError, PenstockError
 from penstock.graph.specs import ApplicationGraph
 from penstock.system.contract.messages import OffsetRange

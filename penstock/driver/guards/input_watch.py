@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.base.clock import Clock
+from penstock.base.retry import Clock
 from penstock.base.wording import counted, listed
 from penstock.batch.positions import Ends, Positions, TaskSsp, partitions_changed
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError, RetryableError
-from penstock.start.streams.identities import Identities, continue_in
-from penstock.start.streams.job_streams import JobStreams
+from penstock.start.job_streams import JobStreams
+from penstock.start.positions import Identities, continue_in
 from penstock.system.base import OpenTransaction
 
 logger = logging.getLogger(__name__)

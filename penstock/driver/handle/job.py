@@ -9,23 +9,21 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from penstock.base.plugins import DISPLAYS, load
-from penstock.driver.feed.stop import StopRequest
-from penstock.driver.handle.program_end import RunningWork, stop_with_program
-from penstock.driver.handle.stop_signals import JobEnd, count_end_of_program
+from penstock.driver.context import StopRequest
+from penstock.driver.handle.program import JobEnd, RunningWork, count_end_of_program, stop_with_program
 from penstock.driver.show.progress import (
     BatchProgress,
     JobProgress,
     ProgressBoard,
 )
 from penstock.errors import NotFoundError
-from penstock.job.shown_outage import Outage
-from penstock.job.shown_work import RunWork
+from penstock.job.shown import Outage, RunWork
 from penstock.metrics.snapshot import Snapshot
 from penstock.notebook import facts_html
 
 if TYPE_CHECKING:
     from penstock.drain.progress import DrainProgress
-    from penstock.outbox.shown import PublishingProgress
+    from penstock.outbox.driver import PublishingProgress
     from penstock.side.shown import BootstrapProgress
     from penstock.tables.wing import TableStatus
 

@@ -9,27 +9,24 @@ from typing import Any
 
 from penstock.checkpoint.log import CheckpointLog
 from penstock.config.model import JobConfig
-from penstock.driver.context import RunContext
+from penstock.driver.context import RunContext, StopRequest
 from penstock.driver.feed.feed import Feed
-from penstock.driver.feed.stop import StopRequest
-from penstock.driver.guards.tenure import Tenure
-from penstock.driver.loop.parts import RunParts
-from penstock.driver.loop.run_loop import RunLoop
-from penstock.driver.show.metrics_exports import MetricsExports
+from penstock.driver.guards.lease import Tenure
+from penstock.driver.loop.run_loop import RunLoop, RunParts
+from penstock.driver.show.exports import MetricsExports
 from penstock.driver.show.progress import ProgressBoard
 from penstock.errors import PenstockError
 from penstock.graph.specs import ApplicationGraph
-from penstock.host.logs import logs_folder
-from penstock.host.words import WordsOnHost
+from penstock.host.logs import WordsOnHost, logs_folder
+from penstock.job.commands import StopRequests, StopRequestWatch
 from penstock.job.identity import check_root
 from penstock.job.paths import JobPaths
-from penstock.job.shown_failure import LastWords, failure_board
-from penstock.job.stop_request import StopRequests, StopRequestWatch
+from penstock.job.shown import LastWords, failure_board
 from penstock.objects.open import open_job_root
-from penstock.start.facts import StartRequest
 from penstock.start.job import ClaimedJob
+from penstock.start.job_streams import JobStreams
+from penstock.start.plan import StartRequest
 from penstock.start.prepare import prepare
-from penstock.start.streams.job_streams import JobStreams
 from penstock.wire.ports import BatchRunner, Fleet
 
 logger = logging.getLogger(__name__)

@@ -11,16 +11,12 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.retry import SYSTEM_CLOCK
 from penstock.base.wording import counted, duration_text, lag_text
 from penstock.batch.positions import Positions
-from penstock.driver.show.metrics import JobMetrics
-from penstock.driver.show.replay import Replay
-from penstock.driver.show.run_state import RunFacts, UncommittedTime
-from penstock.driver.show.state_progress import StateOperatorProgress
-from penstock.driver.show.work import work_of
-from penstock.job.shown_outage import Outage
-from penstock.job.shown_work import RunWork
+from penstock.driver.show.metrics import JobMetrics, Replay, RunFacts, UncommittedTime
+from penstock.driver.show.work import StateOperatorProgress, work_of
+from penstock.job.shown import Outage, RunWork
 from penstock.notebook import facts_html, table_html
 from penstock.system.contract.definition import System
 from penstock.wire.protocol import Beat

@@ -7,7 +7,9 @@ a class in one of the families, which answers where it is not as most, and names
 from __future__ import annotations
 
 from penstock.graph.specs.base import OperatorSpec, Use
-from penstock.graph.specs.functions import (
+from penstock.graph.specs.code import (
+    BatchTaskSpec,
+    ColumnTaskSpec,
     FilterBatchesSpec,
     FilterSpec,
     FlatMapSpec,
@@ -17,20 +19,31 @@ from penstock.graph.specs.functions import (
     MapSpec,
     PartitionBySpec,
     PartitionThroughSpec,
+    ProcessSpec,
     WithKeySpec,
 )
-from penstock.graph.specs.graph import ApplicationGraph
-from penstock.graph.specs.inputs import InputSpec, IntermediateSpec, MergeSpec, PatternSpec, SourceSpec
-from penstock.graph.specs.outputs import OutputSpec, SendToSpec, SinkFunction, SinkSpec
-from penstock.graph.specs.state import AggregateSpec, JoinSpec, WindowSpec
-from penstock.graph.specs.tables import (
+from penstock.graph.specs.graph import (
+    ApplicationGraph,
+    InputSpec,
+    IntermediateSpec,
+    MergeSpec,
+    OutputSpec,
+    PatternSpec,
+    SendToSpec,
+    SinkFunction,
+    SinkSpec,
+    SourceSpec,
+)
+from penstock.graph.specs.state import (
+    AggregateSpec,
+    JoinSpec,
     SendToTableSpec,
     TableColumnsSpec,
     TableJoinKind,
     TableJoinSpec,
     TemporalJoinSpec,
+    WindowSpec,
 )
-from penstock.graph.specs.tasks import BatchTaskSpec, ColumnTaskSpec, ProcessSpec
 
 __all__ = [
     "AggregateSpec",

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeAlias
 from penstock.api.serdes import Serde
 from penstock.api.ssp import StreamPattern, SystemStream
 from penstock.base.application_code import Callback
-from penstock.graph.order import EventTimeOrder, stores_of
+from penstock.graph.event_time import EventTimeOrder, stores_of
 
 Use: TypeAlias = frozenset[str] | None
 """Names of columns; None: all of them, because code of the application or a stream gets whole rows."""

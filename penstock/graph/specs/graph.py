@@ -1,16 +1,167 @@
-"""A whole application."""
+"""A whole application, with what it begins and ends with: operators that read streams, the one that merges them,
+outputs, and operators that nothing follows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
-from penstock.api.ssp import SystemStream
+from penstock.api.serdes import Serde
+from penstock.api.ssp import StreamPattern, SystemStream
+from penstock.api.task import MessageCollector, TaskCoordinator
+from penstock.api.time.firing import Ascending, WatermarkPolicy
+from penstock.base.application_code import Callback, methods
 from penstock.errors import ConfigError
 from penstock.graph.specs.base import OperatorSpec
-from penstock.graph.specs.inputs import InputSpec, IntermediateSpec, PatternSpec, SourceSpec
-from penstock.graph.specs.outputs import OutputSpec
 from penstock.graph.stores import SideInputs, StoreSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputSpec(OperatorSpec):
+    """Reads a stream."""
+
+    operator = "penstock.runtime.operators.elementwise:Input"
+    is_input = True
+
+    stream: SystemStream
+    timestamp: Callable[[Any], int] | None = None
+    """The event time of a value, in epoch milliseconds; None: the message's own timestamp."""
+    watermark: WatermarkPolicy | None = None
+    """None: the event times of a partition never fall."""
+    pattern: StreamPattern | None = None
+    """The pattern that found the stream; None: the application names the stream."""
+
+    @property
+    def input_stream(self) -> SystemStream:
+        return self.stream
+
+    @property
+    def declared_stream(self) -> SystemStream:
+        return self.stream
+
+    @property
+    def uses_time(self) -> bool:
+        return self.timestamp is not None or self.watermark is not None
+
+    @property
+    def watermark_policy(self) -> WatermarkPolicy:
+        return Ascending() if self.watermark is None else self.watermark
+
+    def callbacks(self) -> Iterator[Callback]:
+        yield Callback("timestamp", self.timestamp)
+        yield from methods(self.watermark_policy, ("watermark",))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatternSpec(OperatorSpec):
+    """The inputs whose names a pattern matches, before a start knows them."""
+
+    pattern: StreamPattern
+    input: InputSpec
+    """An input of the pattern, but for its stream."""
+
+    @property
+    def declared_stream(self) -> StreamPattern:
+        return self.pattern
+
+    @property
+    def uses_time(self) -> bool:
+        return self.input.uses_time
+
+    def callbacks(self) -> Iterator[Callback]:
+        return self.input.callbacks()
+
+    def with_inputs(self, streams: Sequence[SystemStream]) -> tuple[OperatorSpec, ...]:
+        """The inputs, and the operator that merges them in place of this one."""
+        inputs = tuple(
+            replace(
+                self.input,
+                id=f"{self.id}.{stream.stream}",
+                stream=stream,
+                key_serde=self.key_serde.for_stream(stream.stream, "key"),
+                value_serde=self.value_serde.for_stream(stream.stream, "value"),
+            )
+            for stream in streams
+        )
+        first, upstream = inputs[0], tuple(op.id for op in inputs)
+        merged = MergeSpec(
+            id=self.id, upstream=upstream, key_serde=first.key_serde, value_serde=first.value_serde, stores=self.stores
+        )
+        return (*inputs, merged)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntermediateSpec(OperatorSpec):
+    """Reads the messages that an operator wrote to a durable intermediate stream in batches that have ended."""
+
+    operator = "penstock.runtime.operators.elementwise:Intermediate"
+    is_input = True
+    gives_keys = True
+
+    stream: SystemStream
+    writer: str
+    timestamp: None = None
+    """The event times are the messages' own timestamps."""
+
+    @property
+    def fed_by(self) -> tuple[str, ...]:
+        return (self.writer,)
+
+    @property
+    def keeps_offsets(self) -> bool:
+        return False
+
+
+SourceSpec: TypeAlias = InputSpec | IntermediateSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeSpec(OperatorSpec):
+    """Merges several streams."""
+
+    operator = "penstock.runtime.operators.elementwise:Merge"
+
+
+SinkFunction: TypeAlias = Callable[[Any, MessageCollector, TaskCoordinator], None]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSpec:
+    """A declared output stream and its serdes."""
+
+    stream: SystemStream
+    key_serde: Serde[Any]
+    value_serde: Serde[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkSpec(OperatorSpec):
+    """A function called for each message; nothing follows it."""
+
+    operator = "penstock.runtime.operators.elementwise:Sink"
+    hands_on = False
+    sends = True
+
+    function: SinkFunction
+
+    def callbacks(self) -> Iterator[Callback]:
+        yield Callback("the function", self.function)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendToSpec(OperatorSpec):
+    """Writes each message to an output stream."""
+
+    operator = "penstock.runtime.operators.elementwise:SendTo"
+    hands_on = False
+
+    output: SystemStream
+
+    @property
+    def sent_to(self) -> SystemStream:
+        return self.output
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,10 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from penstock.api.state.store import KeyValueStore
+from penstock.api.store import KeyValueStore
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK
-from penstock.runtime.joins.kept import KeptMessages
-from penstock.runtime.joins.side import Row, Side
-from penstock.runtime.time_bytes import time_bytes
+from penstock.runtime.joins.kept import KeptMessages, Row, Side
+from penstock.runtime.timers import time_bytes
 
 _PIECE_BYTES = 4096
 """A larger cell moves into pieces the messages of each side that take half of this or more."""

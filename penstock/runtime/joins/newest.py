@@ -13,11 +13,10 @@ from typing import Any
 
 import msgspec
 
-from penstock.api.state.store import KeyValueStore
+from penstock.api.store import KeyValueStore
 from penstock.batch.batch import END_OF_TIME
-from penstock.runtime.joins.kept import KeptMessages
-from penstock.runtime.joins.side import Row, Side
-from penstock.runtime.time_bytes import time_bytes, time_of
+from penstock.runtime.joins.kept import KeptMessages, Row, Side
+from penstock.runtime.timers import time_bytes, time_of
 
 _ABSENT: Any = object()
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 from itertools import islice
 from typing import TypeAlias
 
-from penstock.api.state.store import KeyValueStore
+from penstock.api.store import KeyValueStore
 from penstock.batch.batch import END_OF_TIME
-from penstock.runtime.joins.side import Side
-from penstock.runtime.time_bytes import time_bytes, time_of
+from penstock.runtime.joins.kept import Side
+from penstock.runtime.timers import time_bytes, time_of
 
 _FIRST, _BEHIND = b"u", b"v"
 _ALONE, _BEHIND_ALONE = b"a", b"b"

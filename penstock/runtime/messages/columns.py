@@ -18,12 +18,11 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.api.expressions import Expression
-from penstock.api.messages.envelope import IncomingMessageEnvelope
-from penstock.api.messages.headers import UNREADABLE, check_readable
+from penstock.api.messages import UNREADABLE, IncomingMessageEnvelope, check_readable
 from penstock.api.serdes import Bytes, ColumnSerde, Serde, not_bytes
-from penstock.arrays.json_values import shown_row
-from penstock.arrays.sequences import ArrowSequence, NoObjectError
-from penstock.graph.serde_failures import Part, SerdePlace
+from penstock.arrays.given import ArrowSequence, NoObjectError
+from penstock.arrays.json_rows import shown_row
+from penstock.graph.serdes import Part, SerdePlace
 from penstock.runtime.context import MessagePage, OperatorFailedError, Position, failure_in
 
 _LONGEST = 2**62

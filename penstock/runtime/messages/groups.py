@@ -10,8 +10,7 @@ import pyarrow as pa
 
 from penstock.api.serdes import ColumnSerde
 from penstock.arrays.byte_arrays import ByteArray, Integers
-from penstock.arrays.entries import Entries, Flags, FoundRows
-from penstock.arrays.key_index import KeyIndex
+from penstock.arrays.entries import Entries, Flags, FoundRows, KeyIndex
 from penstock.graph.aggregation import UNFIT, ColumnAggregates
 from penstock.runtime.context import Position
 from penstock.runtime.messages.columns import MessageColumns, locating_row, rows_of

@@ -12,13 +12,18 @@ import pyarrow as pa
 from penstock.api.serdes import ColumnSerde
 from penstock.graph.topology import Channel, Routing, Topology
 from penstock.runtime.context import MessagePage, Position
-from penstock.runtime.messages.column_outlet import ColumnOutlet
-from penstock.runtime.messages.limited import LimitedOutlet
-from penstock.runtime.messages.outlet import FLUSH_BYTES, FLUSH_MESSAGES, MAX_PACKET_BYTES, Outlet
+from penstock.runtime.messages.incoming import Count, EndedAttempt, Place, trailers
+from penstock.runtime.messages.outlet import (
+    FLUSH_BYTES,
+    FLUSH_MESSAGES,
+    MAX_PACKET_BYTES,
+    ColumnOutlet,
+    LimitedOutlet,
+    Outlet,
+)
 from penstock.runtime.messages.packet import Packet, PacketKind, encode_messages, encode_rows, in_one
-from penstock.runtime.messages.trailers import Count, EndedAttempt, Place, trailers
-from penstock.runtime.operators.table import place_of_channel
-from penstock.system.contract.limits import RecordLimits
+from penstock.runtime.operators.base import place_of_channel
+from penstock.system.contract.messages import RecordLimits
 from penstock.system.partitioner import partition_of, partitions_of
 
 _FEW = 32

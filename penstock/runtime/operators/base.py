@@ -1,7 +1,12 @@
-"""The interface of an operator to the runtime. Each kind has a file beside this one, and a line in `table.py`."""
+"""The interface of an operator to the runtime, and the operator of each spec.
+
+The operators are in the files beside this one; a spec names its own. A step without a message is a turn of an
+operator as well: timers and windows that fire, drains, and writes of outputs.
+"""
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -11,15 +16,19 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import pyarrow as pa
 
 from penstock.api.serdes import Serde
-from penstock.api.state.store import KeyValueStore
+from penstock.api.store import KeyValueStore
+from penstock.base.plugins import load
 from penstock.batch.batch import NOTHING_DUE, Batch, Due
-from penstock.graph.serde_failures import SerdePlace
-from penstock.graph.specs import OperatorSpec
+from penstock.errors import PenstockTimeoutError
+from penstock.graph.serdes import SerdePlace, output_place
+from penstock.graph.specs import ApplicationGraph, OperatorSpec
+from penstock.graph.topology import Channel
 from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.context import MessageOrigin, Position
 from penstock.runtime.messages.columns import Accept, MessageColumns, Push, Target, as_columns
-from penstock.runtime.operator_clock import OperatorClock
-from penstock.runtime.operators.tasks.application_code import Requests
+from penstock.runtime.meters import OperatorClock
+from penstock.runtime.operators.application_code import Requests
+from penstock.runtime.settings import GENERAL, StepLimit
 
 S = TypeVar("S", bound=OperatorSpec)
 KeyValue = KeyValueStore[Any, Any]
@@ -237,3 +246,43 @@ class Operator(ABC, Generic[S]):
 
     def watched(self, watch: CallWatch) -> OperatorSpec:
         return self.spec
+
+
+def operator_of(spec: OperatorSpec) -> Operator[Any]:
+    if spec.ordering is not None:
+        around: Callable[[OperatorSpec, Operator[Any]], Operator[Any]] = load(spec.ordering.operator)
+        return around(spec, operator_of(spec.without_order()))
+    operator: type[Operator[Any]] = load(spec.operator)
+    return operator(spec)
+
+
+def place_of_channel(channel: Channel, graph: ApplicationGraph) -> SerdePlace:
+    if channel.output is not None:
+        return output_place(channel.output)
+    op = next(op for op in graph.operators if op.id == channel.source)
+    targets = ", ".join(f"`{target}`" for target in channel.targets)
+    return operator_of(op).place(f"messages of operator `{op.id}` to {targets}")
+
+
+@dataclass(slots=True)
+class Step:
+    """The step of an operator without a message, at the start or at the end of an attempt's input. May be read by any
+    thread."""
+
+    operator: str
+    limit: StepLimit = GENERAL
+    began: float = field(default_factory=lambda: time.monotonic())
+    """On the machine's monotonic clock, in seconds."""
+    firing: Firing | Firings | None = None
+
+    def __str__(self) -> str:
+        firing = self.firing
+        what = "" if firing is None else firing.name if isinstance(firing, Firings) else firing.what or firing.name
+        return f"operator `{self.operator}`" + (f" ({what})" if what else "")
+
+    def late(self, stage: int, task: int) -> PenstockTimeoutError | None:
+        """The error if it has taken too long; otherwise None. `stage` and `task` say where it runs."""
+        now = time.monotonic()
+        if not self.limit.is_over(self.began, now):
+            return None
+        return self.limit.error(f"{self} in task {task}, stage {stage}", now - self.began)

@@ -1,4 +1,8 @@
-"""map, flat_map, filter, partition_by: call a function for each message, and keep nothing."""
+"""Operators by message that keep nothing.
+
+map, flat_map, filter, partition_by and sink call a function for each message; nothing follows a sink. input,
+intermediate, merge and send_to pass on every message as it is.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +14,23 @@ from typing import Any, TypeAlias, TypeVar
 import pyarrow as pa
 
 from penstock.api.expressions import Expression
-from penstock.arrays.sequences import ArrowSequence
+from penstock.arrays.given import ArrowSequence
 from penstock.base.application_code import UNSTARTED, unused
 from penstock.graph.key_columns import keys_to_bytes
-from penstock.graph.serde_failures import SerdePlace, partition_by_place
+from penstock.graph.serdes import SerdePlace, input_place, partition_by_place
 from penstock.graph.specs import (
     FilterSpec,
     FlatMapSpec,
     FunctionSpec,
+    InputSpec,
+    IntermediateSpec,
     MapSpec,
+    MergeSpec,
     OperatorSpec,
     PartitionBySpec,
     PartitionThroughSpec,
+    SendToSpec,
+    SinkSpec,
 )
 from penstock.runtime.context import Position, failure_in
 from penstock.runtime.messages.columns import (
@@ -37,7 +46,8 @@ from penstock.runtime.messages.columns import (
     index_of_last,
     locating_row,
 )
-from penstock.runtime.operators.base import CallWatch, Node, Operator, StageContext
+from penstock.runtime.operators.application_code import Collector, envelope_calls
+from penstock.runtime.operators.base import CallWatch, Node, Operator, S, StageContext
 
 F = TypeVar("F", bound=FunctionSpec)
 Deliver: TypeAlias = Callable[[Any, Any, Any], None]
@@ -250,3 +260,70 @@ def branch_of(target: Target) -> Branch:
 
 def _envelopes(columns: MessageColumns, position: Position) -> list[Any]:
     return list(envelopes_of(columns, position.page))
+
+
+class PassingOperator(Operator[S]):
+    """Passes on every message as it is."""
+
+    undoes_many = True
+
+    def build(self, stage: StageContext, downstream: Target) -> Node:
+        return Node(downstream.accept, stage.position, downstream.push)
+
+
+class Input(PassingOperator[InputSpec]):
+    """The messages of a stream, as they were read."""
+
+    def place(self, name: str) -> SerdePlace:
+        return input_place(self.spec.stream)
+
+    def watched(self, watch: CallWatch) -> OperatorSpec:
+        spec, timestamp_of = self.spec, self.spec.timestamp
+        if timestamp_of is None or isinstance(timestamp_of, Expression):
+            return spec
+
+        def timestamp(value: Any) -> int:
+            with watch.call(spec.id, value):
+                return timestamp_of(value)
+
+        return replace(spec, timestamp=timestamp)
+
+
+class Intermediate(PassingOperator[IntermediateSpec]):
+    """The messages that were sent through the stream, as they were written."""
+
+    def place(self, name: str) -> SerdePlace:
+        return input_place(self.spec.stream)
+
+
+class Merge(PassingOperator[MergeSpec]):
+    """The messages of all its sources."""
+
+
+class SendTo(PassingOperator[SendToSpec]):
+    """The channel to the output takes the messages as they are."""
+
+
+class Sink(Operator[SinkSpec]):
+    """Runs the application's function, which may send to outputs."""
+
+    def build(self, stage: StageContext, downstream: Target) -> Node:
+        collector = Collector(self.spec.id, stage.position, NOWHERE, stage.outputs, of_task=False)
+        accept, push = envelope_calls(
+            self.spec.id,
+            self.spec.function,
+            collector,
+            stage.requests,
+            stage.position,
+            "the function of the sink",
+        )
+        return Node(accept, stage.position, push)
+
+    def watched(self, watch: CallWatch) -> OperatorSpec:
+        op_id, function = self.spec.id, self.spec.function
+
+        def watched(envelope: Any, collector: Any, coordinator: Any) -> Any:
+            with watch.call(op_id, envelope.value):
+                return function(envelope, collector, coordinator)
+
+        return replace(self.spec, function=watched)

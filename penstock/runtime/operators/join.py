@@ -10,15 +10,14 @@ from typing import Any
 
 from penstock.api.serdes import Serde
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
-from penstock.graph.joins import JoinSide
-from penstock.graph.serde_failures import Part, SerdePlace, join_place
+from penstock.graph.event_time import JoinSide
+from penstock.graph.serdes import Part, SerdePlace, join_place
 from penstock.graph.specs import JoinSpec, OperatorSpec
 from penstock.runtime.context import Position, failure_in
 from penstock.runtime.joins import every, newest, waiting
 from penstock.runtime.joins.every import EveryRow
-from penstock.runtime.joins.kept import KeptMessages
+from penstock.runtime.joins.kept import KeptMessages, Row, Side, sides_of
 from penstock.runtime.joins.newest import NewestRow
-from penstock.runtime.joins.side import Row, Side, sides_of
 from penstock.runtime.joins.waiting import LoneMessage, WaitingMessages, first_end
 from penstock.runtime.messages.columns import Fork, MessageColumns, Raw, Target, as_columns, encode_column
 from penstock.runtime.operators.base import CallWatch, Firing, KeyInEntry, KeyValue, Node, Operator, StageContext

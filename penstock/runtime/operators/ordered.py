@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.batch.batch import Due
-from penstock.graph.serde_failures import SerdePlace
+from penstock.graph.serdes import SerdePlace
 from penstock.graph.specs import OperatorSpec
 from penstock.runtime.messages.columns import Target
 from penstock.runtime.messages.groups import column_task_store

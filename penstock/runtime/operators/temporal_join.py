@@ -17,13 +17,13 @@ from functools import partial
 from typing import Any
 
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
-from penstock.graph.history import EARLIEST_MS
-from penstock.graph.serde_failures import SerdePlace
+from penstock.graph.event_time import EARLIEST_MS
+from penstock.graph.serdes import SerdePlace
 from penstock.graph.specs import OperatorSpec, TemporalJoinSpec
 from penstock.runtime.context import failure_in
 from penstock.runtime.messages.columns import MessageColumns, Raw, Target, encode_column
 from penstock.runtime.operators.base import CallWatch, Firing, KeyInEntry, KeyValue, Node, Operator, StageContext
-from penstock.runtime.time_bytes import time_bytes, time_of
+from penstock.runtime.timers import time_bytes, time_of
 
 _AT_MOST = 50_000
 """Messages that an attempt joins, unless operators downstream rely on more: a batch should not take too long."""

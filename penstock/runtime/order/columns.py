@@ -17,7 +17,7 @@ from penstock.api.serdes import PackedColumns
 from penstock.arrays.byte_arrays import ByteArray, Integers
 from penstock.arrays.entries import Entries, Flags
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
-from penstock.graph.order import EventTimeOrder
+from penstock.graph.event_time import EventTimeOrder
 from penstock.runtime.messages.columns import MessageColumns
 from penstock.runtime.messages.groups import AT_ONCE, column_task_store
 from penstock.runtime.operators.base import Firing, Firings, GatheringNode, Node, StageContext

@@ -19,7 +19,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.runtime.time_bytes import time_bytes, time_of
+from penstock.runtime.timers import time_bytes, time_of
 
 TIME_BYTES = 8
 STREAM_BYTES = 8

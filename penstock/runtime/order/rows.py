@@ -13,18 +13,18 @@ from heapq import merge
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from penstock.api.messages.headers import unpack_headers
+from penstock.api.messages import unpack_headers
 from penstock.api.serdes import ColumnSerde
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch
-from penstock.graph.order import EventTimeOrder, OrderedSource
-from penstock.graph.serde_failures import Part, SerdePlace
+from penstock.graph.event_time import EventTimeOrder, OrderedSource
+from penstock.graph.serdes import Part, SerdePlace
 from penstock.runtime.context import FiredPage, MessageOrigin, OperatorFailedError, failure_in
 from penstock.runtime.messages.columns import MessageColumns, Raw, Target, as_columns, encode_column
 from penstock.runtime.operators.base import NO_TIMELINE, Firing, KeyValue, Node, StageContext, Timeline
 from penstock.runtime.order import entries
 from penstock.runtime.order.entries import WaitingMessage
-from penstock.runtime.time_bytes import time_bytes
+from penstock.runtime.timers import time_bytes
 
 AT_MOST = 100_000
 """Messages and timers of an attempt, unless operators downstream rely on more: a batch should not take too long."""

@@ -17,25 +17,22 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from penstock.api.messages.headers import pack_headers
-from penstock.arrays.sequences import ArrowSequence
+from penstock.api.messages import pack_headers
+from penstock.arrays.given import ArrowSequence
 from penstock.batch.batch import Batch, Due
 from penstock.batch.portions import Portion, PortionRead
 from penstock.runtime.context import MessagePage, OperatorFailedError, ReceivedPage
-from penstock.runtime.hot_keys import HotKeys
-from penstock.runtime.intermediate import read_user_messages
 from penstock.runtime.messages.columns import Raw, StageEntry
-from penstock.runtime.messages.dead_letters import encode_dead_letter
+from penstock.runtime.messages.incoming import Sources
 from penstock.runtime.messages.packet import Packet, decode_columns, origin_code
 from penstock.runtime.messages.router import JointOutput, finish_output
-from penstock.runtime.messages.sources import Sources
+from penstock.runtime.messages.stored import encode_dead_letter, read_user_messages
+from penstock.runtime.meters import HotKeys
+from penstock.runtime.operators.base import Step
 from penstock.runtime.reports import Report
-from penstock.runtime.stage.failures import AttemptFailures
-from penstock.runtime.stage.firings import FiringRuns
+from penstock.runtime.stage.failures import AttemptFailures, MessageWatch, slot_for, watch_for
+from penstock.runtime.stage.firings import AttemptPace, FiringRuns
 from penstock.runtime.stage.instance import StageInstance
-from penstock.runtime.stage.pace import AttemptPace
-from penstock.runtime.stage.watch import MessageWatch, slot_for, watch_for
-from penstock.runtime.steps import Step
 from penstock.state.engines.engine import EngineFailedError
 from penstock.state.records import deletes_in
 from penstock.system.base import ColumnChunk, RawMessage, headers_in

@@ -1,25 +1,31 @@
-"""The last stage: writes the outputs, once everything of the batch for them has come."""
+"""The last stage: writes the outputs, once everything of the batch for them has come.
+
+The first and the last stage of a job are its outer ones: they run outside its containers, and keep readers and
+writers open.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.wording import counted, listed
 from penstock.batch.batch import Batch
+from penstock.batch.portions import Portion
 from penstock.checkpoint.intermediate import Ranges
 from penstock.errors import PenstockError, RetryableError, SystemAwayError
 from penstock.graph.topology import Topology
-from penstock.runtime.intermediate import control_messages, first_offsets
+from penstock.runtime.messages.incoming import Sources, Spool, SpooledPayload
 from penstock.runtime.messages.packet import Packet, decode_messages, records_of
-from penstock.runtime.messages.sources import Sources
-from penstock.runtime.messages.spool import Spool, SpooledPayload
+from penstock.runtime.messages.stored import control_messages, first_offsets
 from penstock.runtime.reports import Report
 from penstock.runtime.settings import RuntimeSettings, StepLimit
 from penstock.runtime.stage.attempt import new_token
-from penstock.runtime.stage.failed_attempt import failure_report
+from penstock.runtime.stage.failures import failure_report
+from penstock.runtime.stage.instance import StageInstance
+from penstock.runtime.stage.source import InputReaders, ReadProgress, run_sources
 from penstock.system.base import Appended, RawRecord, System, SystemWriter, WriterIdentity, without_headers
 
 OutputRecords: TypeAlias = Mapping[SystemStreamPartition, Iterable[RawRecord]]
@@ -263,3 +269,64 @@ def _write(group: Sequence[SinkAttempt], writers: OutputWriters, limit: StepLimi
         failed = error
     for attempt in group:
         yield attempt.report(failed, appended)
+
+
+class OuterStages:
+    """Both stages of one job in one process. It keeps readers, writers and instances from batch to batch, of one epoch
+    at a time: those of another epoch are closed. Used by one thread."""
+
+    def __init__(self, topology: Topology, settings: RuntimeSettings, systems: Mapping[str, System]) -> None:
+        self._topology = topology
+        self._settings = settings
+        self._systems = systems
+        self._readers: tuple[Hashable, InputReaders] | None = None
+        """The epoch and its readers."""
+        self._instances: dict[int, StageInstance] = {}
+        """Task → its instance of stage 0."""
+        self._writers: tuple[WriterIdentity, OutputWriters] | None = None
+
+    def read(
+        self,
+        epoch: Hashable,
+        batch: Batch,
+        portions: Mapping[int, Sequence[tuple[int, Portion]]],
+        progress: ReadProgress,
+    ) -> Iterator[Packet]:
+        """All output of stage 0 for the portions of each task; see `run_sources`."""
+        if self._readers is None or self._readers[0] != epoch:
+            self._close_readers()
+            self._readers = epoch, InputReaders(self._systems)
+        readers = self._readers[1]
+        return run_sources(self._topology, self._settings, batch, portions, readers, progress, self._instances)
+
+    def sinks(self, batch: Batch, tasks: Iterable[int]) -> SinkAttempts:
+        """New attempts of the last stage."""
+        return SinkAttempts(self._topology, self._settings, batch, tasks, Spool())
+
+    def writers(self, identity: WriterIdentity) -> OutputWriters:
+        if self._writers is None or self._writers[0] != identity:
+            self._close_writers()
+            self._writers = identity, OutputWriters(self._systems, identity)
+        return self._writers[1]
+
+    def leave_writers(self) -> None:
+        """Forget the writers without closing them. The next ones are new."""
+        self._writers = None
+
+    def close(self) -> None:
+        self._close_readers()
+        self._close_writers()
+
+    def _close_readers(self) -> None:
+        """Close the readers, and the instances, which are of the same epoch."""
+        readers, self._readers = self._readers, None
+        instances, self._instances = self._instances, {}
+        if readers is not None:
+            readers[1].close()
+        for instance in instances.values():
+            instance.close()
+
+    def _close_writers(self) -> None:
+        writers, self._writers = self._writers, None
+        if writers is not None:
+            writers[1].close()

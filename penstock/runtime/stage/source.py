@@ -23,7 +23,7 @@ from penstock.runtime.messages.packet import Packet
 from penstock.runtime.messages.router import JointOutput
 from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.attempt import InputAttempt, new_token
-from penstock.runtime.stage.failed_attempt import failed_attempt
+from penstock.runtime.stage.failures import failed_attempt
 from penstock.runtime.stage.instance import StageInstance
 from penstock.system.base import ColumnChunk, OffsetRange, RawMessage, System, SystemReader
 

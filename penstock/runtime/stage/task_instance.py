@@ -1,26 +1,95 @@
-"""One task in its container: its open stores, its attempts, and the changes since the last commit."""
+"""One task in its container: its open stores, its attempts, and the changes since the last commit.
+
+Output may be kept with the task's state: from the End of its batch to a commit, which takes it with the state. Stores
+that are filled from the outside have an interface here.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Container, Mapping
-from typing import TypeAlias
+from collections.abc import Container, Iterable, Mapping
+from typing import Protocol, TypeAlias
 
 from penstock.batch.batch import NOTHING_DUE, Batch, Due, earlier
 from penstock.errors import ConfigError, ContainerLostError, Interrupted, RetryableError
 from penstock.graph.topology import Topology
 from penstock.metrics.registry import MetricsRegistry
-from penstock.runtime.operators.table import operator_of
+from penstock.runtime.messages.packet import Packet
+from penstock.runtime.messages.router import JointOutput
+from penstock.runtime.meters import StoreMeter
+from penstock.runtime.operators.base import Step, operator_of
 from penstock.runtime.settings import RuntimeSettings
-from penstock.runtime.side_stores import NO_SIDE_STORES, SideStores
 from penstock.runtime.stage.attempt import PacketAttempt
 from penstock.runtime.stage.instance import StageInstance
-from penstock.runtime.stage.kept_output import KeptAttempt, KeptOutput
-from penstock.runtime.store_meter import StoreMeter
 from penstock.state.engines.engine import Engine, EngineFailedError
 from penstock.state.records import Changes, changes_bytes, deletes_in, merged, without_passing
 from penstock.state.stores.build import build_store
+from penstock.state.stores.task_store import SideView
+
+
+class SideStores(Protocol):
+    """The side stores of a container: stores of side inputs, and pushed tables. Thread-safe."""
+
+    def views(self, task: int, batch: Batch) -> Mapping[str, SideView]:
+        """By store, the view for this run of this batch. All are taken at once, between two updates, when the first
+        attempt of the task asks; later attempts of the same run get the same ones."""
+        ...
+
+    def release(self, task: int, batch: int) -> None:
+        """Release the views of batches up to this one, which have ended."""
+        ...
+
+
+class NoSideStores:
+    """The side stores of a job without any."""
+
+    def views(self, task: int, batch: Batch) -> Mapping[str, SideView]:
+        return {}
+
+    def release(self, task: int, batch: int) -> None: ...
+
+
+NO_SIDE_STORES = NoSideStores()
+
+
+class KeptAttempt(Protocol):
+    """An attempt that processes nothing: what it takes is kept if End names it, and forgotten otherwise. A container
+    treats it as a `PacketAttempt`."""
+
+    stage: int
+    task: int
+    token: str
+    batch: Batch
+    step: Step | None
+    processed: int
+    process_ns: int
+    operator: str
+
+    def progress(self) -> object: ...
+
+    def describe(self) -> str: ...
+
+    def accept(self, packet: Packet) -> Iterable[Packet]: ...
+
+    def finish(self, together: JointOutput | None = None) -> Iterable[Packet]: ...
+
+    def apply(self) -> int:
+        """Keep the packets: End names this attempt. Returns their bytes. Cannot fail half-way."""
+
+    def close(self) -> None:
+        """Forget the packets, unless they are kept."""
+
+
+class KeptOutput(Protocol):
+    """The output of one task that waits for a commit. Thread-safe."""
+
+    def begin_attempt(self, topology: Topology, tasks: int, token: str, batch: Batch) -> KeptAttempt:
+        """Begin an attempt of the stage `topology.outbox`."""
+
+    def close(self) -> None:
+        """Forget everything: the task leaves its container."""
+
 
 logger = logging.getLogger(__name__)
 TaskAttempt: TypeAlias = PacketAttempt | KeptAttempt

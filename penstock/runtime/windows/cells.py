@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from penstock.api.serdes import Serde
-from penstock.api.state.store import KeyValueStore
+from penstock.api.store import KeyValueStore
 from penstock.base.documents import decoder
 from penstock.batch.batch import END_OF_TIME as NEVER
-from penstock.runtime.time_bytes import BIAS, out_of_range, time_bytes, time_of
+from penstock.runtime.timers import BIAS, out_of_range, time_bytes, time_of
 from penstock.runtime.windows.contents import WindowContent
 
 _SPAN = struct.Struct(">QQ")

@@ -20,17 +20,16 @@ from penstock.api.serdes import ColumnSerde
 from penstock.api.time.windows import SPAN_COLUMNS, Fixed, TimeWindow, Window, WindowPane
 from penstock.api.time.windows import Firing as FiringType
 from penstock.arrays.byte_arrays import ByteArray, Integers
-from penstock.arrays.entries import Entries, Flags
-from penstock.arrays.key_index import KeyIndex
-from penstock.arrays.sequences import ArrowSequence
+from penstock.arrays.entries import Entries, Flags, KeyIndex
+from penstock.arrays.given import ArrowSequence
 from penstock.batch.batch import END_OF_TIME, Batch, Due
 from penstock.graph.aggregation import ColumnAggregates, window_aggregates
-from penstock.graph.serde_failures import SerdePlace
+from penstock.graph.serdes import SerdePlace
 from penstock.graph.specs import WindowSpec
 from penstock.runtime.messages.columns import NOWHERE, MessageColumns, StageEntry, Target
 from penstock.runtime.messages.groups import AT_ONCE, Folds, column_task_store, refuse_unfit
 from penstock.runtime.operators.base import Firings, KeyValue, Node, StageContext
-from penstock.runtime.windows.node import window_key_bytes
+from penstock.runtime.operators.window import window_key_bytes
 from penstock.state.stores.columns import ColumnTaskStore
 
 _SIGN = np.uint64(1 << 63)

@@ -14,7 +14,7 @@ from penstock.api.time.aggregates import Aggregate, adder
 from penstock.api.time.windows import Aggregates, Fold, Messages, Window
 from penstock.base.exact_json import exact_bytes, exact_value
 from penstock.errors import SerdeError
-from penstock.graph.serde_failures import SerdePlace, unstorable_states
+from penstock.graph.serdes import SerdePlace, unstorable_states
 
 
 class WindowContent(ABC):

@@ -1,4 +1,7 @@
-"""The side inputs of a container in one epoch: one thread fills the stores, and attempts read views of them."""
+"""The side inputs of a container in one epoch: one thread fills the stores, and attempts read views of them.
+
+Their metrics are made here as well.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +16,54 @@ from penstock.container.part import Answers, ContainerPart, CopiedStore, EpochCo
 from penstock.errors import ContainerLostError
 from penstock.graph.copartitioning import found_by_hash
 from penstock.graph.stores import SideInputs
-from penstock.metrics.snapshot import Snapshot
-from penstock.side.container.backups import SideBackups, SideSource
-from penstock.side.container.metrics import side_metrics
-from penstock.side.container.standbys import SideStandbys, entries_for
-from penstock.side.failure import SideFailure
+from penstock.metrics.snapshot import CounterValue, GaugeValue, MetricId, Snapshot, TimerValue, Value
+from penstock.side.container.copies import SideBackups, SideSource, SideStandbys, entries_for
 from penstock.side.fill.entries import SideEntries
 from penstock.side.fill.filler import FillSettings, SideFiller
 from penstock.side.fill.group import SideGroup, SideGroupContext
-from penstock.side.fill.homes import SideHomes, discard
-from penstock.side.fill.parts import SidePart, groups_of, parts_of, streams_of
-from penstock.side.fill.sources import SideSources
+from penstock.side.fill.replica import SideHomes, discard
+from penstock.side.fill.sources import SidePart, SideSources, groups_of, parts_of, streams_of
 from penstock.side.plan import BACKUP, backed_up_side_stores
 from penstock.side.store.engine import SideEngine
 from penstock.side.store.folders import OpenedSide, SideFolders
-from penstock.side.wing import BOOTSTRAP, SIDE_WING, Bootstrap, BootstrapState, SideState
-from penstock.state.stores.view import SideView
+from penstock.side.wing import BOOTSTRAP, SIDE_WING, Bootstrap, BootstrapState, SideFailure, SideState
+from penstock.state.stores.task_store import SideView
+
+LAG = "side-inputs-lag"
+"""Messages that a store does not have yet. Each partition has another gauge, whose name ends with the partition."""
+CATCHING_UP = "side-inputs-catching-up"
+FAILING = "side-inputs-failing"
+
+
+def side_metrics(filler: SideFiller, container: str) -> Snapshot:
+    """The metrics of this moment. Those of a store that all tasks share are the container's, others are the task's."""
+    found: dict[MetricId, Value] = {}
+    troubles = filler.troubles()
+    for group in filler.groups:
+        lags = group.lag()
+        for part in group.parts:
+            source = f"container {container}" if part.task is None else f"Partition {part.task}"
+            for name, value in _of_part(filler, group, part):
+                found[MetricId(source, f"store.{part.spec.name}", name)] = value
+            lag = lags.get(part, {})
+            by_name = {f"{LAG}-{ssp}": behind for ssp, behind in lag.items()}
+            gauges = {**by_name, LAG: sum(lag.values()), FAILING: int(group in troubles)}
+            gauges[CATCHING_UP] = int(not filler.caught_up.is_set())
+            for name, number in gauges.items():
+                found[MetricId(source, f"store.{part.spec.name}", name)] = GaugeValue(number)
+    return Snapshot(found)
+
+
+def _of_part(filler: SideFiller, group: SideGroup, part: SidePart) -> Iterator[tuple[str, Value]]:
+    counts = group.counts[part]
+    yield "side-inputs-messages", CounterValue(counts.messages)
+    yield "side-inputs-flushes", CounterValue(counts.flushes)
+    yield "side-inputs-rebuilds", CounterValue(counts.rebuilds)
+    yield "side-inputs-failures", CounterValue(filler.failures[group])
+    if filler.bootstrap_s is not None:
+        took_ns = int(filler.bootstrap_s * 1e9)
+        yield "side-inputs-bootstrap-ns", TimerValue(1, took_ns, took_ns)
+
 
 logger = logging.getLogger(__name__)
 _PROGRESS_SECONDS = 0.2

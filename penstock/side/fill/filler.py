@@ -13,10 +13,10 @@ from penstock.base.retry import may_pass
 from penstock.config.settings import OnSideError
 from penstock.errors import ContainerLostError, Interrupted, NotFoundError, PenstockTimeoutError
 from penstock.runtime.context import OperatorFailedError
-from penstock.side.failure import SideFailure
 from penstock.side.fill.entries import MessageFailedError, StoppedError
 from penstock.side.fill.group import FollowResult, SideGroup
 from penstock.side.fill.sources import GoneError
+from penstock.side.wing import SideFailure
 from penstock.state.engines.engine import EngineFailedError
 
 logger = logging.getLogger(__name__)

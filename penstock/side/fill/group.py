@@ -13,19 +13,14 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.base.clock import SYSTEM_CLOCK
-from penstock.base.retry import may_pass
+from penstock.base.retry import SYSTEM_CLOCK, may_pass
 from penstock.base.wording import counted
 from penstock.errors import IncompatibleError
 from penstock.side.fill.entries import MessageFailedError, SideEntries
-from penstock.side.fill.homes import SideHomes
-from penstock.side.fill.parts import SidePart
-from penstock.side.fill.replica import SideReplica
-from penstock.side.fill.sources import GoneError, SideSources, SideStreamEnds
-from penstock.side.store.engine import SideEngine
-from penstock.side.store.folders import OpenedSide
-from penstock.side.store.positions import SidePositions
-from penstock.side.store.reuse import SideReuse
+from penstock.side.fill.replica import SideHomes, SideReplica
+from penstock.side.fill.sources import GoneError, SidePart, SideSources, SideStreamEnds
+from penstock.side.store.engine import SideEngine, SidePositions
+from penstock.side.store.folders import OpenedSide, SideReuse
 from penstock.system.base import RawMessage
 
 logger = logging.getLogger(__name__)

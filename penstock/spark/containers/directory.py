@@ -20,14 +20,10 @@ from penstock.config.model import JobConfig
 from penstock.container.process.launch import kill
 from penstock.errors import ContainerLostError, PenstockError, PenstockTimeoutError, RetryableError
 from penstock.metrics.snapshot import GaugeValue, MetricId, Snapshot
-from penstock.spark.containers.callers import CallerIdentities
 from penstock.spark.containers.launch import ContainerLauncher
-from penstock.spark.containers.losses import LOOK_SECONDS, LossWatch
-from penstock.spark.containers.replacing import ReplacementLaunch
+from penstock.spark.containers.losses import LOOK_SECONDS, LossWatch, ReplacementLaunch
 from penstock.spark.session.executors import LOCAL_ID
-from penstock.spark.workers.packages import pickled
-from penstock.wire.address import ContainerAddress, ContainerSpec, Lane
-from penstock.wire.assignment import Assignment, ContainerPlace, Distance, assign, moved_to, moves_text
+from penstock.spark.workers.packages import CallerIdentities, pickled
 from penstock.wire.calls import (
     CLOSE,
     CLOSE_SECONDS,
@@ -36,11 +32,21 @@ from penstock.wire.calls import (
     Call,
 )
 from penstock.wire.client import ANY_EPOCH, ContainerClient
-from penstock.wire.endings import ProcessDeath
-from penstock.wire.package import JobPackage
-from penstock.wire.ports import EpochOpening, Fleet, ignore_answer
+from penstock.wire.containers import (
+    Assignment,
+    ContainerAddress,
+    ContainerPlace,
+    ContainerSpec,
+    Distance,
+    Lane,
+    ProcessDeath,
+    assign,
+    moved_to,
+    moves_text,
+)
+from penstock.wire.ports import EpochOpening, Fleet, JobPackage, ignore_answer
 from penstock.wire.protocol import Beat, NoArguments, OpenEpoch, OpenProgress, Request
-from penstock.wire.tls import TlsIdentity
+from penstock.wire.security import TlsIdentity
 
 logger = logging.getLogger(__name__)
 _LAST_BEATS_SECONDS = 2.0

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.wire.address import ContainerSpec
+from penstock.wire.containers import ContainerSpec
 
 _NO_MODULE = re.compile(r"No module named '?([\w.]+)'?")
 _OTHER_VERSION = re.compile(r"has different version: ([\d.]+) than that in driver: ([\d.]+)")

@@ -15,18 +15,18 @@ from pyspark import SparkContext
 from penstock.config.settings import ContainerSettings
 from penstock.errors import ConfigError, ContainerLostError, PenstockTimeoutError
 from penstock.spark.containers.executor_python import Launch, PythonFault, fault_in, fault_of, starting
-from penstock.spark.session.dynamic_allocation import KeptExecutors
 from penstock.spark.session.executors import (
     LOCAL_ID,
     Executor,
+    KeptExecutors,
     configured_executors,
     give_up_executor,
     job_group,
     live_executors,
     rdd_on,
 )
-from penstock.spark.session.spark_errors import cause_of
-from penstock.wire.address import ContainerAddress, ContainerSpec, LaunchFailure
+from penstock.spark.session.gateway import cause_of
+from penstock.wire.containers import ContainerAddress, ContainerSpec, LaunchFailure
 
 logger = logging.getLogger(__name__)
 _TRIES = 2

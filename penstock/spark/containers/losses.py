@@ -1,21 +1,60 @@
-"""Notices lost containers: their beats break off or stop, or the application's code in them does not return."""
+"""Lost containers: they are noticed, their hosts are asked about their ends, and they are replaced beside the batches.
+
+A container is lost if its beats break off or stop, or if the application's code in it does not return. A Spark task
+on its host reads the log there, which has its exit status and last words.
+
+Another container starts in its place while standbys have its tasks, so every task has one meanwhile. One starts in
+the same way on an executor that came.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 
 from pyspark import SparkContext
 
 from penstock.config.settings import ContainerSettings
-from penstock.spark.containers.inquiry import inquire
+from penstock.spark.containers.launch import ContainerLauncher
+from penstock.spark.session.executors import job_group, live_executors, rdd_on
+from penstock.spark.session.gateway import cause_of
 from penstock.wire.client import ContainerClient
+from penstock.wire.containers import ContainerAddress, Ending, UnknownEnd, ending_of
 
 logger = logging.getLogger(__name__)
+ANSWER_SECONDS = 5.0
+"""Longest wait for Spark's answer. The executor's slot is free once the cancelled batch has left it."""
+
+
+def inquire(context: SparkContext, client: ContainerClient) -> Ending:
+    """The host's knowledge of a container's end, or the reason why it is unknown. Takes a few seconds at most."""
+    address = client.address
+    if not client.host_answers():
+        return UnknownEnd("its host does not answer")
+    executor = next((e for e in live_executors(context) if e.id == address.executor_id), None)
+    if executor is None:
+        return UnknownEnd(f"Spark has lost its executor {address.executor_id}, too")
+    group = f"penstock-inquiry-{address.incarnation}"
+    patience = threading.Timer(ANSWER_SECONDS, context.cancelJobGroup, [group])
+    patience.daemon = True
+    patience.start()
+    try:
+        with job_group(context, group, "Asking how a Penstock container ended"):
+            found: list[Ending] = (
+                rdd_on(context, executor).mapPartitions(lambda _: iter([ending_of(address)])).collect()
+            )
+        return found[0]
+    except Exception as error:  # the answer is for the reader of the log: nothing depends on it
+        logger.debug("executor %s did not answer: %s", executor, error)
+        return UnknownEnd(f"{executor} could not report how it ended: {cause_of(error)}")
+    finally:
+        patience.cancel()
+
+
 LOOK_SECONDS = 0.25
 
 
@@ -119,3 +158,58 @@ class LossWatch:
 
 def _tell(client: ContainerClient) -> None:
     logger.warning("container %s: %s", client.address.container, client.death() or client.lost)
+
+
+_AGAIN_SECONDS = 10.0
+_END_SECONDS = 5.0
+_QUIET_SECONDS = 2.0
+
+
+class ReplacementLaunch:
+    """One launch at a time. Used by the run loop's thread."""
+
+    def __init__(self, launcher: ContainerLauncher, pool: Executor) -> None:
+        self._launcher = launcher
+        self._pool = pool
+        self._launch: Future[list[ContainerAddress]] | None = None
+        self._again_at = 0.0
+
+    def begin(self, condemned: frozenset[str]) -> None:
+        """Start missing containers, unless a launch is under way, or has just failed."""
+        if self._launch is None and time.monotonic() >= self._again_at:
+            self._launch = self._pool.submit(self._launcher.await_containers, condemned)
+
+    def postpone(self) -> None:
+        """Postpone a launch: for a moment, no starting process competes with the standbys that take over."""
+        self._again_at = max(self._again_at, time.monotonic() + _QUIET_SECONDS)
+
+    def started(self, condemned: Collection[str], known: Collection[str]) -> list[str]:
+        """New containers of a launch that has ended, in words."""
+        found = [] if self._launch is None or not self._launch.done() else self._found(self._launch)
+        new = [a for a in found if a.container not in known and a.incarnation not in condemned]
+        if not new and self._launch is not None and self._launch.done():
+            self._launch = None
+            self._again_at = time.monotonic() + _AGAIN_SECONDS
+        return [f"container {address.container}" for address in new]
+
+    def take(self) -> list[ContainerAddress]:
+        """The containers that an ended launch has started; none as long as one is under way."""
+        if self._launch is None or not self._launch.done():
+            return []
+        launch, self._launch = self._launch, None
+        return self._found(launch)
+
+    def end(self) -> list[ContainerAddress]:
+        launch, self._launch = self._launch, None
+        if launch is None:
+            return []
+        wait([launch], _END_SECONDS)
+        return self._found(launch) if launch.done() else []
+
+    def _found(self, launch: Future[list[ContainerAddress]]) -> list[ContainerAddress]:
+        try:
+            return launch.result()
+        except (Exception, CancelledError) as error:
+            self._again_at = time.monotonic() + _AGAIN_SECONDS
+            logger.warning("no container was started beside the batches; the driver tries again: %s", error)
+            return []

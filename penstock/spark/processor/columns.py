@@ -19,13 +19,11 @@ from penstock.arrays.entries import Entries, last_rows
 from penstock.arrays.given import RowsLike, batch_of, converted
 from penstock.base.application_code import check_all, methods, not_started
 from penstock.errors import ConfigError
-from penstock.graph.batch_task import BatchInfo, BatchTask, BatchTaskContext, Emit, KeyedValue
+from penstock.graph.specs.code import BatchInfo, BatchTask, BatchTaskContext, Emit, KeyedValue
 from penstock.spark.processor.declared import DeclaredVariables, ParseSchema, Variable
-from penstock.spark.processor.groups import rows_of
-from penstock.spark.processor.outputs import Chunks, arrow_schema
-from penstock.spark.processor.task import ProcessorSpec
-from penstock.spark.processor.task_context import task_context
-from penstock.spark.processor.values.keys import KeyCodec
+from penstock.spark.processor.keys import KeyCodec, rows_of
+from penstock.spark.processor.rows import Chunks, arrow_schema
+from penstock.spark.processor.task import ProcessorSpec, task_context
 from penstock.state.stores.columns import ColumnTaskStore
 from penstock.state.stores.task_store import TaskStore
 

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.stateful_processor import (
 from pyspark.sql.types import StructType
 
 from penstock.api.serdes import Bytes
-from penstock.api.time.timers import timers_store
+from penstock.api.time.firing import timers_store
 from penstock.base.application_code import check_all, methods, not_started
 from penstock.errors import ConfigError
 from penstock.graph.stores import OperatorBytes, StoreSpec, TimeToLive

@@ -1,28 +1,83 @@
-"""The BatchTask that runs a StatefulProcessor."""
+"""The BatchTask that runs a StatefulProcessor.
+
+A processor runs in a container and in no task of Spark. So its `TaskContext.get()` is answered here.
+"""
 
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NoReturn, TypeAlias
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor, TimerValues
 from pyspark.sql.types import StructType
 
-from penstock.api.time.watermarks import END_OF_TIME
+from penstock.api.time.firing import END_OF_TIME
 from penstock.base.application_code import not_started
-from penstock.graph.batch_task import BatchInfo, BatchTask, BatchTaskContext, Emit, KeyedValue, KeyFailed
+from penstock.errors import PenstockError
+from penstock.graph.specs.code import BatchInfo, BatchTask, BatchTaskContext, Emit, KeyedValue, KeyFailed
 from penstock.spark.processor.declared import DeclaredVariables, TimeMode
-from penstock.spark.processor.groups import INITIAL, RowGroups, grouped, not_late, rows_of
+from penstock.spark.processor.frames import FrameOutput, KeyFrames, check_pandas, key_values
 from penstock.spark.processor.handle import RunningHandle, TaskState
-from penstock.spark.processor.outputs import RowOutput
-from penstock.spark.processor.task_context import task_context
-from penstock.spark.processor.values.frames import FrameOutput, KeyFrames, check_pandas, key_values
-from penstock.spark.processor.values.keys import KeyCodec
-from penstock.spark.processor.values.rows import Block, KeyedRows, as_rows, row_class
+from penstock.spark.processor.keys import INITIAL, KeyCodec, RowGroups, grouped, not_late, rows_of
+from penstock.spark.processor.rows import Block, KeyedRows, RowOutput, as_rows, row_class
+
+_here = threading.local()
+_lock = threading.Lock()
+_running = 0
+"""Threads that process keys. PySpark has one context for a process, and a container runs several tasks at once."""
+
+
+class ProcessorContext(TaskContext):
+    """A context that knows the partition of the keys that the calling thread processes, and nothing of Spark."""
+
+    def __new__(cls) -> ProcessorContext:
+        return object.__new__(cls)
+
+    def partitionId(self) -> int:
+        partition: int | None = getattr(_here, "partition", None)
+        if partition is None:
+            raise PenstockError("TaskContext.get().partitionId() is known only in the thread that calls the processor")
+        return partition
+
+
+def _unknown(name: str) -> Any:
+    def unknown(*_: object) -> NoReturn:
+        raise PenstockError(
+            f"TaskContext.get().{name}() has no answer in a processor: it runs in a container of Penstock, and in no "
+            "task of Spark. Only partitionId() is known there"
+        )
+
+    return unknown
+
+
+for _name in ("stageId", "attemptNumber", "taskAttemptId", "getLocalProperty", "cpus", "cpuAmount", "resources"):
+    setattr(ProcessorContext, _name, _unknown(_name))
+
+
+@contextmanager
+def task_context(partition: int) -> Iterator[None]:
+    """Make `TaskContext.get()` return a context of this partition while the block runs, in this thread."""
+    global _running
+    _here.partition = partition
+    with _lock:
+        _running += 1
+        if _running == 1:
+            TaskContext._setTaskContext(ProcessorContext())  # noqa: SLF001
+    try:
+        yield
+    finally:
+        with _lock:
+            _running -= 1
+            if _running == 0:
+                TaskContext._setTaskContext(None)  # noqa: SLF001
+        del _here.partition
+
 
 Form: TypeAlias = Literal["row", "pandas", "columns"]
 

@@ -1,4 +1,7 @@
-"""A job inside a streaming query: opened by the query's first batch, and driven by its calls."""
+"""A job inside a streaming query: opened by the query's first batch, and driven by its calls.
+
+The job has the event-time watermark that the query has in Spark.
+"""
 
 from __future__ import annotations
 
@@ -7,35 +10,101 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
+from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from penstock.api.ssp import SystemStream
-from penstock.batch.offered_batch import OfferedBatch
+from penstock.batch.batch import OfferedBatch
+from penstock.batch.watermarks import GivenWatermark
 from penstock.config.model import JobConfig
+from penstock.driver.context import StopRequest
 from penstock.driver.feed.event_time import EventTime
 from penstock.driver.feed.offered import OfferedFeed, next_batch
-from penstock.driver.feed.stop import StopRequest
 from penstock.driver.loop.run import Run
-from penstock.driver.show.state_progress import StateOperatorProgress
+from penstock.driver.show.work import StateOperatorProgress
 from penstock.errors import CorruptError, IncompatibleError, PenstockError
-from penstock.outbox.driver.part import OutboxDriver
-from penstock.spark.job.launch import open_on_spark
-from penstock.spark.query.batch import QueryBatch
-from penstock.spark.query.binding import Binding, QueryBatchRequest, bind
-from penstock.spark.query.drained import DrainedQuery
-from penstock.spark.query.offsets import OffsetLog
-from penstock.spark.query.outputs import OutputRows
-from penstock.spark.query.plan import QueryPlan
-from penstock.spark.query.runner import OfferedRows, QueryJobs, QueryRunner
-from penstock.spark.query.stopping import QueryStoppedError, QueryStopWatch
-from penstock.spark.query.watermark import SparkWatermark
+from penstock.outbox.driver import OutboxDriver
+from penstock.spark.job import open_on_spark
+from penstock.spark.query.batch import (
+    DrainedQuery,
+    OfferedRows,
+    QueryBatch,
+    QueryJobs,
+    QueryRunner,
+    QueryStoppedError,
+    QueryStopWatch,
+)
+from penstock.spark.query.checkpoint_location import OffsetLog
+from penstock.spark.query.plan import Binding, QueryBatchRequest, QueryPlan, bind
+from penstock.spark.query.rows import OutputRows
 from penstock.spark.versions import arrow_schema
-from penstock.start.facts import StartRequest
+from penstock.start.job_streams import JobStreams
 from penstock.start.part import complete
-from penstock.start.streams.job_streams import JobStreams
-from penstock.system.contract.names import QUERY_SYSTEM
+from penstock.start.plan import StartRequest
+from penstock.system.contract.definition import QUERY_SYSTEM
 from penstock.system.spark import QuerySystem
+
+_STATEFUL = "org.apache.spark.sql.execution.streaming.operators.stateful"
+
+
+class SparkWatermark:
+    """The watermark that a stateful operator of Spark would have at the end of a query's plan. It is asked for while
+    Spark calls `foreachBatch`.
+
+    Spark collects the event times at each `withWatermark` of the plan, whatever becomes of the rows behind it. After
+    each batch it takes the lowest of these watermarks, or the highest (`spark.sql.streaming.multipleWatermarkPolicy`).
+    It logs this watermark with the offsets of the next batch. Stateful operators in the plan may hold it back for what
+    comes behind them.
+    """
+
+    def __init__(self, spark: SparkSession, query: str) -> None:
+        running: Any = spark.streams.get(query)
+        if running is None:
+            raise PenstockError(f"the query {query} has ended")
+        self._execution: Any = running._jsq.streamingQuery()  # noqa: SLF001
+        jvm: Any = spark._jvm  # noqa: SLF001
+        self._source = jvm.java.lang.Class.forName(f"{_STATEFUL}.EventTimeWatermarkExec")
+        self._stateful = jvm.java.lang.Class.forName(f"{_STATEFUL}.StateStoreWriter")
+
+    def of_batch(self) -> GivenWatermark:
+        """As of the batch that Spark hands over."""
+        last = self._execution.lastExecution()
+        before = last.prevOffsetSeqMetadata()
+        late = before.get().batchWatermarkMs() if before.isDefined() else 0
+        plan, firing = last.executedPlan(), last.offsetSeqMetadata().batchWatermarkMs()
+        return GivenWatermark(self._behind(plan, late), self._behind(plan, firing))
+
+    def of_next(self) -> GivenWatermark:
+        """As of the next batch. All rows of this batch have been read: Spark knows no other event times."""
+        last = self._execution.lastExecution()
+        plan, tracker = last.executedPlan(), self._execution.watermarkTracker()
+        tracker.updateWatermark(plan)  # Spark does this once more when the handler has returned: only maxima count
+        late = last.offsetSeqMetadata().batchWatermarkMs()
+        return GivenWatermark(self._behind(plan, late), self._behind(plan, tracker.currentWatermark()))
+
+    def _behind(self, plan: Any, watermark: int) -> int:
+        found = self._output(plan, watermark)
+        return max(0, watermark if found is None else found)  # an adaptive plan shows no operators, and has no state
+
+    def _output(self, node: Any, watermark: int) -> int | None:
+        """The watermark behind an operator; None: there is no `withWatermark` before it."""
+        if self._source.isInstance(node):
+            return watermark
+        children = node.children()
+        above = [self._output(children.apply(number), watermark) for number in range(children.size())]
+        lowest = min((each for each in above if each is not None), default=None)
+        if lowest is None or not self._stateful.isInstance(node):
+            return lowest
+        made = node.produceOutputWatermark(lowest)
+        if not made.isDefined():
+            raise IncompatibleError(
+                f"rows have no watermark behind Spark's operator {node.nodeName()}, which comes before the processor: "
+                "use another time mode, or begin a second query behind that operator"
+            )
+        found: int = made.get()
+        return found
+
 
 logger = logging.getLogger(__name__)
 

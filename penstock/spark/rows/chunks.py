@@ -14,8 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own abbreviation
 from pyspark.sql.types import StructType
 
 from penstock.runtime.messages.packet import read_batch
-from penstock.spark.processor.groups import chunk
-from penstock.spark.processor.values.keys import KeyCodec
+from penstock.spark.processor.keys import KeyCodec, chunk
 from penstock.system.base import RawMessage
 from penstock.system.partitioner import partitions_of
 

@@ -1,4 +1,8 @@
-"""Rows in columns of Arrow as the values of messages, and back: all rows of a column at once."""
+"""Rows of DataFrames in columns of Arrow, on the way in and on the way out.
+
+As the values of messages, all rows of a column are converted at once. A stream with a schema keeps its rows in
+columns. The columns of a DataFrame in Spark, and schemas that were given as text, are read here too.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +16,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame
 from pyspark.sql.conversion import LocalDataToArrowConversion
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, UserDefinedType
 
-from penstock.base.clock import SYSTEM_CLOCK
-from penstock.spark.processor.values.codec import RowCodec
-from penstock.spark.processor.values.fields import FixedField, field_of
+from penstock.api.serdes import ColumnSerde, PackedColumns
+from penstock.base.retry import SYSTEM_CLOCK
+from penstock.errors import ConfigError, IncompatibleError
+from penstock.spark.processor.codec import RowCodec
+from penstock.spark.processor.fields import FixedField, field_of
 from penstock.spark.rows.serde import in_utc
-from penstock.system.contract.messages import RawMessage
+from penstock.spark.versions import arrow_schema as arrow_schema_of
+from penstock.system.contract.messages import ColumnChunk, RawMessage
 
 _AT_ONCE = 4096
 """Rows that become messages, or columns, together."""
@@ -155,3 +164,139 @@ def _bytes(column: Any, to: Any) -> Sequence[bytes]:
         found: list[bytes] = column.cast(pa.binary()).fill_null(b"").to_pylist()
         return found
     return [b"" if value is None else to(value) for value in column.to_pylist()]
+
+
+_WATERMARK = "spark.watermarkDelayMs"
+
+
+def event_time_columns(schema: StructType) -> list[StructField]:
+    return [field for field in schema.fields if _WATERMARK in (field.metadata or {})]
+
+
+def event_time_column(schema: StructType) -> StructField | None:
+    return next(iter(event_time_columns(schema)), None)
+
+
+def delay_ms(column: StructField) -> int:
+    """The delay of a column's watermark behind its highest event time, in milliseconds."""
+    return int(column.metadata[_WATERMARK])
+
+
+def parsed_schema(ddl: str, what: str) -> StructType:
+    """A schema of DDL text. Raises ConfigError, which begins with `what`, if it is none."""
+    try:
+        found = StructType.fromDDL(ddl)
+    except Exception as error:
+        raise ConfigError(f"{what}: Spark cannot read this schema: {str(error).strip().splitlines()[0]}") from error
+    if not isinstance(found, StructType):
+        raise ConfigError(f"{what} is the type of a value, not a schema with named columns")
+    return found
+
+
+def operators(df: DataFrame) -> Iterator[str]:
+    waiting: list[Any] = [df._jdf.queryExecution().analyzed()]  # noqa: SLF001
+    while waiting:
+        node = waiting.pop()
+        yield node.nodeName()
+        children = node.children()
+        waiting += [children.apply(number) for number in range(children.size())]
+
+
+_CHUNK_ROWS = 1 << 15
+"""Rows that become a chunk together."""
+
+
+def arrow_schema(rows: DataFrame | StructType | str) -> pa.Schema:
+    """The columns of a DataFrame as a schema of Arrow, for `ps.Columns`.
+
+    Args:
+        rows: a DataFrame, the schema of one, or such a schema as DDL.
+
+    Raises:
+        ConfigError: Spark cannot read the DDL, or sends one of the types in no columns.
+
+    Example:
+        >>> from pyspark.sql.types import LongType, StringType, StructType
+        >>> pss.arrow_schema(StructType().add("user", StringType()).add("n", LongType())).names
+        ['user', 'n']
+    """
+    schema = rows.schema if isinstance(rows, DataFrame) else rows
+    if isinstance(schema, str):
+        schema = parsed_schema(schema, f"arrow_schema({schema!r})")
+    try:
+        return arrow_schema_of(schema)
+    except Exception as error:
+        raise ConfigError(f"arrow_schema(): {str(error).splitlines()[0]}. Cast the column, or leave it out") from error
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnsReader:
+    """Makes messages of rows without an object for each."""
+
+    stream: str
+    serde: ColumnSerde
+    event_time: str | None = None
+    """The column with the event time; None: the time of a row is when it is read."""
+
+    def read(self, batches: Iterable[pa.RecordBatch], offset: int, tasks: int) -> Iterator[ColumnChunk]:
+        """See `FrameReader.read`. Raises IncompatibleError for a value that does not fit its column."""
+        for batch in batches:
+            for start in range(0, batch.num_rows, _CHUNK_ROWS):
+                rows = batch.slice(start, _CHUNK_ROWS)
+                try:
+                    values = self.serde.fitted(rows.select(self.serde.schema.names))
+                except ValueError as error:
+                    raise IncompatibleError(f"the DataFrame of `{self.stream}`: {error}") from error
+                offsets, keys = np.full(len(values), offset, np.int64), pa.nulls(len(values), pa.binary())
+                yield ColumnChunk(offsets, times_of(rows, self.event_time), keys, values)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnsWriter:
+    """Makes rows of packed values, all of an object at once."""
+
+    serde: PackedColumns
+
+    def write(self, values: Sequence[bytes | None], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """See `RowWriter.write`."""
+        rows, _ = self.serde.read([value for value in values if value is not None])
+        columns = [column.cast(field.type) for column, field in zip(rows.flatten(), schema, strict=True)]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def needed(frame: DataFrame, stream: str, serde: ColumnSerde) -> DataFrame:
+    """The DataFrame with the columns of the serde and the one with the event time: Spark reads no others.
+
+    Raises:
+        ConfigError: a column is missing, or has a type that does not fit.
+    """
+    names = serde.schema.names
+    if missing := [name for name in names if name not in frame.columns]:
+        kind = serde.schema.field(missing[0]).type
+        raise ConfigError(
+            f"the DataFrame of `{stream}` has no column `{missing[0]}`, which is declared as {kind}; it has "
+            f"{', '.join(frame.columns)}"
+        )
+    event_time = event_time_column(frame.schema)
+    own = [] if event_time is None or event_time.name in names else [event_time.name]
+    chosen = frame.select(*("`" + name.replace("`", "``") + "`" for name in (*names, *own)))
+    try:
+        serde.fitted(pa.RecordBatch.from_pylist([], arrow_schema(chosen)).select(names))
+    except ValueError as error:
+        raise ConfigError(f"the DataFrame of `{stream}`: {error}") from error
+    return chosen
+
+
+def spark_schema(stream: str, serde: ColumnSerde) -> StructType:
+    """The columns of an output as Spark has them. Raises ConfigError for a type that Spark does not have."""
+    for field in serde.schema:
+        try:
+            from_arrow_schema(pa.schema([field]))
+            if "[ns" in str(field.type):
+                raise ValueError("Spark counts time in microseconds")
+        except Exception as error:
+            raise ConfigError(
+                f"output `{stream}`, column `{field.name}` of type {field.type}: {str(error).splitlines()[0]}. "
+                "Declare another type"
+            ) from error
+    return from_arrow_schema(serde.schema)

@@ -1,8 +1,10 @@
 """Spark's JVM, where this process starts it: quiet at its start, deaf to SIGTERM, and reported when it dies.
 
 A signal to the process group (`timeout`, Ctrl-C) or to the whole control group (systemd) reaches the driver and the
-JVM at once. The driver answers it with a last commit, for which it needs Spark. The JVM therefore ignores SIGTERM and
-SIGINT; it ends when its standard input does, which is when the driver ends, however that happens.
+JVM at once. The driver answers it with a last commit, for which it needs Spark. The JVM therefore ignores SIGTERM
+and SIGINT; it ends when its standard input does, which is when the driver ends, however that happens.
+
+A failure of Spark is told by its cause, without the frames and wrappings of Spark, PySpark and the JVM.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from pyspark.sql import SparkSession
 
 from penstock.base.files import UMASK
 from penstock.errors import PenstockError
-from penstock.host.machine import ending
+from penstock.host.posix import ending
 
 logger = logging.getLogger(__name__)
 _DEAF = f'export {UMASK}="${{{UMASK}:-$(umask)}}"; umask 077; trap "" INT TERM; exec "$0" "$@"'
@@ -321,3 +323,40 @@ def silence_broken_streams(context: SparkContext) -> None:
     server: Any = getattr(context, "_accumulatorServer", None)
     if server is not None:
         server.handle_error = lambda *_: None
+
+
+_TRACEBACK = "Traceback (most recent call last):"
+_JAVA = re.compile(r"^(?:: |Caused by: )?((?:[\w$]+\.)+[\w$]*(?:Exception|Error): .+)$")
+_UNTELLING = re.compile(r"^(penstock\.errors\.\w+|org\.apache\.spark\.SparkException): ")
+"""Exception types that add nothing to their message."""
+_BEHIND_PYTHON = re.compile(r"^\s*(at [\w.$]|SQLSTATE: |Driver stacktrace:|\.\.\. \d+ more|Caused by: )")
+"""A line of Spark that follows a Python traceback."""
+
+
+def cause_of(error: BaseException) -> str:
+    """The message of the innermost cause, as one line."""
+    text = str(error)
+    if isinstance(error, PenstockError):
+        return text
+    found = _python_cause(text) or _java_cause(text) or [line.strip() for line in text.splitlines() if line.strip()][:2]
+    return _UNTELLING.sub("", " ".join(found)) or type(error).__name__
+
+
+def _python_cause(text: str) -> list[str]:
+    """The exception at the end of the last Python traceback, which may have several lines."""
+    _, begins, traceback = text.rpartition(_TRACEBACK)
+    found: list[str] = []
+    in_frame = False
+    for line in traceback.splitlines() if begins else []:
+        if _BEHIND_PYTHON.match(line):
+            break
+        in_frame = line.startswith('  File "') or (in_frame and line.startswith(" "))
+        if in_frame:
+            found.clear()
+        elif line.strip():
+            found.append(line.strip())
+    return found
+
+
+def _java_cause(text: str) -> list[str]:
+    return [match[1] for line in text.splitlines() if (match := _JAVA.match(line))][-1:]

@@ -14,7 +14,7 @@ from pathlib import Path
 from pyspark import SparkConf, SparkContext
 from pyspark.find_spark_home import _find_spark_home
 
-from penstock.config.properties import PropertiesError, parse_properties
+from penstock.config.sources import PropertiesError, parse_properties
 from penstock.errors import ConfigError
 
 _OPTIONS = {

@@ -17,14 +17,12 @@ from penstock.admin.state.version import choose_versions
 from penstock.application.application import Application
 from penstock.base.wording import listed
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.store_layout import StoreLayout
+from penstock.checkpoint.record import CheckpointRecord, StoreLayout
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
-from penstock.spark.state_frames.columns import StateColumns
+from penstock.spark.state_frames.columns import ColumnSource, Function, GivenType, StateColumns, column_of
 from penstock.spark.state_frames.processor_state import is_state_variable, variable_columns
 from penstock.spark.state_frames.stored_state import ReadChanges, ReadEntries, StoreSource
-from penstock.spark.state_frames.types import ColumnSource, Function, GivenType, column_of
-from penstock.spark.workers.arrow_frames import map_in_arrow
+from penstock.spark.versions import map_in_arrow
 from penstock.state.reading.reader import check_store
 
 _SHOWN = 10

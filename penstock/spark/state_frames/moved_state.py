@@ -17,12 +17,10 @@ from pyspark.sql import SparkSession
 from penstock.config.model import JobConfig
 from penstock.errors import IncompatibleError, PenstockError
 from penstock.repartition.move import MadePart, Move, TaskPart
-from penstock.spark.session.gateway import stop_context
+from penstock.spark.session.gateway import cause_of, stop_context
 from penstock.spark.session.session import create_context, idle_limit
-from penstock.spark.session.spark_errors import cause_of
-from penstock.spark.state_frames.by_part import ENTRY, SETTINGS, Made, entries_batch, make_parts
-from penstock.spark.state_frames.stored_state import worker_scratch
-from penstock.spark.workers.arrow_frames import map_in_arrow
+from penstock.spark.state_frames.stored_state import ENTRY, SETTINGS, Made, entries_batch, make_parts, worker_scratch
+from penstock.spark.versions import map_in_arrow
 from penstock.spark.workers.packages import pickled
 
 _ROWS = 4096

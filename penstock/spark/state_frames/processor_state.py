@@ -23,14 +23,13 @@ from pyspark.sql.types import (
 )
 
 from penstock.api.serdes import PackedColumns
-from penstock.checkpoint.store_layout import StoreLayout
+from penstock.checkpoint.record import StoreLayout
 from penstock.errors import ConfigError
-from penstock.spark.processor.values.codec import RowCodec
-from penstock.spark.processor.values.keys import KeyCodec
-from penstock.spark.processor.values.lists import StoredLists
+from penstock.spark.processor.codec import RowCodec, StoredLists
+from penstock.spark.processor.keys import KeyCodec
 from penstock.spark.state_frames.columns import StateColumn, StateColumns
 from penstock.spark.versions import TIME_TYPES, arrow_type
-from penstock.state.reading.store_version import VersionEntry
+from penstock.state.reading.reader import VersionEntry
 
 _KEY = "key-1("
 _KINDS = {"value-1(": "value", "list-1(": "list", "map-1(": "map", "columns-1(": "columns"}

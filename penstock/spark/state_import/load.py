@@ -1,9 +1,14 @@
-"""Filling a store from outside: every entry goes into a scratch engine of its task, and from there to the backends."""
+"""Filling a store from outside: every entry goes into a scratch engine of its task, and from there to the backends.
+
+The backups of a job's first checkpoint are made in this way, where the entries are.
+"""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.config.settings import StoreSettings
@@ -11,6 +16,7 @@ from penstock.errors import IncompatibleError
 from penstock.state.backends.base import StoreCopy
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.open import open_engine
+from penstock.state.outside_backup import OutsideBackup
 
 _BUFFERS_BYTES = 256 << 20
 """Size of the write buffers of all tasks' engines together."""
@@ -76,3 +82,31 @@ class StoreLoad:
 
     def _copy(self, task: int) -> Path:
         return self._scratch / f"copy-{task}"
+
+
+@dataclass(frozen=True, slots=True)
+class FirstBackup:
+    """The inputs of a job's first checkpoint. Picklable."""
+
+    backup: OutsideBackup
+    tasks: int
+    stores: tuple[str, ...]
+
+    def run(self, task: int, store: str, entries: Iterable[tuple[bytes, bytes]], scratch: Path) -> dict[str, str]:
+        """Back up a store of a task. Returns its marker in each backend.
+
+        Args:
+            task: the task.
+            store: the store.
+            entries: all that the store holds, as its engine has them.
+            scratch: a folder of this call alone.
+
+        Raises:
+            IncompatibleError: there are two entries of one key.
+            PenstockError: a backend failed. No checkpoint names the objects that it wrote.
+        """
+        with closing(StoreLoad(self.backup.config.store(store), 1, scratch)) as load:
+            for key, value in entries:
+                load.put(0, key, value)
+            (copy,) = load.copies()
+            return self.backup.upload(task, store, copy)

@@ -15,9 +15,9 @@ from penstock.api.serdes import Bytes, Json, Serde, not_bytes
 from penstock.base.wording import argument, flag
 from penstock.errors import ConfigError, IncompatibleError, PenstockError
 from penstock.graph.stores import StoreSpec
-from penstock.spark.state_import.files.unsafe_row import unreadable
 from penstock.spark.state_import.reader import SparkState
-from penstock.spark.state_import.types import (
+from penstock.spark.state_import.rows import unreadable
+from penstock.spark.state_import.schema import (
     ArrayType,
     MapType,
     SparkType,

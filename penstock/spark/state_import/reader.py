@@ -1,21 +1,259 @@
-"""Reading one store of a Spark query at one batch, partition by partition."""
+"""Reading one store of a Spark query at one batch, partition by partition.
+
+The RocksDB of a partition is put together from a snapshot, to which the changelogs after it are applied. A changelog
+file, `<version>[_<uuid>].changelog`, has what one batch changed in one partition of a store. Records of all versions
+have lengths of 4 bytes, big-endian, and come in the order they were made in.
+
+| version | when                      | head                      | records                                          |
+|---------|---------------------------|---------------------------|--------------------------------------------------|
+| 1       |                           | none                      | as in `penstock.state.records`                   |
+| 2       | column families           | UTF "v2"                  | type byte, then key and value (a delete: key, -1)|
+| 3       | checkpoint ids            | UTF "v3", UTF lineage     | as 1                                             |
+| 4       | both                      | UTF "v4", UTF lineage     | as 2                                             |
+"""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
-from penstock.errors import ConfigError, IncompatibleError, NotFoundError
-from penstock.spark.state_import.engine import PartitionEngine
-from penstock.spark.state_import.files.changelog import read_head
-from penstock.spark.state_import.files.checkpoint import OperatorFacts, SparkCheckpoint, StoreFacts
-from penstock.spark.state_import.files.lineage import RestoreSteps, StatePartitionFiles, Version, plan_rebuild
-from penstock.spark.state_import.files.snapshot import fetch_snapshot
+from msgspec import Struct
+
+from penstock.base.budgets import opened_archive
+from penstock.base.documents import Count, decode, decoding
+from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError, PenstockError
+from penstock.spark.state_import.checkpoint import (
+    CheckpointFiles,
+    OperatorFacts,
+    RestoreSteps,
+    SparkCheckpoint,
+    StatePartitionFiles,
+    StoreFacts,
+    Version,
+    plan_rebuild,
+)
+from penstock.spark.state_import.encoding import JavaStream, plain_chunks
 from penstock.spark.state_import.rows import EntryDecoder, entry_decoder
 from penstock.spark.state_import.schema import DEFAULT_FAMILY, EntrySchema, read_schema
+from penstock.state.engines.rocksdb import RocksDbEngine, engine_error
+
+_TYPED = {2, 4}
+_WITH_LINEAGE = {3, 4}
+
+
+class RecordKind(Enum):
+    """The operation of a record. The values are the type bytes of versions 2 and 4."""
+
+    PUT = 1
+    DELETE = 16
+    MERGE = 17
+    """Appends to the value, as a ListState does."""
+    DELETE_RANGE = 32
+    """Deletes from the key up to the value, exclusive."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangelogHead:
+    """The version of a file, and its lineage: version → checkpoint id, newest first or last."""
+
+    version: int
+    lineage: dict[int, str]
+
+
+def read_head(data: bytes, name: str) -> ChangelogHead:
+    """The version and lineage before the records. Raises as `read_changelog`."""
+    return _head(_opened(data, name))
+
+
+def read_changelog(data: bytes, name: str) -> Iterator[tuple[RecordKind, bytes, bytes]]:
+    """(kind, key, value) of every record; the value of a delete is empty.
+
+    Raises:
+        CorruptError: the file is damaged, or its records break off or go on after their end.
+        IncompatibleError: a codec or version that is not known.
+    """
+    source = _opened(data, name)
+    head = _head(source)
+    yield from _typed(source) if head.version in _TYPED else _untyped(source)
+    if not source.at_end():
+        raise CorruptError(f"the records of `{name}` continue after their end")
+
+
+def _opened(data: bytes, name: str) -> JavaStream:
+    return JavaStream(plain_chunks(data, name), name, f"the records of `{name}` break off")
+
+
+def _untyped(source: JavaStream) -> Iterator[tuple[RecordKind, bytes, bytes]]:
+    while (size := source.number()) >= 0:
+        key = source.take(size)
+        size = source.number()
+        if size < 0:
+            yield RecordKind.DELETE, key, b""
+        else:
+            yield RecordKind.PUT, key, source.take(size)
+
+
+def _typed(source: JavaStream) -> Iterator[tuple[RecordKind, bytes, bytes]]:
+    while code := source.take(1)[0]:
+        try:
+            kind = RecordKind(code)
+        except ValueError:
+            raise CorruptError(f"`{source.name}` has a record of the unknown type {code}") from None
+        key = source.take(source.number())
+        size = source.number()
+        yield kind, key, b"" if kind is RecordKind.DELETE else source.take(size)
+
+
+def _head(source: JavaStream) -> ChangelogHead:
+    """Version 1 begins with a record or the end: a length of 4 bytes, which no UTF of two letters looks like, because
+    that would be a key of 160 KB that begins with `2`."""
+    start = source.peek(4)
+    if start[:3] != b"\x00\x02v":
+        return ChangelogHead(1, {})
+    source.take(4)
+    version = start[3] - ord("0")
+    if version not in {2, 3, 4}:
+        raise IncompatibleError(f"changelog `{source.name}` has version {version}; versions 1 to 4 can be read")
+    if version not in _WITH_LINEAGE:
+        return ChangelogHead(version, {})
+    text = source.utf()
+    lineage = decode(list[_Ancestor], text, f"the lineage of `{source.name}` is damaged, {text[:80]!r}")
+    return ChangelogHead(version, {each.version: each.checkpoint_unique_id for each in lineage})
+
+
+class _Ancestor(Struct, rename="camel"):
+    version: Count
+    checkpoint_unique_id: str
+
+
+_CACHE_BYTES = 8 << 20
+_BUFFER_BYTES = 16 << 20
+_BATCH = 10_000
+
+
+class PartitionEngine(RocksDbEngine):
+    """A scratch copy of one partition of Spark's state. Damage in it is reported, wherever it is read."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, block_cache_bytes=_CACHE_BYTES, write_buffer_bytes=_BUFFER_BYTES, foreign=True)
+
+    def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        try:
+            yield from super().scan(start, end)
+        except CorruptError as error:
+            raise self._damaged(error) from error
+
+    def replay(self, data: bytes, name: str) -> None:
+        """Apply a changelog in its order. Raises as `read_changelog`."""
+        try:
+            self._replay(data, name)
+        except PenstockError:
+            raise
+        except Exception as error:
+            raise self._damaged(error) from error
+
+    def _replay(self, data: bytes, name: str) -> None:
+        pending: dict[bytes, bytes | None] = {}
+        for kind, key, value in read_changelog(data, name):
+            if kind is RecordKind.PUT:
+                pending[key] = value
+            elif kind is RecordKind.DELETE:
+                pending[key] = None
+            elif kind is RecordKind.MERGE:
+                before = pending[key] if key in pending else self.get(key)
+                pending[key] = value if before is None else before + value
+            else:
+                self.apply(pending)
+                pending = {inside: None for inside, _ in self.scan(key, value)}
+            if len(pending) >= _BATCH:
+                self.apply(pending)
+                pending = {}
+        self.apply(pending)
+
+    def _damaged(self, error: Exception) -> PenstockError:
+        return engine_error(error, f"the RocksDB files of the snapshot, copied to `{self._path}`, cannot be read")
+
+
+_METADATA = "metadata"
+
+
+def fetch_snapshot(files: CheckpointFiles, folder: str, name: str, target: Path) -> dict[str, int]:
+    """Make the folder `target` with the files of the snapshot `<folder>/<name>`.
+
+    Returns:
+        Column family -> the number its keys begin with; empty where the store has no column families.
+
+    Raises:
+        NotFoundError, CorruptError: naming the file that is missing or damaged.
+        IncompatibleError: a snapshot of a version that is not known.
+    """
+    key = f"{folder}/{name}"
+    target.mkdir(parents=True)
+    with decoding(f"snapshot `{key}` is damaged"):
+        with opened_archive(_get(files, key, key), f"snapshot `{key}`") as archive:
+            for member in archive.namelist():
+                if member != _METADATA:
+                    _local(target, member, key).write_bytes(archive.read(member))
+            metadata = _parse(archive.read(_METADATA), key)
+        for table in metadata.sst_files:
+            _fetch(files, f"{folder}/SSTs/{table.dfs_sst_file_name}", table, target, key)
+        for log in metadata.log_files:
+            _fetch(files, f"{folder}/logs/{log.dfs_log_file_name}", log, target, key)
+        return metadata.column_family_mapping or {}
+
+
+class _File(Struct, rename="camel"):
+    local_file_name: str
+    size_bytes: Count
+
+
+class _Table(_File, rename="camel"):
+    dfs_sst_file_name: str
+
+
+class _Log(_File, rename="camel"):
+    dfs_log_file_name: str
+
+
+class _Metadata(Struct, rename="camel"):
+    sst_files: tuple[_Table, ...] = ()
+    log_files: tuple[_Log, ...] = ()
+    column_family_mapping: dict[str, int] | None = None
+
+
+def _parse(data: bytes, key: str) -> _Metadata:
+    version, _, text = data.partition(b"\n")
+    if version != b"v1":
+        raise IncompatibleError(
+            f"snapshot `{key}` has version `{version[:20].decode(errors='replace')}`; version v1 can be read"
+        )
+    return decode(_Metadata, text, f"snapshot `{key}` is damaged")
+
+
+def _fetch(files: CheckpointFiles, key: str, file: _File, target: Path, snapshot: str) -> None:
+    data = _get(files, key, snapshot)
+    if len(data) != file.size_bytes:
+        raise CorruptError(f"`{key}` has {len(data)} bytes, snapshot `{snapshot}` says {file.size_bytes}")
+    _local(target, file.local_file_name, snapshot).write_bytes(data)
+
+
+def _get(files: CheckpointFiles, key: str, snapshot: str) -> bytes:
+    try:
+        return files.get(key)
+    except NotFoundError as error:
+        raise NotFoundError(f"`{key}` is missing, which snapshot `{snapshot}` needs") from error
+
+
+def _local(target: Path, name: str, snapshot: str) -> Path:
+    """The target of a file. Raises for a name that leads elsewhere: it is none of Spark's."""
+    if Path(name).name != name:
+        raise CorruptError(f"snapshot `{snapshot}` holds a file of the name {name!r}")
+    return target / name
+
 
 _LIST = "ListState"
 

@@ -1,15 +1,217 @@
-"""Entries of Spark's state store as Python values."""
+"""Entries of Spark's state store as Python values, from the bytes of its UnsafeRow.
+
+A row is a set of null bits, a word of 64 bits for each column, and what does not fit into a word; such a column's
+word has the offset from the row's begin (upper half) and the size. All is little-endian, but the unscaled values of
+decimals of more than 18 digits.
+"""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from decimal import Context
 from typing import Any, Literal, TypeAlias
 
 from penstock.errors import CorruptError, IncompatibleError
-from penstock.spark.state_import.files.unsafe_row import RowDecoder, row_decoder
-from penstock.spark.state_import.schema import EntrySchema, KeyEncoding
-from penstock.spark.state_import.types import StructType
+from penstock.spark.state_import.schema import (
+    ArrayType,
+    EntrySchema,
+    KeyEncoding,
+    MapType,
+    SparkType,
+    StructType,
+    UserDefinedType,
+    decimal_of,
+    type_text,
+)
+
+RowDecoder: TypeAlias = Callable[[bytes], dict[str, Any]]
+_Read: TypeAlias = Callable[[bytes, int, int], Any]
+"""(data, begin of the row, begin of the column's word) → value."""
+
+_LONG, _WORDS = struct.Struct("<q"), struct.Struct("<II")
+_EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH = _EPOCH_UTC.replace(tzinfo=None)
+_EPOCH_DAY = date(1970, 1, 1)
+_MAX_WORD_DIGITS = 18
+_DIGITS = Context(prec=38)
+
+
+def unreadable(type_: SparkType) -> str | None:
+    """The reason why values of the type cannot be decoded; None if they can."""
+    match type_:
+        case StructType(columns):
+            return next((why for column in columns if (why := unreadable(column.type)) is not None), None)
+        case ArrayType(element):
+            return unreadable(element)
+        case MapType(key, value):
+            if isinstance(key, StructType | ArrayType | MapType):
+                return f"a dict cannot have keys of {type_text(key)}"
+            return unreadable(key) or unreadable(value)
+        case str(name) if name in _SIMPLE or _is_text(name) or decimal_of(name) is not None:
+            return None
+        case _:
+            return f"there is no Python value for {type_text(type_)}"
+
+
+def row_decoder(row: StructType, whose: str) -> RowDecoder:
+    """A function from a row's bytes to its columns. Columns that are `unreadable` are left out.
+
+    It raises CorruptError, naming `whose`, for bytes that are no such row.
+    """
+    read, least = _struct_reader(row), _fixed_size(len(row.columns))
+
+    def decode(data: bytes) -> dict[str, Any]:
+        if len(data) < least or len(data) % 8:
+            raise CorruptError(f"{whose}: {len(data)} bytes are not a row of {type_text(row)}")
+        try:
+            columns: dict[str, Any] = read(data, 0)
+        except (struct.error, ValueError, OverflowError, ArithmeticError) as error:
+            raise CorruptError(f"{whose}: {data[:64].hex()}... is not a row of {type_text(row)}: {error}") from error
+        return columns
+
+    return decode
+
+
+def _fixed_size(columns: int) -> int:
+    return _bits_size(columns) + 8 * columns
+
+
+def _bits_size(count: int) -> int:
+    return (count + 63) // 64 * 8
+
+
+def _struct_reader(row: StructType) -> Callable[[bytes, int], dict[str, Any]]:
+    bits = _bits_size(len(row.columns))
+    reads = [
+        (at, column.name, bits + 8 * at, _reader(column.type))
+        for at, column in enumerate(row.columns)
+        if unreadable(column.type) is None
+    ]
+    empty = dict.fromkeys(name for _, name, _, _ in reads)
+
+    def read(data: bytes, base: int) -> dict[str, Any]:
+        nulls = int.from_bytes(data[base : base + bits], "little")
+        values: dict[str, Any] = empty.copy()
+        for at, name, slot, read_column in reads:
+            if not nulls >> at & 1:
+                values[name] = read_column(data, base, base + slot)
+        return values
+
+    return read
+
+
+def _reader(type_: SparkType) -> _Read:
+    match type_:
+        case StructType():
+            read = _struct_reader(type_)
+            return lambda data, base, slot: read(data, _place(data, base, slot)[0])
+        case ArrayType(element):
+            read_array = _array_reader(element)
+            return lambda data, base, slot: read_array(data, _place(data, base, slot)[0])
+        case MapType(key, value):
+            return _map_reader(key, value)
+        case str(name) if (decimal := decimal_of(name)) is not None:
+            precision, scale = decimal
+            return _small_decimal(scale) if precision <= _MAX_WORD_DIGITS else _large_decimal(scale)
+        case str(name):
+            return _text if _is_text(name) else _SIMPLE[name][1]
+        case UserDefinedType():
+            raise ValueError("a type of the application's cannot be read")  # see `unreadable`
+
+
+def _place(data: bytes, base: int, slot: int) -> tuple[int, int]:
+    """Begin and end of a column's value that does not fit into its word."""
+    size, offset = _WORDS.unpack_from(data, slot)
+    start = base + offset
+    if start + size > len(data):
+        raise ValueError(f"a column reaches from byte {start} to {start + size} of {len(data)}")
+    return start, start + size
+
+
+def _bytes(data: bytes, base: int, slot: int) -> bytes:
+    start, end = _place(data, base, slot)
+    return data[start:end]
+
+
+def _text(data: bytes, base: int, slot: int) -> str:
+    return _bytes(data, base, slot).decode()
+
+
+def _number(format_: str) -> _Read:
+    unpack = struct.Struct("<" + format_).unpack_from
+    return lambda data, base, slot: unpack(data, slot)[0]
+
+
+def _counted(value_of: Callable[[int], Any], format_: str = "q") -> _Read:
+    unpack = struct.Struct("<" + format_).unpack_from
+    return lambda data, base, slot: value_of(unpack(data, slot)[0])
+
+
+def _small_decimal(scale: int) -> _Read:
+    return lambda data, base, slot: _DIGITS.create_decimal(_LONG.unpack_from(data, slot)[0]).scaleb(-scale, _DIGITS)
+
+
+def _large_decimal(scale: int) -> _Read:
+    def read(data: bytes, base: int, slot: int) -> Any:
+        unscaled = int.from_bytes(_bytes(data, base, slot), "big", signed=True)
+        return _DIGITS.create_decimal(unscaled).scaleb(-scale, _DIGITS)
+
+    return read
+
+
+def _array_reader(element: SparkType) -> Callable[[bytes, int], list[Any]]:
+    """An array: the number of elements, null bits, the elements, each of the size of its type or a word."""
+    read, size = _reader(element), _size_in_array(element)
+
+    def read_array(data: bytes, base: int) -> list[Any]:
+        (count,) = _LONG.unpack_from(data, base)
+        first = base + 8 + _bits_size(count)
+        if count < 0 or first + count * size > len(data):
+            raise ValueError(f"an array of {count} elements at byte {base} of {len(data)}")
+        nulls = int.from_bytes(data[base + 8 : first], "little")
+        return [None if nulls >> at & 1 else read(data, base, first + at * size) for at in range(count)]
+
+    return read_array
+
+
+def _size_in_array(type_: SparkType) -> int:
+    return _SIMPLE[type_][0] if isinstance(type_, str) and type_ in _SIMPLE else 8
+
+
+def _map_reader(key: SparkType, value: SparkType) -> _Read:
+    """A map: the size of the array of keys, that array, the array of values."""
+    read_keys, read_values = _array_reader(key), _array_reader(value)
+
+    def read(data: bytes, base: int, slot: int) -> dict[Any, Any]:
+        start, _ = _place(data, base, slot)
+        (size,) = _LONG.unpack_from(data, start)
+        return dict(zip(read_keys(data, start + 8), read_values(data, start + 8 + size), strict=True))
+
+    return read
+
+
+def _is_text(name: str) -> bool:
+    return name == "string" or name.startswith(("string ", "varchar(", "char("))
+
+
+_SIMPLE: dict[str, tuple[int, _Read]] = {
+    "boolean": (1, _number("?")),
+    "byte": (1, _number("b")),
+    "short": (2, _number("h")),
+    "integer": (4, _number("i")),
+    "long": (8, _number("q")),
+    "float": (4, _number("f")),
+    "double": (8, _number("d")),
+    "date": (4, _counted(lambda days: _EPOCH_DAY + timedelta(days=days), "i")),
+    "timestamp": (8, _counted(lambda micros: _EPOCH_UTC + timedelta(microseconds=micros))),
+    "timestamp_ntz": (8, _counted(lambda micros: _EPOCH + timedelta(microseconds=micros))),
+    "binary": (8, _bytes),
+    "void": (8, lambda data, base, slot: None),
+}
+"""Size in an array, and the function that reads it."""
+
 
 Row: TypeAlias = dict[str, Any]
 EntryDecoder: TypeAlias = Callable[[bytes, bytes], tuple[Row, Row | list[Row]]]

@@ -1,35 +1,47 @@
-"""The code of Spark's Python workers: one callable for each kind of stage, pickled into each batch's job."""
+"""The code of Spark's Python workers: one callable for each kind of stage, pickled into each batch's job.
+
+In PySpark's RDDs, packets are Arrow batches as frames of bytes, into which neither Spark nor pickle looks.
+"""
 
 from __future__ import annotations
 
 import gc
+import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
+from pyspark.serializers import Serializer, SpecialLengths
 
 from penstock.batch.batch import Batch
 from penstock.batch.portions import Portion
-from penstock.errors import PenstockTimeoutError
+from penstock.errors import CorruptError, PenstockTimeoutError
 from penstock.host.position_page import present_page, use_page, worker_page
-from penstock.runtime.interrupts import mark_interrupts
-from penstock.runtime.messages.packet import NO_PACKETS, Packet, from_batch, split_by_size, to_batch
-from penstock.runtime.messages.streams import run_together
-from penstock.runtime.pandas_later import keep_pandas_out
-from penstock.runtime.stage.outer_stages import OuterStages
-from penstock.runtime.stage.sink import SinkAttempts
+from penstock.runtime.interpreter import keep_pandas_out, mark_interrupts
+from penstock.runtime.messages.incoming import run_together
+from penstock.runtime.messages.packet import (
+    NO_PACKETS,
+    PACKET_SCHEMA,
+    Packet,
+    from_batch,
+    read_batch,
+    split_by_size,
+    to_batch,
+)
+from penstock.runtime.stage.sink import OuterStages, SinkAttempts
 from penstock.runtime.stage.source import ReadProgress
 from penstock.system.base import WriterIdentity
-from penstock.wire.address import Lane
-from penstock.wire.exchange import exchange
-from penstock.wire.package import PackedPackage
+from penstock.wire.client import exchange
+from penstock.wire.containers import Lane
+from penstock.wire.ports import PackedPackage
 from penstock.wire.protocol import AttemptCall, Identity
-from penstock.wire.tls import TlsIdentity
+from penstock.wire.security import TlsIdentity
 
 _outer: dict[str, OuterStages] = {}
 """By its digest, the last package that this process had."""
@@ -218,3 +230,67 @@ def _alive(batches: Iterator[pa.RecordBatch], progress: Callable[[], object]) ->
         return NO_PACKETS if seen != before else None
 
     return run_together(batches, when_idle=sign)
+
+
+_LENGTH = struct.Struct("!i")
+_LANE = struct.Struct("!iq")
+"""The number of a partition, with its length before it, as PySpark's PairwiseRDD reads it."""
+
+
+class PacketSerializer(Serializer):
+    """Serializes batches of packets. An empty batch is sent at once, with everything written before it: it shows that
+    the worker is alive."""
+
+    def dump_stream(self, iterator: Iterable[pa.RecordBatch], stream: BinaryIO) -> None:
+        for batch in iterator:
+            _write(batch, stream)
+
+    def load_stream(self, stream: BinaryIO) -> Iterator[pa.RecordBatch]:
+        return (read_batch(frame, PACKET_SCHEMA) for frame in _read_frames(stream))
+
+
+class RawFrames(Serializer):
+    """Elements that are bytes. Read-only."""
+
+    def load_stream(self, stream: BinaryIO) -> Iterator[pa.Buffer]:
+        return _read_frames(stream)
+
+
+class FramesByLane(Serializer):
+    """Serializes (lane, batch) for the JVM's exchange: the lane is the partition that the batch goes to."""
+
+    def dump_stream(self, iterator: Iterable[tuple[int, pa.RecordBatch]], stream: BinaryIO) -> None:
+        for lane, batch in iterator:
+            stream.write(_LANE.pack(_LANE.size - _LENGTH.size, lane))
+            _write(batch, stream)
+
+
+def _read_frames(stream: BinaryIO) -> Iterator[pa.Buffer]:
+    while (length := _read_length(stream)) is not None:
+        frame = stream.read(length)
+        if len(frame) < length:
+            raise EOFError(f"a frame of {length} bytes ends after {len(frame)}")
+        yield pa.py_buffer(frame)
+
+
+def _write(batch: pa.RecordBatch, stream: BinaryIO) -> None:
+    frame = batch.serialize()
+    stream.write(_LENGTH.pack(frame.size))
+    stream.write(frame)
+    if not batch.num_rows:
+        stream.flush()
+
+
+def _read_length(stream: BinaryIO) -> int | None:
+    """The length of the next frame. None at the end, which the stream tells a worker and the driver sees."""
+    head = stream.read(_LENGTH.size)
+    if not head:
+        return None
+    if len(head) < _LENGTH.size:
+        raise EOFError("the length of a frame breaks off")
+    length = int(_LENGTH.unpack(head)[0])
+    if length == SpecialLengths.END_OF_DATA_SECTION:
+        return None
+    if length < 0:
+        raise CorruptError(f"a stream of packets is damaged: it has a frame of {length} bytes")
+    return length

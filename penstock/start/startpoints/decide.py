@@ -14,7 +14,7 @@ from penstock.checkpoint.edit import choose_origin
 from penstock.checkpoint.intermediate import STREAMS
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.versions.table import versions_of
+from penstock.checkpoint.task_versions import versions_of
 from penstock.config.settings import TaskSettings
 from penstock.errors import IncompatibleError, NotFoundError, PenstockError
 from penstock.start.startpoints.request import (

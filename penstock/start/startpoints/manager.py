@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from penstock.api.requests import Startpoint
 from penstock.api.ssp import SystemStreamPartition
-from penstock.api.startpoint import Startpoint
-from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.retry import SYSTEM_CLOCK
 from penstock.base.wording import utc_text
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.errors import ConfigError, CorruptError, NotFoundError
+from penstock.job.commands import new_uuid, write_request
 from penstock.job.paths import JobPaths
-from penstock.job.requests import new_uuid, write_request
 from penstock.objects.store import ObjectStore
 from penstock.start.startpoints.decide import WaitingStartpoints, sort_out
 from penstock.start.startpoints.request import (
+    NAMESPACE,
     RequestKey,
     StartpointRequest,
     UnreadableRequest,
@@ -26,7 +27,6 @@ from penstock.start.startpoints.request import (
     encode_request,
     is_from_future,
 )
-from penstock.start.startpoints.serde import NAMESPACE
 
 TTL_MS = 12 * 3_600_000
 """The time that Samza keeps a startpoint."""

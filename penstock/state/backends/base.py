@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.base.clock import SYSTEM_CLOCK, Clock
-from penstock.checkpoint.id import CheckpointId
+from penstock.base.retry import SYSTEM_CLOCK, Clock
+from penstock.checkpoint.record import CheckpointId
 from penstock.config.model import JobConfig
 from penstock.errors import ContainerLostError, CorruptError, RetryableError
 from penstock.job.paths import JobPaths

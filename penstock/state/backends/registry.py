@@ -1,11 +1,35 @@
-"""Backends by name."""
+"""The backends of a job: each by its name, their roots, and the admins of all of them.
+
+A root is the job root, or a root of its own for each backend that is given one. The admins know the meaning of the
+job's checkpoints to each backend.
+"""
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+
 from penstock.base.plugins import BACKENDS
-from penstock.config.named_class import named_class
-from penstock.errors import ConfigError
-from penstock.state.backends.base import StateBackendFactory
+from penstock.base.refusals import Refusals
+from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.task_versions import needed_markers
+from penstock.config.model import JobConfig, named_class
+from penstock.errors import ConfigError, CorruptError, NotFoundError, PenstockError
+from penstock.job.identity import canonical_root, check_companion, settle_companion
+from penstock.job.paths import JobPaths
+from penstock.objects.open import open_root
+from penstock.objects.store import ObjectStore
+from penstock.state.backends.base import (
+    AdminContext,
+    Garbage,
+    Retention,
+    StateBackendAdmin,
+    StateBackendFactory,
+    StoreMarker,
+)
+from penstock.system.base import System
 
 
 def built_in() -> dict[str, StateBackendFactory]:
@@ -25,3 +49,203 @@ def backend_factory(name: str) -> StateBackendFactory:
         "penstock.state.backends.base.StateBackendFactory",
         f"state backend `{name}`",
     )()
+
+
+class BackendRoots:
+    """The object store of every backend, each root opened once. Thread-safe.
+
+    A root other than the job's carries the job's uid, as the job root does. Two jobs of one name, or a job and a copy
+    of it that became another job, therefore never delete each other's state.
+    """
+
+    def __init__(self, config: JobConfig, objects: ObjectStore) -> None:
+        """`objects`: the job root, which the caller closes."""
+        self._config = config
+        self._job_root = canonical_root(config.job.root)
+        self._objects = objects
+        self._opened: dict[str, ObjectStore] = {}
+        self._lock = threading.Lock()
+
+    def of(self, backend: str) -> ObjectStore:
+        """Raises ConfigError if the environment lacks a setting that the root needs."""
+        return self._open(self._config.backend_root(backend))
+
+    def separate(self) -> Iterator[tuple[str, ObjectStore]]:
+        """Every configured root (canonical URL, store) that is not the job's."""
+        urls = {canonical_root(self._config.backend_root(name)): None for name in self._config.rooted_backends}
+        yield from ((url, self._open(url)) for url in urls if url != self._job_root)
+
+    def settle(self, backends: Iterable[str], paths: JobPaths, uid: str) -> None:
+        """Bind the roots of these backends to the job. Raises IncompatibleError if one is another job's."""
+        for backend in backends:
+            if self.of(backend) is not self._objects:
+                settle_companion(self.of(backend), paths, uid, self._names(backend))
+
+    def check(self, backend: str, paths: JobPaths, uid: str) -> None:
+        """Raise IncompatibleError if the backend's root is bound to another job. Writes nothing."""
+        if self.of(backend) is not self._objects:
+            check_companion(self.of(backend), paths, uid, self._names(backend))
+
+    def close(self) -> None:
+        with self._lock:
+            for store in self._opened.values():
+                store.close()
+            self._opened.clear()
+
+    def _names(self, backend: str) -> str:
+        return f"state.backends.{backend}.root={self._config.backend_root(backend)}"
+
+    def _open(self, url: str) -> ObjectStore:
+        canonical = canonical_root(url)
+        if canonical == self._job_root:
+            return self._objects
+        with self._lock:
+            if canonical not in self._opened:
+                self._opened[canonical] = open_root(url, self._config.job.root_keys)
+            return self._opened[canonical]
+
+
+logger = logging.getLogger(__name__)
+
+
+class BackendAdmins:
+    """Makes the resources of backends before containers open, and deletes objects that no retained checkpoint needs."""
+
+    def __init__(
+        self,
+        config: JobConfig,
+        paths: JobPaths,
+        objects: ObjectStore,
+        tasks: int,
+        stores: Sequence[str],
+        systems: Mapping[str, System],
+        uid: str,
+        restorable: Sequence[CheckpointRecord] = (),
+        others: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    ) -> None:
+        """
+        Args:
+            tasks: the number of tasks of the job.
+            stores: the stores whose backends the configuration names.
+            systems: the open systems, by name.
+            restorable: the checkpoints that the job can restore now. They may name objects that it takes over.
+            others: by backend, stores that may have objects in it, whatever the configuration names."""
+        self._config = config
+        self._paths = paths
+        self._roots = BackendRoots(config, objects)
+        self._tasks = tasks
+        self._systems = systems
+        self._uid = uid
+        self._restorable = tuple(restorable)
+        self._configured: dict[str, list[str]] = {}
+        for store in stores:
+            settings = config.store(store)
+            for name in dict.fromkeys((*settings.backup_factories, *settings.restore_factories)):
+                self._configured.setdefault(name, []).append(store)
+        for name, also in others.items():
+            own = self._configured.setdefault(name, [])
+            own += [store for store in also if store not in own]
+        self._admins: dict[str, StateBackendAdmin] = {}
+
+    def prepare(self, epoch: int) -> None:
+        """Make and check what the configured backends need, fenced with the epoch.
+
+        Raises:
+            ConfigError: something is missing or wrong.
+            IncompatibleError: a backend's root is another job's.
+        """
+        self._roots.settle(self._config.rooted_backends, self._paths, self._uid)
+        for name in self._configured:
+            admin = self._admin(name, ())
+            admin.create_resources(epoch)
+            admin.validate_resources()
+
+    def check(self) -> None:
+        """Check what the configured backends have already, as `prepare` would. Writes nothing.
+
+        Raises:
+            ConfigError, IncompatibleError: something is wrong; says all of it.
+        """
+        refusals = Refusals("the backends of the state are refused")
+        for name in self._configured:
+            with refusals.noted():
+                self._admin(name, ()).validate_resources()
+        refusals.check()
+
+    def collect(
+        self,
+        epoch: int,
+        retained: Sequence[CheckpointRecord],
+        left: Sequence[CheckpointRecord],
+        *,
+        sweep: bool,
+        dry_run: bool = False,
+    ) -> dict[str, Garbage]:
+        """Delete objects that only checkpoints that left the list need; with `sweep`, also the leftovers of dead
+        epochs.
+
+        A backend that is not configured any more, but has markers in these checkpoints, is asked as well. If one fails
+        the others are asked all the same, and then its error is raised.
+
+        Raises:
+            NotFoundError, CorruptError: a retained marker cannot be read, so that its backend deleted nothing. The
+                caller checks if another driver has the job now, which may have deleted the marker's objects.
+        """
+        kept, gone = self._by_backend(retained), self._by_backend(left)
+        found: dict[str, Garbage] = {}
+        failures: list[PenstockError] = []
+        for name in dict.fromkeys((*self._configured, *kept, *gone)):
+            stores = [own.store for own in (*kept.get(name, ()), *gone.get(name, ()))]
+            plan = Retention(epoch, kept.get(name, ()), gone.get(name, ()), sweep)
+            try:
+                found[name] = self._admin(name, stores).collect(plan, dry_run=dry_run)
+            except (NotFoundError, CorruptError) as error:
+                failures.append(
+                    type(error)(
+                        f"{name}: {error}. A retained checkpoint names it, so nothing of {name} is deleted: later "
+                        "checkpoints may share what it names. Bring the object back from a backup of the store, or "
+                        "wait until the checkpoint leaves `task.checkpoint.retained`; `penstock state verify` says "
+                        "what can be restored"
+                    )
+                )
+            except PenstockError as error:
+                if isinstance(error, ConfigError) and name not in self._configured:
+                    logger.warning("the objects of the dropped backend %s cannot be collected: %s", name, error)
+                else:
+                    failures.append(error)
+        if failures:
+            raise failures[0]
+        return found
+
+    def close(self) -> None:
+        for admin in self._admins.values():
+            admin.close()
+        self._roots.close()
+
+    def _admin(self, name: str, stores: Sequence[str]) -> StateBackendAdmin:
+        if name not in self._admins:
+            named = tuple(dict.fromkeys((*self._configured.get(name, ()), *stores)))
+            self._roots.check(name, self._paths, self._uid)
+            objects = self._roots.of(name)
+            context = AdminContext(
+                objects,
+                self._paths,
+                self._tasks,
+                named,
+                self._config,
+                self._systems,
+                self._uid,
+                lambda: self._by_backend(self._restorable).get(name, ()),
+            )
+            self._admins[name] = backend_factory(name).admin(context)
+        return self._admins[name]
+
+    def _by_backend(self, records: Sequence[CheckpointRecord]) -> dict[str, tuple[StoreMarker, ...]]:
+        found: dict[str, dict[StoreMarker, None]] = {}
+        for record in records:
+            for task in record.tasks:
+                changelogs = self._config.changelog_partitions(record.stores, task)
+                for backend, stores in needed_markers(record, task, changelogs).items():
+                    for store, own in stores.items():
+                        found.setdefault(backend, {}).update((StoreMarker(store, task, each), None) for each in own)
+        return {backend: tuple(own) for backend, own in found.items()}

@@ -9,10 +9,8 @@ from pathlib import Path
 
 from penstock.config.settings import EngineKind, StoreSettings
 from penstock.errors import CorruptError
-from penstock.state.engines.columns import ColumnEngine, ColumnLimit
 from penstock.state.engines.engine import Engine
-from penstock.state.engines.entries_file import ENTRIES
-from penstock.state.engines.memory import MemoryEngine
+from penstock.state.engines.memory import ENTRIES, ColumnEngine, ColumnLimit, MemoryEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.records import Changes
 

@@ -18,8 +18,7 @@ from penstock.arrays.entries import Flags
 from penstock.base.files import explain, os_error_in
 from penstock.errors import CorruptError, PenstockError
 from penstock.metrics.snapshot import CounterValue, TimerValue
-from penstock.state.engines.engine import Engine, found_in
-from penstock.state.engines.snapshot import EngineSnapshot, released
+from penstock.state.engines.engine import Engine, EngineSnapshot, found_in, released
 from penstock.state.records import Changes
 
 _BULK = 1000

@@ -20,8 +20,7 @@ from penstock.arrays.entries import Flags
 from penstock.errors import PenstockError, PenstockTimeoutError
 from penstock.metrics.snapshot import CounterValue, TimerValue
 from penstock.state.engines.engine import Engine, EngineMoment
-from penstock.state.engines.gaps import Gaps
-from penstock.state.engines.overlay import Overlay
+from penstock.state.engines.overlay import Gaps, Overlay
 from penstock.state.records import Changes, changes_bytes
 
 _ENTRY_BYTES = 150

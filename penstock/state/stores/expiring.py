@@ -10,7 +10,8 @@ from penstock.api.serdes import not_bytes
 from penstock.graph.stores import StoreSpec, TimeToLive
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.overlay import MISSING, Overlay
-from penstock.state.stores.expiry import (
+from penstock.state.stores.serdes import SerdeStore
+from penstock.state.stores.timed_entries import (
     HEADER,
     INDEX,
     MEMBER,
@@ -34,7 +35,6 @@ from penstock.state.stores.expiry import (
     meta_bytes,
     time_bytes,
 )
-from penstock.state.stores.serdes import SerdeStore
 
 AT_MOST = 10_000
 """The number of expired entries that an attempt deletes, or as many as it wrote, so that deleting keeps up with

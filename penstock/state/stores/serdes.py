@@ -1,21 +1,128 @@
-"""Serdes above a cache of bytes above the overlay of the running attempt: the innermost store that knows objects."""
+"""Serdes above a cache of bytes above the overlay of the running attempt: the innermost store that knows objects.
+
+The cache has the bytes of the values used last, so that a hot key costs no read of the engine. A store scans between
+bounds that are bytes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from types import NoneType
 from typing import Any
 
-from penstock.api.serdes import Bytes, not_bytes
-from penstock.errors import Interrupted, SerdeError
-from penstock.graph.serde_failures import store_place
+from penstock.api.serdes import Bytes, Serde, not_bytes
+from penstock.api.serdes.base import end_of_prefix
+from penstock.errors import ConfigError, Interrupted, SerdeError
+from penstock.graph.serdes import SerdePlace, store_place
 from penstock.graph.stores import StoreSpec
 from penstock.state.engines.engine import Content, EngineFailedError
 from penstock.state.engines.overlay import MISSING, Overlay
 from penstock.state.records import Changes
-from penstock.state.stores.cache import ValueCache
-from penstock.state.stores.scans import prefix_bounds, range_bounds
 from penstock.state.stores.task_store import Reads, TaskStore
+
+
+class ValueCache:
+    """A bounded map from key bytes to value bytes, absent keys included (as None).
+
+    It keeps bytes and no objects: `get` decodes them each time. An object that two calls shared could be changed
+    through one key and seen through another, and the result of a read would depend on the content of the cache.
+
+    Two generations instead of a list of uses: a hit costs one dict lookup. When the young one is full it becomes the
+    old one, and entries of the old one that were not used since are forgotten. The last `entries` keys used are
+    therefore always there, and at most twice as many.
+    """
+
+    def __init__(self, entries: int) -> None:
+        self._entries = max(1, entries)
+        self.young: dict[bytes, bytes | None] = {}
+        """The young generation. A store looks here first, before it calls `get`."""
+        self._old: dict[bytes, bytes | None] = {}
+
+    def get(self, key: bytes) -> Any:
+        """The value's bytes, None if the key is known to be absent, or MISSING."""
+        value: Any = self.young.get(key, MISSING)
+        if value is MISSING:
+            value = self._old.get(key, MISSING)
+            if value is not MISSING:
+                self.put(key, value)
+        return value
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        young = self.young
+        young[key] = value
+        if len(young) >= self._entries:
+            self._old = young
+            self.young = {}
+
+    def put_all(self, changes: Changes) -> None:
+        """Remember every value; if there are too many, the last ones."""
+        if len(changes) >= self._entries:
+            self._old = {key: changes[key] for key in islice(changes, len(changes) - self._entries, None)}
+            self.young = {}
+            return
+        if len(self.young) + len(changes) >= self._entries:
+            self._old = self.young
+            self.young = {}
+        self.young.update(changes)
+
+    def forget(self, keys: Iterable[bytes] | None) -> None:
+        if keys is None:
+            self.young, self._old = {}, {}
+            return
+        for key in keys:
+            self.young.pop(key, None)
+            self._old.pop(key, None)
+
+
+def range_bounds(store: SerdePlace, serde: Serde[Any], from_key: Any, to_key: Any) -> tuple[bytes, bytes]:
+    """The start (inclusive) and end (exclusive) of a range.
+
+    Raises:
+        ConfigError: the bytes of the store's keys do not sort as the keys do, or `from_key` comes after `to_key`.
+        SerdeError: the serde does not take one of them.
+    """
+    if not serde.ordered:
+        raise ConfigError(
+            f"{store.name} has no ranges: the bytes of its keys (serde `{serde.name}`) do not sort as the keys do. "
+            f"Declare {store.declaration.format(part='key', serde='...')} with {_ordered_instead(serde)}"
+        )
+    start, end = (_bytes(store, serde, serde.bound_to_bytes, key) for key in (from_key, to_key))
+    if start > end:
+        raise ConfigError(
+            f"{store.name}: the range from {from_key!r} to {to_key!r} begins after its end: give the smaller first"
+        )
+    return start, end
+
+
+def prefix_bounds(store: SerdePlace, serde: Serde[Any], prefix: Any) -> tuple[bytes, bytes | None]:
+    """The start (inclusive) and end (exclusive; None: unbounded) of the keys with a prefix. Raises SerdeError if keys
+    of this serde have no prefixes, or this is not one."""
+    start = _bytes(store, serde, serde.prefix_to_bytes, prefix)
+    return start, end_of_prefix(start)
+
+
+def _bytes(store: SerdePlace, serde: Serde[Any], write: Callable[[Any], bytes], key: Any) -> bytes:
+    try:
+        data = write(key)
+    except Exception as error:
+        raise store.unwritable("key", serde, key, error) from error
+    if type(data) is not bytes:
+        raise not_bytes(serde, data, f"{store.name}, key {key!r}")
+    return data
+
+
+_SAMZA = {"integer": "ps.Integer()", "long": "ps.Long()", "double": "ps.Double()"}
+
+
+def _ordered_instead(serde: Serde[Any]) -> str:
+    own = not type(serde).__module__.startswith("penstock.")
+    if not own and serde.name in _SAMZA:
+        return f"{_SAMZA[serde.name]}, whose keys are not in the form that Samza reads"
+    built_in = "ps.String(), ps.Bytes(), ps.Integer(), ps.Long(), ps.Double() or ps.Tuple() of these"
+    return built_in + (
+        f", or set `ordered = True` in `{type(serde).__qualname__}` if its bytes do sort so" if own else ""
+    )
 
 
 def _are_bytes(entries: Mapping[Any, Any]) -> bool:

@@ -1,15 +1,21 @@
-"""The interface of a task's store to the runtime, and layers around stores."""
+"""The interface of a task's store to the runtime, and layers around stores.
+
+One layer can take back the writes of one message. A store that is filled from the outside has a view for each
+attempt: one state of it, despite later writes.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from penstock.api.state.store import KeyValueStore
+from penstock.api.store import KeyValueStore
 from penstock.graph.stores import StoreSpec
-from penstock.state.engines.engine import EngineFailedError
-from penstock.state.engines.overlay import Overlay
+from penstock.state.engines.engine import Engine, EngineFailedError
+from penstock.state.engines.overlay import MISSING, Overlay
+from penstock.state.records import Changes
 
 L = TypeVar("L", bound="TaskStore")
 
@@ -164,3 +170,57 @@ class StoreLayer(TaskStore):
 
 
 _BOUND = ("begin", "mark", "undo", "reclaim", "check", "stored", "key_bytes", "get", "put", "range", "all", "items")
+
+
+class UndoableStore(StoreLayer):
+    """The writes since the last `mark` can be undone, for jobs with a dead-letter stream."""
+
+    def __init__(self, inner: TaskStore) -> None:
+        super().__init__(inner)
+        self._put = inner.put
+        self._key_bytes = inner.key_bytes
+        self._overlay = inner.overlay
+        self._journal: list[tuple[bytes, Any]] = []
+        """(key, its former change in the overlay or MISSING) of each write since the mark, in order."""
+
+    def begin(self, time_ms: int = 0) -> Overlay:
+        self._overlay = self.inner.begin(time_ms)
+        return self._overlay
+
+    def mark(self) -> None:
+        self._journal.clear()
+
+    def undo(self) -> None:
+        self._overlay.undo(self._journal)
+
+    def put(self, key: Any, value: Any) -> None:
+        key_bytes = self._key_bytes(key)
+        self._journal.append((key_bytes, self._overlay.changes.get(key_bytes, MISSING)))
+        self._put(key, value)
+
+
+class SideView(Engine):
+    """One state of a store, which does not change. Used by the threads of attempts."""
+
+    @property
+    @abstractmethod
+    def version(self) -> tuple[int, int]:
+        """Identifies the state: views of one content with equal versions show the same. The first number changes when
+        the content is replaced as a whole; the second grows with each update."""
+
+    @abstractmethod
+    def changed_since(self, version: tuple[int, int]) -> Iterable[bytes] | None:
+        """The keys that may have another value than in an earlier view; None if unknown: any key may."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Release the state. Reading then raises EngineFailedError. Idempotent."""
+
+    def apply(self, changes: Changes) -> None:
+        raise AssertionError("a view is only read")
+
+    def copy_to(self, directory: Path) -> None:
+        raise AssertionError("a view is not copied")
+
+    def close(self) -> None:
+        self.release()

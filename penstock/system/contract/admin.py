@@ -6,9 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
-from penstock.api.retention import StreamRetention
-from penstock.api.ssp import SystemStreamPartition
-from penstock.api.startpoint import (
+from penstock.api.requests import (
     Startpoint,
     StartpointOldest,
     StartpointSpecific,
@@ -16,10 +14,11 @@ from penstock.api.startpoint import (
     StartpointUpcoming,
     StartpointVisitor,
 )
+from penstock.api.retention import StreamRetention
+from penstock.api.ssp import SystemStreamPartition
 from penstock.base.wording import counted, flag
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
-from penstock.system.contract.limits import RecordLimits
-from penstock.system.contract.messages import Compaction, OffsetRange, OpenTransaction, PartitionOffsets
+from penstock.system.contract.messages import Compaction, OffsetRange, OpenTransaction, PartitionOffsets, RecordLimits
 from penstock.system.contract.writer import Progress, WriterIdentity
 
 

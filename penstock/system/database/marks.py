@@ -13,8 +13,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import FencedError, NotFoundError, PenstockError, SystemRefusedError
 from penstock.system.base import Progress, WriterIdentity
 from penstock.system.contract.writer import WriterMark
-from penstock.system.database.connection import Database
-from penstock.system.database.errors import BusyError, is_of_a_row
+from penstock.system.database.connection import BusyError, Database, is_of_a_row
 
 TABLE = "penstock_progress"
 _NAME = sa.String(255).with_variant(sa.String(255, collation="utf8mb4_bin"), "mysql", "mariadb")

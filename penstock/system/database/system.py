@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from penstock.errors import ConfigError
 from penstock.system.base import System, SystemReader, WriterIdentity, check_options
-from penstock.system.contract.names import positive_option
+from penstock.system.contract.definition import positive_option
 from penstock.system.database.settings import PARTITIONS, DatabaseSettings
 
 if TYPE_CHECKING:
-    from penstock.system.database.admin import DatabaseAdmin
-    from penstock.system.database.writer import DatabaseWriter
+    from penstock.system.database.outputs import DatabaseAdmin, DatabaseWriter
 
 
 class DatabaseSystem(DatabaseSettings, System):
@@ -59,7 +58,7 @@ class DatabaseSystem(DatabaseSettings, System):
         return system
 
     def admin(self) -> DatabaseAdmin:
-        from penstock.system.database.admin import DatabaseAdmin  # late: SQLAlchemy is an extra
+        from penstock.system.database.outputs import DatabaseAdmin  # late: SQLAlchemy is an extra
 
         return DatabaseAdmin(self)
 
@@ -67,7 +66,7 @@ class DatabaseSystem(DatabaseSettings, System):
         raise ConfigError(self.not_read)
 
     def writer(self, identity: WriterIdentity | None) -> DatabaseWriter:
-        from penstock.system.database.writer import DatabaseWriter
+        from penstock.system.database.outputs import DatabaseWriter
 
         return DatabaseWriter(self, identity)
 

@@ -24,15 +24,12 @@ from penstock.system.base import (
     WriterIdentity,
     check_stream_name,
 )
-from penstock.system.files.folders import Folder
+from penstock.system.files.folders import Folder, check_listed, check_no_others, check_none_ignored
 from penstock.system.files.formats import column_names, numbered_rows
 from penstock.system.files.listing import ROW_BITS, ROW_MASK, FoundFile, Listing, Order, name_order
-from penstock.system.files.listings import Listings
-from penstock.system.files.logs import PartitionLogs
 from penstock.system.files.manifests import MANIFESTS, note_partitions, noted_partitions, number_of
-from penstock.system.files.others import check_listed, check_no_others, check_none_ignored
-from penstock.system.files.settings import FilesSettings
-from penstock.system.rows.form import RowLimits
+from penstock.system.files.settings import FilesSettings, Listings, PartitionLogs
+from penstock.system.rows.schema import RowLimits
 
 logger = logging.getLogger(__name__)
 

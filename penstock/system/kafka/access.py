@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from penstock.base.wording import listed
-from penstock.system.kafka.options.options import KafkaOptions
-from penstock.system.kafka.own_topics.job_topic import PREFIX
+from penstock.system.kafka.job_topic import PREFIX
+from penstock.system.kafka.options import KafkaOptions
 
 _LOGIN = re.compile(r"[\w.@/-]+")
 

@@ -1,4 +1,4 @@
-"""Looks at topics and makes them."""
+"""Looks at topics and makes them, and knows the times at which open transactions began to write."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
 
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from penstock.api.retention import LEAST_RETENTION_BYTES, StreamRetention
 from penstock.api.ssp import SystemStreamPartition
-from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.retry import SYSTEM_CLOCK
 from penstock.base.wording import counted
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError, PenstockError
 from penstock.system.base import (
@@ -26,17 +27,45 @@ from penstock.system.base import (
     WriterIdentity,
     check_stream_name,
 )
-from penstock.system.kafka import compaction
+from penstock.system.kafka import fences, topic_settings
 from penstock.system.kafka.access import alter_command
+from penstock.system.kafka.client import open_consumer
 from penstock.system.kafka.cluster import Cluster, check_partition, check_system
-from penstock.system.kafka.options.options import KafkaOptions, weaknesses
-from penstock.system.kafka.own_topics import fences
-from penstock.system.kafka.own_topics.job_topic import job_topic
-from penstock.system.kafka.own_topics.owners import TOPIC as OWNERS
-from penstock.system.kafka.own_topics.owners import Owners
-from penstock.system.kafka.reading.reader import KafkaReader
-from penstock.system.kafka.reading.uncommitted import first_timestamps
-from penstock.system.kafka.writing import limits
+from penstock.system.kafka.errors import ClientErrors
+from penstock.system.kafka.fences import TOPIC as OWNERS
+from penstock.system.kafka.fences import Owners
+from penstock.system.kafka.job_topic import job_topic
+from penstock.system.kafka.options import KafkaOptions, weaknesses
+from penstock.system.kafka.reader import KafkaReader
+
+_WITHIN_S = 2.0
+"""Nothing waits longer for a timestamp, which is only shown to people."""
+_POLL_S = 0.1
+
+
+def first_timestamps(options: KafkaOptions, stream: str, offsets: Mapping[int, int]) -> dict[int, int]:
+    """The timestamp of the first message at or behind an offset, committed or not, in epoch milliseconds, by partition.
+    Partitions that did not answer in time are left out."""
+    decided = {"isolation.level": "read_uncommitted", "enable.partition.eof": False}
+    consumer = open_consumer(options, ClientErrors(), decided)
+    found: dict[int, int] = {}
+    try:
+        consumer.assign([TopicPartition(stream, partition, offset) for partition, offset in offsets.items()])
+        until = time.monotonic() + _WITHIN_S
+        while found.keys() != offsets.keys() and time.monotonic() < until:
+            message = consumer.poll(_POLL_S)
+            if message is None or message.error() is not None:
+                continue
+            partition, (kind, timestamp) = message.partition(), message.timestamp()
+            if partition is not None and partition not in found and kind != TIMESTAMP_NOT_AVAILABLE:
+                found[partition] = timestamp
+                consumer.pause([TopicPartition(stream, partition)])
+    except KafkaException:
+        return found
+    finally:
+        consumer.close()
+    return found
+
 
 logger = logging.getLogger(__name__)
 _said: set[tuple[str, str]] = set()
@@ -141,9 +170,9 @@ class KafkaAdmin(SystemAdmin):
         if self._make(stream, partitions, wanted, int(replicas)):
             return True
         found = self._cluster.settings(stream)
-        if refused := compaction.refused(wanted, found):
+        if refused := topic_settings.refused(wanted, found):
             raise ConfigError(f"the topic of `{self._name(stream)}` {refused}")
-        for difference in compaction.differences(wanted, found):
+        for difference in topic_settings.differences(wanted, found):
             logger.warning("the topic of `%s` has %s", self._name(stream), difference)
         return False
 
@@ -152,13 +181,13 @@ class KafkaAdmin(SystemAdmin):
         the brokers may be behind or ahead by a tenth of the lag, at most 5 minutes."""
         count = self._cluster.partition_count(stream)
         found = self._cluster.settings(stream)
-        lag_ms = int(found.get(compaction.LAG, "0"))
-        since = max(0, SYSTEM_CLOCK.now_ms() - lag_ms + compaction.margin_ms(lag_ms))
+        lag_ms = int(found.get(topic_settings.LAG, "0"))
+        since = max(0, SYSTEM_CLOCK.now_ms() - lag_ms + topic_settings.margin_ms(lag_ms))
         young, stable = self._cluster.offsets(
             stream, range(count), [OffsetSpec.for_timestamp(since), OffsetSpec.latest()]
         )
         untouched = {n: stable[n] if young[n] < 0 else min(young[n], stable[n]) for n in range(count)}
-        return Compaction(untouched, lag_ms, int(found.get(compaction.DELETES, "0")))
+        return Compaction(untouched, lag_ms, int(found.get(topic_settings.DELETES, "0")))
 
     def deletions_kept_ms(self, stream: str) -> int | None:
         """The `delete.retention.ms` of a compacted topic. A user without the right to read the topic's settings gets
@@ -168,10 +197,10 @@ class KafkaAdmin(SystemAdmin):
             found = self._cluster.settings(stream)
         except ConfigError as error:
             logger.warning("`%s` is taken for a compacted topic: %s", self._name(stream), error)
-            return compaction.KEPT_MS
-        if "compact" not in found.get(compaction.POLICY, ""):
+            return topic_settings.KEPT_MS
+        if "compact" not in found.get(topic_settings.POLICY, ""):
             return None
-        return int(found.get(compaction.DELETES, compaction.KEPT_MS))
+        return int(found.get(topic_settings.DELETES, topic_settings.KEPT_MS))
 
     def streams(self) -> list[str]:
         """Without the topics of Kafka and Penstock themselves, whose names begin with two underscores."""
@@ -232,7 +261,7 @@ class KafkaAdmin(SystemAdmin):
         except ConfigError as error:
             logger.warning("messages that `%s` will refuse are noticed late: %s", self._name(stream), error)
             settings = {}
-        return limits.record_limits(settings, self._options.producer)
+        return topic_settings.record_limits(settings, self._options.producer)
 
     def set_retention(self, stream: str, retention: StreamRetention) -> int:
         """Change the topic's `retention.ms` and `retention.bytes`. The brokers delete old messages in their own time,

@@ -9,11 +9,11 @@ from typing import Any, TypeVar, cast
 from confluent_kafka import Consumer, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
-from penstock.api.messages.headers import UNREADABLE
+from penstock.api.messages import UNREADABLE
 from penstock.errors import ConfigError
 from penstock.system.kafka.errors import ClientErrors, explain
-from penstock.system.kafka.options.options import KafkaOptions
-from penstock.system.kafka.writing.limits import CLIENT_BYTES, COMPRESSION
+from penstock.system.kafka.options import KafkaOptions
+from penstock.system.kafka.topic_settings import CLIENT_BYTES, COMPRESSION
 
 C = TypeVar("C")
 

@@ -15,7 +15,7 @@ from penstock.errors import (
     SystemRefusedError,
 )
 from penstock.system.kafka.access import IDEMPOTENT, TRANSACTIONS, Right
-from penstock.system.kafka.options.options import KafkaOptions
+from penstock.system.kafka.options import KafkaOptions
 
 _AWAY: frozenset[int] = frozenset(
     {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from penstock.errors import ConfigError
 from penstock.system.base import System, SystemAdmin, SystemReader, SystemWriter, WriterIdentity
-from penstock.system.kafka.options.options import KafkaOptions, parse_options
+from penstock.system.kafka.options import KafkaOptions, parse_options
 
 if TYPE_CHECKING:
     from typing import Self
@@ -62,17 +62,17 @@ class KafkaSystem(System):
 
     def reader(self) -> SystemReader:
         """The reader keeps a consumer."""
-        from penstock.system.kafka.reading.reader import KafkaReader
+        from penstock.system.kafka.reader import KafkaReader
 
         return KafkaReader(self.options)
 
     def writer(self, identity: WriterIdentity | None) -> SystemWriter:
-        from penstock.system.kafka.writing.writer import KafkaWriter
+        from penstock.system.kafka.writer import KafkaWriter
 
         return KafkaWriter(self.options, identity)
 
     def sign(self, writer: WriterIdentity, *, takes_unsigned: bool) -> None:
         """They are in the topic of the name."""
-        from penstock.system.kafka.own_topics import fences
+        from penstock.system.kafka import fences
 
         fences.sign(replace(self.options, takes_unsigned=takes_unsigned), writer)

@@ -1,8 +1,6 @@
 """The local system: a durable, partitioned log in one SQLite file per partition, shared by several processes."""
 
 from penstock.system.local.admin import LocalAdmin
-from penstock.system.local.reader import LocalReader
-from penstock.system.local.system import LocalSystem
-from penstock.system.local.writer import LocalWriter
+from penstock.system.local.system import LocalReader, LocalSystem, LocalWriter
 
 __all__ = ["LocalAdmin", "LocalReader", "LocalSystem", "LocalWriter"]

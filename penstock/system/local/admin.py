@@ -13,11 +13,10 @@ from functools import cache
 
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
-from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.retry import SYSTEM_CLOCK
 from penstock.base.wording import owned_stream
 from penstock.errors import ConfigError, IncompatibleError, RetryableError
 from penstock.system.base import OffsetRange, PartitionOffsets, Progress, SystemAdmin, WriterIdentity
-from penstock.system.local.compaction import drop_superseded, find_superseded, read_compacted_state
 from penstock.system.local.files import FileVersion, LocalFiles, StreamInfo
 from penstock.system.local.partition import (
     check_has_no_owner,
@@ -26,9 +25,18 @@ from penstock.system.local.partition import (
     partition_ends,
     put_end,
     raise_fence,
+    read_progress,
 )
-from penstock.system.local.progress import read_progress
-from penstock.system.local.retention import Piece, mark_time, read_retention, trim, write_retention
+from penstock.system.local.retention import (
+    Piece,
+    drop_superseded,
+    find_superseded,
+    mark_time,
+    read_compacted_state,
+    read_retention,
+    trim,
+    write_retention,
+)
 from penstock.system.local.sqlite import ConnectionPool, data_version, in_parallel, stored_integer, transaction
 
 logger = logging.getLogger(__name__)

@@ -1,13 +1,23 @@
-"""The parts of a partition that admin, readers and writers share: its ends, its fence, its owner."""
+"""The parts of a partition that admin, readers and writers share: its ends, fence, owner, progress and headers.
+
+The table `progress` has how far writers have published to it, a row by writer name. The first mark makes the table.
+
+The table `header` has a row for each message that has headers. The first of them makes the table, and a trigger, by
+which the headers go with their message.
+"""
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 
+from msgspec import MsgspecError
+
+from penstock.api.messages import unpack_headers
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.wording import owned_stream
 from penstock.errors import ConfigError, CorruptError, FencedError
-from penstock.system.base import PartitionOffsets, WriterIdentity
+from penstock.system.base import PartitionOffsets, Progress, RawMessage, WriterIdentity
 from penstock.system.local.sqlite import stored_integer
 
 _ENDS = "SELECT (SELECT MIN(offset) FROM message), (SELECT MAX(offset) FROM message), upcoming FROM head"
@@ -69,3 +79,59 @@ def check_has_no_owner(connection: sqlite3.Connection, ssp: SystemStreamPartitio
             f"the stream `{ssp.system_stream}` is {owned_stream(owner)}: its owner, {owner}, needs all its messages. "
             "It cannot have a retention"
         )
+
+
+_PROGRESS_EXISTS = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'progress'"
+_CREATE_PROGRESS = "CREATE TABLE progress (writer TEXT PRIMARY KEY, slot INTEGER NOT NULL, chunk INTEGER NOT NULL)"
+
+
+def read_progress(connection: sqlite3.Connection, path: str, writer: str) -> Progress | None:
+    if connection.execute(_PROGRESS_EXISTS).fetchone() is None:
+        return None
+    row = connection.execute("SELECT slot, chunk FROM progress WHERE writer = ?", (writer,)).fetchone()
+    return None if row is None else Progress(*(stored_integer(each, path, "how far publishing is") for each in row))
+
+
+def keep_progress(
+    connection: sqlite3.Connection, path: str, ssp: SystemStreamPartition, writer: str, mark: Progress
+) -> None:
+    """Keep the mark, in the caller's transaction, which has checked the fence. Raises IncompatibleError if the writer's
+    last mark is not smaller."""
+    mark.check_follows(read_progress(connection, path, writer), ssp)
+    if connection.execute(_PROGRESS_EXISTS).fetchone() is None:
+        connection.execute(_CREATE_PROGRESS)
+    connection.execute("REPLACE INTO progress VALUES (?, ?, ?)", (writer, mark.slot, mark.chunk))
+
+
+_HEADER_EXISTS = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'header'"
+_CREATE_HEADER = (
+    "CREATE TABLE header (offset INTEGER PRIMARY KEY, packed BLOB NOT NULL)",
+    "CREATE TRIGGER header_goes AFTER DELETE ON message BEGIN DELETE FROM header WHERE offset = OLD.offset; END",
+)
+
+
+def has_headers(connection: sqlite3.Connection) -> bool:
+    """True if a message of the partition has, or had, headers."""
+    return connection.execute(_HEADER_EXISTS).fetchone() is not None
+
+
+def keep_headers(connection: sqlite3.Connection, packed: Sequence[tuple[int, bytes]]) -> None:
+    """Keep the packed headers of messages, by offset, in the caller's transaction."""
+    if not has_headers(connection):
+        for statement in _CREATE_HEADER:
+            connection.execute(statement)
+    connection.executemany("INSERT INTO header VALUES (?, ?)", packed)
+
+
+def add_headers(connection: sqlite3.Connection, path: str, chunk: list[RawMessage]) -> list[RawMessage]:
+    """The messages with their headers. Raises CorruptError if some are damaged."""
+    if not chunk or not has_headers(connection):
+        return chunk
+    rows = connection.execute("SELECT * FROM header WHERE offset BETWEEN ? AND ?", (chunk[0][0], chunk[-1][0]))
+    found = dict(rows.fetchall())
+    try:
+        return [
+            (*message[:4], unpack_headers(found[message[0]])) if message[0] in found else message for message in chunk
+        ]
+    except (MsgspecError, TypeError) as error:
+        raise CorruptError(f"`{path}` is damaged: headers of a message are not readable: {error}") from error

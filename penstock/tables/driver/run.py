@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from penstock.api.state.side_inputs import PushedTable
+from penstock.api.side_inputs import PushedTable
 from penstock.base.wording import listed
 from penstock.driver.context import RunContext
 from penstock.driver.part import DriverPart
 from penstock.driver.show.metrics import JobMetrics
 from penstock.errors import ContainerLostError, PenstockTimeoutError
-from penstock.tables.versions.manifest import PublishedTables, PublishedVersion, TableManifest
+from penstock.tables.manifest import PublishedTables, PublishedVersion, TableManifest
 from penstock.tables.wing import LOAD_TABLE, TABLES, TABLES_WING, LoadTable, TableProgress, TableStatus
 from penstock.wire.protocol import NoArguments
 

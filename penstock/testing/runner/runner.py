@@ -6,21 +6,21 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from penstock.api.drain import DrainMode
-from penstock.api.messages.headers import HeadersLike
+from penstock.api.messages import HeadersLike
+from penstock.api.requests import DrainMode
 from penstock.api.ssp import SystemStream
 from penstock.application.application import Application
-from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.retry import SYSTEM_CLOCK
 from penstock.base.wording import listed
+from penstock.drain.asking import write_drain_notification
 from penstock.drain.driver.drain import Drain
-from penstock.drain.utils import write_drain_notification
 from penstock.errors import ConfigError
-from penstock.graph.serde_failures import input_place, store_place
+from penstock.graph.serdes import input_place, store_place
 from penstock.graph.stores import StoreSpec
 from penstock.repartition.placement import Rule
-from penstock.runtime.interrupts import marked_interrupts
+from penstock.runtime.interpreter import marked_interrupts
 from penstock.state.engines.engine import Content, Engine
-from penstock.state.stores.expiry import live_view
+from penstock.state.stores.timed_entries import live_view
 from penstock.tables.driver.run import Tables
 from penstock.testing.in_process import InProcessDriver
 from penstock.testing.runner.cuts import Cuts, Outputs, RandomCut, in_every_cut, outputs_of

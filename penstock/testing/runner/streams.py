@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.api.messages.headers import Headers, HeadersLike, headers_of
+from penstock.api.messages import Headers, HeadersLike, headers_of
 from penstock.api.serdes import Serde, not_bytes
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.wording import listed
 from penstock.errors import NotFoundError
-from penstock.graph.serde_failures import Part, SerdePlace, output_place
+from penstock.graph.serdes import Part, SerdePlace, output_place
 from penstock.graph.specs import ApplicationGraph
 from penstock.system.base import OffsetRange, PartitionOffsets, System
 from penstock.system.memory import MemorySystem

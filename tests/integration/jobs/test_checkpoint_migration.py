@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.checkpoint.versions.table import versions_of
+from penstock.checkpoint.task_versions import versions_of
 from penstock.errors import IncompatibleError
 from tests.support.apps import job_app
 from tests.support.jobs.home import DEADLINE_S, Home, same

@@ -53,7 +53,7 @@ def test_small_batches_go_directly_and_large_ones_to_spark(
 ) -> None:
     job = start(home, spark, until=None)
     publish_until(job, home, 0, "direct")
-    monkeypatch.setattr("penstock.direct.choice.MOST_MESSAGES", 10)
+    monkeypatch.setattr("penstock.spark.batches.two_ways.MOST_MESSAGES", 10)
     home.publish(50, seed=100)
     wait_until(lambda: ways(job).get("spark-large"), "a batch that is too large")
     job.stop()

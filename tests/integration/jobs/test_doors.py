@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, Producer
 
 import penstock as ps
 from penstock.schemas.client import open_registry
-from penstock.schemas.schema import Schema
+from penstock.schemas.registry import Schema
 from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.processes.apicurio import apicurio
 from tests.support.processes.other_pysparks import VERSIONS, pyspark_of

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.driver.handle.job import Job
-from penstock.state.backends.changelog_files.marker import ChangelogMarker
+from penstock.state.backends.changelog_files.versions import ChangelogMarker
 from tests.support.apps import job_app
 from tests.support.jobs.home import DEADLINE_S, Home, wait_until
 
@@ -31,7 +31,7 @@ def files(home: Home, pattern: str) -> list[Path]:
 
 def markers(home: Home) -> dict[str, ChangelogMarker]:
     """The markers of the last checkpoint's stores `totals` and `regions`, by store and task."""
-    from penstock.checkpoint.versions.markers import markers_of as of_task
+    from penstock.checkpoint.task_versions import markers_of as of_task
 
     last = home.checkpoints[-1]
     return {

@@ -13,10 +13,10 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+from penstock.api.requests import StartpointOldest, StartpointSpecific, StartpointUpcoming
 from penstock.api.ssp import SystemStreamPartition
-from penstock.api.startpoint import StartpointOldest, StartpointSpecific, StartpointUpcoming
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.versions.markers import markers_of
+from penstock.checkpoint.task_versions import markers_of
 from penstock.cli.main import app
 from penstock.driver.handle.job import Job
 from penstock.errors import IncompatibleError

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import SystemAwayError
-from penstock.start.streams.patterns import with_matches
+from penstock.start.inputs import with_matches
 from penstock.system.local import LocalSystem
 from penstock.testing.system_contract import append, read_all
 from tests.support.jobs.home import wait_until
@@ -82,7 +82,7 @@ def away_once(monkeypatch: pytest.MonkeyPatch) -> None:
             raise failure
         return with_matches(*arguments)
 
-    monkeypatch.setattr("penstock.spark.job.launch.with_matches", matches_now)
+    monkeypatch.setattr("penstock.spark.job.with_matches", matches_now)
 
 
 def lasting_threads() -> int:

@@ -19,9 +19,9 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 import penstock as ps
+from penstock.api.side_inputs import PushedTable
 from penstock.api.ssp import SystemStreamPartition
-from penstock.api.state.side_inputs import PushedTable
-from penstock.base.signing import RootKeys
+from penstock.base.secrets import RootKeys
 from penstock.errors import ConfigError, NotFoundError, RetryableError
 from penstock.graph.stores import StoreSpec
 from penstock.job.paths import JobPaths
@@ -30,11 +30,10 @@ from penstock.spark.containers.directory import ContainerDirectory
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
 from penstock.system.partitioner import partition_of
+from penstock.tables.build import BuildRequest, TableRefusedError, find_place, read_version
+from penstock.tables.manifest import TableFile
 from penstock.tables.spark import SparkTableBuilder
-from penstock.tables.versions.build import BuildRequest
-from penstock.tables.versions.manifest import TableFile
-from penstock.tables.versions.sources import TableRefusedError, find_place, read_version
-from penstock.testing.runner.table_builder import ArrowTableBuilder
+from penstock.testing.runner.sides import ArrowTableBuilder
 from tests.support.apps import pushed_app
 from tests.support.jobs.home import DEADLINE_S, wait_until
 

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import DecimalType, LongType, StringType, StructType
 
 import penstock.spark as pss
-from penstock.spark.takeover.takeover import Takeover
+from penstock.spark.takeover import Takeover
 from tests.support.oracles import beside_pyspark
 from tests.support.oracles.beside_pyspark import run_in_pyspark, taken_over
 from tests.support.oracles.processors import OneTask, spec_of

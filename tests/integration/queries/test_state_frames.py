@@ -19,9 +19,9 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.job.paths import JobPaths
+from penstock.spark.processor.codec import RowCodec
 from penstock.spark.processor.declared import Variable
-from penstock.spark.processor.values.codec import RowCodec
-from penstock.spark.processor.values.keys import KeyCodec
+from penstock.spark.processor.keys import KeyCodec
 from tests.support.jobs.example_job import ExampleJob
 from tests.support.stores.state_job import JOB, StateJob
 from tests.support.tools.pages import blocks, run_example

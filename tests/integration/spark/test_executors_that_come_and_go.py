@@ -14,8 +14,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from penstock.spark.session.dynamic_allocation import KeptExecutors
-from penstock.spark.session.executors import LOCAL_ID, live_executors, rdd_on
+from penstock.spark.session.executors import LOCAL_ID, KeptExecutors, live_executors, rdd_on
 from tests.support.jobs.home import Home, kill, wait_until
 from tests.support.jobs.job_runs import start
 from tests.support.processes import class_archive

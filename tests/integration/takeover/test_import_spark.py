@@ -13,7 +13,7 @@ import pytest
 
 from penstock.config.load import load_config
 from penstock.objects.open import open_store
-from penstock.spark.state_import.files.checkpoint import SparkCheckpoint
+from penstock.spark.state_import.checkpoint import SparkCheckpoint
 from penstock.spark.state_import.reader import open_state
 from penstock.state.reading.reader import read_store
 from tests.support.stores.spark_state import GOLDEN, read_plain

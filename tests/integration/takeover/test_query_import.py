@@ -19,7 +19,7 @@ import penstock.spark as pss
 from penstock.errors import ConfigError, IncompatibleError, PenstockError
 from penstock.spark.heartbeat import prepare_heartbeat
 from penstock.spark.queries import StreamWriter
-from penstock.spark.query.offsets import OffsetLog
+from penstock.spark.query.checkpoint_location import OffsetLog
 from tests.support.faults.plan import Fault, Faults
 from tests.support.jobs.fault_jobs import faulty
 from tests.support.jobs.home import wait_until

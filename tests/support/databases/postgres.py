@@ -23,7 +23,7 @@ import pytest
 
 from penstock.errors import NotFoundError
 from penstock.testing.kafka.jars import cache_folder, locked
-from penstock.testing.kafka.process import GuardedProcess
+from penstock.testing.kafka.server import GuardedProcess
 
 VERSION = "16.4.0"
 PASSWORD = "p@ss/word:1"

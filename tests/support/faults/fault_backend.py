@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.checkpoint.id import CheckpointId
-from penstock.container.epoch import epoch
+from penstock.checkpoint.record import CheckpointId
+from penstock.container.epoch import container as epoch
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import (

@@ -30,9 +30,9 @@ from penstock.api.serdes import JsonKey, PackedColumns
 from penstock.api.serdes.base import BytesWithKey
 from penstock.api.serdes.numbers import DoubleKey, OrderedDouble, OrderedInteger, OrderedLong
 from penstock.api.time.windows import Panes
-from penstock.graph.history import LatestFirst, VersionKey, VersionValue
+from penstock.graph.event_time import LatestFirst, VersionKey, VersionValue
 from penstock.graph.stores import OperatorBytes
-from penstock.schemas.avro_state import AvroState
+from penstock.schemas.avro import AvroState
 from penstock.spark.rows.serde import Rows
 from tests.support.faults.damaged_bytes import LENGTHS
 from tests.support.tools.places import ROOT

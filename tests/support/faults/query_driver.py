@@ -21,7 +21,7 @@ def main() -> int:
     import penstock.spark as pss
     from penstock.checkpoint.log import CheckpointLog
     from penstock.spark.query.job import QueryJob
-    from penstock.spark.query.outputs import OutputRows
+    from penstock.spark.query.rows import OutputRows
     from tests.support.faults import driver_faults
     from tests.support.faults.plan import Faults
     from tests.support.oracles.counted_visits import OUTPUT, CountVisits

@@ -9,7 +9,7 @@ import orjson
 
 from penstock.base.plugins import BACKENDS
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.versions.markers import markers_of
+from penstock.checkpoint.task_versions import markers_of
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
 from penstock.state.reading.reader import StateReader

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from penstock.checkpoint.log import CheckpointLog
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
-from penstock.spark.query.binding import reached_batch
+from penstock.spark.query.plan import reached_batch
 from tests.support.faults.plan import Faults
 from tests.support.jobs.fault_jobs import executor_env, faulty
 from tests.support.jobs.home import kill, wait_until

@@ -15,9 +15,9 @@ from pyspark.sql.types import StructType
 from penstock.graph.specs import ApplicationGraph
 from penstock.spark.processor.task import ProcessorSpec
 from penstock.spark.query.checkpoint_location import CheckpointLocation
-from penstock.spark.state_import.files.checkpoint import SparkCheckpoint
-from penstock.spark.takeover.first_state import entries_of
-from penstock.spark.takeover.takeover import Takeover
+from penstock.spark.state_frames.from_spark import entries_of
+from penstock.spark.state_import.checkpoint import SparkCheckpoint
+from penstock.spark.takeover import Takeover
 from tests.support.oracles.processors import OneTask
 
 KEYS: Mapping[str, str] = {

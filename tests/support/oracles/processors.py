@@ -12,16 +12,16 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
 import penstock as ps
-from penstock.api.time.timers import timers_store
-from penstock.graph.batch_task import BatchInfo
+from penstock.api.time.firing import timers_store
+from penstock.graph.specs.code import BatchInfo
 from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.timers import oldest_timers
 from penstock.spark.processor.columns import ColumnsProcessor, declare_columns
 from penstock.spark.processor.declared import DeclaredVariables, TimeMode, declare, time_mode
-from penstock.spark.processor.groups import chunk
-from penstock.spark.processor.operator import add_processor, processor_stores
-from penstock.spark.processor.outputs import arrow_schema
+from penstock.spark.processor.keys import chunk
+from penstock.spark.processor.rows import arrow_schema
 from penstock.spark.processor.task import Form, ProcessorSpec, ProcessorTask
+from penstock.spark.transform import add_processor, processor_stores
 from penstock.spark.versions import arrow_schema as arrow_schema_of
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.stores.build import build_store

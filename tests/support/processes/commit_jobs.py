@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.record import CheckpointId
 from penstock.errors import ContainerLostError, RetryableError
 from penstock.job.paths import JobPaths
 from penstock.state.backends.base import BackendContext, RestoreProgress

@@ -26,11 +26,10 @@ from penstock.container.process.launch import _await_address, _spawn
 from penstock.graph.topology import plan_topology
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
+from penstock.runtime.messages.incoming import Spool
 from penstock.runtime.messages.packet import REPORT_STAGE, Packet, from_batch, to_batch
-from penstock.runtime.messages.spool import Spool
-from penstock.runtime.reports import Report
+from penstock.runtime.reports import Outcome, Report, SuccessfulBatch, decide_outcome
 from penstock.runtime.settings import RuntimeSettings
-from penstock.runtime.stage.outcome import Outcome, SuccessfulBatch, decide_outcome
 from penstock.runtime.stage.sink import OutputWriters, SinkAttempts
 from penstock.runtime.stage.source import InputReaders, run_source
 from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget
@@ -38,11 +37,10 @@ from penstock.state.backends.changelog_files.factory import ChangelogFilesFactor
 from penstock.state.engines.memory import MemoryEngine
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.memory import MemorySystem
-from penstock.wire.address import ContainerAddress, ContainerSpec
 from penstock.wire.calls import CLEAN_UP, END, OPEN, SNAPSHOT, START_RUN, UPLOAD, WIND_DOWN
-from penstock.wire.client import ContainerClient
-from penstock.wire.exchange import exchange
-from penstock.wire.package import JobPackage
+from penstock.wire.client import ContainerClient, exchange
+from penstock.wire.containers import ContainerAddress, ContainerSpec
+from penstock.wire.ports import JobPackage
 from penstock.wire.protocol import (
     AttemptCall,
     CleanUp,
@@ -54,7 +52,7 @@ from penstock.wire.protocol import (
     UploadSnapshot,
     WindDown,
 )
-from penstock.wire.tls import TlsIdentity
+from penstock.wire.security import TlsIdentity
 from tests.support.apps.container_app import Message, totals_graph
 from tests.support.tools.places import ROOT
 

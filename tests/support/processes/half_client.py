@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from penstock.wire.exchange import exchange
+from penstock.wire.client import exchange
 
 
 def main() -> None:

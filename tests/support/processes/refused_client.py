@@ -11,7 +11,7 @@ import pickle
 import sys
 
 from penstock.errors import ContainerLostError
-from penstock.wire.exchange import exchange
+from penstock.wire.client import exchange
 
 
 def main() -> None:

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
-from penstock.base.clock import SYSTEM_CLOCK, Clock
+from penstock.base.retry import SYSTEM_CLOCK, Clock
 from penstock.objects.open import open_store
 from penstock.state.backends.base import Garbage, RestoreProgress
 from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory
-from penstock.state.backends.changelog_files.marker import ChangelogMarker
-from penstock.state.backends.changelog_files.snapshot import StoreSnapshot
+from penstock.state.backends.changelog_files.versions import ChangelogMarker, StoreSnapshot
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.records import Changes
 from penstock.testing.state_backend_harness import BackendHarness, Content, EngineName

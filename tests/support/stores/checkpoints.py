@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.checkpoint.id import CheckpointId
-from penstock.checkpoint.record import CheckpointRecord, Claim
+from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim
 
 
 def checkpoint(claim: Claim, number: int, parent: CheckpointId | None = None) -> CheckpointRecord:

@@ -12,10 +12,9 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TypeVar
 
-from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.record import CheckpointRecord, Claim
-from penstock.checkpoint.versions.markers import markers_of
+from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim
+from penstock.checkpoint.task_versions import markers_of
 from penstock.driver.commit.coordinator import CommitCoordinator
 from penstock.errors import ContainerLostError, PenstockError, RetryableError
 from penstock.job.identity import settle

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.versions.markers import changelog_identities
-from penstock.checkpoint.versions.table import build_versions
+from penstock.checkpoint.record import CheckpointId, CheckpointRecord
+from penstock.checkpoint.task_versions import build_versions, changelog_identities
 from penstock.objects.file import FileObjectStore
 from penstock.state.backends.registry import backend_factory
 from penstock.system.local import LocalSystem

@@ -10,12 +10,11 @@ from typing import Any
 from typer.testing import CliRunner
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.changelog_marker import BACKEND, ChangelogStreamMarker
 from penstock.checkpoint.log import CheckpointLog, LogView
-from penstock.checkpoint.record import CheckpointRecord, Claim
+from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim
 from penstock.checkpoint.sections import Sections
-from penstock.checkpoint.versions.changelog_marker import BACKEND, ChangelogStreamMarker
-from penstock.checkpoint.versions.table import build_versions
+from penstock.checkpoint.task_versions import build_versions
 from penstock.cli.main import app
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore

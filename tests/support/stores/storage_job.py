@@ -17,20 +17,18 @@ import penstock as ps
 from penstock.admin.jobs import FoundJob
 from penstock.admin.state.repartition import Mover, RepartitionFacts, planned_for, repartition
 from penstock.api.ssp import SystemStreamPartition
-from penstock.base.clock import SYSTEM_CLOCK, Clock
-from penstock.base.retry import Retry, retry
+from penstock.base.retry import SYSTEM_CLOCK, Clock, Retry, retry
 from penstock.batch.batch import Batch
 from penstock.batch.positions import TaskSsp
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, Claim
-from penstock.checkpoint.versions.markers import markers_of
+from penstock.checkpoint.task_versions import markers_of
 from penstock.config.load import load_config
-from penstock.container.epoch.container import Container
-from penstock.container.epoch.epoch import Epoch
+from penstock.container.epoch.container import Container, Epoch
 from penstock.container.process.handlers import answers
-from penstock.container.shared.resources import EpochResources
-from penstock.driver.commit.collection import Collection
+from penstock.container.shared import EpochResources
 from penstock.driver.commit.coordinator import CommitCoordinator, CompletedCommit
+from penstock.driver.commit.follow_up import Collection
 from penstock.driver.commit.record import CommitRequest, Recorder
 from penstock.driver.feed.boundary import Boundary
 from penstock.graph.specs import ApplicationGraph
@@ -41,16 +39,16 @@ from penstock.repartition import move
 from penstock.repartition.placement import Rule
 from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.attempt import new_token
+from penstock.start.job_streams import JobStreams
 from penstock.start.layout import store_layout
-from penstock.start.streams.job_streams import JobStreams
 from penstock.state import outside_backup
-from penstock.state.admins import BackendAdmins
-from penstock.state.kept.stores import KeptStores
+from penstock.state.backends.registry import BackendAdmins
+from penstock.state.kept import KeptStores
 from penstock.state.records import Changes
 from penstock.system.base import System
 from penstock.wire.calls import SNAPSHOT, UPLOAD, Call
-from penstock.wire.package import JobPackage
 from penstock.wire.ports import Fleet as FleetPort
+from penstock.wire.ports import JobPackage
 from penstock.wire.protocol import Identity, OpenEpoch, Request
 
 STAGE = 1

@@ -10,10 +10,10 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.system.base import Progress, RawRecord
-from penstock.system.kafka.options.options import KafkaOptions, parse_options
-from penstock.system.kafka.own_topics import fences
-from penstock.system.kafka.own_topics.job_topic import JobTopic
-from penstock.system.kafka.writing.writer import KafkaWriter
+from penstock.system.kafka import fences
+from penstock.system.kafka.job_topic import JobTopic
+from penstock.system.kafka.options import KafkaOptions, parse_options
+from penstock.system.kafka.writer import KafkaWriter
 from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.streams.kafka import QUIET, TIMEOUT_S
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from penstock.api.drain import DrainNotification
+from penstock.api.requests import DrainNotification
 from penstock.application.application import Application
 from penstock.config.load import load_config
 from penstock.drain.driver.drain import Drain

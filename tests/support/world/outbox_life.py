@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock.container.shared import resources
+from penstock.container import shared as resources
 from penstock.errors import ContainerLostError, PenstockError
 from penstock.objects.open import open_store
 from penstock.objects.store import ObjectStore
+from penstock.outbox import container as publisher
 from penstock.outbox import objects as outbox_objects
 from penstock.outbox import task as outbox
-from penstock.outbox.container import publisher
 from penstock.system.base import RawRecord, System
 from penstock.testing import SettableClock
 from penstock.testing.in_process import InProcessDriver

@@ -9,9 +9,9 @@ from typing import Any
 
 import penstock as ps
 from penstock.system.memory import MemorySystem
-from penstock.tables.versions.registry import TableRegistry
+from penstock.tables.registry import TableRegistry
 from penstock.testing.in_process import InProcessDriver
-from penstock.testing.runner.pushed_tables import TablesInProcess
+from penstock.testing.runner.sides import TablesInProcess
 from tests.support.world.world import World
 
 TASKS = 3

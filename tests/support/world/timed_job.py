@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import penstock as ps
+from penstock.api.requests import StartpointOldest
 from penstock.api.ssp import SystemStreamPartition
-from penstock.api.startpoint import StartpointOldest
 from penstock.batch.batch import Batch, Due
 from penstock.graph.specs import OperatorSpec
 from penstock.job.paths import JobPaths

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import penstock as ps
+from penstock.drain.asking import write_drain_notification
 from penstock.drain.driver.drain import Drain
 from penstock.drain.requests import DrainRequests
-from penstock.drain.utils import write_drain_notification
 from penstock.job.paths import JobPaths
 from penstock.testing.in_process import InProcessDriver
 from tests.support.world.timed_job import steps

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.base.clock import SYSTEM_CLOCK, Clock
+from penstock.base.retry import SYSTEM_CLOCK, Clock
 from penstock.checkpoint.log import CheckpointLog, LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.load import load_config

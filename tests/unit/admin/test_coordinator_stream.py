@@ -7,8 +7,7 @@ import pytest
 from penstock.admin.coordinator_stream import coordinator_key, parse_coordinator_key
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import CorruptError
-from penstock.start.startpoints.request import RequestKey
-from penstock.start.startpoints.serde import NAMESPACE
+from penstock.start.startpoints.request import NAMESPACE, RequestKey
 from tests.support.tools.places import GOLDEN
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import penstock as ps
 from penstock.api.intermediate import ControlMessage
-from penstock.runtime.intermediate import read_user_messages
+from penstock.runtime.messages.stored import read_user_messages
 
 SSP = ps.SystemStreamPartition("local", "between", 3)
 SERDE = ps.IntermediateMessageSerde(ps.Json())

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.arrays.byte_arrays import ByteArray, Heap
-from penstock.arrays.entries import Entries
-from penstock.arrays.key_index import KeyIndex, hash_bytes, hash_one
+from penstock.arrays.entries import Entries, KeyIndex, hash_bytes, hash_one
 
 KEYS = st.lists(st.one_of(st.binary(max_size=3), st.sampled_from([b"", b"a", b"key-0001", b"k" * 40])), max_size=60)
 
@@ -44,8 +43,8 @@ def test_it_grows_through_many_tables() -> None:
 
 
 def test_keys_whose_hashes_collide_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.arrays.key_index.hash_bytes", lambda keys, seed: np.full(len(keys), 7, np.uint64))
-    monkeypatch.setattr("penstock.arrays.key_index.hash_one", lambda key, seed: 7)
+    monkeypatch.setattr("penstock.arrays.entries.hash_bytes", lambda keys, seed: np.full(len(keys), 7, np.uint64))
+    monkeypatch.setattr("penstock.arrays.entries.hash_one", lambda key, seed: 7)
     index, keys = KeyIndex(), [b"%03d" % number for number in range(200)]
     rows = index.add(array([*keys, *keys]))
     assert rows.tolist() == [*range(200), *range(200)]

@@ -15,12 +15,10 @@ from pyarrow import fs
 
 from penstock.base import budgets
 from penstock.errors import CorruptError
-from penstock.spark.state_import.files.changelog import read_changelog
-from penstock.spark.state_import.files.snapshot import fetch_snapshot
-from penstock.state.backends.changelog_files.snapshot import StoreSnapshot
-from penstock.system.files import text
-from penstock.system.files.formats import read_rows
-from penstock.system.files.text import SourceFile
+from penstock.spark.state_import.reader import fetch_snapshot, read_changelog
+from penstock.state.backends.changelog_files.versions import StoreSnapshot
+from penstock.system.files import formats as text
+from penstock.system.files.formats import SourceFile, read_rows
 from tests.support.tools.places import ROOT
 
 pytestmark = pytest.mark.attack
@@ -28,7 +26,7 @@ pytestmark = pytest.mark.attack
 READS = """
 import resource, sys
 from penstock.errors import CorruptError
-from penstock.spark.state_import.files.changelog import read_changelog
+from penstock.spark.state_import.reader import read_changelog
 data = open(sys.argv[1], "rb").read()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
@@ -55,7 +53,7 @@ def test_a_changelog_with_one_huge_record_takes_no_memory(tmp_path: Path) -> Non
 
 
 def test_a_changelog_of_many_records_has_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.spark.state_import.files.java_stream.RECORD_BYTES", 1000)
+    monkeypatch.setattr("penstock.spark.state_import.encoding.RECORD_BYTES", 1000)
     record = struct.pack(">i", 1) + b"k" + struct.pack(">i", 1000) + bytes(1000)
     assert len(list(read_changelog(zstd(record * 1000 + struct.pack(">i", -1)), "f"))) == 1000
 

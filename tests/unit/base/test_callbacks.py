@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock.api.state.side_inputs import SideInputsProcessorFactory
+from penstock.api.side_inputs import SideInputsProcessorFactory
 from penstock.api.time.aggregates import METHODS
 from penstock.testing import TestRunner
 

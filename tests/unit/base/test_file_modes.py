@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from penstock.base.files import UMASK, open_lock
-from penstock.host.folder import HostFolder
+from penstock.container.process.launch import Register
+from penstock.host.folders import HostFolder
 from penstock.host.position_page import PositionPage
 from penstock.objects.file import FileObjectStore
 from penstock.testing.kafka.jars import locked
-from penstock.wire.register import Register
 from tests.support.tools.strangers import needs_strangers, open_folder, stranger_locks
 
 pytestmark = pytest.mark.attack

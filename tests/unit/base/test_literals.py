@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 
 from penstock.admin.state.texts import Texts
 from penstock.arrays.json_rows import JsonRows
-from penstock.base.literals import decimal_of, float_of, uuid_of, whole_of
+from penstock.base.exact_json import decimal_of, float_of, uuid_of, whole_of
 from penstock.errors import ConfigError
-from penstock.schemas.avro_logical import logical_of
-from penstock.schemas.avro_misfits import MisfitError
-from penstock.system.database.columns import TableColumn
-from penstock.system.rows.cells import cell_reader, path_scalar
+from penstock.schemas.avro_values import MisfitError, logical_of
+from penstock.system.database.rows import TableColumn
+from penstock.system.rows.messages import cell_reader, path_scalar
 
 KIND = pa.decimal128(38, 6)
 STRICT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)

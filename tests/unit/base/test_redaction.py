@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.base.redaction import is_secret, without_secrets
+from penstock.base.secrets import is_secret, without_secrets
 from penstock.config.keys import find
 from penstock.errors import ConfigError, RetryableError
 from penstock.host.log_lines import LineFormatter, PassedOn
-from penstock.job.shown_failure import Failure
+from penstock.job.shown import Failure
 
 pytestmark = pytest.mark.attack
 

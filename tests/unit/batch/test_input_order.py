@@ -6,10 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.batch.input_order import InputOrder
-from penstock.batch.pace import BatchPace
+from penstock.batch.portions import BatchPace, BatchRanges, InputOrder, plan_ranges
 from penstock.batch.positions import TaskSsp
-from penstock.batch.ranges import BatchRanges, plan_ranges
 from penstock.system.base import PartitionOffsets
 
 STREAMS = [SystemStream("m", name) for name in "abc"]

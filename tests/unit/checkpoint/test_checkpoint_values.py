@@ -11,24 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.api.time.watermarks import END_OF_TIME, NO_WATERMARK
-from penstock.batch.offered_batch import QUERY, OfferedBatch, QuerySection
+from penstock.api.time.firing import END_OF_TIME, NO_WATERMARK
+from penstock.batch.batch import QUERY, OfferedBatch, QuerySection
 from penstock.batch.watermarks import TIME, TimeSection
 from penstock.checkpoint import record as record_module
-from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.intermediate import STREAMS, IntermediateStream, StreamsSection, WrittenRanges
 from penstock.checkpoint.record import (
+    CheckpointId,
     CheckpointRecord,
     Claim,
     decode_record,
     encode_record,
 )
 from penstock.checkpoint.sections import Section, Sections, SectionValues
-from penstock.checkpoint.versions.markers import markers_of
-from penstock.checkpoint.versions.table import format_of
-from penstock.checkpoint.versions.v1 import CheckpointV1
-from penstock.checkpoint.versions.v2 import CheckpointV2
-from penstock.checkpoint.versions.value import Checkpoint
+from penstock.checkpoint.task_values import Checkpoint, CheckpointV1, CheckpointV2
+from penstock.checkpoint.task_versions import format_of, markers_of
 from penstock.drain.requests import DRAIN, DrainSection
 from penstock.errors import ConfigError, CorruptError, IncompatibleError
 from penstock.job.paths import JobPaths, versioned_name

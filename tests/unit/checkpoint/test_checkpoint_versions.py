@@ -11,15 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.checkpoint.choice import choose_newest, choose_version, markers_elsewhere
-from penstock.checkpoint.id import CheckpointId
-from penstock.checkpoint.record import CheckpointRecord, Claim
-from penstock.checkpoint.samza.log_key import CheckpointLogKey
-from penstock.checkpoint.versions.changelog_marker import BACKEND, SAMZA_BACKEND, ChangelogOffset, ChangelogStreamMarker
-from penstock.checkpoint.versions.markers import markers_of, needed_markers, read_task
-from penstock.checkpoint.versions.table import build_versions, samza_value, versions_of
-from penstock.checkpoint.versions.v1 import CheckpointV1
-from penstock.checkpoint.versions.v2 import CheckpointV2
+from penstock.checkpoint.changelog_marker import BACKEND, SAMZA_BACKEND, ChangelogOffset, ChangelogStreamMarker
+from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim
+from penstock.checkpoint.samza import CheckpointLogKey
+from penstock.checkpoint.task_values import CheckpointV1, CheckpointV2
+from penstock.checkpoint.task_versions import (
+    build_versions,
+    choose_newest,
+    choose_version,
+    markers_elsewhere,
+    markers_of,
+    needed_markers,
+    read_task,
+    samza_value,
+    versions_of,
+)
 from penstock.config.load import load_config
 from penstock.errors import ConfigError, CorruptError, IncompatibleError
 from tests.support.stores.checkpoints import checkpoint

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
+from penstock.columns.aggregates import mean_fold, sum_fold
 from penstock.columns.fold import ColumnFold
-from penstock.columns.folds import mean_fold, sum_fold
 from penstock.testing import TestRunner
 
 GROUPS = 3

@@ -11,9 +11,8 @@ import pytest
 from penstock.api.ssp import SystemStream
 from penstock.config import describe, load_config
 from penstock.config import keys as config_keys
+from penstock.config.keys import SAMZA_KEYS, SPARK_KEYS
 from penstock.config.reference import anchor, markdown, samza_markdown
-from penstock.config.samza import SAMZA_KEYS
-from penstock.config.spark import SPARK_KEYS
 from penstock.config.topics import Topic
 from penstock.errors import ConfigError
 from tests.support.tools.configs import ENV, load, refused

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.config import keys as config_keys
-from penstock.config.properties import PropertiesError, parse_properties
+from penstock.config.sources import PropertiesError, parse_properties
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.admin.configuration import effective_values
-from penstock.base.redaction import is_secret
+from penstock.base.secrets import is_secret
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError

@@ -12,9 +12,7 @@ from penstock.admin.job.inputs import InputStatus, PartitionStatus
 from penstock.admin.job.status import JobStatus, OutboxStatus, WatermarkStatus
 from penstock.dashboard.rates import History, Interval, Totals
 from penstock.dashboard.verdict import Verdict, next_start, verdict
-from penstock.job.shown_failure import Failure
-from penstock.job.shown_outage import Outage
-from penstock.job.shown_phase import RunPhase
+from penstock.job.shown import Failure, Outage, RunPhase
 from penstock.metrics.snapshot import Snapshot
 
 LAST = CheckpointSummary("17-42", "commit", None, 9, 1_700_000_000_000, 2, "r", 4, {"totals": "layout"})

@@ -11,8 +11,7 @@ from penstock.admin.job.metrics import SideInputStatus
 from penstock.admin.job.status import BackendStatus, WatermarkStatus
 from penstock.dashboard.rates import History, Totals
 from penstock.dashboard.view import ROWS, Seen, job_document
-from penstock.job.shown_graph import GraphEdge, GraphOperator, GraphStage, JobGraph
-from penstock.job.shown_work import KeyWork, RunWork, TaskWork
+from penstock.job.shown import GraphEdge, GraphOperator, GraphStage, JobGraph, KeyWork, RunWork, TaskWork
 from penstock.metrics.snapshot import CounterValue, MetricId, Snapshot, TimerValue
 from tests.unit.dashboard.test_verdict import LAST, RUNNING
 

@@ -22,14 +22,12 @@ from penstock.batch.portions import Portion
 from penstock.direct.messages import RunOrder
 from penstock.direct.worker import DirectWorker
 from penstock.graph.topology import plan_topology
-from penstock.runtime.reports import Report
+from penstock.runtime.reports import Report, SuccessfulBatch, decide_outcome
 from penstock.runtime.settings import RuntimeSettings
-from penstock.runtime.stage.outcome import SuccessfulBatch, decide_outcome
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.local import LocalSystem
-from penstock.wire.address import ContainerAddress, Lane
-from penstock.wire.package import PackedPackage, WorkerPackage
-from penstock.wire.ports import OtherWayError
+from penstock.wire.containers import ContainerAddress, Lane
+from penstock.wire.ports import OtherWayError, PackedPackage, WorkerPackage
 from tests.support.processes.containers import wait_until
 from tests.support.tools.places import ROOT
 
@@ -226,7 +224,7 @@ def test_a_worker_that_cannot_load_the_application_says_why(world: World) -> Non
 
 def test_it_never_outlives_its_driver(world: World, tmp_path: Path) -> None:
     script = (
-        "import sys; from penstock.direct.worker import DirectWorker; from penstock.wire.package import PackedPackage\n"
+        "import sys; from penstock.direct.worker import DirectWorker; from penstock.wire.ports import PackedPackage\n"
         "worker = DirectWorker(PackedPackage('', open(sys.argv[1], 'rb').read()), 9.0, 9.0)\n"
         "print(worker.pid, flush=True); sys.stdin.read()"
     )

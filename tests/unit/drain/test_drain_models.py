@@ -7,10 +7,15 @@ import uuid
 
 import pytest
 
-from penstock.api.drain import NEXT_RUN, DrainMode, DrainNotification
-from penstock.drain.monitor import DrainPoller, DrainPollerState
-from penstock.drain.notification import NAMESPACE, decode_notification, encode_notification
-from penstock.drain.requests import DrainRequests
+from penstock.api.requests import NEXT_RUN, DrainMode, DrainNotification
+from penstock.drain.requests import (
+    NAMESPACE,
+    DrainPoller,
+    DrainPollerState,
+    DrainRequests,
+    decode_notification,
+    encode_notification,
+)
 from penstock.errors import ConfigError, CorruptError, PenstockError, RetryableError
 from penstock.job.paths import JobPaths
 from penstock.objects.open import forget_memory_store, open_store

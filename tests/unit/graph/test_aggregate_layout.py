@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.graph.aggregate_layout import AggregateLayout
+from penstock.graph.aggregation import AggregateLayout
 
 SCHEMA = pa.schema({"miles": pa.int64(), "fare": pa.decimal128(9, 2), "at": pa.timestamp("ms", "UTC")})
 MILES, FARE, AT = map(ps.col, SCHEMA.names)

@@ -10,7 +10,7 @@ import pytest
 
 import penstock as ps
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.config.values.broadcast import PartitionRange
+from penstock.config.values.kinds import PartitionRange
 from penstock.graph.copartitioning import check_copartitioning
 from penstock.testing import TestRunner
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.graph.serde_failures import declared, fitting, input_place
+from penstock.graph.serdes import declared, fitting, input_place
 from penstock.testing import TestRunner
 from tests.support.oracles.tracebacks import frames_of_penstock
 

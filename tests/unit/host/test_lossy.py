@@ -11,7 +11,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from penstock.host.lossy import DroppedLines, LossyStream
+from penstock.host.log_lines import DroppedLines, LossyStream
 
 SETUP = """
 import io, logging, os, resource, sys, traceback, warnings
@@ -145,7 +145,7 @@ def test_lines_are_counted_and_told_with_the_next_one(tmp_path: Path) -> None:
 
 
 def test_another_process_prints_past_a_full_device(tmp_path: Path) -> None:
-    code = "from penstock.host.lossy import print_lossily\nprint_lossily()\nprint('text')\nraise SystemExit(7)"
+    code = "from penstock.host.log_lines import print_lossily\nprint_lossily()\nprint('text')\nraise SystemExit(7)"
     with Path(os.devnull if not Path("/dev/full").exists() else "/dev/full").open("wb") as full:
         done = subprocess.run([sys.executable, "-c", code], check=False, stdout=full, stderr=full, timeout=60)
     assert done.returncode == 7

@@ -11,12 +11,11 @@ import pytest
 from penstock.errors import CorruptError, IncompatibleError
 from penstock.job.board import Board
 from penstock.job.paths import JobPaths
-from penstock.job.shown_failure import Failure, RunFailure, failure_board
-from penstock.job.shown_outage import Outage, RunOutage, outage_board
+from penstock.job.shown import Failure, Outage, RunFailure, RunOutage, failure_board, outage_board
 from penstock.objects.open import open_store
 from penstock.objects.store import ObjectStore
 from penstock.side.shown import RunSideStores, SideStoreFacts, put_side_stores, side_store_board
-from penstock.standby.shown import RunStandbys, StandbyFacts, standby_board
+from penstock.standby.wing import RunStandbys, StandbyFacts, standby_board
 from penstock.testing.forwarding_store import ForwardingStore
 
 PATHS = JobPaths("flights", "1")

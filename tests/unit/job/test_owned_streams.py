@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError
-from penstock.job.owned_streams import NAMESPACE, OwnedStreams
+from penstock.job.identity import NAMESPACE, OwnedStreams
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
 from penstock.objects.store import ObjectStore

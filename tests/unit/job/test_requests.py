@@ -8,8 +8,8 @@ import pytest
 
 from penstock.base.retry import Retry
 from penstock.errors import PenstockError, RetryableError
-from penstock.job import requests
-from penstock.job.requests import write_request
+from penstock.job import commands as requests
+from penstock.job.commands import write_request
 from penstock.objects.open import open_store
 from penstock.testing.forwarding_store import ForwardingStore
 

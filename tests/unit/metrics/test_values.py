@@ -12,7 +12,7 @@ import pytest
 
 import penstock as ps
 from penstock.job.paths import JobPaths
-from penstock.job.shown_metrics import MetricsBoard, ShownRun
+from penstock.job.shown import MetricsBoard, ShownRun
 from penstock.metrics.snapshot import GaugeValue, MetricId, Snapshot
 from penstock.objects.open import open_store
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.base.signing import RootKeys
+from penstock.base.secrets import RootKeys
 from penstock.errors import ConfigError, CorruptError, NotFoundError
 from penstock.objects.open import open_root, open_store
 from penstock.objects.store import ObjectStore

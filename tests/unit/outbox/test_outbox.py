@@ -12,8 +12,7 @@ from penstock.batch.batch import Batch
 from penstock.errors import ContainerLostError, RetryableError
 from penstock.outbox.objects import objects_of
 from penstock.outbox.task import Outbox, OutboxSnapshot
-from penstock.runtime.messages.sources import DiscardedAttemptError
-from penstock.runtime.messages.trailers import mark_of
+from penstock.runtime.messages.incoming import DiscardedAttemptError, mark_of
 from penstock.runtime.reports import Report
 from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.task_instance import TaskInstance

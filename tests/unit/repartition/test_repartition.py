@@ -19,7 +19,7 @@ from penstock.admin.checkpoint.change import append_record
 from penstock.admin.state import repartition as repartition_module
 from penstock.admin.state import repartition_refusals
 from penstock.admin.state.repartition import RepartitionFacts, plan_repartition, repartition
-from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.retry import SYSTEM_CLOCK
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.sections import Sections, WrittenSection
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
@@ -27,7 +27,7 @@ from penstock.repartition import move as move_module
 from penstock.repartition.move import MadePart, Move, move_here
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.state.reading.reader import read_store
-from penstock.state.stores.expiry import META
+from penstock.state.stores.timed_entries import META
 from penstock.system.local import LocalSystem
 from penstock.system.partitioner import partition_of
 from penstock.testing import SettableClock

@@ -8,8 +8,8 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from penstock.arrays.sequences import ArrowSequence
-from penstock.runtime.hot_keys import _LONGEST, _MOST, STEP, HotKeys
+from penstock.arrays.given import ArrowSequence
+from penstock.runtime.meters import _LONGEST, _MOST, STEP, HotKeys
 
 
 @pytest.mark.parametrize("page", [1, 7, STEP, 1_000, 40_000])

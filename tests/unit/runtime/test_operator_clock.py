@@ -12,7 +12,7 @@ import pytest
 import penstock as ps
 from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.snapshot import TimerValue
-from penstock.runtime.operator_clock import REPORTED_NS, OperatorClock
+from penstock.runtime.meters import REPORTED_NS, OperatorClock
 from penstock.testing import SettableClock
 from tests.support.world.sums_job import drain
 from tests.support.world.world import World

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.admin.state.serdes import serde_of
-from penstock.schemas.avro_resolution import why_unreadable
-from penstock.schemas.avro_state import AvroState
+from penstock.schemas.avro import AvroState
+from penstock.schemas.avro_types import why_unreadable
 from penstock.schemas.client import MEMORY, memory_registry
-from penstock.schemas.schema import Schema
+from penstock.schemas.registry import Schema
 from penstock.testing import TestRunner
 
 

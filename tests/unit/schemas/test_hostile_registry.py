@@ -15,7 +15,8 @@ import pytest
 
 import penstock as ps
 from penstock.errors import ConfigError, NotFoundError, SystemAwayError
-from penstock.schemas import calls, references
+from penstock.schemas import calls
+from penstock.schemas import client as references
 from penstock.schemas.calls import plain_credentials
 from penstock.schemas.client import open_registry
 from penstock.schemas.registry import Registry

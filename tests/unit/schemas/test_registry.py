@@ -18,12 +18,12 @@ import fastavro
 import pytest
 
 import penstock as ps
-from penstock.base.signing import RootKeys
+from penstock.base.secrets import RootKeys
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
 from penstock.schemas.client import open_registry
-from penstock.schemas.known import Connection, KnownSchemas
-from penstock.schemas.schema import Reference, Schema
+from penstock.schemas.registry import Reference, Schema
+from penstock.schemas.serde import Connection, KnownSchemas
 from penstock.testing import TestRunner
 from tests.support.jobs.home import wait_until
 from tests.support.processes.apicurio import apicurio

@@ -20,7 +20,7 @@ import pytest
 from pyspark import cloudpickle
 
 import penstock as ps
-from penstock.spark.workers.struct_classes import dumps
+from penstock.spark.workers.packages import dumps
 from penstock.testing import TestRunner
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)

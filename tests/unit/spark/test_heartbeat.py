@@ -18,10 +18,10 @@ from pyspark.serializers import SpecialLengths
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
-from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.retry import SYSTEM_CLOCK
 from penstock.errors import ConfigError
 from penstock.spark.heartbeat import AT_ONCE, Heartbeat, heartbeat_source, prepare_heartbeat, python_here
-from penstock.spark.query.offsets import plan_of
+from penstock.spark.query.checkpoint_location import plan_of
 
 OLD = b'v1\n{"batchWatermarkMs":0,"conf":{}}\n{"logOffset":3}'
 NEW = OLD + b'\n{"penstock.heartbeat": 4}'

@@ -11,8 +11,8 @@ from uuid import uuid4
 import pytest
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from penstock.driver.show.state_progress import StateOperatorProgress as Found
-from penstock.spark.query_progress import note_state, state_operators, with_state
+from penstock.driver.show.work import StateOperatorProgress as Found
+from penstock.spark.queries import note_state, state_operators, with_state
 
 OWN = Found("count", None, 3, 1, 4096, 0, 2, 2, custom_metrics={"misses": 7})
 SPARKS = {

@@ -15,14 +15,13 @@ import pytest
 import penstock as ps
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.load import load_config
-from penstock.driver.show.metrics_exports import put_changes
+from penstock.driver.show.exports import put_changes
 from penstock.errors import RetryableError
 from penstock.metrics.snapshot import MetricId
 from penstock.objects.open import forget_memory_store, open_store
 from penstock.standby.driver import StandbyDriver
-from penstock.standby.shown import RunStandbys, standby_board
-from penstock.standby.wing import STANDBY_WING, StandbyState
-from penstock.state.kept.store import KeptStore
+from penstock.standby.wing import STANDBY_WING, RunStandbys, StandbyState, standby_board
+from penstock.state.kept import KeptStore
 from penstock.system.base import OffsetRange
 from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver
@@ -298,7 +297,7 @@ def test_failures_of_a_standby_are_said_and_never_end_the_run(
     world.put(*range(30))
     commit(driver)
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
-        patch.setattr("penstock.state.kept.store.KeptStore.advance", refuse)
+        patch.setattr("penstock.state.kept.KeptStore.advance", refuse)
         for _ in range(5):
             world.put(*range(10))
             drain(driver)

@@ -11,24 +11,22 @@ import pytest
 
 import penstock as ps
 from penstock.admin.startpoint.inputs import application_inputs
-from penstock.api.startpoint import StartpointOldest, StartpointSpecific
+from penstock.api.requests import StartpointOldest, StartpointSpecific
 from penstock.batch.positions import TaskSsp
 from penstock.checkpoint.edit import OffsetKey, with_offsets
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.load import load_config
-from penstock.config.values.broadcast import BroadcastInputs, PartitionRange
-from penstock.config.values.kinds import RefusedError
+from penstock.config.values.kinds import BroadcastInputs, PartitionRange, RefusedError
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.graph.specs import ApplicationGraph
-from penstock.start.facts import StartFacts, read_requests, resolver
-from penstock.start.plan import decide_beginning
+from penstock.start.inputs import group_inputs
+from penstock.start.job_streams import JobStreams
+from penstock.start.plan import StartFacts, decide_beginning, read_requests, resolver
 from penstock.start.positions import start_positions
 from penstock.start.startpoints.decide import JobInputs
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.start.startpoints.request import task_name
-from penstock.start.streams.grouping import group_inputs
-from penstock.start.streams.job_streams import JobStreams
 from penstock.testing import TestRunner
 from tests.support.apps.broadcast_app import seen_app
 from tests.support.stores.stopped_job import PATHS, SSP, StoppedJob, call, call_json, saved, ssp

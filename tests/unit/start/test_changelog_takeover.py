@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.checkpoint.versions.changelog_marker import BACKEND
+from penstock.checkpoint.changelog_marker import BACKEND
 from penstock.errors import ConfigError
 from penstock.system.base import PartitionOffsets
 from penstock.system.memory import MemorySystem

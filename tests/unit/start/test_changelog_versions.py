@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.checkpoint.versions.changelog_marker import BACKEND
-from penstock.checkpoint.versions.table import versions_of
+from penstock.checkpoint.changelog_marker import BACKEND
+from penstock.checkpoint.task_versions import versions_of
 from penstock.errors import CorruptError
 from tests.support.world.sums_job import TASKS, SumsWorld, drain
 

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 import penstock as ps
+from penstock.api.requests import StartpointOldest
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.api.startpoint import StartpointOldest
 from penstock.checkpoint.intermediate import STREAMS
 from penstock.config.load import load_config
+from penstock.drain.asking import write_drain_notification
 from penstock.drain.driver.drain import Drain
-from penstock.drain.utils import write_drain_notification
 from penstock.errors import ConfigError, ContainerLostError, IncompatibleError, NotFoundError
 from penstock.job.paths import JobPaths
 from penstock.metrics.snapshot import GaugeValue, MetricId
+from penstock.start.job_streams import JobStreams
 from penstock.start.startpoints.manager import StartpointManager
-from penstock.start.streams.job_streams import JobStreams
 from penstock.system.memory import MemorySystem
 from tests.support.world.timed_job import TASKS, TimedWorld, ask, steps
 

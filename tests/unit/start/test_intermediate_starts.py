@@ -7,13 +7,12 @@ from dataclasses import replace
 import pytest
 
 from penstock.api.ssp import SystemStream
-from penstock.api.time.watermarks import NO_WATERMARK
-from penstock.checkpoint.id import CheckpointId
+from penstock.api.time.firing import NO_WATERMARK
 from penstock.checkpoint.intermediate import STREAMS, IntermediateStream, StreamsSection, WrittenRanges
-from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.record import CheckpointId, CheckpointRecord
 from penstock.checkpoint.sections import Sections
 from penstock.errors import IncompatibleError
-from penstock.start.streams.intermediate import begin_streams, kept_streams, recorded_operators
+from penstock.start.positions import begin_streams, kept_streams, recorded_operators
 from penstock.system.base import PartitionOffsets
 
 STREAM = SystemStream("local", "between")

@@ -14,7 +14,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.positions import to_positions
 from penstock.checkpoint.edit import CheckpointContent, successor
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.origin import Origin
+from penstock.checkpoint.record import Origin
 from penstock.config.load import load_config
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.start.positions import moved_inputs

@@ -11,12 +11,12 @@ from penstock.api.retention import StreamRetention
 from penstock.config.load import load_config
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.graph.specs import ApplicationGraph
-from penstock.job.owned_streams import OwnedStreams
+from penstock.job.identity import OwnedStreams
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
-from penstock.start.fit import check_config
+from penstock.start.check import check_config
+from penstock.start.job_streams import JobStreams
 from penstock.start.part import start_parts
-from penstock.start.streams.job_streams import JobStreams
 from penstock.system.local import LocalSystem
 
 

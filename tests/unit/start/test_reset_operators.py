@@ -12,8 +12,8 @@ import pytest
 import penstock as ps
 from penstock.batch.watermarks import TIME
 from penstock.errors import IncompatibleError, NotFoundError
-from penstock.start.reset import Reset
-from penstock.start.times import StartTimes
+from penstock.start.plan import Reset
+from penstock.start.positions import StartTimes
 from penstock.testing.in_process import InProcessDriver
 from penstock.wire.ports import RunBrokenError
 from tests.support.world.sums_job import TASKS as SUMS_TASKS

@@ -21,9 +21,9 @@ from penstock.graph.serdes import with_serdes
 from penstock.graph.specs import ApplicationGraph
 from penstock.objects.store import ObjectStore
 from penstock.start.check import check_start
-from penstock.start.job_plan import JobPlan
+from penstock.start.job import JobPlan
+from penstock.start.job_streams import JobStreams
 from penstock.start.part import DecidedStart, StartPart
-from penstock.start.streams.job_streams import JobStreams
 from penstock.system.base import SystemAdmin
 from penstock.testing.in_process import InProcessDriver
 from penstock.wing import Wing, wings

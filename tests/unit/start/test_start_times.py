@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.api.time.watermarks import END_OF_TIME
+from penstock.api.time.firing import END_OF_TIME
 from penstock.batch.positions import TaskSsp
 from penstock.batch.watermarks import TIME, TimeSection
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.sections import Sections
-from penstock.start.times import StartTimes, start_times
+from penstock.start.positions import StartTimes, start_times
 from penstock.system.base import PartitionOffsets
 from tests.support.stores.checkpoints import checkpoint
 

@@ -12,7 +12,7 @@ import penstock as ps
 from penstock.checkpoint.record import Claim
 from penstock.graph.stores import STORE_LAYOUTS, OperatorKind, TtlFrom
 from penstock.start.layout import check_layout, store_layout
-from penstock.start.reset import Reset
+from penstock.start.plan import Reset
 from tests.support.stores.checkpoints import checkpoint
 
 

@@ -11,9 +11,8 @@ import pytest
 from penstock.errors import RetryableError
 from penstock.objects.open import open_store
 from penstock.state.backends.base import BackendContext, RestoreProgress
-from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory
-from penstock.state.backends.changelog_files.restore import ChangelogFilesRestore
-from penstock.state.kept.store import KeptStore, StoreAtCheckpoint
+from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory, ChangelogFilesRestore
+from penstock.state.kept import KeptStore, StoreAtCheckpoint
 from penstock.testing.state_backend_harness import BackendHarness
 
 NAME = "changelog-files"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.record import CheckpointId
 from penstock.errors import CorruptError
 from penstock.state.copies import LocalCopies, tasks_with_copies
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.api.messages.headers import UNREADABLE
+from penstock.api.messages import UNREADABLE
 from penstock.testing import TestRunner
 
 

@@ -9,10 +9,10 @@ import pytest
 from tools.rooms import Plan, circle, circle_faults, faults
 
 PLAN = Plan.parse(
-    ["base: penstock.base.clock", "kernel: penstock.runtime", "time: penstock.runtime.windows", "spark: pyspark"],
+    ["base: penstock.base.retry", "kernel: penstock.runtime", "time: penstock.runtime.windows", "spark: pyspark"],
     ["kernel time: base", "time: kernel"],
 )
-MODULES = ["penstock", "penstock.base.clock", "penstock.runtime.stage", "penstock.runtime.windows.node"]
+MODULES = ["penstock", "penstock.base.retry", "penstock.runtime.stage", "penstock.runtime.operators.window"]
 STAGE, NODE, CLOCK = MODULES[2], MODULES[3], MODULES[1]
 
 
@@ -45,7 +45,7 @@ def test_an_exception_that_nothing_needs() -> None:
 
 def test_a_room_without_packages() -> None:
     with pytest.raises(ValueError, match="attic"):
-        Plan.parse(["base: penstock.base.clock"], ["attic: base"])
+        Plan.parse(["base: penstock.base.retry"], ["attic: base"])
 
 
 def test_circles() -> None:

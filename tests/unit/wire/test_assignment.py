@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.wire.assignment import Assignment, ContainerPlace, Distance, assign, assign_tasks
+from penstock.wire.containers import Assignment, ContainerPlace, Distance, assign, assign_tasks
 
 
 def test_tasks_go_where_copies_of_them_are() -> None:

@@ -18,20 +18,18 @@ from penstock.container.epoch.container import Container
 from penstock.container.process.handlers import HANDLERS, serve
 from penstock.container.process.server import ContainerServer
 from penstock.errors import ConfigError, ContainerLostError, CorruptError, NotFoundError, PenstockError, SystemAwayError
-from penstock.host.machine import machine_id
+from penstock.host.posix import machine_id
 from penstock.outbox.unpublished import OutboxObject, OutputPart
 from penstock.outbox.wing import Publish
 from penstock.side.wing import Bootstrap
 from penstock.standby.wing import Follow
 from penstock.tables.wing import LoadTable
 from penstock.wing import calls
-from penstock.wire.address import ContainerAddress
-from penstock.wire.auth import TokenCheck
 from penstock.wire.calls import BEAT, CALLS, CLOSE, CLOSE_SECONDS, OPEN, Call
-from penstock.wire.client import ContainerClient
-from penstock.wire.exchange import exchange
-from penstock.wire.failures import LONGEST_ERROR
+from penstock.wire.client import ContainerClient, exchange
+from penstock.wire.containers import ContainerAddress
 from penstock.wire.protocol import (
+    LONGEST_ERROR,
     AttemptCall,
     Beat,
     CleanUp,
@@ -48,6 +46,7 @@ from penstock.wire.protocol import (
     WindDown,
     dump,
 )
+from penstock.wire.security import TokenCheck
 from tests.support.processes.containers import DEADLINE_S, wait_until
 
 SECRET = "a-secret"

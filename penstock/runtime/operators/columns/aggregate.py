@@ -11,12 +11,12 @@ import pyarrow as pa
 from penstock.api.serdes import ColumnSerde
 from penstock.api.time.aggregates import adder
 from penstock.arrays.byte_arrays import ByteArray
-from penstock.arrays.json_values import json_form
-from penstock.arrays.sequences import ArrowSequence
+from penstock.arrays.given import ArrowSequence
+from penstock.arrays.json_rows import json_form
 from penstock.base.exact_json import exact_bytes, exact_value
 from penstock.batch.batch import Batch
 from penstock.graph.aggregation import ColumnAggregates, column_aggregates
-from penstock.graph.serde_failures import unstorable_states
+from penstock.graph.serdes import unstorable_states
 from penstock.graph.specs import AggregateSpec
 from penstock.runtime.context import failure_in
 from penstock.runtime.messages.columns import NOWHERE, MessageColumns, StageEntry, Target, encode_column

@@ -22,12 +22,12 @@ from penstock import admin
 from penstock.admin.job.audit import AuditRecord, UnreadableAuditRecord, audited, operator, this_process
 from penstock.api.retention import StreamRetention
 from penstock.errors import FailedMessage
-from penstock.job import audit_log
-from penstock.job.audit_log import AuditEntry, AuditLog
+from penstock.job import commands as audit_log
+from penstock.job.commands import AuditEntry, AuditLog
 from penstock.job.lease import LeaseHolder, acquire
-from penstock.runtime.messages.dead_letters import encode_dead_letter
-from penstock.tables.versions.manifest import TableFingerprint, TableManifest
-from penstock.tables.versions.registry import TableRegistry
+from penstock.runtime.messages.stored import encode_dead_letter
+from penstock.tables.manifest import TableFingerprint, TableManifest
+from penstock.tables.registry import TableRegistry
 from tests.support.jobs.example_job import ExampleJob, flights
 from tests.support.stores.spark_state import GOLDEN
 from tests.support.stores.stopped_job import PATHS

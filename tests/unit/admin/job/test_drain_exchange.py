@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 from penstock.admin.job.drain import imported_notifications
-from penstock.api.drain import DrainNotification
+from penstock.api.requests import DrainNotification
 from penstock.errors import CorruptError
 from tests.support.tools.places import GOLDEN
 

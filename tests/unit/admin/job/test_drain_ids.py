@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from penstock import admin
-from penstock.api.drain import DrainMode, DrainNotification
+from penstock.api.requests import DrainMode, DrainNotification
 from penstock.errors import ConfigError, NotFoundError, PenstockError
 from tests.support.jobs.example_job import ExampleJob
 from tests.support.tools.cli import call

@@ -14,7 +14,7 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.errors import ConfigError, CorruptError, NotFoundError, RetryableError
 from penstock.job.lease import LeaseHeldError
 from penstock.objects.file import FileObjectStore
-from penstock.objects.signed import SignedStore, is_signed
+from penstock.objects.forwarding import SignedStore, is_signed
 from penstock.objects.store import ObjectStore
 from penstock.system.files.listing import ROW_BITS
 from penstock.system.registry import open_system

@@ -11,12 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.changelog_marker import BACKEND, ChangelogStreamMarker
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.record import CheckpointRecord, Claim
-from penstock.checkpoint.versions.changelog_marker import BACKEND, ChangelogStreamMarker
-from penstock.checkpoint.versions.table import build_versions
-from penstock.checkpoint.versions.v1 import CheckpointV1
+from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim
+from penstock.checkpoint.task_values import CheckpointV1
+from penstock.checkpoint.task_versions import build_versions
 from penstock.cli.main import app
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore

@@ -11,14 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.changelog_marker import SAMZA_BACKEND
 from penstock.checkpoint.log import CheckpointLog, LogView
-from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.samza.log_key import CheckpointLogKey
-from penstock.checkpoint.versions.changelog_marker import SAMZA_BACKEND
-from penstock.checkpoint.versions.markers import markers_of
-from penstock.checkpoint.versions.v1 import CheckpointV1
-from penstock.checkpoint.versions.v2 import CheckpointV2
+from penstock.checkpoint.record import CheckpointId, CheckpointRecord
+from penstock.checkpoint.samza import CheckpointLogKey
+from penstock.checkpoint.task_values import CheckpointV1, CheckpointV2
+from penstock.checkpoint.task_versions import markers_of
 from penstock.cli.main import app
 from penstock.job.paths import JobPaths
 from tests.support.stores.stopped_job import CHANGELOG, SSP, STREAM, StoppedJob, call, call_json, position, saved, ssp
@@ -202,11 +200,7 @@ def test_markers_of_unknown_backends_are_left_out_by_name(job: StoppedJob) -> No
 def test_a_file_does_not_make_a_module_be_imported(
     job: StoppedJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = (
-        "from penstock.state.backends.blob.factory import BlobFactory\n"
-        "open('imported', 'w')\n"
-        "class Own(BlobFactory): pass"
-    )
+    source = "from penstock.state.backends.blob import BlobFactory\nopen('imported', 'w')\nclass Own(BlobFactory): pass"
     (tmp_path / "own_backend.py").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path))
     own = {"own_backend:Own": {"aircraft": "m"}}

@@ -20,11 +20,9 @@ from penstock.admin.checkpoint import change as checkpoint_write
 from penstock.admin.job import ownership
 from penstock.admin.jobs import FoundJob
 from penstock.api.ssp import SystemStream
-from penstock.checkpoint.choice import choose_newest
+from penstock.checkpoint.changelog_marker import ChangelogStreamMarker
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.versions.changelog_marker import ChangelogStreamMarker
-from penstock.checkpoint.versions.markers import markers_of, read_task
-from penstock.checkpoint.versions.table import versions_of
+from penstock.checkpoint.task_versions import choose_newest, markers_of, read_task, versions_of
 from penstock.cli.shared.input import Confirmation
 from penstock.config.load import load_config
 from penstock.job.lease import LeaseHeldError, LeaseHolder, acquire

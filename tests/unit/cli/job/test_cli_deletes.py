@@ -9,15 +9,13 @@ from pathlib import Path
 import pytest
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.changelog_marker import BACKEND, ChangelogStreamMarker
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.versions.changelog_marker import BACKEND, ChangelogStreamMarker
-from penstock.checkpoint.versions.table import build_versions
-from penstock.checkpoint.versions.v2 import CheckpointV2
-from penstock.job.identity import known_uid, settle
+from penstock.checkpoint.record import CheckpointId, CheckpointRecord
+from penstock.checkpoint.task_values import CheckpointV2
+from penstock.checkpoint.task_versions import build_versions
+from penstock.job.identity import known_uid, owner_text, settle
 from penstock.job.lease import LeaseHolder, acquire
-from penstock.job.owned_streams import owner_text
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
 from penstock.system.local import LocalSystem

@@ -12,15 +12,14 @@ from pathlib import Path
 import pytest
 
 import penstock as ps
-from penstock.api.drain import DrainNotification
+from penstock.api.requests import DrainNotification
 from penstock.base.wording import utc_text
 from penstock.checkpoint.log import CheckpointLog
 from penstock.config.load import load_config
-from penstock.drain.notification import NAMESPACE, decode_notification
-from penstock.drain.requests import DRAIN, DrainRequests
+from penstock.drain.requests import DRAIN, NAMESPACE, DrainRequests, decode_notification
+from penstock.job.commands import StopRequests, StopRequestWatch
 from penstock.job.lease import LeaseHolder, acquire
 from penstock.job.paths import JobPaths
-from penstock.job.stop_request import StopRequests, StopRequestWatch
 from penstock.objects.file import FileObjectStore
 from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver

@@ -12,7 +12,7 @@ from penstock import admin
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.intermediate import STREAMS, IntermediateStream, StreamsSection, WrittenRanges
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.versions.table import build_versions
+from penstock.checkpoint.task_versions import build_versions
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
 from tests.support.stores.checkpoints import checkpoint

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.checkpoint.log import CheckpointLog
 from penstock.job.paths import JobPaths
-from penstock.job.shown_metrics import MetricsBoard, ShownRun
+from penstock.job.shown import MetricsBoard, ShownRun
 from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.snapshot import Snapshot
 from penstock.objects.file import FileObjectStore

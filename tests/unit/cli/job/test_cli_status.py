@@ -19,20 +19,19 @@ import pytest
 from examples.folder_system import FolderSystem
 from penstock.admin.job.inputs import input_status
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.api.time.watermarks import END_OF_TIME
+from penstock.api.time.firing import END_OF_TIME
 from penstock.batch.watermarks import TIME, TimeSection
-from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.record import CheckpointRecord, Claim
+from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim
 from penstock.checkpoint.sections import Sections
-from penstock.checkpoint.versions.v2 import CheckpointV2
+from penstock.checkpoint.task_values import CheckpointV2
 from penstock.cli.main import app
 from penstock.errors import ConfigError, FailedMessage, UserCodeError
 from penstock.host.logs import log_path
 from penstock.job.identity import adopt, settle
 from penstock.job.lease import LeaseHolder, LeaseState, acquire
 from penstock.job.paths import JobPaths
-from penstock.job.shown_failure import Failure, LastWords, RunFailure, failure_board, failure_of, put_failure
+from penstock.job.shown import Failure, LastWords, RunFailure, failure_board, failure_of, put_failure
 from penstock.objects.file import FileObjectStore
 from penstock.system.base import OpenTransaction
 from penstock.system.local.admin import LocalAdmin

@@ -17,9 +17,9 @@ import pytest
 
 from penstock.checkpoint.log import CheckpointLog
 from penstock.host.posix import process_start
+from penstock.job.commands import StopRequests, StopRequestWatch
 from penstock.job.lease import Lease, LeaseHolder, LeaseState, acquire
 from penstock.job.paths import JobPaths
-from penstock.job.stop_request import StopRequests, StopRequestWatch
 from penstock.objects.file import FileObjectStore
 from tests.support.tools.cli import call, call_json, own_home
 from tests.support.tools.leases import LONG_MS, EagerKeeper

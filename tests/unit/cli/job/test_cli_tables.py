@@ -10,7 +10,7 @@ import pytest
 from penstock.checkpoint.log import CheckpointLog
 from penstock.driver.show.metrics import JobMetrics
 from penstock.job.paths import JobPaths
-from penstock.job.shown_metrics import MetricsBoard, ShownRun
+from penstock.job.shown import MetricsBoard, ShownRun
 from penstock.objects.file import FileObjectStore
 from tests.support.stores.checkpoints import checkpoint
 from tests.support.tools.cli import call, call_json, own_home

@@ -15,7 +15,7 @@ from penstock.cli.run.view import RunObserver
 from penstock.cli.shared.application import load_application
 from penstock.cli.shared.errors import ApplicationLoadError
 from penstock.config.keys import describe
-from penstock.driver.feed.stop import StopRequest
+from penstock.driver.context import StopRequest
 from penstock.driver.handle.job import Job
 from penstock.driver.show.progress import JobProgress, ProgressBoard
 from penstock.errors import ConfigError, NotFoundError

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from penstock.admin.jobs import open_job
 from penstock.admin.startpoint.set import set_startpoint
+from penstock.api.requests import StartpointOldest, StartpointSpecific, StartpointTimestamp
 from penstock.api.ssp import SystemStreamPartition
-from penstock.api.startpoint import StartpointOldest, StartpointSpecific, StartpointTimestamp
 from penstock.cli.main import app
 from penstock.cli.startpoint import time_of
 from penstock.errors import ConfigError

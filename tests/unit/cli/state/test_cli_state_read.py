@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from penstock.api.serdes import Bytes, Double, Integer, Json, Long, String, Tuple
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.cli.main import app
-from penstock.graph.history import DELETED, VersionKey, VersionValue
+from penstock.graph.event_time import DELETED, VersionKey, VersionValue
 from penstock.graph.stores import StoreSpec, TimeToLive
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.stores.build import build_store

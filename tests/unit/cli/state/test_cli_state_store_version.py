@@ -12,9 +12,8 @@ import pytest
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import CorruptError, NotFoundError
-from penstock.state.reading.diff import diff
-from penstock.state.reading.reader import StateReader
-from penstock.state.reading.store_version import StoreVersion
+from penstock.state.reading.comparison import diff
+from penstock.state.reading.reader import StateReader, StoreVersion
 from tests.support.stores.state_job import StateJob
 
 TASKS = 3

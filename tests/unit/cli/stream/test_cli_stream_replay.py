@@ -16,7 +16,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.config.load import load_config
 from penstock.errors import FailedMessage
 from penstock.objects.file import FileObjectStore
-from penstock.runtime.messages.dead_letters import encode_dead_letter
+from penstock.runtime.messages.stored import encode_dead_letter
 from penstock.system.base import OffsetRange
 from penstock.system.contract.writer import AppendedAtCommit
 from penstock.system.local import LocalSystem

@@ -18,7 +18,7 @@ import penstock as ps
 from penstock.admin.stream.names import open_stream
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.wording import printable
-from penstock.job.owned_streams import owner_of_intermediates
+from penstock.job.identity import owner_of_intermediates
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
 from tests.support.tools.cli import call, call_json, command, own_home, published

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from penstock.objects.file import FileObjectStore
-from penstock.tables.versions.manifest import TableFile, TableFingerprint, TableManifest
-from penstock.tables.versions.notes import VersionRefusal, refusal_of
-from penstock.tables.versions.registry import TableRegistry
+from penstock.tables.manifest import TableFile, TableFingerprint, TableManifest
+from penstock.tables.registry import TableRegistry, VersionRefusal, refusal_of
 from tests.support.stores.stopped_job import PATHS, StoppedJob, saved
 from tests.support.tools.cli import call, call_json, own_home
 

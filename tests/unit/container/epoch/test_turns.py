@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.batch.batch import Batch
-from penstock.batch.suspects import WatchedTask
+from penstock.batch.batch import Batch, WatchedTask
 from penstock.container.epoch.attempts import Attempts, RunningAttempt
 from penstock.runtime.messages.packet import Packet
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from penstock.container.process.launch import kill
-from penstock.wire.address import ContainerAddress
+from penstock.wire.containers import ContainerAddress
 
 DEADLINE_S = 60.0
 

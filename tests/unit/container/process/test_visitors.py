@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from penstock.container.process.visitors import Visitors, peer_of
+from penstock.container.process.gate import Visitors, peer_of
 from tests.support.processes.containers import wait_until
 
 

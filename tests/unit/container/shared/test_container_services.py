@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.container.shared.services import Service, Services
+from penstock.container.shared import Service, Services
 
 
 class Noted(Service):

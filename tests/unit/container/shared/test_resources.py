@@ -6,10 +6,10 @@ from pathlib import Path
 
 import penstock as ps
 from penstock.config import load_config
-from penstock.container.shared.resources import EpochResources
+from penstock.container.shared import EpochResources
 from penstock.graph.topology import plan_topology
 from penstock.runtime.settings import RuntimeSettings
-from penstock.wire.package import JobPackage
+from penstock.wire.ports import JobPackage
 
 
 def test_what_a_restore_finds_to_be_damaged_the_backup_of_the_same_backend_knows(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.checkpoint.id import CheckpointId
-from penstock.container.shared.store_folders import stores_directory
+from penstock.checkpoint.record import CheckpointId
+from penstock.container.shared import stores_directory
 from penstock.drain.requests import DRAIN, DrainRequests
 from penstock.driver.handle.job import Job
 from penstock.errors import RetryableError

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
+from penstock.drain.asking import write_drain_notification
 from penstock.drain.driver.drain import Drain
-from penstock.drain.driver.tally import DrainTally
-from penstock.drain.progress import DrainProgress, StageDrain
-from penstock.drain.shown import drain_board
-from penstock.drain.utils import write_drain_notification
+from penstock.drain.driver.report import DrainTally
+from penstock.drain.progress import DrainProgress, StageDrain, drain_board
 from penstock.driver.feed.boundary import Boundary
 from penstock.graph.topology import plan_topology
 from penstock.job.paths import JobPaths

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from penstock.api.drain import DrainNotification
+from penstock.api.requests import DrainNotification
+from penstock.drain.asking import cleanup_all, write_drain_notification
 from penstock.drain.driver.drain import Drain
-from penstock.drain.notification import NAMESPACE
-from penstock.drain.requests import DRAIN, DrainRequests
-from penstock.drain.utils import cleanup_all, write_drain_notification
+from penstock.drain.requests import DRAIN, NAMESPACE, DrainRequests
 from penstock.errors import NotFoundError, RetryableError
 from penstock.job.paths import JobPaths
 from penstock.testing.in_process import InProcessDriver

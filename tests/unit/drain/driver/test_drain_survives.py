@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import penstock as ps
+from penstock.api.requests import StartpointOldest
 from penstock.api.ssp import SystemStreamPartition
-from penstock.api.startpoint import StartpointOldest
+from penstock.drain.asking import write_drain_notification
 from penstock.drain.driver.drain import Drain
 from penstock.drain.requests import DRAIN, DrainRequests
-from penstock.drain.utils import write_drain_notification
 from penstock.driver.loop.epochs import Epochs
 from penstock.driver.loop.run_loop import RunLoop
 from penstock.errors import PenstockError, RetryableError, UserCodeError

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock.api.drain import DrainMode, DrainNotification
+from penstock.api.requests import DrainMode, DrainNotification
+from penstock.drain.asking import write_drain_notification
 from penstock.drain.driver.drain import Drain
 from penstock.drain.requests import DRAIN, DrainRequests
-from penstock.drain.utils import write_drain_notification
 from penstock.testing import TestRunner
 from penstock.testing.in_process import InProcessDriver
 from tests.support.world.timed_job import NOW, HoldNode, TimedWorld, steps

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.driver.part import DriverPart
 from penstock.errors import PenstockError
-from penstock.outbox.driver.part import OutboxDriver
+from penstock.outbox.driver import OutboxDriver
 from penstock.standby.driver import StandbyDriver
 from tests.support.world.sums_job import SumsWorld, drain
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.driver.commit.policy import CommitDecision, CommitFacts, CommitPolicy
+from penstock.driver.commit.schedule import CommitDecision, CommitFacts, CommitPolicy
 
 POLICY = CommitPolicy(every_ms=1000, max_delay_ms=500, max_pending_bytes=100)
 QUIET = CommitFacts(requested=False, since_last_ms=0, new_batches=True, in_flight_ms=None, pending_bytes=0)

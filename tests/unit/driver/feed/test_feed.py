@@ -7,14 +7,12 @@ import pytest
 import penstock as ps
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.batch.batch import Batch
-from penstock.batch.pace import BatchBounds
-from penstock.batch.portions import Portion, PortionRead
+from penstock.batch.portions import BatchBounds, Portion, PortionRead
 from penstock.batch.positions import TaskSsp
 from penstock.checkpoint.intermediate import IntermediateStream, WrittenRanges
 from penstock.driver.feed.boundary import BatchTime, Boundary
 from penstock.driver.feed.event_time import EventTime
-from penstock.driver.feed.feed import BatchRhythm, OffsetFeed
-from penstock.driver.feed.planned import End, Idle, PlannedBatch
+from penstock.driver.feed.feed import BatchRhythm, End, Idle, OffsetFeed, PlannedBatch
 from penstock.errors import RetryableError
 from penstock.system.base import OffsetRange, PartitionOffsets
 from penstock.testing import SettableClock

@@ -8,15 +8,15 @@ import pytest
 
 import penstock as ps
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.base.clock import SYSTEM_CLOCK
-from penstock.batch.offered_batch import OfferedBatch
+from penstock.base.retry import SYSTEM_CLOCK
+from penstock.batch.batch import OfferedBatch
 from penstock.batch.portions import PortionRead
 from penstock.batch.positions import TaskSsp
 from penstock.batch.watermarks import GivenWatermark, QueryWatermark, TimeFlow, Watermarks
 from penstock.driver.feed.boundary import Boundary
 from penstock.driver.feed.event_time import EventTime
+from penstock.driver.feed.feed import End, PlannedBatch
 from penstock.driver.feed.offered import OfferedFeed, merged_times, next_batch
-from penstock.driver.feed.planned import End, PlannedBatch
 from penstock.errors import PenstockError
 from penstock.graph.specs import WindowSpec
 from penstock.testing import SettableClock

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock.runtime.operators.tasks import task_timers
+from penstock.runtime.operators import task_timers
 from penstock.testing.in_process import InProcessDriver
 from penstock.wire.ports import RunBrokenError
 from tests.support.world.sums_job import once, raising

@@ -12,15 +12,14 @@ import pytest
 import penstock as ps
 from penstock import admin
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.store_layout import StoreLayout
+from penstock.checkpoint.record import CheckpointRecord, StoreLayout
 from penstock.config.load import load_config
 from penstock.errors import RetryableError
 from penstock.objects.open import open_store
-from penstock.state.reading.expiry_check import expiry_problem
+from penstock.state.reading.comparison import expiry_problem
 from penstock.state.reading.reader import read_store
 from penstock.state.stores import expiring
-from penstock.state.stores.expiry import META, RESERVED, meta_bytes
+from penstock.state.stores.timed_entries import META, RESERVED, meta_bytes
 from penstock.system.partitioner import partition_of
 from penstock.system.registry import open_systems
 from penstock.testing.clock import SettableClock

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from penstock.batch.batch import Batch
-from penstock.batch.suspects import Culprit, WatchedTask
+from penstock.batch.batch import Batch, Culprit, WatchedTask
 from penstock.errors import PenstockError
 from penstock.host.position_page import TIMER, MessageId, Span, Spot
 from penstock.testing.in_process import InProcessDriver
-from penstock.wire.endings import ProcessDeath
+from penstock.wire.containers import ProcessDeath
 from penstock.wire.ports import RunBrokenError
 from penstock.wire.protocol import dump, load
 from tests.support.world.sums_job import TASKS, SumsWorld, drain, raising, state

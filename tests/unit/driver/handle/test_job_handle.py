@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.driver.feed.stop import StopRequest
+from penstock.driver.context import StopRequest
 from penstock.driver.handle.job import Job
 from penstock.driver.show.progress import ProgressBoard
 

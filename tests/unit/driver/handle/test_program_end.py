@@ -23,10 +23,10 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from penstock.driver.show.progress import ProgressBoard
-from penstock.driver.feed.stop import StopRequest
+from penstock.driver.context import StopRequest
 from penstock.driver.handle import program_end
 from penstock.driver.handle.job import Job
-from penstock.driver.handle.stop_signals import former_handlers, stop_on_signals
+from penstock.driver.handle.program import former_handlers, stop_on_signals
 
 pool = ThreadPoolExecutor()
 

@@ -10,7 +10,7 @@ import pytest
 
 import penstock as ps
 from penstock.drain.progress import DrainProgress
-from penstock.driver.feed.stop import StopRequest
+from penstock.driver.context import StopRequest
 from penstock.driver.handle.job import Job
 from penstock.driver.handle.run_view import PROGRESS_LOGGER, RunObserver, log_progress
 from penstock.driver.show.progress import JobProgress, ProgressBoard, SourceProgress

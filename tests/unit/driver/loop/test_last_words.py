@@ -12,7 +12,7 @@ from penstock import admin
 from penstock.admin.job.status import JobStatus
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
-from penstock.driver.feed.stop import StopRequest
+from penstock.driver.context import StopRequest
 from penstock.driver.loop.run import Run, show_refusal
 from penstock.errors import ConfigError, RetryableError
 from penstock.job.paths import JobPaths

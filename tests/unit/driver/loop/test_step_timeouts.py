@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+import penstock.runtime.operators.base as steps_module
 import penstock.runtime.stage.sink as sink_module
-import penstock.runtime.steps as steps_module
 from penstock.drain.requests import DRAIN
 from penstock.errors import PenstockTimeoutError
 from penstock.runtime.operators.join import StreamJoin
-from penstock.runtime.operators.tasks.process import Process
+from penstock.runtime.operators.tasks import Process
 from penstock.runtime.operators.window import WindowOperator
 from penstock.testing.in_process import InProcessDriver, InProcessFleet
 from penstock.wire.ports import RunBrokenError

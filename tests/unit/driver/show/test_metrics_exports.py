@@ -13,10 +13,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.config.load import load_config
-from penstock.driver.show.metrics_exports import Export, ExportThread, SnapshotReporter
+from penstock.driver.show.exports import Export, ExportThread, SnapshotReporter
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError
 from penstock.job.paths import JobPaths
-from penstock.job.shown_metrics import MetricsBoard, ShownRun
+from penstock.job.shown import MetricsBoard, ShownRun
 from penstock.metrics.prometheus import PrometheusEndpoint
 from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.snapshot import Snapshot

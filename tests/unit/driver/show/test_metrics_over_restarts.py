@@ -16,7 +16,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 import penstock as ps
-from penstock.driver.show.metrics_exports import MetricsExports
+from penstock.driver.show.exports import MetricsExports
 from penstock.errors import ConfigError
 from penstock.metrics.snapshot import GaugeValue
 from penstock.testing.in_process import InProcessDriver

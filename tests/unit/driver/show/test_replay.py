@@ -11,9 +11,9 @@ import pytest
 from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.portions import PortionRead
 from penstock.batch.positions import TaskSsp
-from penstock.driver.show.metrics_exports import MetricsExports
-from penstock.driver.show.replay import Replay, read_again
-from penstock.job.shown_metrics import MetricsBoard
+from penstock.driver.show.exports import MetricsExports
+from penstock.driver.show.metrics import Replay, read_again
+from penstock.job.shown import MetricsBoard
 from penstock.metrics.snapshot import MetricId, TimerValue
 from penstock.testing.in_process import InProcessDriver
 from tests.support.world.sums_job import TASKS, SumsWorld, at_end, drain

@@ -12,10 +12,10 @@ import pytest
 
 import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
-from penstock.base.clock import SYSTEM_CLOCK
+from penstock.base.retry import SYSTEM_CLOCK
 from penstock.driver.handle.job import Job
-from penstock.driver.show.end_watch import EndWatch
-from penstock.driver.show.run_state import PHASES, UncommittedTime
+from penstock.driver.show.exports import EndWatch
+from penstock.driver.show.metrics import PHASES, UncommittedTime
 from penstock.errors import SystemAwayError
 from penstock.metrics.snapshot import GaugeValue, MetricId
 from penstock.system.memory import MemorySystem

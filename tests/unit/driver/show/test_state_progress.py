@@ -17,7 +17,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 import penstock as ps
-from penstock.driver.show.state_progress import StateProgress
+from penstock.driver.show.work import StateProgress
 from penstock.metrics.snapshot import GaugeValue, MetricId, Snapshot
 from penstock.runtime.reports import Report
 from penstock.system.partitioner import partition_of

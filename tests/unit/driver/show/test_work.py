@@ -9,7 +9,7 @@ from typing import Any
 
 import penstock as ps
 from penstock.driver.show.work import work_of
-from penstock.job.shown_work import MOST_TASKS, RunWork, TaskWork, most_work
+from penstock.job.shown import MOST_TASKS, RunWork, TaskWork, most_work
 from penstock.testing import SettableClock
 from penstock.wire.protocol import Beat
 from tests.support.jobs.home import wait_until

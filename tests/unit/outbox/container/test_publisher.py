@@ -12,7 +12,7 @@ import pytest
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.retry import Retry
 from penstock.config import load_config
-from penstock.container.shared.resources import EpochResources
+from penstock.container.shared import EpochResources
 from penstock.errors import (
     ConfigError,
     ContainerLostError,
@@ -25,18 +25,18 @@ from penstock.errors import (
 )
 from penstock.metrics.snapshot import CounterValue, GaugeValue, TimerValue
 from penstock.objects.open import forget_memory_store, open_store
-from penstock.outbox.container import publisher as publisher_module
-from penstock.outbox.container.publisher import Publisher
+from penstock.outbox import container as publisher_module
+from penstock.outbox.container import Publisher
 from penstock.outbox.objects import ObjectContents, encode, objects_of
 from penstock.outbox.task import KeptPacket, Outbox, OutboxSnapshot
 from penstock.outbox.unpublished import OutboxObject
 from penstock.outbox.wing import Publish
-from penstock.runtime.messages.spool import Spool
+from penstock.runtime.messages.incoming import Spool
 from penstock.runtime.settings import RuntimeSettings
 from penstock.system.base import RawRecord, System
 from penstock.system.local import LocalSystem
 from penstock.system.memory import MemorySystem
-from penstock.wire.package import JobPackage
+from penstock.wire.ports import JobPackage
 from tests.support.streams.hooked_system import STEPS, HookedSystem
 from tests.support.streams.outboxes import bring, once_topology, payload, read_all, record
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
-from penstock.outbox.driver.garbage import outbox_garbage
+from penstock.outbox.driver import outbox_garbage
 
 PATHS = JobPaths("a", "1")
 

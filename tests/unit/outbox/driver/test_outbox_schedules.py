@@ -15,8 +15,8 @@ from penstock.admin.jobs import FoundJob
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.edit import CheckpointContent
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.versions.markers import markers_of
-from penstock.drain.utils import write_drain_notification
+from penstock.checkpoint.task_versions import markers_of
+from penstock.drain.asking import write_drain_notification
 from penstock.errors import (
     ConfigError,
     ContainerLostError,

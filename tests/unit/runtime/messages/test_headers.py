@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.api.messages.headers import headers_of, headers_size, pack_headers, unpack_headers
-from penstock.runtime.messages.dead_letters import decode_dead_letter
+from penstock.api.messages import headers_of, headers_size, pack_headers, unpack_headers
+from penstock.runtime.messages.stored import decode_dead_letter
 from penstock.testing import TestRunner
 
 TRACE: dict[str, bytes | str] = {"trace": b"7f", "tenant": "north"}

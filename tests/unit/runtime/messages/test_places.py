@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import CorruptError
-from penstock.runtime.messages.places import pack_places, unpack_places
+from penstock.runtime.messages.packet import pack_places, unpack_places
 
 LONG = st.integers(-(2**63), 2**63 - 1)
 NEAR = st.builds(lambda least, more: min(least + more, 2**63 - 1), st.just(2**62), st.integers(0, 70_000))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock.system.contract.limits import RecordLimits
+from penstock.system.contract.messages import RecordLimits
 from penstock.system.memory import MemoryAdmin
 from penstock.testing import TestRunner
 

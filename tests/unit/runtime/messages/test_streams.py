@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.runtime.messages import streams
-from penstock.runtime.messages.streams import CAPACITY, run_together
+from penstock.runtime.messages import incoming as streams
+from penstock.runtime.messages.incoming import CAPACITY, run_together
 from tests.support.jobs.home import wait_until
 
 DEADLINE_S = 60.0

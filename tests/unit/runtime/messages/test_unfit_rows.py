@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 import penstock as ps
-from penstock.graph.serde_failures import input_place
+from penstock.graph.serdes import input_place
 from penstock.testing import TestRunner
 from penstock.testing.runner.streams import StreamOfTest
 

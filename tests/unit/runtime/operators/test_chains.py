@@ -13,9 +13,8 @@ import penstock as ps
 from penstock.graph.specs import FilterSpec, FlatMapSpec, FunctionSpec, MapSpec, PartitionBySpec
 from penstock.runtime.context import MessagePage, Position, SspTable
 from penstock.runtime.messages.columns import NOWHERE, MessageColumns, Target, one_by_one
-from penstock.runtime.operators.base import Node, StageContext
-from penstock.runtime.operators.table import operator_of
-from penstock.runtime.operators.tasks.application_code import Requests
+from penstock.runtime.operators.application_code import Requests
+from penstock.runtime.operators.base import Node, StageContext, operator_of
 from penstock.testing import TestRunner
 from tests.support.oracles.tracebacks import frames_of_penstock
 

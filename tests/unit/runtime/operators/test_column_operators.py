@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.state.engines.columns import ColumnEngine
+from penstock.state.engines.memory import ColumnEngine
 from penstock.testing import TestRunner
 
 SCHEMA = pa.schema(
@@ -358,7 +358,7 @@ def test_a_row_that_does_not_fit_is_one_dead_letter() -> None:
 
 
 def _append(runner: TestRunner, values: list[Any]) -> None:
-    from penstock.graph.serde_failures import input_place
+    from penstock.graph.serdes import input_place
     from penstock.testing.runner.streams import StreamOfTest
 
     name = ps.SystemStream.parse("local.rows")

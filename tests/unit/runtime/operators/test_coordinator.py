@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock.runtime.reports import Report
-from penstock.runtime.stage.outcome import SuccessfulBatch, decide_outcome
+from penstock.runtime.reports import Report, SuccessfulBatch, decide_outcome
 from penstock.testing import TestRunner
 
 

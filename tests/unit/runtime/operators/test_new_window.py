@@ -13,10 +13,10 @@ from penstock.api.time.windows import WindowShape
 from penstock.graph.specs import WindowSpec
 from penstock.runtime.messages.columns import Target
 from penstock.runtime.operators.base import StageContext
+from penstock.runtime.operators.window import WindowNode
 from penstock.runtime.windows.cells import Cell, WindowSlot, key_slot
-from penstock.runtime.windows.node import WindowNode
+from penstock.start.check import order_warnings
 from penstock.start.layout import store_layout
-from penstock.start.order import order_warnings
 from penstock.testing import TestRunner
 from tests.support.oracles.stage_batches import OUT, Message, StageBatches
 

@@ -10,9 +10,9 @@ import orjson
 import pytest
 
 import penstock as ps
-from penstock.api.time.timers import AtDrain
+from penstock.api.time.firing import AtDrain
 from penstock.graph.specs import ProcessSpec
-from penstock.runtime.operators.tasks import task_timers
+from penstock.runtime.operators import task_timers
 from penstock.testing import TestRunner
 
 

@@ -12,9 +12,9 @@ import pytest
 
 import penstock as ps
 from penstock.batch.batch import END_OF_TIME
-from penstock.runtime.windows import open_windows
+from penstock.runtime.operators.window import WindowNode
+from penstock.runtime.windows import fixed as open_windows
 from penstock.runtime.windows.contents import MessageContent
-from penstock.runtime.windows.node import WindowNode
 from penstock.testing import TestRunner
 from tests.support.oracles.metrics_page import OF_OPERATORS, exported
 from tests.support.oracles.stage_batches import LATE, OUT, Message, StageBatches

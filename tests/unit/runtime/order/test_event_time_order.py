@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.runtime.messages.dead_letters import decode_dead_letter
+from penstock.runtime.messages.stored import decode_dead_letter
 from penstock.testing import TestRunner
 from tests.support.oracles.stage_batches import LATE, OUT, Message, StageBatches
 

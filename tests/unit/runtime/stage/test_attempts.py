@@ -14,9 +14,8 @@ from penstock.batch.batch import Batch
 from penstock.batch.portions import Portion
 from penstock.errors import ContainerLostError
 from penstock.graph.topology import plan_topology
+from penstock.runtime.messages.incoming import DiscardedAttemptError, EndedAttempt, Sources, mark_of, trailers
 from penstock.runtime.messages.packet import MESSAGE_SCHEMA, Packet, PacketKind, encode_messages
-from penstock.runtime.messages.sources import DiscardedAttemptError, Sources
-from penstock.runtime.messages.trailers import EndedAttempt, mark_of, trailers
 from penstock.runtime.reports import Report
 from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.attempt import PacketAttempt, new_token

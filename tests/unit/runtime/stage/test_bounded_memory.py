@@ -20,11 +20,11 @@ from penstock.batch.portions import Portion
 from penstock.errors import RetryableError
 from penstock.graph.topology import plan_topology
 from penstock.runtime.messages import outlet
+from penstock.runtime.messages.incoming import Spool
 from penstock.runtime.messages.packet import Packet, PacketKind, decode_messages
-from penstock.runtime.messages.spool import Spool
 from penstock.runtime.reports import Report
 from penstock.runtime.settings import RuntimeSettings
-from penstock.runtime.stage.pace import AttemptPace
+from penstock.runtime.stage.firings import AttemptPace
 from penstock.runtime.stage.sink import OutputWriters, SinkAttempts
 from penstock.runtime.stage.source import InputReaders, run_source
 from penstock.system.base import OffsetRange, WriterIdentity
@@ -113,7 +113,7 @@ def test_a_full_disk_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("penstock.runtime.messages.spool.tempfile.TemporaryFile", full)
+    monkeypatch.setattr("penstock.runtime.messages.incoming.tempfile.TemporaryFile", full)
     with closing(Spool(10)) as waiting, pytest.raises(RetryableError, match="No space left"):
         waiting.put(b"x" * 11)
 

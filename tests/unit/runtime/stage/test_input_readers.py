@@ -18,12 +18,12 @@ from penstock.errors import NotFoundError
 from penstock.graph.topology import plan_topology
 from penstock.runtime.messages.packet import Packet, PacketKind
 from penstock.runtime.settings import RuntimeSettings
-from penstock.runtime.stage.outer_stages import OuterStages
+from penstock.runtime.stage.sink import OuterStages
 from penstock.runtime.stage.source import InputReaders, ReadProgress
 from penstock.spark.workers import worker
 from penstock.system.base import CHUNK_BYTES, OffsetRange, RawMessage, RawRecord, SystemReader, WriterIdentity
 from penstock.system.local import LocalSystem
-from penstock.wire.package import PackedPackage, WorkerPackage
+from penstock.wire.ports import PackedPackage, WorkerPackage
 from tests.support.processes.descriptors import open_under
 
 

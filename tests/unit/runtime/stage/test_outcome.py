@@ -9,11 +9,11 @@ import pytest
 import penstock as ps
 from penstock.errors import FailedMessage
 from penstock.graph.topology import Topology, plan_topology
-from penstock.runtime.messages.trailers import mark_of
-from penstock.runtime.reports import Report
-from penstock.runtime.stage.outcome import (
+from penstock.runtime.messages.incoming import mark_of
+from penstock.runtime.reports import (
     InconsistentReports,
     JobFailed,
+    Report,
     SuccessfulBatch,
     UserCodeFailed,
     decide_outcome,

@@ -11,12 +11,11 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.batch.batch import Batch
-from penstock.batch.suspects import Culprit, WatchedTask
+from penstock.batch.batch import Batch, Culprit, WatchedTask
 from penstock.host.position_page import TIMER, MessageId, PositionPage, PositionSlot, Span, use_page
 from penstock.runtime.stage import attempt as attempts
+from penstock.runtime.stage.failures import MessageWatch
 from penstock.runtime.stage.instance import StageInstance
-from penstock.runtime.stage.watch import MessageWatch
 from penstock.testing import TestRunner
 
 EVERYTHING = Span(-(1 << 62), 1 << 62, -(1 << 62), 1 << 62)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from penstock.side.container import standbys as side_standbys
+from penstock.side.container import copies as side_standbys
 from penstock.side.container.inputs import SideInputService
-from penstock.side.fill import homes as side_homes
+from penstock.side.fill import replica as side_homes
 from penstock.side.fill.group import SideGroup
-from penstock.side.fill.parts import SidePart
+from penstock.side.fill.sources import SidePart
 from penstock.side.store.folders import SideFolders
 from penstock.testing.in_process import InProcessDriver
 from tests.support.jobs.home import wait_until

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 import penstock as ps
+from penstock.api.requests import StartpointOldest
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.api.startpoint import StartpointOldest
 from penstock.config import load_config
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.job.paths import JobPaths
 from penstock.objects.open import forget_memory_store, open_store
 from penstock.side.container.inputs import SideInputService
 from penstock.side.plan import with_side_inputs
+from penstock.start.job_streams import JobStreams
 from penstock.start.startpoints.manager import StartpointManager
-from penstock.start.streams.job_streams import JobStreams
 from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver
 

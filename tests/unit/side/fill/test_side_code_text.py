@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 
-from penstock.side.fill.code_text import code_text
+from penstock.side.start import code_text
 
 SEATS = {"A320": 180}
 

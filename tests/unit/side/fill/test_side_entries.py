@@ -20,7 +20,7 @@ from penstock.side.fill.entries import (
     StoppedError,
     entries_of,
 )
-from penstock.side.fill.parts import SidePart
+from penstock.side.fill.sources import SidePart
 from penstock.system.base import RawMessage
 
 SSP = SystemStreamPartition("m", "planes", 0)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.graph.stores import SideInputs, SideStream, StoreSpec
-from penstock.side.fill.parts import SidePart, groups_of, partitions_for, parts_of, streams_of
+from penstock.side.fill.sources import SidePart, groups_of, partitions_for, parts_of, streams_of
 
 
 def spec(name: str, *streams: str, broadcast: bool = False) -> StoreSpec:

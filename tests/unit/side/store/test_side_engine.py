@@ -13,8 +13,15 @@ import pytest
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.errors import CorruptError, IncompatibleError, SerdeError
-from penstock.side.store.engine import POSITIONS_KEY, RESERVED, ChangedKeys, SideEngine
-from penstock.side.store.positions import SidePositions, decode_positions, encode_positions
+from penstock.side.store.engine import (
+    POSITIONS_KEY,
+    RESERVED,
+    ChangedKeys,
+    SideEngine,
+    SidePositions,
+    decode_positions,
+    encode_positions,
+)
 from penstock.state.engines.engine import EngineFailedError
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.engines.rocksdb import RocksDbEngine

@@ -18,9 +18,18 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.config import load_config
 from penstock.config.settings import StoreSettings
 from penstock.errors import PenstockError
-from penstock.side.store.folders import OpenedSide, SideFolder, SideFolders, emptied, open_side_engine, remove_others
-from penstock.side.store.positions import SidePositions
-from penstock.side.store.reuse import ReuseTarget, SideRebuild, SideReuse
+from penstock.side.store.engine import SidePositions
+from penstock.side.store.folders import (
+    OpenedSide,
+    ReuseTarget,
+    SideFolder,
+    SideFolders,
+    SideRebuild,
+    SideReuse,
+    emptied,
+    open_side_engine,
+    remove_others,
+)
 from penstock.state.engines.engine import EngineFailedError
 from penstock.system.contract.messages import PartitionOffsets
 

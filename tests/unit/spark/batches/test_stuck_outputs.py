@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from penstock.errors import PenstockTimeoutError
-from penstock.runtime.messages import streams
+from penstock.runtime.messages import incoming as streams
 from penstock.runtime.messages.packet import Packet, from_batch
-from penstock.runtime.stage.outer_stages import OuterStages
-from penstock.runtime.stage.sink import OutputWriters, SinkAttempts
+from penstock.runtime.stage.sink import OuterStages, OutputWriters, SinkAttempts
 from penstock.spark.workers.worker import alive_writes
 from penstock.testing.in_process import InProcessDriver
 from tests.support.world.waiting_job import Waiting, to_the_end

@@ -10,10 +10,10 @@ import pytest
 
 from penstock.batch.batch import Batch
 from penstock.host.position_page import MessageId, PositionPage, Span, Spot
-from penstock.spark.batches import worker_deaths as module
-from penstock.spark.batches.worker_deaths import worker_deaths
+from penstock.spark.batches import spark_runner as module
+from penstock.spark.batches.spark_runner import worker_deaths
 from penstock.spark.session.executors import Executor
-from penstock.wire.address import Lane
+from penstock.wire.containers import Lane
 
 CRASHED = (
     "Job aborted due to stage failure: Task 1 in stage 12.0 failed 4 times, most recent failure: Lost task 1.3 in "

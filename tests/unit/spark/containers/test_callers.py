@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.spark.containers.callers import CallerIdentities
 from penstock.spark.session.session import warn_of_clear_text, warn_of_unseen_memory, worker_daemon
+from penstock.spark.workers.packages import CallerIdentities
 
 _DAY_S = 24 * 3600
 

@@ -15,7 +15,7 @@ from pyspark import cloudpickle
 
 import penstock
 from penstock.spark.containers.executor_python import Launch, PythonFault, fault_in, fault_of, starting
-from penstock.wire.address import ContainerSpec
+from penstock.wire.containers import ContainerSpec
 
 DAEMON = """org.apache.spark.SparkException: Error from python worker:
   Traceback (most recent call last):

@@ -8,7 +8,7 @@ import sys
 DISPLAYS = ("penstock.admin", "penstock.cli", "penstock.dashboard", "rich", "starlette", "typer", "uvicorn")
 LOADED = f"""
 import sys
-import penstock.spark.job.launch
+import penstock.spark.job
 print(*sorted(name for name in sys.modules if name.startswith({DISPLAYS})))
 """
 

@@ -9,7 +9,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import DecimalType, LongType, StringType, StructField, StructType
 
-from penstock.checkpoint.store_layout import StoreLayout
+from penstock.checkpoint.record import StoreLayout
 from penstock.start.layout import store_layout
 from tests.support.oracles.processors import OneTask, application, spec_of
 

@@ -37,8 +37,8 @@ from pyspark.sql.types import (
 )
 
 from penstock.errors import ConfigError
-from penstock.spark.processor.values.codec import RowCodec
-from penstock.spark.processor.values.keys import KeyCodec
+from penstock.spark.processor.codec import RowCodec
+from penstock.spark.processor.keys import KeyCodec
 from penstock.spark.versions import arrow_schema
 from tests.support.tools.profiles import examples
 

@@ -15,10 +15,10 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructType, Year
 
 import penstock as ps
 import penstock.spark as pss
-from penstock.checkpoint.store_layout import StoreLayout
+from penstock.checkpoint.record import StoreLayout
 from penstock.errors import ConfigError
 from penstock.spark.processor.columns import declare_columns
-from penstock.spark.processor.groups import chunk
+from penstock.spark.processor.keys import chunk
 from penstock.spark.state_frames.processor_state import is_state_variable, variable_columns
 from penstock.spark.transform import _check_form
 from penstock.testing import TestRunner

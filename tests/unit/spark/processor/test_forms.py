@@ -20,10 +20,10 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 import penstock.spark as pss
-from penstock.api.time.watermarks import END_OF_TIME
+from penstock.api.time.firing import END_OF_TIME
 from penstock.errors import ConfigError, UserCodeError
-from penstock.graph.batch_task import KeyFailed
-from penstock.spark.processor.values.frames import FrameOutput
+from penstock.graph.specs.code import KeyFailed
+from penstock.spark.processor.frames import FrameOutput
 from penstock.testing import TestRunner
 from tests.support.oracles.processors import OneTask, application, read_rows, spec_of
 from tests.support.tools.places import ROOT

@@ -16,7 +16,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from penstock.errors import ConfigError
-from penstock.spark.processor.pickled import pickled
+from penstock.spark.transform import pickled
 
 LOCK = threading.Lock()
 

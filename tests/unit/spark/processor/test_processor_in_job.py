@@ -12,7 +12,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, ValueSta
 from pyspark.sql.types import LongType, StringType, StructType
 
 import penstock as ps
-from penstock.spark.processor.groups import chunk
+from penstock.spark.processor.keys import chunk
 from penstock.testing import TestRunner
 from tests.support.oracles.processors import application, read_rows, spec_of
 from tests.support.oracles.tracebacks import frames_of_penstock

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.spark.processor.values.rows import values_of
+from penstock.spark.processor.rows import values_of
 
 _DAYS = st.integers(-800_000, 3_000_000)
 _MICROS = st.integers(-(2**62), 2**62) | st.integers(-10_000_000_000_000, 4_000_000_000_000_000)

@@ -13,7 +13,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import ListState, MapState, StatefulProcessor
 from pyspark.sql.types import LongType, StringType, StructType
 
-from penstock.spark.processor.values import lists
+from penstock.spark.processor import codec as lists
 from tests.support.oracles.processors import OneTask, spec_of
 from tests.support.tools.profiles import examples
 

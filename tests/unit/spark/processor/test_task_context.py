@@ -1,4 +1,4 @@
-"""Tests of `penstock.spark.processor.task_context`."""
+"""Tests of `penstock.spark.processor.task`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from pyspark import TaskContext
 
 from penstock.errors import PenstockError
-from penstock.spark.processor.task_context import task_context
+from penstock.spark.processor.task import task_context
 
 DEADLINE_S = 30
 

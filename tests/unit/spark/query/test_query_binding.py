@@ -9,12 +9,12 @@ import pytest
 
 from penstock.admin.checkpoint.sections import edited_sections
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.batch.offered_batch import QUERY, OfferedBatch, QuerySection
+from penstock.batch.batch import QUERY, OfferedBatch, QuerySection
 from penstock.checkpoint.edit import CheckpointContent
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.errors import IncompatibleError
-from penstock.spark.query.binding import FromCheckpoint, QueryBatchRequest, bind
+from penstock.spark.query.plan import FromCheckpoint, QueryBatchRequest, bind
 from tests.support.stores.checkpoints import checkpoint
 
 TASKS = 2

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.base.signing import RootKeys
+from penstock.base.secrets import RootKeys
 from penstock.errors import NotFoundError
 from penstock.outbox.unpublished import OutboxObject, OutputPart
-from penstock.spark.query.outputs import OutputRows
+from penstock.spark.query.rows import OutputRows
 
 STREAM = SystemStream("spark", "totals")
 SCHEMA = pa.schema([("n", pa.int64())])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
-from penstock.spark.processor.groups import INITIAL
+from penstock.spark.processor.keys import INITIAL
 from penstock.spark.rows.chunks import ChunkReader
 from penstock.spark.versions import arrow_schema
 

@@ -14,7 +14,7 @@ from pyspark.sql.types import LongType, StringType, StructType, YearMonthInterva
 import penstock as ps
 import penstock.spark as pss
 from penstock.errors import ConfigError, IncompatibleError
-from penstock.spark.rows.batches import ColumnsReader, ColumnsWriter, spark_schema
+from penstock.spark.rows.columns import ColumnsReader, ColumnsWriter, spark_schema
 from penstock.spark.versions import arrow_schema
 from tests.support.tools.profiles import examples
 from tests.unit.spark.processor.test_codec import rows

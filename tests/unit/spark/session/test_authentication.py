@@ -7,8 +7,7 @@ import logging
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.spark.session.authentication import check_authentication
-from penstock.spark.session.session import session_conf
+from penstock.spark.session.session import check_authentication, session_conf
 
 pytestmark = pytest.mark.attack
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.spark.session.dynamic_allocation import ENABLED, MINIMUM, fault_in_allocation, is_dynamic, kept_executors
+from penstock.spark.session.executors import ENABLED, MINIMUM, fault_in_allocation, is_dynamic, kept_executors
 from penstock.spark.session.session import session_conf
 
 CACHED_IDLE = "spark.dynamicAllocation.cachedExecutorIdleTimeout"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.config.properties import parse_properties
+from penstock.config.sources import parse_properties
 from penstock.errors import ConfigError
 from penstock.spark.session.gateway import submit_command, write_conf
 from penstock.spark.session.session import session_conf

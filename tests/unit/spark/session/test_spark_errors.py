@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import ContainerLostError
-from penstock.spark.session.spark_errors import cause_of
+from penstock.spark.session.gateway import cause_of
 
 CALL = "An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.\n"
 FRAMES = (

@@ -21,15 +21,14 @@ from pyspark.sql.types import (
     VariantVal,
 )
 
-from penstock.checkpoint.store_layout import StoreLayout
+from penstock.checkpoint.record import StoreLayout
+from penstock.spark.processor.codec import RowCodec, StoredLists
 from penstock.spark.processor.declared import Variable
-from penstock.spark.processor.values.codec import RowCodec
-from penstock.spark.processor.values.keys import KeyCodec
-from penstock.spark.processor.values.lists import StoredLists
+from penstock.spark.processor.keys import KeyCodec
 from penstock.spark.state_frames.columns import StateColumns
 from penstock.spark.state_frames.processor_state import is_state_variable, variable_columns
-from penstock.state.reading.diff import differences
-from penstock.state.reading.store_version import VersionEntry
+from penstock.state.reading.comparison import differences
+from penstock.state.reading.reader import VersionEntry
 
 KEY = StructType().add("user", StringType()).add("number", LongType())
 NESTED = StructType().add("a b", LongType())

@@ -16,14 +16,23 @@ from xxhash import xxh32_intdigest
 
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError, PenstockError
 from penstock.objects.open import open_store
-from penstock.spark.state_import.engine import PartitionEngine
-from penstock.spark.state_import.files.changelog import RecordKind, read_changelog, read_head
-from penstock.spark.state_import.files.checkpoint import SparkCheckpoint
-from penstock.spark.state_import.files.codec import plain_chunks
-from penstock.spark.state_import.files.lineage import RestoreSteps, StatePartitionFiles, Version, plan_rebuild
-from penstock.spark.state_import.reader import SparkState, open_state
-from penstock.spark.state_import.schema import read_schema
-from penstock.spark.state_import.types import parse_type, type_text
+from penstock.spark.state_import.checkpoint import (
+    RestoreSteps,
+    SparkCheckpoint,
+    StatePartitionFiles,
+    Version,
+    plan_rebuild,
+)
+from penstock.spark.state_import.encoding import plain_chunks
+from penstock.spark.state_import.reader import (
+    PartitionEngine,
+    RecordKind,
+    SparkState,
+    open_state,
+    read_changelog,
+    read_head,
+)
+from penstock.spark.state_import.schema import parse_type, read_schema, type_text
 from tests.support.stores.spark_state import GOLDEN, read_plain
 
 PUT, DELETE, MERGE, RANGE, END = b"\x01", b"\x10", b"\x11", b"\x20", b"\x00"

@@ -32,15 +32,15 @@ from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
+from penstock.spark import takeover as takeover_module
+from penstock.spark.processor.codec import RowCodec
+from penstock.spark.processor.keys import KeyCodec
 from penstock.spark.processor.task import ProcessorSpec
-from penstock.spark.processor.values.codec import RowCodec
-from penstock.spark.processor.values.keys import KeyCodec
 from penstock.spark.query.plan import QueryInput, QueryOutput, QueryPlan
 from penstock.spark.rows.chunks import ChunkReader, ChunkWriter
-from penstock.spark.state_import.files.checkpoint import OperatorFacts
-from penstock.spark.state_import.first_backup import FirstBackup
-from penstock.spark.takeover import takeover as takeover_module
-from penstock.spark.takeover.takeover import Takeover
+from penstock.spark.state_import.checkpoint import OperatorFacts
+from penstock.spark.state_import.load import FirstBackup
+from penstock.spark.takeover import Takeover
 from penstock.spark.transform import _graph
 from penstock.system.partitioner import partition_of
 from tests.support.oracles.processors import spec_of

@@ -10,8 +10,7 @@ import pytest
 from pyspark.serializers import SpecialLengths
 
 from penstock.runtime.messages.packet import PACKET_SCHEMA, Packet, PacketKind, from_batch, to_batch
-from penstock.spark.workers.frames import FramesByLane, PacketSerializer
-from penstock.spark.workers.worker import ByLane
+from penstock.spark.workers.worker import ByLane, FramesByLane, PacketSerializer
 
 
 def packet(dest: int, payload: bytes = b"payload") -> Packet:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import penstock as ps
+from penstock.api.requests import StartpointOldest, StartpointSpecific
 from penstock.api.ssp import SystemStreamPartition
-from penstock.api.startpoint import StartpointOldest, StartpointSpecific
 from penstock.drain.driver.drain import Drain
 from penstock.drain.requests import DrainRequests
 from penstock.errors import IncompatibleError

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from penstock.admin.startpoint.facts import taken_facts
+from penstock.api.requests import Startpoint, StartpointOldest, StartpointSpecific, StartpointUpcoming
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.api.startpoint import Startpoint, StartpointOldest, StartpointSpecific, StartpointUpcoming
 from penstock.batch.positions import TaskSsp
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.load import load_config
 from penstock.errors import IncompatibleError
+from penstock.start.inputs import group_inputs
 from penstock.start.positions import start_positions
 from penstock.start.startpoints.decide import (
     Candidates,
@@ -26,7 +27,6 @@ from penstock.start.startpoints.decide import (
     sort_out,
 )
 from penstock.start.startpoints.request import RequestKey, StartpointRequest, task_name
-from penstock.start.streams.grouping import group_inputs
 from penstock.system.base import PartitionOffsets
 from tests.support.stores.stopped_job import STREAM, saved, ssp
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.api.requests import Startpoint, StartpointOldest, StartpointSpecific
 from penstock.api.ssp import SystemStreamPartition
-from penstock.api.startpoint import Startpoint, StartpointOldest, StartpointSpecific
 from penstock.batch.positions import TaskSsp
 from penstock.errors import ConfigError
 from penstock.job.paths import JobPaths

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock.api.ssp import SystemStreamPartition
-from penstock.api.startpoint import (
+from penstock.api.requests import (
     Startpoint,
     StartpointOldest,
     StartpointSpecific,
@@ -20,11 +19,15 @@ from penstock.api.startpoint import (
     StartpointUpcoming,
     StartpointVisitor,
 )
+from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError
-from penstock.start.startpoints.request import RequestKey, StartpointRequest, decode_request, encode_request
-from penstock.start.startpoints.serde import (
+from penstock.start.startpoints.request import (
+    RequestKey,
+    StartpointRequest,
     decode_fan_out,
+    decode_request,
     decode_startpoint,
+    encode_request,
     encode_startpoint,
 )
 from penstock.system.base import System, SystemAdmin

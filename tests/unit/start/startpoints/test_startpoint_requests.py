@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.api.requests import StartpointOldest, StartpointUpcoming
 from penstock.api.ssp import SystemStreamPartition
-from penstock.api.startpoint import StartpointOldest, StartpointUpcoming
 from penstock.job.paths import JobPaths
 from penstock.start.startpoints.manager import StartpointManager
 from tests.support.world.timed_job import TimedWorld, steps

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.state.engines.columns import ColumnEngine, ColumnLimit
+from penstock.state.engines.memory import ColumnEngine, ColumnLimit
 from tests.support.world.sums_job import SumsWorld, drain
 
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from penstock.checkpoint.id import CheckpointId
-from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.versions.v2 import CheckpointV2
+from penstock.checkpoint.record import CheckpointId, CheckpointRecord
+from penstock.checkpoint.task_values import CheckpointV2
 from penstock.config.load import load_config
 from penstock.errors import NotFoundError
 from penstock.job.paths import JobPaths
@@ -20,8 +19,8 @@ from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import BackendContext
 from penstock.state.backends.registry import backend_factory
 from penstock.state.engines.memory import MemoryEngine
+from penstock.state.reading.comparison import BackendVerdict, digest, verify
 from penstock.state.reading.reader import StateReader
-from penstock.state.reading.verify import BackendVerdict, digest, verify
 from tests.support.faults.fault_backend import FaultyFactory
 
 FIRST = "changelog-files"

@@ -14,9 +14,8 @@ from penstock.api.serdes import Bytes
 from penstock.arrays.byte_arrays import ByteArray
 from penstock.arrays.entries import Entries
 from penstock.graph.stores import StoreSpec
-from penstock.state.engines.columns import ColumnEngine
 from penstock.state.engines.engine import Engine, EngineFailedError
-from penstock.state.engines.memory import MemoryEngine
+from penstock.state.engines.memory import ColumnEngine, MemoryEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.engines.write_behind import WriteBehindEngine
 from penstock.state.stores.columns import ColumnTaskStore

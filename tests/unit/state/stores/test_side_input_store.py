@@ -9,10 +9,9 @@ import pytest
 import penstock as ps
 from penstock.api.ssp import SystemStream
 from penstock.graph.stores import SideInputs, SideStream, StoreSpec
-from penstock.side.store.engine import SideEngine
-from penstock.side.store.positions import SidePositions
+from penstock.side.store.engine import SideEngine, SidePositions
 from penstock.state.engines.memory import MemoryEngine
-from penstock.state.stores.side_input import SideInputStore
+from penstock.state.stores.build import SideInputStore
 
 SIDE = SideInputs((SideStream(SystemStream("m", "planes"), ps.String(), ps.Json()),))
 SPEC = StoreSpec("planes", ps.String(), ps.Json(), side=SIDE)

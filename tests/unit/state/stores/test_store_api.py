@@ -16,7 +16,7 @@ from penstock.state.engines.memory import MemoryEngine
 from penstock.state.stores.build import build_store
 from penstock.state.stores.task_store import TaskStore
 from penstock.testing import TestRunner
-from penstock.testing.runner.checked_store import CheckedStore
+from penstock.testing.runner.checks import CheckedStore
 
 Build: TypeAlias = Callable[[StoreSpec, Engine, int], TaskStore]
 STORES: list[Build] = [

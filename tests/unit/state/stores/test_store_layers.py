@@ -19,7 +19,7 @@ from penstock.state.engines.engine import EngineFailedError
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.stores.build import build_store
 from penstock.state.stores.task_store import StoreLayer, TaskStore
-from penstock.testing.runner.checked_store import CheckedStore, UnwrittenChangeError
+from penstock.testing.runner.checks import CheckedStore, UnwrittenChangeError
 
 SPEC = StoreSpec("s", ps.String(), ps.Json())
 

@@ -9,7 +9,7 @@ from penstock.graph.stores import StoreSpec
 from penstock.runtime.timers import Timers, place_of
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.stores.build import build_store
-from penstock.state.stores.timer_entries import timer_problem
+from penstock.state.stores.timed_entries import timer_problem
 
 
 def engine_of() -> MemoryEngine:

@@ -13,11 +13,11 @@ from penstock.graph.stores import StoreSpec, TimeToLive
 from penstock.state.engines.engine import EngineFailedError
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.engines.overlay import Overlay
-from penstock.state.reading.expiry_check import expiry_problem
+from penstock.state.reading.comparison import expiry_problem
 from penstock.state.stores import expiring
 from penstock.state.stores.build import build_store
-from penstock.state.stores.expiry import INDEX, META, RESERVED, has_begun
 from penstock.state.stores.task_store import TaskStore
+from penstock.state.stores.timed_entries import INDEX, META, RESERVED, has_begun
 
 NOW = 1_700_000_000_000
 HOUR = 3_600_000

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import penstock as ps
+from penstock.api.requests import StartpointOldest
 from penstock.api.ssp import SystemStreamPartition
-from penstock.api.startpoint import StartpointOldest
 from penstock.base.retry import Retry
-from penstock.driver.guards.outages import Outages
+from penstock.driver.guards.failures import Outages
 from penstock.errors import (
     ConfigError,
     FencedError,
@@ -25,7 +25,7 @@ from penstock.errors import (
     SystemRefusedError,
     UserCodeError,
 )
-from penstock.job.requests import new_uuid
+from penstock.job.commands import new_uuid
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.start.startpoints.request import RequestKey, StartpointRequest
 from penstock.system.base import Progress, WriterIdentity

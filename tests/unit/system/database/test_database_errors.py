@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, InvalidRequestError, OperationalError
 
 from penstock.errors import NotFoundError, PenstockError, SystemAwayError, SystemRefusedError
-from penstock.system.database.errors import BusyError, code_of, translated
+from penstock.system.database.connection import BusyError, code_of, translated
 
 
 class DriverError(Exception):

@@ -11,8 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from penstock.system.database.columns import TableColumn
-from penstock.system.database.rows import RowChange, TableForm, TableLimits, needed
+from penstock.system.database.rows import RowChange, TableColumn, TableForm, TableLimits, needed
 
 COLUMNS = (
     TableColumn("shop", "text", "TEXT", nullable=False, required=True),

@@ -12,10 +12,9 @@ import pytest
 from pyarrow import fs
 
 from penstock.errors import CorruptError
-from penstock.system.files import text
-from penstock.system.files.formats import Format, read_columns, read_rows
-from penstock.system.files.text import SourceFile
-from penstock.system.rows import parquet
+from penstock.system.files import formats as text
+from penstock.system.files.formats import Format, SourceFile, read_columns, read_rows
+from penstock.system.rows import files as parquet
 
 pytestmark = pytest.mark.attack
 
@@ -88,7 +87,7 @@ def test_a_list_of_a_hundred_million_values_is_refused_by_name(tmp_path: Path, m
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
 def test_blank_lines_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Format, end: bytes) -> None:
     monkeypatch.setattr(text, "BLANK_LINES", 1000)
-    monkeypatch.setattr("penstock.system.files.csv_rows.BLANK_LINES", 1000)
+    monkeypatch.setattr("penstock.system.files.formats.BLANK_LINES", 1000)
     path = tmp_path / f"a.{kind}.gz"
     path.write_bytes(gzip.compress(b"1" + end * 1000 + b"2" + end * 1000 + b"3"))
     assert len(list(read_rows(source(path), kind))) == (3 if kind == "json" else 2)

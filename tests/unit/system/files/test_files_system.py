@@ -21,17 +21,16 @@ import pyarrow.parquet
 import pytest
 from pyarrow import fs
 
+from penstock.api.requests import StartpointSpecific
 from penstock.api.ssp import SystemStreamPartition
-from penstock.api.startpoint import StartpointSpecific
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError, RetryableError
 from penstock.objects.open import open_store
 from penstock.system.base import ColumnChunk, RawMessage
-from penstock.system.contract.unreadable import UnreadableRow, unreadable_row
+from penstock.system.contract.messages import UnreadableRow, unreadable_row
 from penstock.system.files import listing
-from penstock.system.files.formats import read_columns
+from penstock.system.files.formats import SourceFile, read_columns
 from penstock.system.files.listing import Listing
 from penstock.system.files.system import FilesSystem
-from penstock.system.files.text import SourceFile
 from penstock.system.registry import open_system
 from tests.support.streams.folder import STREAM, Room, chunks, csv, jsonl, numbered, of, parquet
 from tests.support.tools.configs import load

@@ -23,7 +23,7 @@ from penstock.system.files.formats import file_of
 from penstock.system.files.listing import FoundFile, Listing
 from penstock.system.files.manifests import PartitionLog, WrittenFile
 from penstock.system.files.system import FilesSystem
-from penstock.system.rows.form import row_form
+from penstock.system.rows.schema import row_form
 
 STREAM = "sums"
 PARTITIONS = 2

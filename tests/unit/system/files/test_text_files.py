@@ -16,10 +16,9 @@ from pyarrow import fs
 
 import penstock as ps
 from penstock.errors import CorruptError
-from penstock.system.contract.unreadable import unreadable_row
-from penstock.system.files import csv_rows as csv_module
-from penstock.system.files.formats import numbered_rows, read_rows
-from penstock.system.files.text import SourceFile
+from penstock.system.contract.messages import unreadable_row
+from penstock.system.files import formats as csv_module
+from penstock.system.files.formats import SourceFile, numbered_rows, read_rows
 from tests.support.streams.folder import Room, chunks, parquet
 
 CELLS = st.text(st.sampled_from("a1 ,;\"'\r\n\té\ud7ff\0"), max_size=6)

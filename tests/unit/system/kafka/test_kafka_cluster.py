@@ -14,7 +14,7 @@ from penstock.errors import RetryableError, SystemAwayError
 from penstock.system.kafka import client
 from penstock.system.kafka import cluster as kafka_cluster
 from penstock.system.kafka.cluster import Cluster
-from penstock.system.kafka.options.options import parse_options
+from penstock.system.kafka.options import parse_options
 
 
 def test_a_call_whose_client_another_thread_replaces_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

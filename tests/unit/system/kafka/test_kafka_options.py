@@ -22,9 +22,20 @@ from penstock.errors import (
 )
 from penstock.system.kafka.client import open_consumer
 from penstock.system.kafka.errors import ClientErrors, explain, is_fenced
-from penstock.system.kafka.options.known import CONSUMER, INSTEAD, PRODUCER, REFUSED, SHARED
-from penstock.system.kafka.options.options import KafkaOptions, parse_options, weaknesses
-from penstock.system.kafka.options.values import CHOICES, RANGES, SWITCHES, expected
+from penstock.system.kafka.options import (
+    CHOICES,
+    CONSUMER,
+    INSTEAD,
+    PRODUCER,
+    RANGES,
+    REFUSED,
+    SHARED,
+    SWITCHES,
+    KafkaOptions,
+    expected,
+    parse_options,
+    weaknesses,
+)
 from penstock.system.kafka.system import KafkaSystem
 
 SERVERS = {"consumer.bootstrap.servers": "127.0.0.1:1"}

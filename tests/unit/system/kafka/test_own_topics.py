@@ -6,8 +6,8 @@ import pytest
 
 from penstock.errors import CorruptError, FencedError
 from penstock.system.base import WriterIdentity
-from penstock.system.kafka.own_topics.job_topic import JobTopic, fence_record, producer_record
-from penstock.system.kafka.own_topics.owners import OwnersTopic
+from penstock.system.kafka.fences import OwnersTopic
+from penstock.system.kafka.job_topic import JobTopic, fence_record, producer_record
 
 pytestmark = pytest.mark.attack
 

@@ -5,15 +5,23 @@ from __future__ import annotations
 import pytest
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.base.signing import RootKeys
+from penstock.base.secrets import RootKeys
 from penstock.config.load import load_config
 from penstock.errors import ConfigError, FencedError, IncompatibleError
 from penstock.system.base import Progress, WriterIdentity
-from penstock.system.kafka.options.options import parse_options
-from penstock.system.kafka.own_topics.job_topic import JobTopic, fence_key, fence_record, producer_key, producer_record
-from penstock.system.kafka.own_topics.job_topic import progress_record as progress
-from penstock.system.kafka.own_topics.owners import OwnersTopic
-from penstock.system.kafka.signatures import HEADER, Headers, RecordSigner
+from penstock.system.kafka.fences import OwnersTopic
+from penstock.system.kafka.job_topic import (
+    HEADER,
+    Headers,
+    JobTopic,
+    RecordSigner,
+    fence_key,
+    fence_record,
+    producer_key,
+    producer_record,
+)
+from penstock.system.kafka.job_topic import progress_record as progress
+from penstock.system.kafka.options import parse_options
 from penstock.system.kafka.system import KafkaSystem
 from penstock.system.registry import open_systems
 

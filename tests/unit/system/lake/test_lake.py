@@ -20,7 +20,7 @@ from penstock.system.base import Progress, RawRecord, WriterIdentity
 from penstock.system.contract.writer import WriterMark
 from penstock.system.lake.system import LakeSystem
 from penstock.system.lake.tables import ConflictError
-from penstock.system.rows.form import RowForm
+from penstock.system.rows.schema import RowForm
 from tests.support.world.lake_world import Kind, LakeWorld, lake_of, rows_of
 from tests.support.world.sums_job import TASKS, drain
 

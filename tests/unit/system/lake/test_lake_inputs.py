@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.api.startpoint import StartpointSpecific, StartpointTimestamp
+from penstock.api.requests import StartpointSpecific, StartpointTimestamp
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError
 from penstock.system.base import ColumnChunk, OffsetRange, RawMessage
 from penstock.system.lake.log import ADDED, SNAPSHOT, offset_of, place_of

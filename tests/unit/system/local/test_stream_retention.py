@@ -15,10 +15,8 @@ import pytest
 
 from penstock.api.retention import LEAST_RETENTION_BYTES, StreamRetention
 from penstock.api.ssp import SystemStreamPartition
-from penstock.batch.pace import BatchPace
-from penstock.batch.portions import Portion
+from penstock.batch.portions import BatchPace, Portion, plan_ranges
 from penstock.batch.positions import TaskSsp
-from penstock.batch.ranges import plan_ranges
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.system.base import OffsetRange, PartitionOffsets, RawRecord, WriterIdentity
 from penstock.system.local import LocalAdmin, LocalSystem, LocalWriter, retention

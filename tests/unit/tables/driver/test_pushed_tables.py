@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import PenstockTimeoutError
-from penstock.tables.container.folders import TableFolders
+from penstock.tables.container.store import TableFolders
 from penstock.tables.driver.run import Tables
 from penstock.testing.in_process import InProcessDriver
 from penstock.wire.protocol import EndBatch

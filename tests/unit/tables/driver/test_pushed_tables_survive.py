@@ -14,8 +14,7 @@ import pytest
 
 from penstock.errors import PenstockError, RetryableError
 from penstock.state.engines.rocksdb import RocksDbEngine
-from penstock.tables.container.load import TableLoad
-from penstock.tables.container.loaded import PushedTables
+from penstock.tables.container.loaded import PushedTables, TableLoad
 from penstock.tables.container.store import MemoryTable, TableView
 from penstock.tables.driver.run import Tables
 from penstock.testing.in_process import InProcessDriver

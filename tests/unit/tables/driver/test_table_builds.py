@@ -17,26 +17,22 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock as ps
-from penstock.api.state.side_inputs import TableCandidate
-from penstock.base.clock import SYSTEM_CLOCK
-from penstock.base.retry import Retry
+from penstock.api.side_inputs import TableCandidate
+from penstock.base.retry import SYSTEM_CLOCK, Retry
 from penstock.config.load import load_config
 from penstock.errors import ConfigError, FencedError, RetryableError
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
 from penstock.objects.store import ObjectStore
 from penstock.system.memory import MemorySystem
-from penstock.tables.driver.build import TableBuild
-from penstock.tables.driver.builds import NOT_LOOKED, TableBuilds
-from penstock.tables.versions.build import BuildRequest
-from penstock.tables.versions.fingerprint import fingerprint_of
-from penstock.tables.versions.manifest import PublishedVersion, TableFile
-from penstock.tables.versions.notes import refusal_of
-from penstock.tables.versions.registry import TableRegistry
+from penstock.tables.build import BuildRequest
+from penstock.tables.driver.builds import NOT_LOOKED, TableBuild, TableBuilds
+from penstock.tables.manifest import PublishedVersion, TableFile, fingerprint_of
+from penstock.tables.registry import TableRegistry, refusal_of
 from penstock.testing.faulty_store import FaultyStore
 from penstock.testing.forwarding_store import ForwardingStore
 from penstock.testing.in_process import InProcessDriver
-from penstock.testing.runner.table_builder import ArrowTableBuilder
+from penstock.testing.runner.sides import ArrowTableBuilder
 from tests.support.processes.containers import wait_until
 
 PATHS = JobPaths("flights", "1")
@@ -423,7 +419,7 @@ def test_a_driver_that_is_killed_at_any_step_leaves_the_old_version_or_the_new_o
 def test_a_store_that_fails_delays_only(
     objects: ObjectStore, folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.tables.versions.registry._WRITE", Retry(pause_s=0.001, tries=5))
+    monkeypatch.setattr("penstock.tables.registry._WRITE", Retry(pause_s=0.001, tries=5))
     faulty = FaultyStore(objects, seed, rate=0.2)
     driver = Driver(faulty, folder)
     for number in range(4):

@@ -23,10 +23,9 @@ from penstock.graph.stores import StoreSpec
 from penstock.job.paths import JobPaths
 from penstock.objects.open import forget_memory_store, open_store
 from penstock.system.partitioner import partition_of
-from penstock.tables.versions.build import BuildRequest
-from penstock.tables.versions.manifest import TableFile
-from penstock.tables.versions.sources import SourceVersion, TableRefusedError
-from penstock.testing.runner.table_builder import ArrowTableBuilder
+from penstock.tables.build import BuildRequest, SourceVersion, TableRefusedError
+from penstock.tables.manifest import TableFile
+from penstock.testing.runner.sides import ArrowTableBuilder
 
 PATHS = JobPaths("j", "1")
 URL = "memory://table-files"

@@ -14,10 +14,19 @@ from penstock.errors import CorruptError, FencedError, IncompatibleError, NotFou
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
 from penstock.objects.store import ObjectStore
-from penstock.tables.versions.choice import PublishedVersions, choose, expired
-from penstock.tables.versions.manifest import TableFile, TableFingerprint, TableManifest
-from penstock.tables.versions.notes import VersionPin, VersionRefusal, pin_of, refusal_of
-from penstock.tables.versions.registry import TableRegistry, build_epoch, build_name
+from penstock.tables.manifest import TableFile, TableFingerprint, TableManifest
+from penstock.tables.registry import (
+    PublishedVersions,
+    TableRegistry,
+    VersionPin,
+    VersionRefusal,
+    build_epoch,
+    build_name,
+    choose,
+    expired,
+    pin_of,
+    refusal_of,
+)
 from penstock.testing.faulty_store import FaultyStore
 from penstock.testing.forwarding_store import ForwardingStore
 from tests.support.tools.places import GOLDEN
@@ -94,7 +103,7 @@ def test_builds_that_end_at_once_get_different_numbers(objects: ObjectStore) -> 
 def test_a_store_that_fails_publishes_once_or_not_at_all(
     objects: ObjectStore, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.tables.versions.registry._WRITE", Retry(pause_s=0.001, tries=5))
+    monkeypatch.setattr("penstock.tables.registry._WRITE", Retry(pause_s=0.001, tries=5))
     faulty = FaultyStore(objects, seed, 0.3, lag=1)
     done = []
     for number in range(4):

@@ -12,7 +12,7 @@ import penstock as ps
 from penstock.errors import ConfigError, NotFoundError
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
-from penstock.tables.versions.sources import (
+from penstock.tables.build import (
     SourceVersion,
     TableRefusedError,
     TableSourceFile,
@@ -20,7 +20,7 @@ from penstock.tables.versions.sources import (
     find_place,
     read_version,
 )
-from penstock.testing.runner.table_builder import ArrowTableBuilder, local_folder
+from penstock.testing.runner.sides import ArrowTableBuilder, local_folder
 
 FOLDERS = ArrowTableBuilder(open_store("memory://sources"), JobPaths("j", "1"))
 

@@ -11,14 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.record import CheckpointId
 from penstock.errors import CorruptError, IncompatibleError
 from penstock.job.paths import JobPaths
-from penstock.state.backends.blob.index import SnapshotIndex
-from penstock.state.backends.blob.marker import BlobMarker
-from penstock.state.backends.blob.names import blob_names, epoch_of, index_name, is_index
-from penstock.state.backends.content.index import DirIndex, FileBlob, FileIndex
-from penstock.state.backends.content.names import file_name
+from penstock.state.backends.blob import BlobMarker, SnapshotIndex, blob_names, epoch_of, index_name, is_index
+from penstock.state.backends.content.objects import DirIndex, FileBlob, FileIndex, file_name
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64
 

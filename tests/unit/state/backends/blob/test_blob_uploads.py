@@ -16,10 +16,7 @@ from penstock.errors import CorruptError, NotFoundError, PenstockError, Retryabl
 from penstock.objects.open import open_store
 from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import RestoreProgress, RestoreTarget
-from penstock.state.backends.blob.factory import BlobFactory
-from penstock.state.backends.blob.index import SnapshotIndex
-from penstock.state.backends.blob.marker import BlobMarker
-from penstock.state.backends.blob.names import is_index
+from penstock.state.backends.blob import BlobFactory, BlobMarker, SnapshotIndex, is_index
 from penstock.state.backends.pools import process_pools
 from penstock.state.backends.registry import backend_factory
 from penstock.testing.faulty_store import FaultyStore

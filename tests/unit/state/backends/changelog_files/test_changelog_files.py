@@ -16,10 +16,8 @@ from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFou
 from penstock.objects.open import open_store
 from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import StoreMarker
-from penstock.state.backends.changelog_files.delta import DeltaHeader, encode_delta
-from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory
-from penstock.state.backends.changelog_files.marker import ChangelogMarker
-from penstock.state.backends.changelog_files.runs import Runs
+from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory, Runs
+from penstock.state.backends.changelog_files.versions import ChangelogMarker, DeltaHeader, encode_delta
 from penstock.state.backends.registry import backend_factory
 from penstock.testing.state_backend_contract import BackendHarness
 

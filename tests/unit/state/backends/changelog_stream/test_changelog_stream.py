@@ -14,7 +14,8 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import CorruptError, FencedError, NotFoundError, RetryableError
 from penstock.objects.store import ObjectStore
 from penstock.state.backends import base_backup
-from penstock.state.backends.changelog_stream import history, partition
+from penstock.state.backends.changelog_stream import partition
+from penstock.state.backends.changelog_stream import partition as history
 from penstock.state.backends.changelog_stream.partition import ChangelogRange
 from penstock.system.base import OffsetRange, RawRecord, System, WriterIdentity
 from penstock.system.memory import MemorySystem, MemoryWriter

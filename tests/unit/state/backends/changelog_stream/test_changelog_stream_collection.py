@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.checkpoint.id import CheckpointId
-from penstock.checkpoint.record import CheckpointRecord, Claim
-from penstock.checkpoint.versions.table import build_versions
+from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim
+from penstock.checkpoint.task_versions import build_versions
 from penstock.errors import NotFoundError
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
 from penstock.objects.store import ObjectStore
-from penstock.state.admins import BackendAdmins
-from penstock.state.backends.changelog_stream import history, partition
-from penstock.state.backends.changelog_stream.admin import needless
+from penstock.state.backends.changelog_stream import partition
+from penstock.state.backends.changelog_stream import partition as history
+from penstock.state.backends.changelog_stream.factory import needless
 from penstock.state.backends.changelog_stream.partition import ChangelogRange
+from penstock.state.backends.registry import BackendAdmins
 from penstock.state.records import Changes
 from penstock.system.base import System, WriterIdentity
 from penstock.system.local import LocalSystem

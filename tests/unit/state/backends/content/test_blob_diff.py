@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import RetryableError
-from penstock.state.backends.content.diff import diff
-from penstock.state.backends.content.files import FileHashes, LocalFile, part_ranges
-from penstock.state.backends.content.index import DirIndex, FileBlob, FileIndex
+from penstock.state.backends.content.objects import DirIndex, FileBlob, FileIndex
+from penstock.state.backends.content.store import FileHashes, LocalFile, diff, part_ranges
 from penstock.state.backends.pools import process_pools
 
 NAMES = st.sampled_from(["CURRENT", "000001.sst", "000002.sst", "sub/x", "sub/CURRENT"])
