@@ -1,15 +1,8 @@
 """Scans of a store within a batch, beside a plain RocksDB iterator.
 
-Three things are measured after batches of 1,000 to 100,000 messages: a queue in a store, to which each message puts an
-entry at the end and from which it takes the first one (the last 1,000 messages of the batch are timed); a scan over as
-many entries, half of them changed in the running batch; and the first entry of that scan alone. The store is what a
-container opens: serdes, overlay, changes gathered above RocksDB. The other side calls RocksDB directly, decodes the
-same values, and has every write in RocksDB at once.
-
-A queue's cost is to be flat. RocksDB's own iterator walks over all that was deleted, which takes minutes after 100,000
-messages; where a queue takes longer than `--limit-s`, it has no figure, and later rounds leave it out.
-
-    python -m benchmarks.scans [--messages N ...] [--waiting N] [--repeat N] [--limit-s S] [--json PATH]
+The store is what a container opens: serdes, overlay, changes gathered above RocksDB. The other side calls RocksDB
+directly, decodes the same values, and has every write in RocksDB at once. Where a queue takes longer than `--limit-s`,
+it has no figure, and later rounds leave it out.
 """
 
 from __future__ import annotations
