@@ -207,7 +207,9 @@ def bytewax(parameters: dict[str, Any]) -> dict[str, Any]:
     processes = [start_script(engine, {**given, "process": number, "prepare": False}) for number in threads]
     began = ended = None
     events = parameters["workload"]["events"]
-    while any(process.poll() is None for process in processes):
+    running = True
+    while running:
+        running = any(process.poll() is None for process in processes)
         counted = sum(last_count(path) for path in work.glob("counted-*"))
         if not counted:
             began = time.time()

@@ -7,15 +7,20 @@ from typing import Any
 
 import pandas as pd
 from pyspark.sql import Row
-from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
-
-from benchmarks.queries import Stateful
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 GAP_MS = 90_000
 """A session ends after so long without an event."""
 LAST = 10
 TOTALS = "key string, n long, total long"
 SESSIONS = "key string, first long, last long, n long"
+
+
+class Stateful(StatefulProcessor):
+    """A processor that has nothing to close."""
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 class Fold(Stateful):

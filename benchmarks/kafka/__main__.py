@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from itertools import pairwise, product
 from operator import itemgetter
@@ -133,7 +134,7 @@ class World:
     def restart(self, side: str) -> dict[str, Any]:
         """Kill a side in the middle of its work, and start it again."""
         given = {**self._given(side, 1.0), "seconds": 3600}
-        with Ends(self.brokers, given["output"], PARTITIONS) as ends:
+        with closing(Ends(self.brokers, given["output"], PARTITIONS)) as ends:
             first = self._start(side, given)
             try:
                 self._await(lambda: ends.messages() > 0, first)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Self
 
 import orjson
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -76,19 +74,11 @@ def publish(brokers: str, topic: str, partitions: int, workload: Workload) -> No
 
 
 class Ends:
-    """Counts the committed messages of a topic. Used by one thread, in a `with` block."""
+    """Counts the committed messages of a topic. Used by one thread."""
 
     def __init__(self, brokers: str, topic: str, partitions: int) -> None:
         self._reader = new_reader(brokers)
         self._partitions = [TopicPartition(topic, n) for n in range(partitions)]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._reader.close()
 
     def messages(self) -> int:
         """The sum of the ends of all partitions. Waits while a new partition has no leader."""
@@ -100,6 +90,10 @@ class Ends:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
+
+    def close(self) -> None:
+        """Count no more."""
+        self._reader.close()
 
 
 def read_committed(brokers: str, topic: str, partitions: int) -> Iterator[tuple[bytes, bytes]]:

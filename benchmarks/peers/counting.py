@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import sys
 import threading
@@ -26,10 +27,13 @@ class Counted:
         self.messages = 0
         self._path = Path(given["work"], f"counted-{given['process']}-{given['start']}")
         threading.Thread(target=self._run, args=(pause_s,), daemon=True).start()
+        atexit.register(self._write)
 
     def _run(self, pause_s: float) -> None:
+        while True:
+            self._write()
+            time.sleep(pause_s)
+
+    def _write(self) -> None:
         with self._path.open("a", encoding="utf-8") as file:
-            while True:
-                file.write(f"{time.time():.3f} {self.messages}\n")
-                file.flush()
-                time.sleep(pause_s)
+            file.write(f"{time.time():.3f} {self.messages}\n")
