@@ -1,12 +1,8 @@
 """The cost of commits in the keyed fold when the store of the backups is slow.
 
-The events of `keyed_fold` go through Penstock without commits (`none`); with a commit every second to an object store
-with 200 ms latency per call and 20 MB/s for each container (`asynchronous`); and the same with the run loop waiting for
-each commit once it has begun (`synchronous`). Rows per second are those between the reports of two batches: the last
-one of the warm-up, and the last of all. The commits at a job's start and end are outside of that. So is the
-part of an asynchronous upload that is left when the last batch ends.
-
-    python -m benchmarks.async_commit [--events N] [--batches N] [--latency-ms N] [--megabytes-per-second N] ...
+Rows per second are those between the reports of two batches: the last one of the warm-up, and the last of all. The
+commits at a job's start and end are outside of that. So is the part of an asynchronous upload that is left when the
+last batch ends.
 """
 
 from __future__ import annotations
@@ -18,13 +14,11 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from benchmarks import harness
-from benchmarks.keyed_fold import penstock
-from benchmarks.keyed_fold.workload import Workload, write_inputs
+from benchmarks import harness, jobs
 from benchmarks.state.slow_backend import NAME, environment
+from benchmarks.workload import Workload, write_inputs
 from penstock.driver.commit.coordinator import CompletedCommit
 from penstock.driver.commit.record import CommitRequest
 from penstock.driver.commit.schedule import CommitSchedule
@@ -78,19 +72,16 @@ def main(given: Sequence[str] | None = None) -> int:
     workload = Workload(options.events, options.batches, options.keys)
     workload.check(options.threads)
     with harness.Bench("async_commit", options) as bench:
-        inputs = write_inputs(workload, bench.work / "inputs", options.threads)
+        inputs = write_inputs(workload.tables(), bench.work / "inputs", options.threads)
         for mode in bench.turns(options.modes, options.repeat):
             parameters = {
                 "mode": mode,
                 "workload": asdict(workload),
-                "threads": options.threads,
                 "batch_messages": workload.batch_events,
-                "streams": str(inputs.streams),
-                "commit_ms": options.commit_ms,
-                "latency_ms": options.latency_ms,
+                "streams": str(inputs / "streams"),
                 "bytes_per_second": options.megabytes_per_second * 2**20,
             }
-            verify = "keyed_fold.penstock:verify"
+            verify = "jobs:verify"
             bench.run(mode, "async_commit:fold", parameters, figures=figures, verify=verify)
         sides: Mapping[str, dict[str, Any]] = {mode: summary(runs) for mode, runs in bench.runs.items()}
         ratios = harness.against(bench.runs, "rows_per_second", "none") if "none" in sides else {}
@@ -112,15 +103,12 @@ def fold(parameters: dict[str, Any]) -> dict[str, Any]:
     commits = CommitNotes(synchronous=parameters["mode"] == "synchronous")
     commits.watch()
     config = {
-        **penstock.configuration(
-            Path(parameters["streams"]), Path(parameters["work"]), parameters["batch_messages"], parameters["threads"]
-        ),
+        **jobs.configuration(parameters),
         "task.commit.ms": 0 if parameters["mode"] == "none" else parameters["commit_ms"],
         "task.commit.max.delay.ms": None,  # the default: a commit is skipped while one is under way
         "stores.backup.factories": NAME,
     }
-    job = penstock.application().run(config, until="latest")
-    batches = penstock.follow(job)
+    batches = jobs.follow(jobs.application().run(config, until="latest"))
     return {"batches": batches, "commits": commits.listed()}
 
 

@@ -1,29 +1,21 @@
-"""Commits of the changelog files backend: what they take and write, beside a snapshot per commit and Spark's store.
-
-In a large and in a small state, keys change and are committed, again and again, by
-
-* `deltas`: a delta per commit and now and then a snapshot in the background, the backend's defaults;
-* `snapshots`: a snapshot per commit, `state.changelog.enabled=false`;
-* `spark`: Spark's RocksDB state store with changelog checkpointing, in a streaming query of one partition.
-
-All change the same keys to the same values. Penstock's sides are one task in a container's storage, without Spark.
-`wait` is what processing waits for, `durable` the time until the commit is on disk.
-
-    python -m benchmarks.commit [--megabytes N] [--small-megabytes N] [--changed N ...] [--sides ...] [--json PATH]
-"""
+"""Commits of the changelog files backend: what they take and write, beside a snapshot per commit and Spark's store."""
 
 from __future__ import annotations
 
 import math
 import statistics
 import sys
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from benchmarks import harness
-from benchmarks.state.content import KEY_BYTES, VALUE_BYTES, keys_of, spark_parameters
-from benchmarks.state.penstock import NEGLIGIBLE_MS
+from benchmarks.state.content import KEY_BYTES, VALUE_BYTES, keys_of, write_state_inputs
+from benchmarks.state.job import NEGLIGIBLE_MS, StateJob, folder_bytes
+from penstock.state.records import compress, encode_records
 
 SIDES = ("deltas", "snapshots", "spark")
 WARM_UP = 2
@@ -94,20 +86,13 @@ def main(given: Sequence[str] | None = None) -> int:
                 keys = keys_of(megabytes)
                 most = options.spark_commits if side == "spark" else options.commits
                 series = plan(options.changed, keys, most, options.budget_keys)
-                parameters: dict[str, Any] = {
-                    "keys": keys,
-                    "value_bytes": VALUE_BYTES,
-                    "series": series,
-                    "warm_up": WARM_UP,
-                    "changelog": side == "deltas",
-                    "threads": options.threads,
-                }
+                own: dict[str, Any] = {"keys": keys, "series": series, "warm_up": WARM_UP}
                 if side == "spark":
                     counts = [one["changed"] for one in series for _ in range(WARM_UP + one["commits"])]
-                    parameters |= spark_parameters(bench.work / f"inputs-{megabytes}", keys, counts)
-                module = "state.spark" if side == "spark" else "state.penstock"
+                    own |= write_state_inputs(bench.work / f"inputs-{megabytes}", keys, counts)
+                target = "state.spark:commits" if side == "spark" else f"commit:{side}"
                 name = f"{side}, {megabytes:,} MB"
-                run = bench.run(name, f"{module}:commits", parameters, figures=partial(figures, side))
+                run = bench.run(name, target, own, figures=partial(figures, side))
                 found.setdefault(side, []).append(run["series"])
         rows = {
             f"{name}, {changed:,} keys": one
@@ -124,6 +109,63 @@ def main(given: Sequence[str] | None = None) -> int:
         if "deltas" in found:
             judge(bench, *found["deltas"])
         return bench.finish(key_bytes=KEY_BYTES, value_bytes=VALUE_BYTES)
+
+
+def deltas(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Commit to the `changelog-files` backend: deltas."""
+    return _commits(parameters, "true")
+
+
+def snapshots(parameters: dict[str, Any]) -> dict[str, Any]:
+    """The same without deltas."""
+    return _commits(parameters, "false")
+
+
+def _commits(parameters: dict[str, Any], changelog: str) -> dict[str, Any]:
+    """Fill a state, back it up as a whole, then commit series of changes."""
+    work = Path(parameters["work"])
+    with closing(StateJob(work, settings={"state.changelog.enabled": changelog})) as job:
+        prepared, based = job.prepare(parameters["keys"]), time.monotonic()
+        before = job.written()
+        series = [_series(job, one) for one in parameters["series"]]
+        job.finish_snapshots()
+        after = job.written()
+        return {
+            **prepared,
+            "series_seconds": time.monotonic() - based,
+            "files_bytes": folder_bytes(job.local),
+            "series": series,
+            "snapshots": after.snapshots - before.snapshots,
+            "snapshot_bytes": after.snapshot_bytes - before.snapshot_bytes,
+            "verified": job.is_restored(work / "restored"),
+        }
+
+
+def _series(job: StateJob, wanted: Mapping[str, int]) -> dict[str, Any]:
+    """Some commits of as many changed keys each."""
+    for _ in range(WARM_UP):
+        job.change(wanted["changed"])
+        job.commit()
+    before = job.written()
+    commits: list[dict[str, Any]] = []
+    zstd_bytes = 0
+    for _ in range(wanted["commits"]):
+        changes = job.change(wanted["changed"])
+        was_busy, made_before = job.snapshots_under_way()
+        times = job.commit()
+        is_busy, made = job.snapshots_under_way()
+        beside = was_busy or is_busy or made > made_before
+        commits.append({"wait_ms": times.snapshot_ms, "durable_ms": times.durable_ms, "beside_snapshot": beside})
+        zstd_bytes += len(compress(encode_records(changes)))
+    after = job.written()
+    return {
+        **wanted,
+        "net_bytes": wanted["commits"] * wanted["changed"] * (KEY_BYTES + VALUE_BYTES),
+        "zstd_bytes": zstd_bytes,
+        "delta_bytes": after.delta_bytes - before.delta_bytes,
+        "snapshot_bytes": after.snapshot_bytes - before.snapshot_bytes,
+        "times": commits,
+    }
 
 
 if __name__ == "__main__":

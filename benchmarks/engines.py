@@ -16,6 +16,9 @@ from typing import Any
 
 from benchmarks.harness import console
 
+PEERS = Path(__file__).parent / "peers"
+"""The scripts."""
+
 
 @dataclass(frozen=True, slots=True)
 class Engine:
@@ -34,12 +37,8 @@ class Engine:
     def folder(self) -> Path:
         """Its environment, which is kept for the next run."""
         caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        return (
-            caches
-            / "penstock"
-            / "benchmarks"
-            / "".join(c if c.isalnum() or c in ".-" else "-" for c in self.requirement)
-        )
+        name = "".join(c if c.isalnum() or c in ".-" else "-" for c in self.requirement)
+        return caches / "penstock" / "benchmarks" / name
 
     @property
     def python(self) -> Path:
@@ -69,18 +68,8 @@ def install(engine: Engine) -> str | None:
         return None
     making = engine.folder.with_suffix(f".{os.getpid()}")
     making.parent.mkdir(parents=True, exist_ok=True)
-    commands = [
-        [sys.executable, "-m", "venv", str(making)],
-        [
-            str(making / "bin" / "python"),
-            "-m",
-            "pip",
-            "install",
-            "-q",
-            "--disable-pip-version-check",
-            *engine.requirement.split(),
-        ],
-    ]
+    pip = [str(making / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    commands = [[sys.executable, "-m", "venv", str(making)], [*pip, *engine.requirement.split()]]
     try:
         if engine.connector is not None:
             commands.append(_fetch_jars(making, *engine.connector))

@@ -1,18 +1,10 @@
-"""Messages in several formats, and what they cost beside JSON.
-
-The keyed fold reads flights that are written as JSON objects (`json`), the same with headers that nobody reads
-(`headers`), checked against a dataclass, a msgspec.Struct or a model of pydantic (`dataclass`, `struct`, `pydantic`),
-or in Avro or Protobuf (`avro`, `protobuf`). The exchange carries them in the same format. Everything else is equal.
-
-    python -m benchmarks.formats [--events N] [--batches N] [--keys N] [--sides ...] [--repeat N] [--json PATH]
-"""
+"""Messages in several formats, and what they cost beside JSON in the keyed fold."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,12 +13,9 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 import penstock as ps
 from benchmarks import harness
-from benchmarks.keyed_fold.figures import COLUMNS, of_batches, summary
-from benchmarks.keyed_fold.penstock import configuration, follow
-from benchmarks.keyed_fold.workload import STREAM, Workload, compare
-from penstock.config.load import load_config
-from penstock.state.reading.reader import read_store
-from penstock.system.local import LocalSystem
+from benchmarks.figures import COLUMNS, of_batches, summaries
+from benchmarks.jobs import STORE, Fold, configuration, create_stream, follow, verify_totals
+from benchmarks.workload import STREAM, Workload
 
 CITIES = ("EWR", "JFK", "LGA", "BOS", "ORD")
 HEADERS = (("traceparent", b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"), ("source", b"tower"))
@@ -70,8 +59,7 @@ AVRO = {
     "type": "record",
     "name": "Flight",
     "fields": [
-        {"name": "key", "type": "string"},
-        {"name": "origin", "type": "string"},
+        *({"name": name, "type": "string"} for name in ("key", "origin")),
         {"name": "number", "type": "long"},
         {"name": "amount", "type": "double"},
         {"name": "late", "type": "boolean"},
@@ -119,30 +107,16 @@ FORMATS = {
 }
 
 
-class Fold(ps.StreamTask):
-    """Running count and sum of each key, of messages that are dicts."""
-
-    def init(self, context: ps.TaskContext) -> None:
-        self.totals = context.store("totals")
-
-    def amount(self, message: Any) -> float:
-        """The amount of a message."""
-        return float(message["amount"])
+class ObjectFold(Fold):
+    """The same of objects."""
 
     def process(
         self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
     ) -> None:
         total = self.totals.get(envelope.key) or {"count": 0, "sum": 0.0}
         total["count"] += 1
-        total["sum"] += self.amount(envelope.value)
+        total["sum"] += envelope.value.amount
         self.totals.put(envelope.key, total)
-
-
-class ObjectFold(Fold):
-    """The same of objects."""
-
-    def amount(self, message: Any) -> float:
-        return float(message.amount)
 
 
 def application(name: str) -> ps.StreamApplication:
@@ -150,58 +124,29 @@ def application(name: str) -> ps.StreamApplication:
     form = FORMATS[name]
     serde = form.serde()
     app = ps.StreamApplication("formats")
-    app.store("totals", key=ps.String(), value=ps.Json())
+    app.store(STORE, key=ps.String(), value=ps.Json())
     key: Callable[[Any], str] = (lambda m: m["key"]) if form.is_dict else (lambda m: m.key)
     flights = app.input(f"local.{STREAM}", value=serde).partition_by(key, key=ps.String(), value=serde)
-    flights.process(Fold if form.is_dict else ObjectFold, stores=["totals"])
+    flights.process(Fold if form.is_dict else ObjectFold, stores=[STORE])
     return app
 
 
-def messages(workload: Workload, form: Format) -> Iterable[bytes]:
+def messages(workload: Workload, form: Format) -> Iterator[bytes]:
     """The flights of a workload as bytes."""
-    serde, number = form.serde(), 0
-    for keys, amounts in workload.records():
-        for key, amount in zip(keys, amounts, strict=True):
-            fields = {"origin": CITIES[number % 5], "number": number % 9000, "late": number % 3 == 0}
-            yield serde.to_bytes(form.made(key=key, amount=amount, gate=f"A{number % 40}", **fields))
-            number += 1
-
-
-def write_input(workload: Workload, form: Format, folder: Path, partitions: int) -> None:
-    """Write the flights into a local stream."""
-    system = LocalSystem("local", str(folder))
-    system.admin().create_stream(STREAM, partitions)
-    writer = system.writer(None)
-    rows = list(messages(workload, form))
-    for partition in range(partitions):
-        own = rows[partition::partitions]
-        for first in range(0, len(own), 50_000):
-            piece = own[first : first + 50_000]
-            records = [(0, None, row, form.headers) if form.headers else (0, None, row) for row in piece]
-            writer.append(ps.SystemStreamPartition("local", STREAM, partition), records)
-    writer.close()
-
-
-def config_of(parameters: dict[str, Any]) -> dict[str, Any]:
-    """A commit after every batch."""
-    size = Workload(**parameters["workload"]).batch_events
-    return configuration(Path(parameters["streams"]), Path(parameters["work"]), size, parameters["threads"])
+    serde = form.serde()
+    for number, (key, amount) in enumerate(workload.records()):
+        fields = {"origin": CITIES[number % 5], "number": number % 9000, "late": number % 3 == 0}
+        yield serde.to_bytes(form.made(key=key, amount=amount, gate=f"A{number % 40}", **fields))
 
 
 def fold(parameters: dict[str, Any]) -> dict[str, Any]:
     """Run the fold over the stream; one entry per batch."""
-    job = application(parameters["format"]).run(config_of(parameters), until="latest")
-    return {"batches": follow(job)}
+    return {"batches": follow(application(parameters["format"]).run(configuration(parameters), until="latest"))}
 
 
 def verify(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Rebuild the state from the last checkpoint, as a restore does, and compare every key."""
-    config = load_config(overrides=config_of(parameters), default_job_name="formats")
-    found = {}
-    for _, key, value in read_store(config, "totals"):
-        total = msgspec.json.decode(value)
-        found[key.decode()] = (total["count"], total["sum"])
-    return compare(found, Workload(**parameters["workload"]).totals())
+    """Compare every key."""
+    return verify_totals(parameters, configuration(parameters), "formats")
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -213,17 +158,17 @@ def main(given: Sequence[str] | None = None) -> int:
     with harness.Bench("formats", options) as bench:
         parameters = {}
         for name in options.sides:
-            streams = bench.work / "inputs" / name
-            write_input(workload, FORMATS[name], streams, options.threads)
+            streams, form = bench.work / "inputs" / name, FORMATS[name]
+            create_stream(streams, STREAM, options.threads, list(messages(workload, form)), form.headers)
             parameters[name] = {
                 "workload": asdict(workload),
+                "batch_messages": workload.batch_events,
                 "format": name,
                 "streams": str(streams),
-                "threads": options.threads,
             }
         for name in bench.turns(options.sides, options.repeat):
             bench.run(name, "formats:fold", parameters[name], figures=of_batches, verify="formats:verify")
-        sides = {name: summary(runs) for name, runs in bench.runs.items()}
+        sides = summaries(bench)
         for side in sides.values() if "json" in sides else ():
             side["beside_json"] = round(side["rows_per_second"] / sides["json"]["rows_per_second"], 2)
         harness.show("after the warm-up", sides, **COLUMNS, beside_json=".2f")

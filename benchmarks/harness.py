@@ -37,6 +37,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 DRIVER_MEMORY = "2g"
 """The JVM's heap limit, the same on every side."""
 CONTENTION_SHARE = 0.1
+LOG, RESULT = "log.txt", "result.json"
 _SAMPLE_SECONDS = 0.5
 _PACKAGES = ("penstock", "pyspark", "pyarrow", "numpy", "orjson", "rocksdict", "protobuf")
 
@@ -218,30 +219,36 @@ def run_side(target: str, parameters: Mapping[str, Any], work: Path, timeout_s: 
     Raises:
         SideFailedError: the side failed, or took longer than `timeout_s`.
     """
+    started = time.monotonic()
+    process = start_side(target, parameters, work)
+    sampler = UsageSampler(process.pid)
+    try:
+        status: int | str = process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        status = f"none after {timeout_s:.0f} s"
+    finally:
+        usage = sampler.close()
+        end_session(process)
+    if status != 0:
+        end = "\n".join((work / LOG).read_text(errors="replace").splitlines()[-40:])
+        raise SideFailedError(f"{target} failed (exit status {status}). The end of {work / LOG}:\n{end}")
+    return SideRun(orjson.loads((work / RESULT).read_bytes()), usage, time.monotonic() - started)
+
+
+def start_side(target: str, parameters: Mapping[str, Any], work: Path) -> subprocess.Popen[bytes]:
+    """Begin to run `module:function` in a fresh process and session, whose result and log will be in `work`."""
     work.mkdir(parents=True, exist_ok=True)
-    given, result, log = (work / name for name in ("parameters.json", "result.json", "log.txt"))
+    given = work / "parameters.json"
     given.write_bytes(orjson.dumps(parameters))
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), *filter(None, sys.path)]))
-    started = time.monotonic()
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.harness", target, str(given), str(result)],
+    with (work / LOG).open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.harness", target, str(given), str(work / RESULT)],
             stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, cwd=work, start_new_session=True,
         )  # fmt: skip
-        sampler = UsageSampler(process.pid)
-        try:
-            status: int | str = process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            status = f"none after {timeout_s:.0f} s"
-        finally:
-            usage = sampler.close()
-            _end_session(process)
-    if status != 0:
-        raise SideFailedError(f"{target} failed (exit status {status}). The end of {log}:\n{_tail(log)}")
-    return SideRun(orjson.loads(result.read_bytes()), usage, time.monotonic() - started)
 
 
-def _end_session(process: subprocess.Popen[bytes]) -> None:
+def end_session(process: subprocess.Popen[bytes]) -> None:
     """Kill what the side left running, itself included."""
     for left in session_processes(process.pid):
         try:
@@ -249,10 +256,6 @@ def _end_session(process: subprocess.Popen[bytes]) -> None:
         except psutil.Error:
             continue
     process.wait()
-
-
-def _tail(log: Path, lines: int = 40) -> str:
-    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
 
 
 def machine() -> dict[str, Any]:
@@ -391,6 +394,7 @@ class Bench:
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # as Ctrl-C: sides and folders go
         self.name = name
         self.options = options
+        self.parameters = {name: value for name, value in vars(options).items() if name != "json"}
         self.machine = machine()
         self.runs: dict[str, list[dict[str, Any]]] = {}
         """By side."""
@@ -437,13 +441,13 @@ class Bench:
         Args:
             side: its name in the results.
             target: `module:function` in this package.
-            parameters: of the function.
+            parameters: of the function, beside the options of the benchmark.
             figures: makes the figures of the run.
             verify: what compares the result with a plain computation, before the folder goes: another target, or a
                 function of the folder. It returns a dict whose `equal` says if all is right.
         """
         work = self.work / "side"
-        given = {**parameters, "work": str(work)}
+        given = {**self.parameters, **parameters, "work": str(work)}
         with console.status(f"{self.name}: {side}"):
             run = run_side(f"benchmarks.{target}", given, work, timeout_s)
             found = {**figures(run), **run_facts(run)}
@@ -477,8 +481,7 @@ class Bench:
                 console.print(f"  {line}")
         names = dict.fromkeys([*self.runs, *(sides or {})])
         own = {name: {**(sides or {}).get(name, {}), "rounds": self.runs.get(name, [])} for name in names}
-        parameters = {name: value for name, value in vars(self.options).items() if name != "json"}
-        fixed = {"benchmark": self.name, "machine": self.machine, "parameters": parameters}
+        fixed = {"benchmark": self.name, "machine": self.machine, "parameters": self.parameters}
         write_json(
             self.options.json, {**fixed, "sides": own, **result, "targets": self.targets, "contention": contended}
         )

@@ -1,15 +1,4 @@
-"""A topic with many partitions: the cost of batches, commits and processes; and that no batch opens anything.
-
-A keyed count (one exchange, a store, a task for each partition) reads a topic of a real broker: with Spark jobs
-(`spark`) or with a latency target (`direct`), without an output or with a topic of as many partitions (`output`). A run
-first reads a backlog, then a few messages a second that are spread over all partitions. The figures are those of the
-second part. From its fifth batch to its end, samples are taken of all processes: processor time, memory, threads, open
-files, Kafka clients and connections to the broker. The exit status is 1 if threads or files grow, or if connections
-come or go. The counts of the last checkpoint are compared with a plain computation.
-
-    python -m benchmarks.kafka_width [--partitions 2 200 1000] [--ways spark direct] [--outputs none output]
-        [--backlog N] [--rate N] [--seconds N] [--batches N] [--commit-s N] [--json PATH]
-"""
+"""A topic with many partitions: the cost of batches, commits and processes; and that no batch opens anything."""
 
 from __future__ import annotations
 
@@ -30,9 +19,9 @@ import psutil
 
 import penstock as ps
 from benchmarks import harness
+from benchmarks.jobs import await_job, batches_of
 from benchmarks.kafka.load import create, new_producer
 from benchmarks.kafka.sides import STORE, Count, commits, configuration
-from benchmarks.keyed_fold.penstock import await_job
 from penstock.config.load import load_config
 from penstock.driver.handle.job import Job
 from penstock.state.reading.reader import read_store
@@ -132,20 +121,14 @@ def job(given: dict[str, Any]) -> dict[str, Any]:
 
 def _follow(job: Job, rows: int, found: list[Batch]) -> int:
     """Keep each batch that ends until so many messages were read. Returns how many were read."""
-    board, deadline, newest = job._board, time.monotonic() + _DEADLINE_S, found[-1]["batch"] if found else -1
-    with board.changed:
-        while True:
-            last = board.last
-            if last is not None and last.batch_id != newest:
-                newest = last.batch_id
-                kept = {"batch": newest, "rows": last.num_input_rows, "way": last.way, **last.duration_ms}
-                found.append({**kept, "checkpoint": last.last_checkpoint, "commit": dict(last.commit_ms)})
-            if last is not None and last.total_input_rows >= rows:
-                return last.total_input_rows
-            if not job.is_active or time.monotonic() > deadline:
-                job.await_termination(0)  # raises what ended it
-                raise RuntimeError(f"{rows} messages were not read")
-            board.changed.wait(0.5)
+    known = found[-1]["batch"] if found else -1
+    for last in batches_of(job, _DEADLINE_S):
+        if last.batch_id != known:
+            kept = {"batch": last.batch_id, "rows": last.num_input_rows, "way": last.way, **last.duration_ms}
+            found.append({**kept, "checkpoint": last.last_checkpoint, "commit": dict(last.commit_ms)})
+        if last.total_input_rows >= rows:
+            return last.total_input_rows
+    raise RuntimeError(f"{rows} messages were not read")
 
 
 def sample(port: int, batch: int) -> dict[str, Any]:
@@ -211,7 +194,7 @@ def measure(bench: harness.Bench, partitions: int, way: str, output: str) -> Non
     with KafkaBroker(heap_mb=1024, java_options=()) as broker:
         create(brokers := broker.bootstrap_servers, [TOPIC, OUTPUT] if output == "output" else [TOPIC], partitions)
         given = {
-            **{name: value for name, value in vars(options).items() if name != "json"},
+            **bench.parameters,
             "partitions": partitions, "brokers": brokers, "output_topic": output == "output", "output": OUTPUT,
             "config": {"job.latency.target.ms": options.target_ms} if way == "direct" else {},
         }  # fmt: skip

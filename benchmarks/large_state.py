@@ -1,15 +1,7 @@
 """The large state of one container: how long each thing takes that is done with all of it, and how much memory.
 
-A container's own storage, without Spark: some tasks with two stores each, RocksDB on disk, `changelog-files` on the
-same disk, `stores.memory.total.bytes` set. Values do not compress. In turn: the state is filled, backed up as a whole,
-1 % of its keys change and are committed, a snapshot follows, the next epoch takes the stores over, the working copies
-are removed, their objects are copied with `cp -r`, the state is restored, read at random and whole, and compacted.
-Every 1000th value is compared with what was written, by scans and, after the compaction, by gets.
-
 A phase's memory is the most that the process had resident in it, as the kernel counted it. At most twice the state is
 on disk at once; the benchmark does not begin unless `--reserve-gigabytes` are left free beside it.
-
-    python -m benchmarks.large_state [--gigabytes N] [--memory-megabytes N] [--tasks N] [--shuffled] [--gets N]
 """
 
 from __future__ import annotations
@@ -21,35 +13,21 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
 import rocksdict
 
-import penstock as ps
 from benchmarks import harness
-from benchmarks.state.job import Idle, files_below
-from benchmarks.state.penstock import settle
+from benchmarks.state.job import CommitTimes, StateJob, files_below, folder_bytes, settle
 from penstock.base.parallel import each
-from penstock.batch.batch import Batch
-from penstock.checkpoint.record import CheckpointId
-from penstock.config.load import load_config
-from penstock.container.epoch.container import Epoch
 from penstock.container.process.launch import _ALLOCATOR
-from penstock.container.shared import EpochResources
-from penstock.graph.topology import plan_topology
-from penstock.runtime.settings import RuntimeSettings
-from penstock.runtime.stage.attempt import new_token
 from penstock.state.engines.engine import Engine
-from penstock.state.kept import KeptStores
-from penstock.wire.ports import JobPackage
-from penstock.wire.protocol import CleanUp, Markers, OpenEpoch, TakeSnapshot, UploadSnapshot
 
 STORES = ("accounts", "orders")
 VALUE_BYTES, KEY_BYTES = 1000, 16
@@ -57,7 +35,7 @@ SAMPLED = 1000
 """One of so many values is compared."""
 _STEP = 1_000_003
 """A prime: multiples of it, modulo the number of keys, are all keys in another order."""
-_PART, _BATCHES, _STAGE = 5_000, 10, 1
+_PART, _BATCHES = 5_000, 10
 _POOL = random.Random(20130101).randbytes(64 << 20)
 _GB = 10**9
 
@@ -72,71 +50,20 @@ def value_of(number: int, changed: bool) -> bytes:
     return b"%d %d " % (number, changed) + _POOL[start : start + VALUE_BYTES - 16]
 
 
-class Container:
+class Container(StateJob):
     """The storage of a container, epoch after epoch of one process."""
 
     def __init__(self, work: Path, tasks: int, memory_bytes: int) -> None:
-        self.objects, self.local = work / "jobs", work / "local"
-        app = ps.StreamApplication("large")
-        for store in STORES:
-            app.store(store, key=ps.Bytes(), value=ps.Bytes())
-        app.input("local.events").partition_by(str).process(Idle, stores=list(STORES), id="use")
-        overrides = {
-            "job.root": str(self.objects),
-            "job.logged.store.base.dir": str(self.local),
-            "stores.memory.total.bytes": str(memory_bytes),
-        }
-        config = load_config(overrides=overrides, environ={}, default_job_name=app.name)
-        runtime = RuntimeSettings(app.name, tasks, {})
-        self._package = JobPackage(plan_topology(app.graph()), runtime, config, "uid", "probe", {})
-        self._tasks, self._number, self._batch = tuple(range(tasks)), 0, 0
-        self._open_copies = KeptStores("benchmark")
-        self._id = CheckpointId.next_after(None, time.time_ns() // 1_000_000, 0)
-        self._markers: Markers = {}
-        self.places = [(task, store) for task in self._tasks for store in STORES]
-        self.open()
+        settings = {"stores.memory.total.bytes": str(memory_bytes)}
+        super().__init__(work, settings=settings, stores=STORES, tasks=tasks)
+        self.objects = self.roots[0]
+        self.places = [(task, store) for task in range(tasks) for store in STORES]
 
-    def open(self) -> None:
-        """The next epoch: stores that are open are taken over, the others restored from the last commit."""
-        self._number += 1
-        resources = EpochResources(
-            self._package, "benchmark", self._number, len(self._tasks), kept_stores=self._open_copies
-        )
-        covered = STORES if self._markers else ()
-        request = OpenEpoch(b"", self._batch, str(self._id), self._markers, covered, self._tasks)
-        self.epoch = Epoch(resources, request, threading.Event(), lambda _: None)
-        self._resources = resources
-
-    def engine(self, task: int, store: str) -> Engine:
-        return self.epoch.tasks[task].engine(store)
-
-    def change(self, keys: int, count: int) -> None:
+    def change_all(self, keys: int, count: int) -> None:
         """Give that many keys of each store, all different, new values, in some batches."""
         picked = {place: random.Random(str(place)).sample(range(keys), count) for place in self.places}
         for number in range(_BATCHES):
-            self._batch += 1
-            for task, instance in self.epoch.tasks.items():
-                token = new_token()
-                attempt = instance.start_attempt(_STAGE, token, Batch(self._batch, 1, 0))
-                for store in STORES:
-                    part = picked[task, store][number::_BATCHES]
-                    attempt.instance.overlays[store].changes.update({key_of(n): value_of(n, True) for n in part})
-                instance.finish_attempt(attempt)
-                instance.end(self._batch, {_STAGE: token})
-
-    def commit(self, *, last: bool = False) -> dict[str, float]:
-        """A commit of all tasks, as a container does it. Processing waits for the first two parts."""
-        self._id = CheckpointId.next_after(self._id, time.time_ns() // 1_000_000, 0)
-        began = time.perf_counter()
-        self.epoch.snapshot(TakeSnapshot(str(self._id), last))
-        taken = time.perf_counter()
-        for commit in self.epoch._commits._commits.values():
-            commit.await_copies()
-        copied = time.perf_counter()
-        self._markers = self.epoch.upload(UploadSnapshot(str(self._id))).markers
-        self.epoch.clean_up(CleanUp(str(self._id), self._markers))
-        end = time.perf_counter()
-        return {"snapshot_ms": 1000 * (taken - began), "copies_ms": 1000 * (copied - taken), "upload_s": end - copied}
+            self.run_batch(lambda *place: {key_of(n): value_of(n, True) for n in picked[place][number::_BATCHES]})  # noqa: B023
 
     def open_files(self) -> float:
         """Seconds to open links to all files, as an epoch on the same host does with its copies."""
@@ -145,7 +72,7 @@ class Container:
             copy = self.local / "links" / f"{store}-{task}"
             self.engine(task, store).copy_to(copy)
             began = time.perf_counter()
-            self._resources.folders.open(store, copy, read_only=True).close()
+            self.folders.open(store, copy, read_only=True).close()
             spent += time.perf_counter() - began
         shutil.rmtree(self.local / "links")
         return spent
@@ -154,14 +81,21 @@ class Container:
         """Write every table again, one store after the other."""
         options = rocksdict.CompactOptions()
         options.set_bottommost_level_compaction(rocksdict.BottommostLevelCompaction.force())
-        for task, store in self.places:
-            behind: Any = self.engine(task, store)
+        for place in self.places:
+            behind: Any = self.engine(*place)
             behind.settle()
             behind._engine._db.compact_range(None, None, options)
 
     def cache_bytes(self) -> int:
         """The content of RocksDB's cache, which is one for all stores."""
         return self.engine(*self.places[0]).statistics()["rocksdb.block-cache-usage"]
+
+
+def times(commit: CommitTimes) -> dict[str, float]:
+    """The times of a commit. Processing waits for the first two parts."""
+    return {
+        "snapshot_ms": commit.snapshot_ms, "copies_ms": commit.copies_ms, "upload_s": commit.upload_ms / 1000,
+    }  # fmt: skip
 
 
 def measure(parameters: dict[str, Any]) -> dict[str, Any]:
@@ -182,22 +116,22 @@ def measure(parameters: dict[str, Any]) -> dict[str, Any]:
         highest = re.findall(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
         own["peak_resident_bytes"] = int(highest[0]) << 10
         own["pss_bytes"] = int(psutil.Process().memory_full_info().pss)
-        own |= {"live_bytes": _bytes_below(container.local), "object_bytes": _bytes_below(container.objects)}
+        own |= {"live_bytes": folder_bytes(container.local), "object_bytes": folder_bytes(container.objects)}
         own["cache_bytes"] = container.cache_bytes() if name not in ("remove", "cp -r") else None
         print(name, own, flush=True)  # what there is, if the time is over
 
     with phase("fill"), ThreadPoolExecutor(os.cpu_count()) as pool:
         each(pool, lambda place: _fill(container.engine(*place), keys, parameters), container.places)
     with phase("first snapshot") as own:
-        own |= container.commit()
-    container.change(keys, changed)
+        own |= times(container.commit())
+    container.change_all(keys, changed)
     with phase("commit of 1 %") as own:
-        own |= container.commit()
+        own |= times(container.commit())
     with phase("next snapshot") as own:
-        own |= container.commit(last=True)
-        container.epoch.services.wind_down(600)
+        own |= times(container.commit(last=True))
+        container.finish_snapshots()
     with phase("empty commit") as own:
-        own |= container.commit()
+        own |= times(container.commit())
     with phase("next epoch, stores open") as own:
         container.epoch.leave(keep=True)
         container.open()
@@ -224,14 +158,14 @@ def measure(parameters: dict[str, Any]) -> dict[str, Any]:
     wanted = [(some.choice(places), some.randrange(keys)) for _ in range(parameters["gets"])]
     settle([container.local], "cold")
     for name in ("gets, cold", "gets, warm"):
-        times = []
+        spent = []
         with phase(name) as own:
             for place, number in wanted:
                 began = time.perf_counter_ns()
                 value = container.engine(*place).get(key_of(number))
-                times.append(time.perf_counter_ns() - began)
+                spent.append(time.perf_counter_ns() - began)
                 wrong += value != value_of(number, number in new[place])
-            own |= {"p50_us": harness.percentile(times, 0.5) / 1000, "p99_us": harness.percentile(times, 0.99) / 1000}
+            own |= {"p50_us": harness.percentile(spent, 0.5) / 1000, "p99_us": harness.percentile(spent, 0.99) / 1000}
     with phase("scan") as own:
         found = 0
         for place in places:
@@ -249,15 +183,6 @@ def measure(parameters: dict[str, Any]) -> dict[str, Any]:
     container.epoch.leave()
     verified = {"equal": found == keys * len(places) and not wrong, "found": found, "wrong": wrong}
     return {"phases": phases, "before_bytes": before, "verified": verified}
-
-
-def _bytes_below(folder: Path) -> int:
-    """As `folder_bytes`, while RocksDB removes files."""
-    size = 0
-    for path in files_below(folder):
-        with suppress(FileNotFoundError):
-            size += path.stat().st_size
-    return size
 
 
 def _fill(engine: Engine, keys: int, parameters: dict[str, Any]) -> None:
@@ -284,11 +209,10 @@ def main(given: Sequence[str] | None = None) -> int:
         return 2
     os.environ.update(_ALLOCATOR)  # as containers are started: the side's process has it from here
     with harness.Bench("large_state", options) as bench:
-        own = {name: getattr(options, name) for name in ("tasks", "gets", "shuffled")}
-        parameters = {"keys": keys, "memory_bytes": options.memory_megabytes << 20, **own}
+        parameters = {"keys": keys, "memory_bytes": options.memory_megabytes << 20}
         found = bench.run("penstock", "large_state:measure", parameters, timeout_s=options.timeout_s)
-        times = {"seconds": ",.1f", "ready_seconds": ",.1f", "snapshot_ms": ",.1f", "copies_ms": ",.0f"}
-        harness.show("times", found["phases"], **times, upload_s=",.1f", p50_us=",.0f", p99_us=",.0f")
+        spent = {"seconds": ",.1f", "ready_seconds": ",.1f", "snapshot_ms": ",.1f", "copies_ms": ",.0f"}
+        harness.show("times", found["phases"], **spent, upload_s=",.1f", p50_us=",.0f", p99_us=",.0f")
         memory = ("peak_resident", "pss", "cache", "live", "object")
         harness.show("sizes", found["phases"], **{f"{name}_bytes": "MB" for name in memory})
         harness.show("run", {"penstock": found}, before_bytes="MB", peak_bytes="MB", verified="")

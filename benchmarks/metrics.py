@@ -1,11 +1,6 @@
 """The cost of metrics in the keyed fold: the CPU time of every update and export, per message.
 
-Metrics cannot be switched off. Each place that counts is therefore run alone, with the numbers of a batch of the fold,
-and its CPU time (of its thread, the least of `--repeat` rounds) is multiplied by how often a batch comes there. What is
-exported at an interval counts for the time that a batch takes. The sum, divided by the messages of a batch, is compared
-with the CPU time per message in the result of `keyed_fold`.
-
-    python -m benchmarks.metrics [--repeat N] [--times N] [--fold PATH] [--json PATH]
+What is exported at an interval counts for the time that a batch takes.
 """
 
 from __future__ import annotations
@@ -23,8 +18,8 @@ import orjson
 
 from benchmarks import harness
 from benchmarks.harness import RESULTS
-from benchmarks.keyed_fold.penstock import STORE, application
-from benchmarks.keyed_fold.workload import STREAM, Workload
+from benchmarks.jobs import STORE, application
+from benchmarks.workload import STREAM, Workload
 from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.portions import PortionRead
 from penstock.batch.positions import TaskSsp

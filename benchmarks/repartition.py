@@ -1,11 +1,4 @@
-"""A repartition of a large state, beside `cp -r` of the same bytes: a rehearsal.
-
-A job on Spark fills a store with values that do not compress. The objects of its state are copied with `cp -r`. Then
-the state is moved to another number of tasks, as `penstock state repartition` does it. In the end every key of the new
-checkpoint has to be in the task that owns it, and a sample of the values has to be right.
-
-    python -m benchmarks.repartition [--megabytes N] [--before N] [--after N] [--sampled N] [--json PATH]
-"""
+"""A repartition of a large state, beside `cp -r` of the same bytes: a rehearsal."""
 
 from __future__ import annotations
 
@@ -23,14 +16,12 @@ import orjson
 
 import penstock as ps
 from benchmarks import harness
-from benchmarks.keyed_fold.penstock import configuration
+from benchmarks.jobs import configuration, create_stream
 from benchmarks.state.job import folder_bytes
 from penstock.admin.state.repartition import plan_repartition, repartition
-from penstock.api.ssp import SystemStreamPartition
 from penstock.config.load import load_config
 from penstock.spark.state_frames.moved_state import mover
 from penstock.state.reading.reader import read_store
-from penstock.system.local import LocalSystem
 from penstock.system.partitioner import partition_of
 
 VALUE_BYTES = 4000
@@ -68,10 +59,9 @@ def application() -> ps.StreamApplication:
 
 def config_of(parameters: dict[str, Any], tasks: int) -> dict[str, Any]:
     """A commit for each batch; the last two checkpoints are kept."""
-    work = Path(parameters["work"])
     batch = _BATCH_BYTES // (ENTRIES * VALUE_BYTES)
     return {
-        **configuration(work / "streams", work, batch, parameters["threads"]),
+        **configuration({**parameters, "batch_messages": batch}),
         "job.intermediate.stream.partitions": tasks,
         "task.checkpoint.retained": 1,
         f"stores.{STORE}.object.cache.size": 0,
@@ -82,11 +72,7 @@ def rehearse(parameters: dict[str, Any]) -> dict[str, Any]:
     """Fill, move, copy, compare."""
     keys, before, after = parameters["keys"], parameters["before"], parameters["after"]
     work = Path(parameters["work"])
-    writer = LocalSystem("local", str(work / "streams")).writer(None)
-    here = SystemStreamPartition("local", "keys", 0)
-    LocalSystem("local", str(work / "streams")).admin().create_stream("keys", 1)
-    writer.append(here, [(0, None, orjson.dumps(f"key-{number}")) for number in range(keys)])
-    writer.close()
+    create_stream(work / "streams", "keys", 1, [orjson.dumps(f"key-{number}") for number in range(keys)])
 
     began = time.monotonic()
     application().run(config_of(parameters, before), until="latest").await_termination()
@@ -140,11 +126,7 @@ def main(given: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     with harness.Bench("repartition", options) as bench:
         keys = options.megabytes * 1_000_000 // (ENTRIES * VALUE_BYTES)
-        parameters = {
-            "keys": keys,
-            **{name: getattr(options, name) for name in ("before", "after", "sampled", "threads")},
-        }
-        found = bench.run("penstock", "repartition:rehearse", parameters)
+        found = bench.run("penstock", "repartition:rehearse", {"keys": keys})
         columns = {"fill_seconds": ".0f", "move_seconds": ".0f", "cp_seconds": ".0f", "ratio_to_cp": ".2f"}
         harness.show("repartition", {"penstock": found}, **columns, state_bytes="MB", peak_bytes="MB", verified="")
         return bench.finish()

@@ -1,29 +1,25 @@
-"""Restoring a task's state from each backend and by Spark, beside copying the same files with `cp -r`.
-
-A state is backed up as a whole, and then some commits of changes. In turn, and `--repeat` times, the files of RocksDB
-are copied with `cp -r` and the store is restored into an empty folder, ready to be read. Of `changelog-files` and Spark
-that is done after each number of `--deltas`: commits after the last snapshot, which a restore replays. Of the other
-backends, which have no snapshots, after the last of them.
-
-Spark's RocksDB state store loads its state for the first batch of a query that is started again, on a copy of the
-checkpoint. The load alone counts, by Spark's log; `start_seconds` is the whole query of one batch. Before each of them
-everything written is on disk, and what it reads is in the page cache, or dropped from it (`--page-cache cold`).
-
-    python -m benchmarks.restore [--megabytes N] [--deltas N ...] [--sides ...] [--page-cache warm|cold] [--repeat N]
-"""
+"""Restoring a task's state from each backend and by Spark, beside copying the same files with `cp -r`."""
 
 from __future__ import annotations
 
+import shutil
 import statistics
 import sys
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from benchmarks import harness
-from benchmarks.state.content import KEY_BYTES, VALUE_BYTES, keys_of, spark_parameters
+from benchmarks.state.content import KEY_BYTES, VALUE_BYTES, keys_of, write_state_inputs
+from benchmarks.state.job import VERIFIED_KEYS, PageCache, StateJob, folder_bytes, settle, time_cp
 from penstock.config.settings import BACKENDS
+from penstock.state.reading.comparison import digest
 
 SPARK = "spark"
+NO_SNAPSHOTS = {"state.snapshot.interval.commits": "0", "state.snapshot.interval.seconds": "0"}
+"""After its base, the `changelog-files` backend writes deltas only."""
 REPLAYING = ("changelog-files", SPARK)
 """Sides that restore a snapshot and the changes after it."""
 TARGETS = {"blob": 0.5}
@@ -80,16 +76,12 @@ def main(given: Sequence[str] | None = None) -> int:
             parameters: dict[str, Any] = {
                 "backend": side,
                 "keys": keys,
-                "value_bytes": VALUE_BYTES,
                 "deltas": deltas if side in REPLAYING else deltas[-1:],
                 "changed": changed,
-                "repeat": options.repeat,
-                "page_cache": options.page_cache,
-                "threads": options.threads,
             }
             if side == SPARK:
-                parameters |= spark_parameters(bench.work / "inputs", keys, [changed] * deltas[-1])
-            target = "state.spark:loads" if side == SPARK else "state.penstock:restore"
+                parameters |= write_state_inputs(bench.work / "inputs", keys, [changed] * deltas[-1])
+            target = "state.spark:loads" if side == SPARK else "restore:restore"
             bench.run(side, target, parameters, figures=figures)
         points = {side: runs[0]["points"] for side, runs in bench.runs.items()}
         seconds = ("cp", "median_cp", "restore", "median_restore", "slowest_restore", "start")
@@ -106,6 +98,57 @@ def main(given: Sequence[str] | None = None) -> int:
             harness.console.print(f"spark / changelog-files, by deltas: {ratios}")
         sides = {side: {"per_delta_ms": per_delta_ms(own)} for side, own in points.items()}
         return bench.finish(sides, ratios=ratios, state_bytes=keys * (KEY_BYTES + VALUE_BYTES))
+
+
+def restore(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Fill a state and back it up; then, after so many commits of changes, copy its files and restore it, in turn.
+
+    A large state is compared with what was restored of it only after the last of them: to read it takes longer than to
+    restore it.
+    """
+    work, points = Path(parameters["work"]), sorted(parameters["deltas"])
+    with closing(StateJob(work, parameters["backend"], NO_SNAPSHOTS)) as job:
+        job.prepare(parameters["keys"])
+        made = 0
+        found = []
+        for deltas in points:
+            for _ in range(made, deltas):
+                job.change(parameters["changed"])
+                job.commit()
+            made = deltas
+            compared = parameters["keys"] <= VERIFIED_KEYS or deltas == points[-1]
+            found.append({"deltas": deltas, **_point(job, work, parameters, compared)})
+        return {"points": found}
+
+
+def _point(job: StateJob, work: Path, parameters: Mapping[str, Any], compared: bool) -> dict[str, Any]:
+    files = work / "files"
+    job.engine().copy_to(files)
+    rounds = [
+        _copy_and_restore(job, files, work, parameters["page_cache"], compared and number == 0)
+        for number in range(parameters["repeat"])
+    ]
+    found = {"files_bytes": folder_bytes(files), "durable_bytes": folder_bytes(*job.roots), "rounds": rounds}
+    shutil.rmtree(files)
+    return found
+
+
+def _copy_and_restore(job: StateJob, files: Path, work: Path, page_cache: PageCache, compared: bool) -> dict[str, Any]:
+    restored = work / "restored"
+    cp_seconds = time_cp(files, work / "copied", page_cache)
+    settle(job.roots, page_cache)
+    began = time.perf_counter()
+    engine, counted = job.restore(restored)
+    restore_seconds = time.perf_counter() - began
+    with closing(engine):
+        verified = digest(engine) == digest(job.engine()) if compared else None
+    shutil.rmtree(restored)
+    return {
+        "cp_seconds": cp_seconds,
+        "restore_seconds": restore_seconds,
+        "restored_bytes": counted,
+        "verified": verified,
+    }
 
 
 if __name__ == "__main__":

@@ -3,8 +3,6 @@
 The storage of a few tasks runs in this process, with the code of containers and driver and an object store that counts.
 Its commits follow each other by a clock of their own. The records of a log and the calls of a large job are made whole.
 The figures go to docs/scale.md, between the two marks.
-
-    python -m benchmarks.scale [--tasks N] [--containers N] [--stores N] [--commits N] [--days N] [--page PATH]
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +21,7 @@ from typing import Any, TypeVar, cast
 
 import penstock as ps
 from benchmarks.harness import console
-from benchmarks.state.job import Idle
+from benchmarks.state.job import application, run_batch
 from penstock.base.retry import SYSTEM_CLOCK
 from penstock.batch.batch import Batch
 from penstock.batch.positions import TaskSsp
@@ -56,7 +54,7 @@ BEGIN, END_MARK = "<!-- figures: make bench-scale -->\n", "<!-- end of the figur
 DAY_S, MONTH_S = 86_400, 30 * 86_400
 PUT_DOLLARS, GET_DOLLARS = 5e-6, 0.4e-6
 """Prices of an object store for a write or a listing, and for a read. Deletions are free."""
-_STAGE, _SEED_KEYS, _CHANGED = 1, 1000, 50
+_SEED_KEYS, _CHANGED = 1000, 50
 _PATHS = JobPaths("scale", "1")
 T = TypeVar("T")
 
@@ -74,40 +72,21 @@ class Counted(ForwardingStore):
         with self._guard:
             self.requests[kind] += 1
 
-    def put_if_absent(self, key: str, data: bytes) -> bool:
-        self._count("put")
-        return self._inner.put_if_absent(key, data)
-
-    def put_if_match(self, key: str, data: bytes, tag: str | None) -> bool:
-        self._count("put")
-        return self._inner.put_if_match(key, data, tag)
-
-    def get(self, key: str) -> bytes:
-        self._count("get")
-        return self._inner.get(key)
-
-    def get_with_tag(self, key: str) -> tuple[bytes, str]:
-        self._count("get")
-        return self._inner.get_with_tag(key)
-
-    def pieces(self, key: str) -> Iterator[bytes | memoryview]:
-        self._count("get")
-        return self._inner.pieces(key)
-
-    def list(self, prefix: str, after: str | None = None) -> list[str]:
-        self._count("list")
-        return self._inner.list(prefix, after)
-
-    def sizes(self, prefix: str) -> dict[str, int]:
-        self._count("list")
-        return self._inner.sizes(prefix)
-
-    def delete(self, key: str) -> None:
-        self._count("delete")
-        self._inner.delete(key)
-
     def close(self) -> None:
         """The store is used until the end."""
+
+
+def _counted(method: str, kind: str) -> Callable[..., Any]:
+    def call(self: Counted, *arguments: Any) -> Any:
+        self._count(kind)
+        return getattr(self._inner, method)(*arguments)
+
+    return call
+
+
+_KINDS = {"put_if_absent": "put", "put_if_match": "put", "pieces": "get", "get_with_tag": "get", "sizes": "list"}
+for _method, _kind in {**_KINDS, **{kind: kind for kind in ("get", "list", "delete")}}.items():
+    setattr(Counted, _method, _counted(_method, _kind))
 
 
 class Seconds:
@@ -160,10 +139,7 @@ class Storage:
 def storage(tasks: int, stores: int, commits: int, work: Path) -> Storage:
     """Commit once a second, a few keys of each store each time, and collect what no checkpoint needs."""
     names = [f"store-{n}" for n in range(stores)]
-    app = ps.StreamApplication("scale")
-    for name in names:
-        app.store(name, key=ps.Bytes(), value=ps.Bytes())
-    _ = app.input("local.events").partition_by(str).process(Idle, stores=names, id="use")
+    app = application("scale", names)
     given = {"job.name": "scale", "job.root": "memory://scale", "job.logged.store.base.dir": str(work)}
     config = load_config(overrides=given, environ={})
     objects = Counted(open_store("memory://scale"))
@@ -186,7 +162,9 @@ def storage(tasks: int, stores: int, commits: int, work: Path) -> Storage:
         clock,
     )
     for number in range(commits):
-        batch(epoch, number + 1, names)
+        first = (number + 1) * _CHANGED
+        changed = {b"%d" % ((first + n) % _SEED_KEYS): b"%d" % (number + 1) for n in range(_CHANGED)}
+        run_batch(epoch, number + 1, lambda *_: changed)  # noqa: B023
         coordinator.begin(claim, CommitRequest(Boundary({}, number + 1, 1)))
         assert coordinator.wait(60, threading.Event()) is not None
         clock.commits += 1
@@ -209,17 +187,6 @@ def storage(tasks: int, stores: int, commits: int, work: Path) -> Storage:
     )
     epoch.leave()
     return found
-
-
-def batch(epoch: Epoch, number: int, stores: Iterable[str]) -> None:
-    for task in epoch.tasks.values():
-        token = new_token()
-        attempt = task.start_attempt(_STAGE, token, Batch(number, 1, 1))
-        for store in stores:
-            keys = ((number * _CHANGED + n) % _SEED_KEYS for n in range(_CHANGED))
-            attempt.instance.overlays[store].changes.update({b"%d" % key: b"%d" % number for key in keys})
-        task.finish_attempt(attempt)
-        task.end(number, {_STAGE: token})
 
 
 def record_of(tasks: int, stores: int) -> CheckpointRecord:
@@ -263,58 +230,58 @@ def retained(every_s: int, days: int) -> int:
     return most
 
 
-def records_table(counts: Sequence[int], stores: int) -> list[str]:
-    rows = ["| tasks | a record | written | read | a day at one a second |", "|---|---|---|---|---|"]
+def table(header: str, rows: Iterable[Iterable[str]]) -> str:
+    """A table of the page; the columns of `header` are separated by bars."""
+    lines = [header, "|".join("---" for _ in header.split("|")), *(" | ".join(row) for row in rows)]
+    return "\n".join(f"|{line}|" if line.startswith("---") else f"| {line} |" for line in lines)
+
+
+def records_table(counts: Sequence[int], stores: int) -> str:
+    rows = []
     for tasks in counts:
         record = record_of(tasks, stores)
         data, write_ms = timed(lambda record=record: encode_record(record))  # type: ignore[misc]
         _, read_ms = timed(lambda data=data: decode_record(data, "record"))  # type: ignore[misc]
-        day = len(data) * DAY_S / 1e9
-        size = f"{len(data) / 1000:,.0f} KB"
-        rows.append(f"| {tasks:,} | {size} | {write_ms:.1f} ms | {read_ms:.1f} ms | {day:,.1f} GB |")
-    return rows
+        size, day = f"{len(data) / 1000:,.0f} KB", f"{len(data) * DAY_S / 1e9:,.1f} GB"
+        rows.append((f"{tasks:,}", size, f"{write_ms:.1f} ms", f"{read_ms:.1f} ms", day))
+    return table("tasks | a record | written | read | a day at one a second", rows)
 
 
-def calls_table(tasks: int, containers: int, stores: int) -> list[str]:
+def calls_table(tasks: int, containers: int, stores: int) -> str:
     each = [*range(tasks // containers)]
-    record = record_of(tasks, stores)
-    markers: Markers = {
-        str(task): {"changelog-files": {f"store-{n}": "x" * 90 for n in range(stores)}} for task in each
-    }
+    of_store = {f"store-{n}": "x" * 90 for n in range(stores)}
+    markers: Markers = {str(task): {"changelog-files": of_store} for task in each}
     tokens = {task: {stage: new_token() for stage in (1, 2)} for task in each}
-    identity = Identity("0123456789abcdef", 3)
-    checkpoint = str(record.id)
-    sizes = {
-        "`open`, once an epoch, with an application of 20 KB": len(
-            OPEN.encode(identity, OpenEpoch(bytes(20_000), 1, checkpoint, markers, ("store-0",), tuple(each)))
-        ),
-        "`end`, of each batch": len(END.encode(identity, EndBatch(Batch(1, 1, 1), tokens))),
-        "the answer of `upload`, of each commit": len(dump(UploadResult(markers))),
-        "`clean-up`, of each commit": len(CLEAN_UP.encode(identity, CleanUp(checkpoint, markers))),
+    identity, checkpoint = Identity("0123456789abcdef", 3), str(record_of(tasks, stores).id)
+    opened = OpenEpoch(bytes(20_000), 1, checkpoint, markers, ("store-0",), tuple(each))
+    calls = {
+        "`open`, once an epoch, with an application of 20 KB": OPEN.encode(identity, opened),
+        "`end`, of each batch": END.encode(identity, EndBatch(Batch(1, 1, 1), tokens)),
+        "the answer of `upload`, of each commit": dump(UploadResult(markers)),
+        "`clean-up`, of each commit": CLEAN_UP.encode(identity, CleanUp(checkpoint, markers)),
     }
-    rows = ["| call | to or from a container | of all |", "|---|---|---|"]
-    rows += [f"| {name} | {size / 1000:,.1f} KB | {size * containers / 1000:,.0f} KB |" for name, size in sizes.items()]
-    return rows
+    sizes = {name: len(call) / 1000 for name, call in calls.items()}
+    rows = ((name, f"{size:,.1f} KB", f"{size * containers:,.0f} KB") for name, size in sizes.items())
+    return table("call | to or from a container | of all", rows)
 
 
-def objects_table(found: Mapping[int, Storage]) -> list[str]:
-    rows = ["| tasks | writes | reads | listings | deletions | objects in the end |", "|---|---|---|---|---|---|"]
+def objects_table(found: Mapping[int, Storage]) -> str:
+    rows = []
     for tasks, each in found.items():
-        requests = " | ".join(f"{count:.2f}" for count in (each.puts, each.gets, each.lists, each.deletes))
-        rows.append(f"| {tasks} | {requests} | {each.objects:.0f} |")
-    return rows
+        requests = (f"{count:.2f}" for count in (each.puts, each.gets, each.lists, each.deletes))
+        rows.append((str(tasks), *requests, f"{each.objects:.0f}"))
+    return table("tasks | writes | reads | listings | deletions | objects in the end", rows)
 
 
-def cost_table(found: Storage, tasks: int, stores: int) -> list[str]:
-    rows = ["| a commit every | writes and listings a second | reads a second | dollars a month |", "|---|---|---|---|"]
-    places = tasks * stores
+def cost_table(found: Storage, tasks: int, stores: int) -> str:
+    rows, places = [], tasks * stores
     for seconds in (1, 10, 60):
         # Snapshots follow the number of commits; everything else does, too.
         writes = (places * (found.puts + found.lists) + found.log.get("put", 0) + found.log.get("list", 0)) / seconds
         reads = (places * found.gets + found.log.get("get", 0)) / seconds
         dollars = MONTH_S * (writes * PUT_DOLLARS + reads * GET_DOLLARS)
-        rows.append(f"| {seconds} s | {writes:,.0f} | {reads:,.1f} | {dollars:,.0f} |")
-    return rows
+        rows.append((f"{seconds} s", f"{writes:,.0f}", f"{reads:,.1f}", f"{dollars:,.0f}"))
+    return table("a commit every | writes and listings a second | reads a second | dollars a month", rows)
 
 
 def figures(options: argparse.Namespace) -> str:
@@ -336,15 +303,15 @@ def figures(options: argparse.Namespace) -> str:
     parts = (
         f"{tasks:,} tasks in {containers} containers, each task with {stores} stores, on {time.strftime('%Y-%m-%d')}.",
         "### The checkpoint log",
-        "\n".join(records_table([10, 100, tasks], stores)),
+        records_table([10, 100, tasks], stores),
         log,
         "### Objects of state",
         "For each store of a task and commit that changes it, with the backend `changelog-files`:",
-        "\n".join(objects_table({2: small, 8: large})),
+        objects_table({2: small, 8: large}),
         f"An object store that takes {prices}\nfor a job of {tasks:,} tasks, without what it takes for the bytes:",
-        "\n".join(cost_table(large, tasks, stores)),
+        cost_table(large, tasks, stores),
         "### Calls",
-        "\n".join(calls_table(tasks, containers, stores)),
+        calls_table(tasks, containers, stores),
         f"Beats: {containers / BEAT_SECONDS:,.0f} a second come to the driver.\n",
     )
     return "\n\n".join(parts)

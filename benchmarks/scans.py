@@ -1,20 +1,12 @@
 """Scans of a store within a batch, beside a plain RocksDB iterator.
 
-Three things are measured after batches of 1,000 to 100,000 messages: a queue in a store, to which each message puts an
-entry at the end and from which it takes the first one (the last 1,000 messages of the batch are timed); a scan over as
-many entries, half of them changed in the running batch; and the first entry of that scan alone. The store is what a
-container opens: serdes, overlay, changes gathered above RocksDB. The other side calls RocksDB directly, decodes the
-same values, and has every write in RocksDB at once.
-
-A queue's cost is to be flat. RocksDB's own iterator walks over all that was deleted, which takes minutes after 100,000
-messages; where a queue takes longer than `--limit-s`, it has no figure, and later rounds leave it out.
-
-    python -m benchmarks.scans [--messages N ...] [--waiting N] [--repeat N] [--limit-s S] [--json PATH]
+The store is what a container opens: serdes, overlay, changes gathered above RocksDB. The other side calls RocksDB
+directly, decodes the same values, and has every write in RocksDB at once. Where a queue takes longer than `--limit-s`,
+it has no figure, and later rounds leave it out.
 """
 
 from __future__ import annotations
 
-import shutil
 import statistics
 import sys
 import time
@@ -96,14 +88,9 @@ def store(parameters: dict[str, Any]) -> dict[str, Any]:
         overlay = task_store.begin()
         for n in range(1, parameters["messages"], 2):
             task_store.put(f"s{n:09}", _VALUE)
-        result = {
-            "queue_us": queue_us,
-            "entry_us": _entry_us(lambda: task_store.range("s", "t"), parameters["messages"]),
-            "first_us": _first_us(lambda: task_store.range("s", "t")),
-        }
+        scanned = _scan_us(lambda: task_store.range("s", "t"), parameters["messages"])
         behind.close()
-    shutil.rmtree(folder)
-    return result
+    return {"queue_us": queue_us, **scanned}
 
 
 def rocksdb(parameters: dict[str, Any]) -> dict[str, Any]:
@@ -133,14 +120,9 @@ def rocksdb(parameters: dict[str, Any]) -> dict[str, Any]:
     queue_us = _queue(parameters, put, lambda: next(scan(b"q", b"r"), None), delete)
     for n in range(parameters["messages"]):
         put(f"s{n:09}", _VALUE)
-    result = {
-        "queue_us": queue_us,
-        "entry_us": _entry_us(lambda: scan(b"s", b"t"), parameters["messages"]),
-        "first_us": _first_us(lambda: scan(b"s", b"t")),
-    }
+    scanned = _scan_us(lambda: scan(b"s", b"t"), parameters["messages"])
     database.close()
-    shutil.rmtree(folder)
-    return result
+    return {"queue_us": queue_us, **scanned}
 
 
 def _key(n: int) -> str:
@@ -172,21 +154,18 @@ def _queue(
     return (time.perf_counter() - began) / timed * 1e6
 
 
-def _entry_us(scan: Callable[[], Iterator[Any]], entries: int) -> float:
-    """Microseconds an entry of a scan over all of them."""
+def _scan_us(scan: Callable[[], Iterator[Any]], entries: int) -> dict[str, float]:
+    """Microseconds an entry of a scan over all of them, and for the first entry of a scan, the scans before it
+    forgotten."""
     began = time.perf_counter()
     found = sum(1 for _ in scan())
     if found != entries:
         raise AssertionError(f"a scan found {found} of {entries} entries")
-    return (time.perf_counter() - began) / entries * 1e6
-
-
-def _first_us(scan: Callable[[], Iterator[Any]]) -> float:
-    """Microseconds for the first entry of a scan, the scans before it forgotten."""
-    began = time.perf_counter()
+    between = time.perf_counter()
     for _ in range(_LAST):
         next(scan())
-    return (time.perf_counter() - began) / _LAST * 1e6
+    ended = time.perf_counter()
+    return {"entry_us": (between - began) / entries * 1e6, "first_us": (ended - between) / _LAST * 1e6}
 
 
 if __name__ == "__main__":

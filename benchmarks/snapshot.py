@@ -1,22 +1,17 @@
-"""The synchronous part of a commit: whether it grows with the state.
-
-10,000 keys change in states of three sizes, and are committed, backend by backend, by the storage of a container: a
-task, its RocksDB on disk, a job root on the same disk. `snapshot` is what processing waits for; `copies` is how much
-longer a copy of RocksDB's files takes that a backend asked for; `upload` is the rest.
-
-    python -m benchmarks.snapshot [--sizes N ...] [--changed N] [--repeat N] [--backends ...] [--json PATH]
-"""
+"""The synchronous part of a commit: whether it grows with the state."""
 
 from __future__ import annotations
 
 import statistics
 import sys
 from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from benchmarks import harness
-from benchmarks.state.content import VALUE_BYTES
-from benchmarks.state.penstock import NEGLIGIBLE_MS
+from benchmarks.state.job import NEGLIGIBLE_MS, StateJob, folder_bytes
 from penstock.config.settings import BACKENDS
 
 WARM_UP = 3
@@ -43,16 +38,9 @@ def main(given: Sequence[str] | None = None) -> int:
         for backend in options.backends:
             medians = []
             for keys in sorted(options.sizes):
-                parameters = {
-                    "backend": backend,
-                    "keys": keys,
-                    "changed": min(options.changed, keys),
-                    "value_bytes": VALUE_BYTES,
-                    "warm_up": WARM_UP,
-                    "repeat": options.repeat,
-                }
+                parameters = {"backend": backend, "keys": keys, "changed": min(options.changed, keys)}
                 side = f"{backend}, {keys:,} keys"
-                medians.append(bench.run(side, "state.penstock:snapshot", parameters, figures=figures)["snapshot_ms"])
+                medians.append(bench.run(side, "snapshot:commits", parameters, figures=figures)["snapshot_ms"])
             if max(medians) >= NEGLIGIBLE_MS:
                 bench.target(f"{backend}, largest / smallest state", medians[-1] / medians[0], at_most=TARGET)
             else:
@@ -61,6 +49,22 @@ def main(given: Sequence[str] | None = None) -> int:
         rows = {side: runs[0] for side, runs in bench.runs.items()}
         harness.show("commits", rows, files_bytes="MB", **columns, verified="")
         return bench.finish()
+
+
+def commits(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Fill a state, back it up as a whole, then commit changes of it again and again."""
+    work = Path(parameters["work"])
+    with closing(StateJob(work, parameters["backend"])) as job:
+        prepared, found = job.prepare(parameters["keys"]), []
+        for _ in range(WARM_UP + parameters["repeat"]):
+            job.change(parameters["changed"])
+            found.append(asdict(job.commit()))
+        return {
+            **prepared,
+            "files_bytes": folder_bytes(job.local),
+            "commits": found[WARM_UP:],
+            "verified": job.is_restored(work / "restored"),
+        }
 
 
 if __name__ == "__main__":

@@ -1,16 +1,4 @@
-"""The time of a start: from the command to the first committed batch.
-
-In turn, each command in a fresh process and an empty folder, watched from outside, by what is on disk:
-
-* `bare`: a Python program that makes a Spark session (`local[N]`) and then runs one task in a Python worker;
-* `penstock`: `penstock run`, two stages with a store and an output, until its checkpoint of the first batch is there;
-* `query`: a Spark streaming query over the same messages as JSON files, `groupBy().agg` with RocksDB, until its first
-  batch is in its commit log.
-
-`penstock --help` is timed as well, the fastest of `--repeat` times.
-
-    python -m benchmarks.start [--repeat N] [--threads N] [--messages N] [--json PATH]
-"""
+"""The time of a start: from the command to the first committed batch, watched from outside, by what is on disk."""
 
 from __future__ import annotations
 
@@ -20,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +16,11 @@ import orjson
 
 import penstock as ps
 from benchmarks import harness
+from benchmarks.jobs import Count, create_stream
 from penstock.checkpoint.log import CheckpointLog
 from penstock.errors import NotFoundError
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
-from penstock.system.local import LocalSystem
 
 ENDS = {"bare": "session", "penstock": "first commit", "query": "first commit"}
 """By side, the moment that counts."""
@@ -86,9 +75,8 @@ def help_seconds(repeat: int) -> float:
 def main(given: Sequence[str] | None = None) -> int:
     options = harness.options("start", __doc__, given, repeat=5, threads=2, messages=1000)
     with harness.Bench("start", options) as bench:
-        parameters = {"threads": options.threads, "messages": options.messages}
         for side in bench.turns(ENDS, options.repeat):
-            bench.run(side, f"start:{side}", parameters, timeout_s=600)
+            bench.run(side, f"start:{side}", {}, timeout_s=600)
         sides: dict[str, dict[str, Any]] = {}
         for side, runs in bench.runs.items():
             moments = {name: harness.median([run["moments"] for run in runs], name) for name in runs[0]["moments"]}
@@ -106,26 +94,13 @@ def main(given: Sequence[str] | None = None) -> int:
         return bench.finish(sides, help_seconds=help_s)
 
 
-class Count(ps.StreamTask):
-    """Counts the messages of each key."""
-
-    def init(self, context: ps.TaskContext) -> None:
-        self.counts = context.store("counts")
-
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
-        count = (self.counts.get(envelope.key) or 0) + 1
-        self.counts.put(envelope.key, count)
-        collector.emit(key=envelope.key, value=count)
-
-
 def application() -> ps.StreamApplication:
     """A count for each key, sent on."""
     app = ps.StreamApplication(JOB)
     app.store("counts", key=ps.String(), value=ps.Json())
     events = app.input(f"local.{INPUT}", value=ps.Json())
-    counts = events.partition_by(lambda event: event["key"], key=ps.String()).process(Count, stores=["counts"])
+    by_key = events.partition_by(lambda event: event["key"], key=ps.String())
+    counts = by_key.process(partial(Count, "counts"), stores=["counts"])
     counts.send_to(app.output(f"local.{OUTPUT}", key=ps.String(), value=ps.Json()))
     return app
 
@@ -151,14 +126,7 @@ def query(parameters: Mapping[str, Any]) -> dict[str, Any]:
 def penstock(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """`penstock run`."""
     work, partitions = Path(parameters["work"]), parameters["threads"]
-    system = LocalSystem("local", str(work / "streams"))
-    admin = system.admin()
-    admin.create_stream(INPUT, partitions)
-    writer, events = system.writer(None), _events(parameters["messages"])
-    for partition in range(partitions):
-        ssp = ps.SystemStreamPartition("local", INPUT, partition)
-        writer.append(ssp, [(0, None, event) for event in events[partition::partitions]])
-    writer.close()
+    admin = create_stream(work / "streams", INPUT, partitions, _events(parameters["messages"])).admin()
     config = {
         "job.root": work / "jobs",
         "job.logged.store.base.dir": work / "state",

@@ -1,11 +1,4 @@
-"""Timers of tasks: microseconds to set, replace, cancel and fire one, while a million wait.
-
-The timers are those of a task: `context.schedule` and `cancel` above the store that a container opens, and `on_timer`
-for those that are due, by batches, each of them applied to RocksDB. With `--spark`, PySpark's `transformWithState` sets
-and fires a timer for each key; the same query without timers is subtracted.
-
-    python -m benchmarks.timers [--timers N] [--batch N] [--repeat N] [--spark] [--spark-timers N] [--json PATH]
-"""
+"""Timers of tasks: microseconds to set, replace, cancel and fire one, while a million wait."""
 
 from __future__ import annotations
 
@@ -47,8 +40,8 @@ def main(given: Sequence[str] | None = None) -> int:
     with harness.Bench("timers", options) as bench:
         cores = bench.machine["cores"]
         parameters = {
-            "in_process": {"timers": options.timers, "batch": options.batch},
-            "spark": {"timers": options.spark_timers, "threads": cores, "partitions": cores},
+            "in_process": {},
+            "spark": {"timers": options.spark_timers, "threads": cores},
         }
         for side in bench.turns(parameters if options.spark else ["in_process"], options.repeat):
             bench.run(side, f"timers:{side}", parameters[side])
@@ -155,13 +148,11 @@ def spark(parameters: dict[str, Any]) -> dict[str, float]:
 
 def _spark_batches(parameters: dict[str, Any], *, timers: bool) -> list[float]:
     """Milliseconds of each batch: one row of each key, then one row whose time is later than all timers, then none."""
-    import orjson
     from pyspark.sql import functions as F  # noqa: N812 - PySpark's own name for it
-    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-    from benchmarks.keyed_fold.spark import session
+    from benchmarks.queries import Stateful, in_time, read, session, sink, to_the_end
 
-    class Remind(StatefulProcessor):
+    class Remind(Stateful):
         def init(self, handle: Any) -> None:
             self.handle = handle
             self.seen = handle.getValueState("seen", "at long")
@@ -176,11 +167,8 @@ def _spark_batches(parameters: dict[str, Any], *, timers: bool) -> list[float]:
         def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:  # noqa: N802, N803
             return iter(())
 
-        def close(self) -> None:
-            """Nothing is open."""
-
     work = Path(parameters["work"]) / ("timers" if timers else "none")
-    session_ = session(work, parameters["threads"], parameters["partitions"])
+    session_ = session(work, parameters["threads"], parameters["threads"])
     files = work / "files"
     rows = session_.range(parameters["timers"]).select(
         F.concat(F.lit("aircraft-"), "id").alias("key"), (F.col("id") % 1_000).alias("time")
@@ -188,24 +176,9 @@ def _spark_batches(parameters: dict[str, Any], *, timers: bool) -> list[float]:
     rows.coalesce(1).write.parquet(str(files))
     late = session_.createDataFrame([("late", 10_000_000)], "key string, time long")
     late.coalesce(1).write.mode("append").parquet(str(files))
-    events = (
-        session_.readStream.schema("key string, time long")
-        .option("maxFilesPerTrigger", 1)
-        .parquet(str(files))
-        .withColumn("at", F.timestamp_millis("time"))
-        .withWatermark("at", "0 milliseconds")
-    )
-    query = (
-        events.groupBy("key")
-        .transformWithState(Remind(), "key string", "Append", "EventTime")
-        .writeStream.format("noop")
-        .outputMode("append")
-        .option("checkpointLocation", str(work / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    found = [orjson.loads(progress.json) for progress in query.recentProgress]
+    events = in_time(read(session_, "key string, time long", str(files)), 0)
+    reminded = events.groupBy("key").transformWithState(Remind(), "key string", "Append", "EventTime")
+    found = to_the_end(sink(reminded, work / "checkpoint", "append"))
     session_.stop()
     return [float(progress["durationMs"]["addBatch"]) for progress in found if "addBatch" in progress["durationMs"]]
 

@@ -1,16 +1,6 @@
 """The cost of TLS between driver, Spark workers and containers.
 
-The keyed fold (large batches) and the job of `floor` with two exchanges into the outputs (small ones) run with
-containers that are reached
-
-* `socket`: by their Unix sockets, as on one machine;
-* `clear`: by their ports without TLS, as between hosts with `job.container.tls.enabled: false`;
-* `tls`: by their ports over TLS, as between hosts by default.
-
-Everything else is equal, and the network is the loopback interface. Each side is compared with `clear` of the same
-round. The fold's totals and the floor's outputs are verified.
-
-    python -m benchmarks.tls [--events N] [--batches N] [--keys N] [--floor-batches N] [--repeat N] [--json PATH]
+Containers are reached by their Unix sockets (`socket`), by their ports without TLS (`clear`), or over TLS (`tls`).
 """
 
 from __future__ import annotations
@@ -25,11 +15,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from benchmarks import harness
-from benchmarks.floor import job
-from benchmarks.keyed_fold import penstock
-from benchmarks.keyed_fold.figures import counted, cpu_us_per_row, rate
-from benchmarks.keyed_fold.workload import Workload, write_inputs
+from benchmarks import floor as small
+from benchmarks import harness, jobs
+from benchmarks.figures import counted, cpu_us_per_row, rate
+from benchmarks.workload import Workload, write_inputs
 from penstock.host.posix import machine_id
 from penstock.spark.containers.directory import ContainerDirectory
 from penstock.system.local import LocalSystem
@@ -48,9 +37,9 @@ def figures(way: str, run: harness.SideRun) -> dict[str, Any]:
     if "verified" not in run.result:
         cpu = sum(cpu_us_per_row(run, batches).values())
         return {"rows_per_second": statistics.median(map(rate, counted(batches))), "cpu_us_per_row": cpu}
-    spent = run.usage.cpu_between(batches[job.WARM_UP - 1]["ended"], batches[-1]["ended"])
-    cpu_ms = sum(spent.values()) / len(batches[job.WARM_UP :]) * 1000
-    return {**job.milliseconds(batches), "cpu_ms": cpu_ms, "verified": run.result["verified"]}
+    spent = run.usage.cpu_between(batches[small.WARM_UP - 1]["ended"], batches[-1]["ended"])
+    cpu_ms = sum(spent.values()) / len(batches[small.WARM_UP :]) * 1000
+    return {**small.milliseconds(batches), "cpu_ms": cpu_ms, "verified": run.result["verified"]}
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -64,21 +53,19 @@ def main(given: Sequence[str] | None = None) -> int:
     with harness.Bench("tls", options) as bench:
         fold_parameters = {
             "workload": asdict(workload),
-            "threads": options.threads,
             "batch_messages": workload.batch_events,
-            "streams": str(write_inputs(workload, bench.work / "inputs", options.threads).streams),
+            "streams": str(write_inputs(workload.tables(), bench.work / "inputs", options.threads) / "streams"),
         }
         floor_parameters = {
-            "messages": job.MESSAGES,
-            "batches": options.floor_batches + job.WARM_UP,
-            "threads": options.threads,
+            "messages": small.MESSAGES,
+            "batches": options.floor_batches + small.WARM_UP,
             "exchanges": 2,
             "outputs": True,
         }
         for way in bench.turns(SCHEMES, options.repeat):
             more = {"way": way, "config": {"job.container.tls.enabled": str(way == "tls").lower()}}
             own = partial(figures, way)
-            verify = "keyed_fold.penstock:verify"
+            verify = "jobs:verify"
             bench.run(f"fold, {way}", "tls:fold", {**fold_parameters, **more}, figures=own, verify=verify)
             bench.run(f"floor, {way}", "tls:floor", {**floor_parameters, **more}, figures=own)
         shown = ("rows_per_second", "cpu_us_per_row", "batch", "cpu_ms")
@@ -101,12 +88,12 @@ def main(given: Sequence[str] | None = None) -> int:
 
 def fold(parameters: dict[str, Any]) -> dict[str, Any]:
     """Run the keyed fold; one entry per batch."""
-    return _reached(parameters, penstock.fold)
+    return _reached(parameters, jobs.fold)
 
 
 def floor(parameters: dict[str, Any]) -> dict[str, Any]:
     """Run small batches; one entry per batch, and whether each output has every message once."""
-    found = _reached(parameters, job.batches)
+    found = _reached(parameters, small.batches)
     return {**found, "verified": {"equal": _are_whole(parameters)}}
 
 
@@ -128,9 +115,7 @@ def _reached(parameters: dict[str, Any], run: Callable[[dict[str, Any]], dict[st
 def _are_whole(parameters: dict[str, Any]) -> bool:
     system = LocalSystem("local", str(Path(parameters["work"]) / "streams"))
     wanted = Counter(range(parameters["messages"] * parameters["batches"]))
-    return all(
-        Counter(value["n"] for *_, value in penstock.read_stream(system, name)) == wanted for name in job.OUTPUTS
-    )
+    return all(Counter(value["n"] for *_, value in jobs.read_stream(system, name)) == wanted for name in small.OUTPUTS)
 
 
 if __name__ == "__main__":

@@ -1,35 +1,14 @@
-"""A keyed count from Kafka to Kafka, through Penstock, Spark and other Python engines, and what exactly-once costs.
-
-The same events of one topic (JSON, two partitions, keys of Kafka) are counted by key, and each tenth count of a key is
-sent to another topic. Every side is durable at an interval (`--commit-s`): Penstock's checkpoints, batches of Spark's
-own aggregation (its Kafka source and sink, RocksDB, changelog checkpointing), the commits of Quix Streams and Faust
-(RocksDB, changelog topics), Bytewax's snapshots. The other engines run a process for each partition. They are installed
-by themselves; what cannot be installed is left out, in one line.
-
-* `throughput`: rows per second and processor time of a row, after a warm-up. What was sent is compared with a plain
-  computation.
-* `restart`: all processes of a side are killed with `kill -9` and started again at once; the time from the kill to the
-  first message that is sent after it. Durable every second.
-* `latency`: from `produce` to a reader of committed messages, where every message changes its key's state and is sent
-  on; and what the side uses for it. Penstock runs with both guarantees, and with Spark jobs only (`spark`) or small
-  batches without them (`direct`). Every message has to come. Spark's own engine drops duplicates, in micro-batches and
-  in Real-Time Mode.
-
-Sides run in turn, `--repeat` times; medians count. Each part has a file of results, `kafka.<part>.json`.
-
-    python -m benchmarks.kafka [--parts throughput restart latency] [--sides ...] [--events N] [--repeat N]
-"""
+"""A keyed count from Kafka to Kafka, through Penstock, Spark and other Python engines, and what exactly-once costs."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from itertools import pairwise, product
 from operator import itemgetter
@@ -37,14 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import psutil
 
 from benchmarks import harness
 from benchmarks.engines import installed
-from benchmarks.harness import ROOT, SideRun, run_facts, run_side, session_processes
+from benchmarks.harness import SideRun, end_session, run_facts, run_side, start_side
 from benchmarks.kafka.flow import Flow
 from benchmarks.kafka.load import ENGINES, EVERY, Ends, check_counts, create, publish
-from benchmarks.keyed_fold.workload import Workload
+from benchmarks.workload import Workload, key_name
 from penstock.testing.kafka_broker import KafkaBroker
 
 PARTITIONS = 2
@@ -72,14 +50,10 @@ SHOWN = {
     "throughput": {"rows_per_second": ",.0f", "cpu_us_per_row": ".1f", "peak_bytes": "MB"},
     "restart": {"restart_ms": ",.0f"},
     "latency": {
-        "rate": ",.0f",
-        "p50_ms": ",.0f",
-        "p99_ms": ",.0f",
+        **dict.fromkeys(("rate", "p50_ms", "p99_ms", "outbox_bytes_per_commit", "record_bytes"), ",.0f"),
         "cores": ".2f",
         "cpu_us_per_message": ",.1f",
         "outbox_bytes_per_message": ".1f",
-        "outbox_bytes_per_commit": ",.0f",
-        "record_bytes": ",.0f",
     },
 }
 """By part, the figures of its table."""
@@ -104,7 +78,6 @@ class World:
         self.bench = bench
         self.options = options
         self.brokers = brokers
-        self.work = bench.work
         self.workload = Workload(events=options.events, batches=10, keys=options.keys)
         self._totals: dict[str, int] = {}
         self._outputs = 0
@@ -114,7 +87,7 @@ class World:
         create(self.brokers, [TOPIC], PARTITIONS)
         began = time.monotonic()
         publish(self.brokers, TOPIC, PARTITIONS, self.workload)
-        self._totals = {key: count for key, (count, _) in self.workload.totals().items()}
+        self._totals = {key_name(n): count for n, count in enumerate(self.workload.totals()[0].tolist()) if count}
         harness.console.print(f"{self.workload.events:,} events written in {time.monotonic() - began:.0f} s")
 
     def run(self, part: str, sides: Sequence[str]) -> None:
@@ -156,22 +129,18 @@ class World:
         run = run_side(f"benchmarks.kafka.sides:{function(side)}", given, Path(given["work"]))
         every_one = side not in SENDS_THE_LAST
         verified = check_counts(self.brokers, given["output"], PARTITIONS, self._totals, every_one=every_one)
-        return {
-            **rates(run, self.options.warm_up_s),
-            "verified": verified,
-            **run_facts(run),
-        }
+        return {**rates(run, self.options.warm_up_s), "verified": verified, **run_facts(run)}
 
     def restart(self, side: str) -> dict[str, Any]:
         """Kill a side in the middle of its work, and start it again."""
         given = {**self._given(side, 1.0), "seconds": 3600}
-        with Ends(self.brokers, given["output"], PARTITIONS) as ends:
+        with closing(Ends(self.brokers, given["output"], PARTITIONS)) as ends:
             first = self._start(side, given)
             try:
                 self._await(lambda: ends.messages() > 0, first)
                 time.sleep(self.options.before_kill_s)
             finally:
-                end(first)
+                end_session(first)
             killed = time.monotonic()
             second = self._start(side, given)
             try:
@@ -181,7 +150,7 @@ class World:
                 self._await(lambda: ends.messages() > before, second)
                 return {"restart_ms": round((time.monotonic() - killed) * 1000), "messages_before": before}
             finally:
-                end(second)
+                end_session(second)
 
     def latency(self, guarantee: str, rate: int, commit_s: float, way: str) -> dict[str, Any]:
         """Produce at a rate, and read what comes out. `way`: `spark` for Spark jobs only, `direct`."""
@@ -215,14 +184,15 @@ class World:
             return found
         finally:
             flow.close()
-            end(process)
+            end_session(process)
 
     def _given(self, side: str, commit_s: float) -> dict[str, Any]:
         self._outputs += 1
-        output, work = f"out-{self._outputs}", self.work / f"{side}-{self._outputs}"
+        output, work = f"out-{self._outputs}", self.bench.work / f"{side}-{self._outputs}"
         work.mkdir(parents=True)
         create(self.brokers, [output], PARTITIONS)
         return {
+            **self.bench.parameters,
             "work": str(work),
             "brokers": self.brokers,
             "topic": TOPIC,
@@ -232,31 +202,19 @@ class World:
             "threads": PARTITIONS,
             "commit_s": commit_s,
             "engine": side,
-            "events": self.workload.events,
-            "warm_up_s": self.options.warm_up_s,
-            "seconds": self.options.seconds,
             "start_s": 120,
             "echo": False,
-            "spark_rate": self.options.spark_rate,
         }
 
     def _start(self, side: str, given: Mapping[str, Any]) -> subprocess.Popen[bytes]:
         """A side that runs until it is ended."""
-        work = Path(given["work"])
-        (work / "parameters.json").write_bytes(orjson.dumps(given))
-        environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), *filter(None, sys.path)]))
-        command = ["-m", "benchmarks.harness", f"benchmarks.kafka.sides:{function(side)}"]
-        with (work / "log.txt").open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, *command, str(work / "parameters.json"), str(work / "result.json")],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=work, start_new_session=True,
-            )  # fmt: skip
+        return start_side(f"benchmarks.kafka.sides:{function(side)}", given, Path(given["work"]))
 
     def _await(self, condition: Callable[[], bool], process: subprocess.Popen[bytes], timeout_s: float = 180) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():
             if process.poll() is not None or time.monotonic() > deadline:
-                log = "\n".join(path.read_text(errors="replace")[-2000:] for path in self.work.glob("*/log.txt"))
+                log = "\n".join(path.read_text(errors="replace")[-2000:] for path in self.bench.work.glob("*/log.txt"))
                 raise RuntimeError(f"a side ended, or wrote nothing in {timeout_s:.0f} s. The end of the logs:\n{log}")
             time.sleep(_LOOK_SECONDS)
 
@@ -273,14 +231,6 @@ def per_message(written: Mapping[str, Any]) -> dict[str, Any]:
 def function(side: str) -> str:
     """The function in `benchmarks.kafka.sides` that runs a side."""
     return "engine" if side in ENGINES else side
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a side with all its processes."""
-    for each in session_processes(process.pid):
-        with contextlib.suppress(psutil.Error):
-            each.send_signal(signal.SIGKILL)
-    process.wait()
 
 
 def rates(run: SideRun, warm_up_s: float) -> dict[str, Any]:

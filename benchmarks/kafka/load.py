@@ -5,16 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import orjson
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from benchmarks.engines import Engine
-from benchmarks.keyed_fold.workload import Workload, key_name
+from benchmarks.engines import PEERS, Engine
+from benchmarks.workload import Workload, key_name
 from penstock.system.partitioner import partition_of
 
 EVERY = 10
@@ -26,20 +23,17 @@ _LOGGER.addHandler(logging.NullHandler())
 _LOGGER.propagate = False
 
 
-_PEERS = Path(__file__).parent / "peers"
-
-
 def _spark(version: str) -> Engine:
     connector = ("org.apache.spark", "spark-sql-kafka-0-10_2.13", version)
-    return Engine(f"pyspark=={version}", _PEERS / "spark_count.py", connector, threads=True)
+    return Engine(f"pyspark=={version}", PEERS / "spark_count.py", connector, threads=True)
 
 
 ENGINES = {
     "spark": _spark("4.2.0"),
     "spark-real-time": _spark("4.3.0"),  # the first one that drops duplicates there
-    "quix": Engine("quixstreams==3.28.1", _PEERS / "quix.py"),
-    "bytewax": Engine("bytewax[kafka]==0.21.1 orjson==3.11.4", _PEERS / "bytewax_count.py"),
-    "faust": Engine("faust-streaming[rocksdict]==0.15.3 orjson==3.11.4", _PEERS / "faust_count.py"),
+    "quix": Engine("quixstreams==3.28.1", PEERS / "quix.py"),
+    "bytewax": Engine("bytewax[kafka]==0.21.1 orjson==3.11.4", PEERS / "bytewax_count.py"),
+    "faust": Engine("faust-streaming[rocksdict]==0.15.3 orjson==3.11.4", PEERS / "faust_count.py"),
 }
 
 
@@ -65,34 +59,26 @@ def publish(brokers: str, topic: str, partitions: int, workload: Workload) -> No
     """Write the events, by key as Java's client would."""
     producer = new_producer(brokers, **{"linger.ms": 50, "queue.buffering.max.messages": 1_000_000})
     places = {key_name(n): partition_of(key_name(n).encode(), partitions) for n in range(workload.keys)}
-    for keys, amounts in workload.records():
-        for key, amount in zip(keys, amounts, strict=True):
-            value = orjson.dumps({"key": key, "amount": amount})
-            while True:
-                try:
-                    producer.produce(topic, value, key, places[key])
-                    break
-                except BufferError:
-                    producer.poll(0.1)
-        producer.poll(0)
+    for number, (key, amount) in enumerate(workload.records()):
+        value = orjson.dumps({"key": key, "amount": amount})
+        while True:
+            try:
+                producer.produce(topic, value, key, places[key])
+                break
+            except BufferError:
+                producer.poll(0.1)
+        if number % 100_000 == 0:
+            producer.poll(0)
     if producer.flush(_TIMEOUT_S):
         raise RuntimeError("the broker did not take all events")
 
 
 class Ends:
-    """Counts the committed messages of a topic. Used by one thread, in a `with` block."""
+    """Counts the committed messages of a topic. Used by one thread."""
 
     def __init__(self, brokers: str, topic: str, partitions: int) -> None:
         self._reader = new_reader(brokers)
         self._partitions = [TopicPartition(topic, n) for n in range(partitions)]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._reader.close()
 
     def messages(self) -> int:
         """The sum of the ends of all partitions. Waits while a new partition has no leader."""
@@ -104,6 +90,10 @@ class Ends:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
+
+    def close(self) -> None:
+        """Count no more."""
+        self._reader.close()
 
 
 def read_committed(brokers: str, topic: str, partitions: int) -> Iterator[tuple[bytes, bytes]]:

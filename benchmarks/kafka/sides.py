@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import penstock as ps
 from benchmarks.engines import free_port, last_count, start_script
 from benchmarks.harness import DRIVER_MEMORY
+from benchmarks.jobs import places
 from benchmarks.kafka.load import ENGINES, EVERY
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
@@ -95,27 +96,16 @@ def column_application(topic: str, output: str) -> ps.StreamApplication:
     return app
 
 
-def columns(given: dict[str, Any]) -> dict[str, Any]:
-    """As `penstock`, by column."""
-    job = column_application(given["topic"], given["output"]).run(configuration(given))
-    return {"samples": _until(given, lambda: _counted(job), job.stop)}
-
-
 def configuration(given: dict[str, Any]) -> dict[str, Any]:
     """All folders inside `work`. Batches are as large as Penstock makes them."""
-    work = Path(given["work"])
     found: dict[str, Any] = {
         **given.get("config", {}),
-        "job.root": str(work / "jobs"),
-        "job.logged.store.base.dir": str(work / "state"),
+        **places(Path(given["work"]), given["threads"]),
         "job.lease.ms": 1000,
         "systems.kafka.samza.factory": "kafka",
         "systems.kafka.consumer.bootstrap.servers": given["brokers"],
         "systems.kafka.producer.bootstrap.servers": given["brokers"],
         "task.commit.ms": round(given["commit_s"] * 1000),
-        "spark.master": f"local[{given['threads']}]",
-        "spark.driver.memory": DRIVER_MEMORY,
-        "spark.local.dir": str(work / "spark"),
     }
     if given.get("guarantee", "at-least-once") != "at-least-once":
         found[f"streams.kafka.{given['output']}.output.guarantee"] = given["guarantee"]
@@ -124,7 +114,16 @@ def configuration(given: dict[str, Any]) -> dict[str, Any]:
 
 def penstock(given: dict[str, Any]) -> dict[str, Any]:
     """Count until the time is over or all messages were counted."""
-    job = application(Count, given["topic"], given["output"]).run(configuration(given))
+    return _count(given, application(Count, given["topic"], given["output"]))
+
+
+def columns(given: dict[str, Any]) -> dict[str, Any]:
+    """The same, by column."""
+    return _count(given, column_application(given["topic"], given["output"]))
+
+
+def _count(given: dict[str, Any], app: ps.StreamApplication) -> dict[str, Any]:
+    job = app.run(configuration(given))
     return {"samples": _until(given, lambda: _counted(job), job.stop)}
 
 

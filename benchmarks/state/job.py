@@ -1,19 +1,23 @@
-"""A job's state without Spark: one task in a container's storage, filled, changed and committed from this process."""
+"""A job's state without Spark: the storage of one container, filled, changed and committed from this process."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import penstock as ps
-from benchmarks.state.content import SEED, StateContent
+from benchmarks.state.content import StateContent
 from penstock.batch.batch import Batch
 from penstock.checkpoint.record import CheckpointId
 from penstock.config.load import load_config
-from penstock.container.epoch.commit import TaskCommitManager
 from penstock.container.epoch.container import Epoch
 from penstock.container.shared import EpochResources
 from penstock.graph.topology import plan_topology
@@ -25,18 +29,26 @@ from penstock.state.backends.base import AdminContext, BackendContext, RestorePr
 from penstock.state.backends.changelog_files.backup import ChangelogFilesBackup
 from penstock.state.backends.registry import backend_factory
 from penstock.state.engines.engine import Engine
+from penstock.state.kept import KeptStores
+from penstock.state.reading.comparison import digest
 from penstock.state.records import Changes
 from penstock.state.restore import restore_store
 from penstock.system.registry import open_system
 from penstock.wire.ports import JobPackage
-from penstock.wire.protocol import CleanUp, OpenEpoch, TakeSnapshot, UploadSnapshot
+from penstock.wire.protocol import CleanUp, Markers, OpenEpoch, TakeSnapshot, UploadSnapshot
 
 STORE = "state"
-_TASK, _STAGE, _EPOCH = 0, 1, 1
+NEGLIGIBLE_MS = 1.0
+"""Where two medians are below this, their ratio is that of the clock's and the scheduler's noise."""
+VERIFIED_KEYS = 1_000_000
+"""The largest state that is read back after the last commit."""
+PageCache = Literal["warm", "cold"]
+_STAGE = 1
+_READ_BYTES = 1 << 20
 
 
 class Idle(ps.StreamTask):
-    """Owns the store; the benchmark changes it in its place."""
+    """Owns the stores; the benchmark changes them in its place."""
 
     def process(
         self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
@@ -44,12 +56,24 @@ class Idle(ps.StreamTask):
         """Nothing comes."""
 
 
-def application() -> ps.StreamApplication:
-    """One store of bytes."""
-    app = ps.StreamApplication("state")
-    app.store(STORE, key=ps.Bytes(), value=ps.Bytes())
-    app.input("local.events").process(Idle, stores=[STORE])
+def application(name: str, stores: Sequence[str]) -> ps.StreamApplication:
+    """Stores of bytes."""
+    app = ps.StreamApplication(name)
+    for store in stores:
+        app.store(store, key=ps.Bytes(), value=ps.Bytes())
+    app.input("local.events").partition_by(str).process(Idle, stores=list(stores), id="use")
     return app
+
+
+def run_batch(epoch: Epoch, number: int, changes: Callable[[int, str], Mapping[bytes, bytes | None]]) -> None:
+    """A batch and its End, in which each store of each task gets changes."""
+    for task, instance in epoch.tasks.items():
+        token = new_token()
+        attempt = instance.start_attempt(_STAGE, token, Batch(number, 1, 1))
+        for store, overlay in attempt.instance.overlays.items():
+            overlay.changes.update(changes(task, store))
+        instance.finish_attempt(attempt)
+        instance.end(number, {_STAGE: token})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +83,7 @@ class CommitTimes:
     snapshot_ms: float
     """The synchronous part: processing waits for it."""
     copies_ms: float
-    """From there until the copies are made: the task's next End waits for it, if it comes that early."""
+    """From there until the copies are made: the tasks' next End waits for it, if it comes that early."""
     upload_ms: float
     """From there until everything is durable and published; no one waits."""
 
@@ -80,139 +104,153 @@ class Written:
 
 
 class StateJob:
-    """A task of a job that exists already, to which the store is new: its first commit is a base of all it holds."""
+    """The tasks of a job that exists already, to which the stores are new: the first commit is a base of all they hold.
+
+    They live in epochs of one container: in the next one, stores that are open are taken over, and others restored.
+    """
 
     def __init__(
         self,
         work: Path,
-        backend: str,
-        value_bytes: int,
+        backend: str = "changelog-files",
         settings: Mapping[str, str] | None = None,
-        seed: int = SEED,
+        stores: Sequence[str] = (STORE,),
+        tasks: int = 1,
     ) -> None:
         """`settings` are the job's configuration, beyond where things lie."""
+        self.local = work / "local"
         self.roots = (work / "jobs", work / "streams")
         """The folders that what is durable lies in."""
         self.backend = backend
         overrides = {
             "job.root": str(self.roots[0]),
-            "job.logged.store.base.dir": str(work / "local"),
+            "job.logged.store.base.dir": str(self.local),
             "systems.local.path": str(self.roots[1]),
             "stores.backup.factories": backend,
             **(settings or {}),
         }
-        app = application()
+        app = application("state", stores)
         self._config = load_config(overrides=overrides, environ={}, default_job_name=app.name)
         self._paths = JobPaths(self._config.job.name, self._config.job.id)
         self._systems = {name: open_system(self._config.system(name)) for name in self._config.system_names}
         self._objects = open_store(self._config.job.root)
-        self._content = StateContent(value_bytes, seed)
-        self._batch = 0
+        self._content = StateContent()
+        self._stores, self._tasks = tuple(stores), tuple(range(tasks))
+        self._batch = self._number = 0
         self._last_id = self._next_id(None)
-        self.marker = ""
-        """The marker of the last commit."""
-        self._create_resources()
-        runtime = RuntimeSettings(app.name, 1, {})
-        package = JobPackage(plan_topology(app.graph()), runtime, self._config, "uid", "probe", self._systems)
-        self._resources = EpochResources(package, "benchmark", _EPOCH, 1)
-        request = OpenEpoch(b"", 0, str(self._last_id), {}, (), (_TASK,))
-        self._epoch = Epoch(self._resources, request, threading.Event(), lambda _: None)
-        self._task = self._epoch.tasks[_TASK]
+        self._markers: Markers = {}
+        self._kept = KeptStores("benchmark")
+        context = AdminContext(self._objects, self._paths, tasks, self._stores, self._config, self._systems)
+        with closing(backend_factory(backend).admin(context)) as admin:
+            admin.create_resources(1)
+            admin.validate_resources()
+        runtime = RuntimeSettings(app.name, tasks, {})
+        self._package = JobPackage(plan_topology(app.graph()), runtime, self._config, "uid", "probe", self._systems)
+        self.open()
 
-    @property
-    def engine(self) -> Engine:
-        """The task's own."""
-        return self._task.engine(STORE)
+    def open(self) -> None:
+        """The next epoch, at the last commit."""
+        self._number += 1
+        resources = EpochResources(self._package, "benchmark", self._number, len(self._tasks), kept_stores=self._kept)
+        covered = self._stores if self._markers else ()
+        request = OpenEpoch(b"", self._batch, str(self._last_id), self._markers, covered, self._tasks)
+        self.epoch = Epoch(resources, request, threading.Event(), lambda _: None)
+        self.folders = resources.folders
+
+    def engine(self, task: int = 0, store: str = STORE) -> Engine:
+        """The engine of a store of a task."""
+        return self.epoch.tasks[task].engine(store)
 
     def fill(self, keys: int) -> None:
         """Put keys into the engine, in bulk and before the first commit."""
         for entries in self._content.add(keys):
-            self.engine.apply(entries.as_dict())
+            self.engine().apply(entries.as_dict())
+
+    def prepare(self, keys: int) -> dict[str, float]:
+        """Fill the state and back it up as a whole; the seconds that both took."""
+        began = time.monotonic()
+        self.fill(keys)
+        filled = time.monotonic()
+        self.commit()
+        return {"fill_seconds": filled - began, "base_seconds": time.monotonic() - filled}
 
     def change(self, count: int) -> Changes:
         """Give that many keys, all different and anywhere in the state, new values: a batch and its End."""
         changes = self._content.change(count).as_dict()
-        token = new_token()
-        attempt = self._task.start_attempt(_STAGE, token, Batch(self._batch + 1, 1, 0))
-        attempt.instance.overlays[STORE].changes.update(changes)
-        self._task.finish_attempt(attempt)
-        self._batch += 1
-        self._task.end(self._batch, {_STAGE: token})
+        self.run_batch(lambda *_: changes)
         return changes
 
-    def commit(self) -> CommitTimes:
+    def run_batch(self, changes: Callable[[int, str], Mapping[bytes, bytes | None]]) -> None:
+        """The next batch, and its End."""
+        self._batch += 1
+        run_batch(self.epoch, self._batch, changes)
+
+    def commit(self, *, last: bool = False) -> CommitTimes:
         """A whole commit, as a container does it when the driver asks."""
         self._last_id = self._next_id(self._last_id)
         began = time.perf_counter()
-        self._epoch.snapshot(TakeSnapshot(str(self._last_id)))
+        self.epoch.snapshot(TakeSnapshot(str(self._last_id), last))
         taken = time.perf_counter()
-        self._commit.await_copies()
+        for commit in self.epoch._commits._commits.values():
+            commit.await_copies()
         copied = time.perf_counter()
-        markers = self._epoch.upload(UploadSnapshot(str(self._last_id))).markers
+        self._markers = self.epoch.upload(UploadSnapshot(str(self._last_id))).markers
+        self.epoch.clean_up(CleanUp(str(self._last_id), self._markers))
         uploaded = time.perf_counter()
-        self._epoch.clean_up(CleanUp(str(self._last_id), markers))
-        self.marker = markers[str(_TASK)][self.backend][STORE]
         return CommitTimes((taken - began) * 1000, (copied - taken) * 1000, (uploaded - copied) * 1000)
 
     def restore(self, directory: Path) -> tuple[Engine, int]:
-        """The store as of the last commit, in a new folder; the open engine, and the bytes the restore counted."""
+        """The only store as of the last commit, in a new folder; the open engine, and the bytes the restore counted."""
         counted: list[int] = []
-        context = BackendContext(self._objects, self._paths, _TASK, (STORE,), _EPOCH + 1, self._config, self._systems)
+        marker = self._markers["0"][self.backend][STORE]
+        context = BackendContext(self._objects, self._paths, 0, (STORE,), self._number + 1, self._config, self._systems)
         restored = restore_store(
             lambda _: context,
-            _TASK,
+            0,
             STORE,
             (self.backend,),
-            {self.backend: {STORE: self.marker}},
+            {self.backend: {STORE: marker}},
             directory,
-            lambda path: self._resources.folders.open(STORE, path),
+            lambda path: self.folders.open(STORE, path),
             RestoreProgress(threading.Event(), counted.append),
         )
         return restored.engine, sum(counted)
 
-    def durable_bytes(self) -> int:
-        """The size of everything the backend keeps."""
-        return sum(folder_bytes(root) for root in self.roots)
+    def is_restored(self, directory: Path) -> bool | None:
+        """True if a restore gives the state of the last commit. None of a state that is too large to be read back."""
+        if self._content.keys > VERIFIED_KEYS:
+            return None
+        with closing(self.restore(directory)[0]) as engine:
+            return digest(engine) == digest(self.engine())
 
     def written(self) -> Written:
         """By the `changelog-files` backend."""
-        by_kind = {"delta": 0, "zip": 0, "": 0}
+        by_kind = {".delta": 0, ".zip": 0, "": 0}
         snapshots = 0
         for path in files_below(self.roots[0]):
-            kind = path.suffix[1:] if path.suffix in (".delta", ".zip") else ""
+            kind = path.suffix if path.suffix in by_kind else ""
             by_kind[kind] += path.stat().st_size
-            snapshots += kind == "zip"
-        return Written(by_kind["delta"], by_kind["zip"] + by_kind[""], snapshots)
+            snapshots += kind == ".zip"
+        return Written(by_kind[".delta"], by_kind[".zip"] + by_kind[""], snapshots)
 
     def snapshots_under_way(self) -> tuple[bool, int]:
         """True while the `changelog-files` backend makes a snapshot, and the number that it has made."""
-        manager, _ = self._commit._backups[self.backend]
+        manager, _ = self.epoch._commits._commits[0]._backups[self.backend]
         assert isinstance(manager, ChangelogFilesBackup)
         keeper = manager._keepers[STORE]
         return keeper.is_busy, len(keeper.made())
 
     def finish_snapshots(self, timeout_s: float = 600) -> None:
         """Wait for what backends do in the background."""
-        self._epoch.services.wind_down(timeout_s)
+        self.epoch.services.wind_down(timeout_s)
 
     def close(self) -> None:
         """Close it all."""
-        self._epoch.leave()
+        self.epoch.leave()
         self._objects.close()
-
-    @property
-    def _commit(self) -> TaskCommitManager:
-        return self._epoch._commits._commits[_TASK]
 
     def _next_id(self, last: CheckpointId | None) -> CheckpointId:
         return CheckpointId.next_after(last, time.time_ns() // 1_000_000, time.monotonic_ns())
-
-    def _create_resources(self) -> None:
-        context = AdminContext(self._objects, self._paths, 1, (STORE,), self._config, self._systems)
-        admin = backend_factory(self.backend).admin(context)
-        admin.create_resources(_EPOCH)
-        admin.validate_resources()
-        admin.close()
 
 
 def files_below(folder: Path) -> list[Path]:
@@ -220,6 +258,35 @@ def files_below(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.rglob("*")) if path.is_file()]
 
 
-def folder_bytes(folder: Path) -> int:
-    """The size of every file."""
-    return sum(path.stat().st_size for path in files_below(folder))
+def folder_bytes(*folders: Path) -> int:
+    """The size of every file that is still there."""
+    size = 0
+    for path in (path for folder in folders for path in files_below(folder)):
+        try:
+            size += path.stat().st_size
+        except FileNotFoundError:
+            continue  # RocksDB removes files
+    return size
+
+
+def time_cp(source: Path, target: Path, page_cache: PageCache) -> float:
+    """Seconds that `cp -r` takes. The copy is removed."""
+    settle([source], page_cache)
+    began = time.perf_counter()
+    subprocess.run(["cp", "-r", str(source), str(target)], check=True)
+    seconds = time.perf_counter() - began
+    shutil.rmtree(target)
+    return seconds
+
+
+def settle(folders: Iterable[Path], page_cache: PageCache) -> None:
+    """Everything written is on disk, and the files of the folders are all in the page cache, or none of them is."""
+    os.sync()
+    for folder in folders:
+        for path in files_below(folder):
+            with path.open("rb", buffering=0) as file:
+                if page_cache == "cold":
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                else:
+                    while file.read(_READ_BYTES):
+                        pass

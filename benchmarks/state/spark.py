@@ -6,53 +6,54 @@ a batch, each batch a commit of the keys in it.
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own name for it
 
-from benchmarks.keyed_fold.spark import CHANGELOG, session
-from benchmarks.state.content import KEY_BYTES, Entries, StateContent, StateInputs, write_entries
-from benchmarks.state.loads import Load, first_load, log_settings
-from benchmarks.state.penstock import VERIFIED_KEYS, time_cp
-from benchmarks.state.penstock import settle as settle_files
+from benchmarks.queries import CHANGELOG, STATE, began, read, seconds, session, sink, to_the_end
+from benchmarks.state.content import KEY_BYTES, VALUE_BYTES, Entries, StateContent, write_entries
+from benchmarks.state.job import VERIFIED_KEYS, settle, time_cp
 
 _LOGGED_S = 10.0
-_STATE = "spark.sql.streaming.stateStore"
 _KEPT = {"spark.sql.streaming.minBatchesToRetain": "1000000"}
 """Nothing is deleted while a benchmark runs, so that what was written can be counted at the end."""
-_NO_SNAPSHOTS = {f"{_STATE}.minDeltasForSnapshot": "1000000", f"{_STATE}.maintenanceInterval": "5s"}
+_NO_SNAPSHOTS = {f"{STATE}.minDeltasForSnapshot": "1000000", f"{STATE}.maintenanceInterval": "5s"}
 """Only changelogs; the maintenance, which then only closes the stores of queries that ended, comes soon."""
 
 _CHECKPOINT = ("rocksdbCommitFlushLatency", "rocksdbCommitCheckpointLatency")
 """The time of a commit for a checkpoint of RocksDB, which the maintenance uploads as a snapshot."""
 
+_LOGGER = "org.apache.spark.sql.execution.streaming.state"
+"""RocksDB's logger has the store's id in its name, so that only the package can be named."""
+_LINE = re.compile(r"(\d+) RocksDB .*\]: (Loading \d+ with|[Rr]eplaying changelog from|Loaded \d+)")
+
 
 def commits(parameters: dict[str, Any]) -> dict[str, Any]:
     """Fill a state, then commit series of changes, a batch each."""
-    work, inputs = Path(parameters["work"]), _inputs(parameters)
+    work, fill = Path(parameters["work"]), parameters["fill"]
     spark = session(work, parameters["threads"], 1, _KEPT)
     checkpoint = work / "checkpoint"
-    batches = _run(spark, inputs.folder, checkpoint)
-    filled = _ended(batches[inputs.fill - 1])
-    counts = iter(batches[inputs.fill :])
+    batches = _run(spark, Path(parameters["files"]), checkpoint)
+    filled = _ended(batches[fill - 1])
+    counts = iter(batches[fill:])
     series = []
     for one in parameters["series"]:
         own = [next(counts) for _ in range(parameters["warm_up"] + one["commits"])][parameters["warm_up"] :]
-        series.append(_series(one, own, checkpoint, parameters["value_bytes"]))
+        series.append(_series(one, own, checkpoint))
     snapshots = [path for kind in ("zip", "sst", "log") for path in _state_files(checkpoint, kind)]
     late = [path.stat() for path in snapshots if path.stat().st_mtime >= filled]
     verified = _verify(spark, checkpoint, batches[-1], parameters)
     spark.stop()
     return {
-        "fill_seconds": filled - _began(batches[0]),
+        "fill_seconds": filled - began(batches[0]),
         "series_seconds": _ended(batches[-1]) - filled,
         "series": series,
         "snapshots": sum(1 for path in _state_files(checkpoint, "zip") if path.stat().st_mtime >= filled),
@@ -61,13 +62,13 @@ def commits(parameters: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _series(wanted: Mapping[str, int], batches: list[dict[str, Any]], checkpoint: Path, size: int) -> dict[str, Any]:
+def _series(wanted: Mapping[str, int], batches: list[dict[str, Any]], checkpoint: Path) -> dict[str, Any]:
     operators = [(batch, batch["stateOperators"][0]) for batch in batches]
     if any(operator["numRowsUpdated"] != wanted["changed"] for _, operator in operators):
         raise AssertionError(f"a batch did not change {wanted['changed']} keys: {operators}")
     return {
         **wanted,
-        "net_bytes": wanted["commits"] * wanted["changed"] * (KEY_BYTES + size),
+        "net_bytes": wanted["commits"] * wanted["changed"] * (KEY_BYTES + VALUE_BYTES),
         "delta_bytes": sum(_changelog(checkpoint, batch["batchId"]).stat().st_size for batch in batches),
         "times": [
             {
@@ -91,15 +92,15 @@ def _series(wanted: Mapping[str, int], batches: list[dict[str, Any]], checkpoint
 def loads(parameters: dict[str, Any]) -> dict[str, Any]:
     """Fill a state with a snapshot at its end; then, after so many changelogs, copy its files and start a query that
     loads it, in turn."""
-    work, inputs = Path(parameters["work"]), _inputs(parameters)
+    work, fill = Path(parameters["work"]), parameters["fill"]
     to_log, log = log_settings(work)
     spark = session(work, parameters["threads"], 1, {**_KEPT, **_NO_SNAPSHOTS, **to_log, CHANGELOG: "false"})
     checkpoint, files = work / "checkpoint", work / "files"
     files.mkdir()
-    waiting = (inputs.file(number) for number in range(inputs.fill + inputs.changes))
-    (*_, last) = _run(spark, _give(files, waiting, inputs.fill), checkpoint)
+    waiting = iter(sorted(Path(parameters["files"]).iterdir()))
+    (*_, last) = _run(spark, _give(files, waiting, fill), checkpoint)
     spark.conf.set(CHANGELOG, "true")
-    probe = StateContent(parameters["value_bytes"])
+    probe = StateContent()
     list(probe.add(1))
     made, points = 0, list[dict[str, Any]]()
     for deltas in sorted(parameters["deltas"]):
@@ -115,6 +116,58 @@ def loads(parameters: dict[str, Any]) -> dict[str, Any]:
     final = points[-1]["rounds"][0]
     final["verified"] = compared if final["verified"] is None else False
     return {"points": points}
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One load of a version."""
+
+    load_ms: int
+    """All of it, until the store can be read."""
+    snapshot_ms: int
+    """The part until the snapshot's files were there."""
+    replayed: int
+    """Changelogs."""
+
+
+def log_settings(folder: Path, logger: str = _LOGGER, level: str = "info") -> tuple[dict[str, str], Path]:
+    """Make a new JVM log what a logger says, with the milliseconds, to a file: Spark's settings, and the file."""
+    log, properties = folder / "jvm.log", folder / "log4j2.properties"
+    lines = {
+        "rootLogger.level": "error",
+        "rootLogger.appenderRef.file.ref": "file",  # without an appender, Spark would put its own settings in place
+        "appender.file.type": "File",
+        "appender.file.name": "file",
+        "appender.file.fileName": log,
+        "appender.file.layout.type": "PatternLayout",
+        "appender.file.layout.pattern": "%d{UNIX_MILLIS} %c{1}: %m%n",
+        "logger.file.name": logger,
+        "logger.file.level": level,
+        "logger.file.additivity": "false",
+        "logger.file.appenderRef.file.ref": "file",
+    }
+    properties.write_text("\n".join(f"{key}={value}" for key, value in lines.items()))
+    return {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={properties}"}, log
+
+
+def first_load(lines: Iterable[str]) -> Load:
+    """The first load that was logged. Raises ValueError if there is none that came to its end."""
+    start = snapshot = None
+    replayed = 0
+    for line in lines:
+        match = _LINE.match(line)
+        if match is None:
+            continue
+        moment, what = int(match[1]), match[2]
+        if what.startswith("Loading"):
+            start, snapshot, replayed = moment, None, 0
+        elif what.startswith("Replaying"):
+            snapshot = moment
+        elif what.startswith("replaying"):
+            replayed += 1
+        elif start is not None:
+            return Load(moment - start, (moment if snapshot is None else snapshot) - start, replayed)
+    raise ValueError("Spark logged no load of a state store")
 
 
 def _first_load(log: Path, behind: int) -> Load:
@@ -136,40 +189,29 @@ def _copy_and_load(
     """Copy the state's files; then load them by a batch of one key, in a checkpoint that is thrown away."""
     checkpoint, probed, files = work / "checkpoint", work / "probed", work / "files"
     cp_seconds = time_cp(checkpoint / "state", work / "copied", parameters["page_cache"])
-    settle_files([checkpoint], parameters["page_cache"])
+    settle([checkpoint], parameters["page_cache"])
     # Hard links: Spark writes new files only.
     subprocess.run(["cp", "-al", str(checkpoint), str(probed)], check=True)
-    number = len(list(files.iterdir()))
-    file = files / f"{number:06d}.parquet"
-    write_entries(file, entries, number)
+    file = write_entries(files, len(list(files.iterdir())), entries)
     logged = log.stat().st_size
-    began = time.perf_counter()
+    start = time.perf_counter()
     (batch,) = _run(spark, files, probed)
-    seconds = time.perf_counter() - began
+    took = time.perf_counter() - start
     file.unlink()
     shutil.rmtree(probed)
     load = _first_load(log, logged)
     return {
         "cp_seconds": cp_seconds,
         "restore_seconds": load.load_ms / 1000,
-        "start_seconds": seconds,
+        "start_seconds": took,
         "snapshot_ms": load.snapshot_ms,
         "replayed": load.replayed,
         "verified": None if _has_all_keys(batch, parameters) else False,
     }
 
 
-def _began(batch: Mapping[str, Any]) -> float:
-    return datetime.fromisoformat(batch["timestamp"]).timestamp()
-
-
 def _ended(batch: Mapping[str, Any]) -> float:
-    seconds: float = batch["durationMs"]["triggerExecution"] / 1000
-    return _began(batch) + seconds
-
-
-def _inputs(parameters: Mapping[str, Any]) -> StateInputs:
-    return StateInputs(Path(parameters["files"]), parameters["fill"], parameters["changes"])
+    return began(batch) + seconds(batch)
 
 
 def _give(folder: Path, waiting: Iterator[Path], count: int) -> Path:
@@ -182,19 +224,8 @@ def _give(folder: Path, waiting: Iterator[Path], count: int) -> Path:
 
 def _run(spark: SparkSession, files: Path, checkpoint: Path) -> list[dict[str, Any]]:
     """A new run of the query over the files that it has not read, a file a batch; the progress of each batch."""
-    events = spark.readStream.schema("key string, value binary").option("maxFilesPerTrigger", 1).parquet(str(files))
-    query = (
-        events.groupBy("key")
-        .agg(F.last("value").alias("value"))
-        .writeStream.format("noop")
-        .outputMode("update")
-        .option("checkpointLocation", str(checkpoint))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    progress = [orjson.loads(one.json) for one in query.recentProgress]
-    return [one for one in progress if one["numInputRows"]]
+    last = read(spark, "key string, value binary", str(files)).groupBy("key").agg(F.last("value").alias("value"))
+    return [one for one in to_the_end(sink(last, checkpoint)) if one["numInputRows"]]
 
 
 def _state_files(checkpoint: Path, kind: str) -> list[Path]:
@@ -225,7 +256,7 @@ def _verify(
         return False
     if parameters["keys"] > VERIFIED_KEYS:
         return None
-    content = StateContent(parameters["value_bytes"])
+    content = StateContent()
     expected: dict[bytes, bytes | None] = {}
     for entries in content.add(parameters["keys"]):
         expected |= entries.as_dict()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness import run_side
-from benchmarks.soak.growth import growth
+from benchmarks.soak import growth
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -18,7 +18,7 @@ def test_nothing_grows_over_many_small_batches(tmp_path: Path) -> None:
     A payload that stays allocated adds 0.8 MB a batch to the memory of workers and of containers.
     """
     parameters = {"batch_messages": 200, "message_bytes": 4000, "steps": 7, "step_batches": 20}
-    run = run_side("benchmarks.soak.job:soak", {"work": str(tmp_path), **parameters}, tmp_path)
+    run = run_side("benchmarks.soak:soak", {"work": str(tmp_path), **parameters}, tmp_path)
     samples = run.result["samples"]
     assert samples[-1]["batches"] >= 7 * 20
     found = growth(samples)

@@ -27,25 +27,25 @@ QUICK = {
 }
 ON_SPARK = {
     "async_commit": "--events 4000 --batches 10 --keys 50 --commit-ms 1 --latency-ms 20 --repeat 1",
-    "columns.__main__": (
+    "columns": (
         "--events 4000 --batches 10 --keys 50 --repeat 1 --sides 'aggregate, parquet' 'aggregate, json' "
         "'process_batch, parquet' 'Spark aggregation, parquet' 'polars, parquet'"
     ),
     "commit": "--megabytes 2 --small-megabytes 1 --changed 50 500 --commits 4 --spark-commits 4",
-    "floor.__main__": "--batches 2 --exchanges 2",
+    "floor": "--batches 2 --exchanges 2",
     "formats": f"{FOLD} --repeat 1",
-    "keyed_fold.__main__": f"{FOLD} --repeat 1",
-    "pyspark.__main__": "--kinds fold sessions-pandas --batches 3 --rows 400 --keys 20 --small 2",
+    "keyed_fold": f"{FOLD} --repeat 1",
+    "pyspark": "--kinds fold sessions-pandas --batches 3 --rows 400 --keys 20 --small 2",
     "restore": "--megabytes 1 --deltas 0 2 --changed 100 --repeat 2 --page-cache cold",
-    "side_inputs.__main__": (
+    "side_inputs": (
         "--rows 5000 --updates 500 --messages 20000 --messages-per-s 200 --seconds 4 --warm-up 2 --repeat 1"
     ),
-    "soak.__main__": "--steps 3 --step-batches 3 --message-bytes 10",
-    "standby.__main__": "--megabytes 5 --repeat 1",
+    "soak": "--steps 3 --step-batches 3 --message-bytes 10",
+    "standby": "--megabytes 5 --repeat 1",
     "start": "--repeat 1",
     "timers": "--timers 300 --repeat 1 --spark --spark-timers 300",
     "tls": f"{FOLD} --floor-batches 2 --repeat 1",
-    "windows.__main__": "--events 4000 --batches 8 --keys 20",
+    "windows": "--events 4000 --batches 8 --keys 20",
 }
 SLOW = [pytest.mark.spark, pytest.mark.slow]
 CASES = [

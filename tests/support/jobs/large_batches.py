@@ -11,7 +11,7 @@ from typing import Any
 from pyspark import cloudpickle
 
 import penstock as ps
-from benchmarks.keyed_fold.penstock import follow
+from benchmarks.jobs import follow
 from penstock.system.base import OffsetRange, PartitionOffsets
 from penstock.system.local import LocalSystem
 

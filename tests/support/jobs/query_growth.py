@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import penstock.spark as pss
-from benchmarks.soak.job import sample
+from benchmarks.soak import sample
 from penstock.spark.session.session import create_session
 from tests.support.jobs.home import wait_until
 

@@ -1,0 +1,81 @@
+"""Figures of a side that works batch by batch."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.harness import Bench, Run, SideRun, is_wrong
+
+WARM_UP_BATCHES = 2
+
+
+def counted(batches: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    """The batches after the warm-up."""
+    return batches[WARM_UP_BATCHES:] or batches
+
+
+def rate(batch: Mapping[str, Any]) -> float:
+    """Rows per second of a batch, by the time of its whole execution, the commit included.
+
+    Penstock's is counted by the time between two reports where that is longer: the durations of its batches omit the
+    work between two batches.
+    """
+    spent_ms: int = max(batch["duration_ms"]["triggerExecution"], batch.get("interval_ms", 0), 1)
+    return float(batch["rows"] / spent_ms * 1000)
+
+
+def of_batches(run: SideRun) -> dict[str, Any]:
+    """The batches of a run, and processor microseconds for a row, by kind of process, after the warm-up."""
+    batches = run.result["batches"]
+    return {**run.result, "cpu_us_per_row": cpu_us_per_row(run, batches)}
+
+
+def cpu_us_per_row(run: SideRun, batches: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """From the end of the warm-up to the end of the last batch. Other work on the machine hardly changes it."""
+    counts = counted(batches)
+    before = batches[len(batches) - len(counts) - 1] if len(counts) < len(batches) else None
+    started = before["ended"] if before else batches[0]["ended"] - batches[0]["duration_ms"]["triggerExecution"] / 1000
+    rows = sum(batch["rows"] for batch in counts)
+    spent = run.usage.cpu_between(started, batches[-1]["ended"])
+    return {kind: round(seconds / rows * 1e6, 2) for kind, seconds in spent.items()}
+
+
+def summary(runs: Sequence[Run]) -> dict[str, Any]:
+    """The median rate of the batches that count, of all runs; the median processor time; the largest memory."""
+    rates = [rate(batch) for run in runs for batch in counted(run["batches"])]
+    return {
+        "rows_per_second": round(statistics.median(rates)),
+        "slowest_batch_rows_per_second": round(min(rates)),
+        "fastest_batch_rows_per_second": round(max(rates)),
+        "cpu_us_per_row": round(statistics.median(sum(run["cpu_us_per_row"].values()) for run in runs), 2),
+        "peak_bytes": max(run["peak_bytes"] for run in runs),
+        "verified": not any(map(is_wrong, runs)),
+    }
+
+
+def summaries(bench: Bench) -> dict[str, dict[str, Any]]:
+    """The summary of each side that has run."""
+    return {side: summary(runs) for side, runs in bench.runs.items()}
+
+
+COLUMNS = {
+    "rows_per_second": ",.0f",
+    "slowest_batch_rows_per_second": ",.0f",
+    "fastest_batch_rows_per_second": ",.0f",
+    "cpu_us_per_row": ".1f",
+    "peak_bytes": "MB",
+    "verified": "",
+}
+"""The columns of a table of summaries."""
+
+
+def ratios(sides: Mapping[str, Run], own: str, others: Sequence[str]) -> dict[str, float]:
+    """The rows per second of one side over those of others, by the beginning of their names: of each, the fastest."""
+    found = {}
+    for other in others:
+        theirs = [side["rows_per_second"] for name, side in sides.items() if name.partition(",")[0] == other]
+        if own in sides and theirs:
+            found[other] = round(sides[own]["rows_per_second"] / max(theirs), 2)
+    return found

@@ -1,0 +1,214 @@
+"""Jobs of Penstock: what the sides of several benchmarks share, and the keyed fold."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+import penstock as ps
+from benchmarks.harness import DRIVER_MEMORY
+from benchmarks.workload import STREAM, Workload, compare
+from penstock.config.load import load_config
+from penstock.driver.handle.job import Job
+from penstock.driver.show.progress import JobProgress
+from penstock.state.reading.reader import read_store
+from penstock.system.base import OffsetRange
+from penstock.system.local import LocalSystem
+
+STORE = "totals"
+DEADLINE_S = 1800.0
+_APPENDED = 50_000
+
+
+class Fold(ps.StreamTask):
+    """Running count and sum per key, as anybody would write it."""
+
+    def init(self, context: ps.TaskContext) -> None:
+        self.totals = context.store(STORE)
+
+    def process(
+        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
+    ) -> None:
+        total = self.totals.get(envelope.key) or {"count": 0, "sum": 0.0}
+        total["count"] += 1
+        total["sum"] += envelope.value["amount"]
+        self.totals.put(envelope.key, total)
+
+
+class Count(ps.StreamTask):
+    """Counts the messages of each key, and passes every message on."""
+
+    def __init__(self, store: str) -> None:
+        self.store = store
+
+    def init(self, context: ps.TaskContext) -> None:
+        self.counts = context.store(self.store)
+
+    def process(
+        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
+    ) -> None:
+        self.counts.put(envelope.key, (self.counts.get(envelope.key) or 0) + 1)
+        collector.emit(key=envelope.key, value=envelope.value)
+
+
+def application() -> ps.StreamApplication:
+    """Events by key into the fold; nothing is sent on."""
+    app = ps.StreamApplication("keyed-fold")
+    app.store(STORE, key=ps.String(), value=ps.Json())
+    events = app.input(f"local.{STREAM}", value=ps.Json())
+    events.partition_by(lambda event: event["key"], key=ps.String()).process(Fold, stores=[STORE])
+    return app
+
+
+def places(work: Path, threads: int) -> dict[str, Any]:
+    """All folders inside `work`, and what all sides share."""
+    return {
+        "job.root": str(work / "jobs"),
+        "job.logged.store.base.dir": str(work / "state"),
+        "systems.local.path": str(work / "streams"),
+        "spark.master": f"local[{threads}]",
+        "spark.driver.memory": DRIVER_MEMORY,
+        "spark.local.dir": str(work / "spark"),
+    }
+
+
+def configuration(parameters: dict[str, Any]) -> dict[str, Any]:
+    """A commit after every batch of `batch_messages`, none skipped because the one before is not complete."""
+    found = places(Path(parameters["work"]), parameters["threads"])
+    return {
+        **found,
+        "systems.local.path": parameters.get("streams", found["systems.local.path"]),
+        "job.batch.max.messages": parameters["batch_messages"],
+        "job.batch.target.ms": 0,
+        "task.commit.ms": 1,
+        "task.commit.max.delay.ms": 0,
+        **parameters.get("config", {}),
+    }
+
+
+def fold(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Run the fold over the published stream; one entry per batch."""
+    return {"batches": follow(application().run(configuration(parameters), until="latest"))}
+
+
+def floor(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Run tiny batches through the same application, a shuffle included."""
+    number = parameters["batch_messages"] * parameters["batches"]
+    values = [orjson.dumps({"key": f"key-{n % 1000:06d}", "amount": n / 4}) for n in range(number)]
+    create_stream(Path(parameters["work"]) / "streams", STREAM, 2, values)
+    return fold(parameters)
+
+
+def verify(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Compare every key of the fold."""
+    return verify_totals(parameters, configuration(parameters), application().name)
+
+
+def verify_totals(parameters: dict[str, Any], config: dict[str, Any], job: str) -> dict[str, Any]:
+    """Rebuild the state from the last checkpoint, as a restore does, and compare every key."""
+    loaded = load_config(overrides=config, default_job_name=job)
+    rows = [(key, orjson.loads(value)) for _, key, value in read_store(loaded, STORE)]
+    counts, sums = ([total[name] for _, total in rows] for name in ("count", "sum"))
+    return compare(Workload(**parameters["workload"]), [key for key, _ in rows], counts, sums)
+
+
+def create_stream(
+    folder: Path, name: str, partitions: int, values: Sequence[bytes] = (), headers: Sequence[tuple[str, bytes]] = ()
+) -> LocalSystem:
+    """A new local stream, whose partitions get the values in turn."""
+    system = LocalSystem("local", str(folder))
+    with closing(system.admin()) as admin:
+        admin.create_stream(name, partitions)
+    more = [tuple(headers)] if headers else []
+    with closing(system.writer(None)) as writer:
+        for partition in range(partitions):
+            own = values[partition::partitions]
+            for first in range(0, len(own), _APPENDED):
+                records: Any = [(0, None, value, *more) for value in own[first : first + _APPENDED]]
+                writer.append(ps.SystemStreamPartition("local", name, partition), records)
+    return system
+
+
+def ends_of(system: LocalSystem, stream: str) -> dict[int, int]:
+    """The upcoming offset of each partition; none as long as the stream does not exist."""
+    with closing(system.admin()) as admin:
+        try:
+            return {partition: ends.upcoming for partition, ends in admin.offsets(stream).items()}
+        except ps.NotFoundError:
+            return {}
+
+
+def read_stream(
+    system: LocalSystem, stream: str, starts: Mapping[int, int] | None = None, ends: Mapping[int, int] | None = None
+) -> Iterator[tuple[int, bytes, Any]]:
+    """(partition, key, decoded value) of the messages of a stream: of all, or of those between two ends."""
+    with closing(system.reader()) as reader:
+        for partition, end in (ends_of(system, stream) if ends is None else ends).items():
+            ssp, start = ps.SystemStreamPartition("local", stream, partition), (starts or {}).get(partition, 0)
+            for chunk in reader.read(OffsetRange(ssp, start, end), 10_000) if end > start else ():
+                yield from ((partition, key or b"", orjson.loads(value or b"null")) for _, _, key, value, *_ in chunk)
+
+
+def follow(job: Job) -> list[dict[str, Any]]:
+    """Every batch of a job until it has ended: rows, Penstock's own durations, and the time since the one before."""
+    found, before = [], time.monotonic()
+    for batch in batches_of(job):
+        now = time.monotonic()
+        found.append(
+            {
+                "batch": batch.batch_id,
+                "rows": batch.num_input_rows,
+                "duration_ms": dict(batch.duration_ms),
+                "interval_ms": round((now - before) * 1000),
+                "ended": time.time(),
+                "container_bytes": batch.container_bytes,
+            }
+        )
+        before = now
+    return found
+
+
+def batches_of(job: Job, deadline_s: float = math.inf) -> Iterator[JobProgress]:
+    """Each batch as it ends, until the job has ended. An error that ended the job is raised."""
+    board, newest, deadline = job._board, -1, time.monotonic() + deadline_s
+    while True:
+        with board.changed:
+            while True:
+                active, last = job.is_active, board.last
+                if (last is not None and last.batch_id != newest) or not active:
+                    break
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"waited {deadline_s:.0f} s in vain for a batch")
+                board.changed.wait(0.5)
+        if last is not None and last.batch_id != newest:
+            newest = last.batch_id
+            yield last
+        elif not active:
+            job.await_termination(60)
+            return
+
+
+def await_batch(job: Job, condition: Callable[[JobProgress], bool], deadline_s: float = DEADLINE_S) -> JobProgress:
+    """The first batch, from the last one on, of which the condition holds."""
+    for batch in batches_of(job, deadline_s):
+        if condition(batch):
+            return batch
+    raise RuntimeError("the job ended by itself")
+
+
+def await_job(job: Job, condition: Callable[[], object], what: str, pause_s: float = 0.01) -> None:
+    """Wait for a condition while a job runs."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        if not job.is_active:
+            job.await_termination(0)
+            raise RuntimeError(f"the job ended before {what}")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {DEADLINE_S:.0f} s in vain for {what}")
+        time.sleep(pause_s)

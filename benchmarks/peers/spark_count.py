@@ -1,0 +1,80 @@
+"""The keyed count in Spark's own aggregation, with its Kafka source and sink.
+
+Spark cannot send every message on from an aggregation. Its echo drops duplicates by the number of a message, which
+keeps state as well. In Real-Time Mode, it becomes durable every five minutes, the shortest time that Spark takes.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from counting import EVERY, Counted, parameters
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own name for it
+
+_STATE = "spark.sql.streaming.stateStore"
+
+
+def main() -> None:
+    """Run until the process is killed. A batch is at most what Spark counts between two commits."""
+    given = parameters()
+    work = Path(given["work"])
+    counted = Counted(given)
+    settings = {
+        "spark.master": f"local[{given['slots']}]",
+        "spark.driver.memory": given["heap"],
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": str(work / "spark"),
+        "spark.jars": ",".join(given["jars"]),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": str(given["partitions"]),
+        "spark.sql.streaming.numRecentProgressUpdates": "10000",
+        f"{_STATE}.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        f"{_STATE}.rocksdb.changelogCheckpointing.enabled": "true",
+    }
+    builder: Any = SparkSession.builder
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    options = {"kafka.bootstrap.servers": given["brokers"]}
+    events = (
+        spark.readStream.format("kafka")
+        .options(**options, subscribe=given["topic"], startingOffsets="earliest")
+        .options(**({} if given["echo"] else {"maxOffsetsPerTrigger": round(given["spark_rate"] * given["commit_s"])}))
+        .load()
+    )
+    event = F.from_json(F.col("value").cast("string"), "key string, amount double").alias("event")
+    counts = (
+        events.select(F.col("key").cast("string"), event)
+        .groupBy("key")
+        .agg(F.count("event").alias("count"))
+        .where((F.col("count") + F.ascii(F.substring("key", -1, 1))) % EVERY == 0)
+        .select("key", F.to_json(F.struct("count")).alias("value"))
+    )
+    number = F.from_json(F.col("value").cast("string"), "n long").getField("n")
+    echo = events.select("key", "value", number.alias("n")).dropDuplicates(["n"]).select("key", "value")
+    writer = (
+        (echo if given["echo"] else counts)
+        .writeStream.format("kafka")
+        .options(**options, topic=given["output"], checkpointLocation=str(work / "checkpoint"))
+        .outputMode("update")
+    )
+    if given["engine"] == "spark-real-time":
+        writer = writer.trigger(realTime="5 minutes")
+    query = writer.start()
+    seen: dict[int, int] = {}
+    while query.exception() is None:
+        for progress in query.recentProgress:
+            seen[progress.batchId] = progress.numInputRows
+        counted.messages = sum(seen.values())
+        time.sleep(0.1)
+    raise SystemExit(str(query.exception()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,249 @@
+"""PySpark's StatefulProcessor: the same classes through transformWithState and through Penstock."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+from pyspark.sql import DataFrame
+
+import penstock.spark as pss
+from benchmarks import harness
+from benchmarks.figures import COLUMNS, cpu_us_per_row, ratios, summary
+from benchmarks.processors import (
+    GAP_MS,
+    LAST,
+    SESSIONS,
+    TOTALS,
+    Fold,
+    LastTen,
+    PandasFold,
+    PandasLastTen,
+    PandasSessions,
+    Sessions,
+)  # fmt: skip
+from benchmarks.queries import batches_of, in_time, read, session, sink
+from benchmarks.workload import FIRST_MS, Numbers, key_name, key_names, write_inputs
+
+BATCH_MS = 60_000
+"""The event time of a batch."""
+DELAY_MS = 10_000
+FILES = 2
+"""Files of a batch, which Spark reads in parallel."""
+SMALL_ROWS = 10
+PROCESSORS: dict[str, tuple[type[Any], str, str, str]] = {
+    "fold": (Fold, TOTALS, "None", "Update"),
+    "fold-pandas": (PandasFold, TOTALS, "None", "Update"),
+    "last-ten": (LastTen, TOTALS, "None", "Update"),
+    "last-ten-pandas": (PandasLastTen, TOTALS, "None", "Update"),
+    "sessions": (Sessions, SESSIONS, "EventTime", "Append"),
+    "sessions-pandas": (PandasSessions, SESSIONS, "EventTime", "Append"),
+}
+"""By kind: the processor, the schema of its rows, the time mode, the output mode."""
+ENGINES = ("penstock", "pyspark")
+TARGETS = {kind: 15.0 if kind == "fold" else 8.0 for kind in PROCESSORS}
+"""Penstock's rows per second divided by PySpark's, at least."""
+
+FILE_SYSTEM = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    )
+}
+"""Spark writes its logs to a local disk without a program for each file."""
+
+
+def figures(workload: QueryWorkload, run: harness.SideRun) -> dict[str, Any]:
+    """The large batches, and milliseconds of those of a few rows and of none."""
+    batches = run.result["batches"][: workload.batches]
+    rest = [each["duration_ms"]["triggerExecution"] for each in run.result["batches"][workload.batches :]]
+    return {
+        "batches": batches,
+        "small_ms": rest[: workload.small],
+        "empty_ms": rest[workload.small : 2 * workload.small],
+        "cpu_us_per_row": cpu_us_per_row(run, batches),
+    }
+
+
+def small_ms(runs: Sequence[harness.Run], name: str) -> float:
+    """The median of the small batches after the first one."""
+    return float(statistics.median(ms for run in runs for ms in run[name][1:] or [0]))
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    default = QueryWorkload()
+    options = harness.options(
+        "pyspark", __doc__, given, kinds=list(PROCESSORS), engines=list(ENGINES), batches=default.batches,
+        rows=default.batch_rows, keys=default.keys, small=default.small, short_batches=4, repeat=1, threads=2,
+        by_file_system=False,
+    )  # fmt: skip
+    whole = QueryWorkload(options.batches, options.rows, options.keys, options.small)
+    workloads: Mapping[str, QueryWorkload] = {
+        "penstock": whole,
+        "pyspark": replace(whole, batches=min(options.short_batches, options.batches)),
+    }
+    with harness.Bench("pyspark", options) as bench:
+        for engine, workload in workloads.items():
+            write_inputs(workload.tables(), bench.work / engine, FILES, ["parquet/events"])
+        sides = [(kind, engine) for kind in options.kinds for engine in options.engines]
+        for kind, engine in bench.turns(sides, options.repeat):
+            workload = workloads[engine]
+            parameters = {
+                "kind": kind,
+                "engine": engine,
+                "files": str(bench.work / engine / "parquet" / "events"),
+                "more": FILE_SYSTEM if options.by_file_system else {},
+            }
+            verify = partial(compare, kind.removesuffix("-pandas"), workload)
+            own = partial(figures, workload)
+            bench.run(f"{engine}, {kind}", "pyspark:query", parameters, figures=own, verify=verify)
+        found = {
+            side: {
+                **summary(runs),
+                "small_batch_ms": small_ms(runs, "small_ms"),
+                "empty_batch_ms": small_ms(runs, "empty_ms"),
+            }
+            for side, runs in bench.runs.items()
+        }
+        harness.show("queries", found, **COLUMNS, small_batch_ms=",.0f", empty_batch_ms=",.0f")
+        compared = {}
+        for kind in options.kinds:
+            own_sides = {name.partition(",")[0]: side for name, side in found.items() if name.endswith(f", {kind}")}
+            for ratio in ratios(own_sides, "penstock", ["pyspark"]).values():
+                compared[kind] = ratio
+                bench.target(f"{kind}: penstock / pyspark", ratio, at_least=TARGETS[kind])
+        return bench.finish(found, ratios=compared)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryWorkload:
+    """Batches of equal size, then some of a few rows, then some of none."""
+
+    batches: int = 50
+    batch_rows: int = 200_000
+    keys: int = 100_000
+    small: int = 8
+    """Batches of SMALL_ROWS rows, and as many without rows."""
+    seed: int = 20130101
+
+    @property
+    def sizes(self) -> list[int]:
+        """The rows of each batch."""
+        return [self.batch_rows] * self.batches + [SMALL_ROWS] * self.small + [0] * self.small
+
+    def columns(self) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
+        """For each batch the numbers of the keys, the amounts and the event times. Times are different from each other,
+        and those of a batch are above those of the one before."""
+        for number, size in enumerate(self.sizes):
+            random = np.random.default_rng((self.seed, number))
+            times = FIRST_MS + number * BATCH_MS + random.permutation(np.arange(size) * BATCH_MS // max(1, size))
+            yield random.integers(0, self.keys, size), random.integers(1, 10_000, size), times.astype(np.int64)
+
+    def tables(self) -> Iterator[pa.Table]:
+        """Key, amount and time of each event, batch by batch."""
+        names = key_names(self.keys)
+        for keys, amounts, times in self.columns():
+            yield pa.table({"key": names.take(pa.array(keys)), "amount": amounts, "time": times})
+
+    def all(self) -> tuple[Numbers, Numbers, Numbers]:
+        """The columns of all batches."""
+        keys, amounts, times = zip(*self.columns(), strict=True)
+        return np.concatenate(keys), np.concatenate(amounts), np.concatenate(times)
+
+    def rows_out(self) -> int:
+        """Rows that a processor yields that yields one for each key and batch."""
+        return sum(len(np.unique(keys)) for keys, _, _ in self.columns())
+
+
+def expected(kind: str, workload: QueryWorkload) -> dict[str, Any]:
+    """The expected output: by key the last row, or all sessions that the watermark has closed."""
+    keys, amounts, times = workload.all()
+    if kind == "fold":
+        counts, sums = np.bincount(keys), np.bincount(keys, weights=amounts)
+        return {key_name(int(n)): (int(counts[n]), int(sums[n])) for n in np.flatnonzero(counts)}
+    order = np.lexsort((amounts, times, keys))  # as the processor orders what has the same time
+    keys, amounts, times = keys[order], amounts[order], times[order]
+    starts = np.flatnonzero(np.diff(keys, prepend=-1))
+    found: dict[str, Any] = {}
+    for start, end in zip(starts, [*starts[1:], len(keys)], strict=True):
+        name, own = key_name(int(keys[start])), slice(max(start, end - LAST), end)
+        if kind == "last-ten":
+            found[name] = (int(own.stop - own.start), int(amounts[own].sum()))
+        else:
+            cuts = [start, *(start + 1 + np.flatnonzero(np.diff(times[start:end]) >= GAP_MS)), end]
+            found[name] = [(int(times[a]), int(times[b - 1]), int(b - a)) for a, b in pairwise(cuts)]
+    return found
+
+
+def compare(kind: str, workload: QueryWorkload, work: Path) -> dict[str, Any]:
+    """Compare what was written with what was expected."""
+    table = ds.dataset(work / "output", format="parquet", partitioning="hive").to_table()
+    if kind == "sessions":
+        return _compare_sessions(workload, table)
+    last = table.sort_by("batch").to_pydict()
+    found = {key: (n, total) for key, n, total in zip(last["key"], last["n"], last["total"], strict=True)}
+    wanted = expected(kind, workload)
+    wrong = [key for key in wanted.keys() | found.keys() if wanted.get(key) != found.get(key)]
+    rows = workload.rows_out()
+    return {"equal": not wrong and rows == table.num_rows, "rows": table.num_rows, "wrong_keys": len(wrong)}
+
+
+def _compare_sessions(workload: QueryWorkload, table: pa.Table) -> dict[str, Any]:
+    """Sessions that the watermark had passed when the last full batch began are there; others may be; none is wrong."""
+    wanted = {(key, *one) for key, own in expected("sessions", workload).items() for one in own}
+    rows = table.select(["key", "first", "last", "n"]).to_pydict()
+    found = list(zip(rows["key"], rows["first"], rows["last"], rows["n"], strict=True))
+    passed = FIRST_MS + (workload.batches - 1) * BATCH_MS - DELAY_MS - GAP_MS
+    due = {each for each in wanted if each[2] < passed}
+    wrong = len(set(found) - wanted)
+    missing = len(due - set(found))
+    return {
+        "equal": not wrong and not missing and len(found) == len(set(found)),
+        "rows": len(found),
+        "wrong_keys": wrong + missing,
+    }
+
+
+def query(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Run the query over all files; one entry for each batch."""
+    work, engine = Path(parameters["work"]), parameters["engine"]
+    processor, output, mode, output_mode = PROCESSORS[parameters["kind"]]
+    spark = session(work, parameters["threads"], parameters["threads"], parameters["more"])
+    events = in_time(read(spark, "key string, amount long, time long", parameters["files"], FILES), DELAY_MS)
+
+    def write(rows: DataFrame, batch: int) -> None:
+        rows.write.mode("overwrite").parquet(str(work / "output" / f"batch={batch}"))
+
+    if engine == "penstock":
+        transformed = pss.transform_with_state(
+            events,
+            processor=processor(),
+            key="key",
+            output=output,
+            time_mode=mode,
+            root=str(work / "root"),
+            partitions=parameters["threads"],
+            form="pandas" if parameters["kind"].endswith("pandas") else "row",
+        )
+        writer: Any = transformed.for_each_batch(write).option("checkpointLocation", str(work / "checkpoint"))
+    else:
+        by_key = events.groupBy("key")
+        is_pandas = parameters["kind"].endswith("pandas")
+        transform = by_key.transformWithStateInPandas if is_pandas else by_key.transformWithState
+        made = transform(processor(), output, output_mode, mode)
+        writer = sink(made, work / "checkpoint", output_mode.lower()).foreachBatch(write)
+    batches = batches_of(writer)
+    spark.stop()
+    return {"batches": batches}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

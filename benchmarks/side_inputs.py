@@ -1,0 +1,463 @@
+"""Side inputs and pushed tables: what they cost the job, how fast they are, and the same through Spark.
+
+`how` says how a job's table is filled: `container` (side inputs, read in the container), `spark` (an input of the job
+that writes the table), `idle` (side inputs; the updates go to a stream that nobody reads, so that making them costs as
+much).
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing, contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import penstock as ps
+from benchmarks import harness
+from benchmarks.jobs import await_batch, await_job, ends_of, places, read_stream
+from penstock.driver.handle.job import Job
+from penstock.state.engines.rocksdb import RocksDbEngine
+from penstock.system.base import OffsetRange, RawRecord
+from penstock.system.local import LocalSystem
+from penstock.system.partitioner import partitions_of
+
+SIDES: Mapping[str, Mapping[str, tuple[str, dict[str, Any]]]] = {
+    "throughput": {how: ("throughput", {"how": how}) for how in ("idle", "container", "spark")},
+    "latency": {how: ("latency", {"how": how}) for how in ("container", "spark")},
+    "bootstrap": {
+        "container": ("bootstrap", {"how": "container"}),
+        "spark": ("bootstrap", {"how": "spark"}),
+        "puts": ("puts", {"batch": 1}),
+        "batches of puts": ("puts", {"batch": 500}),
+        "container, random": ("bootstrap", {"how": "container", "order": "random"}),
+        "puts, random": ("puts", {"batch": 1, "order": "random"}),
+        "batches of puts, random": ("puts", {"batch": 500, "order": "random"}),
+    },
+    "swap": {"swap": ("swap", {})},
+}
+"""By part and name of a side: its function, and its own parameters."""
+LOOKED_UP = 100_000
+"""Rows of the table whose messages and updates are counted."""
+EVENTS, RATES, UNREAD, OUTPUT = "events", "rates", "unread", "probes"
+PARTITIONS = 4
+TICK_S = 0.05
+_APPENDED = 10_000
+
+
+def judge(bench: harness.Bench, part: str, runs: Mapping[str, Sequence[harness.Run]]) -> dict[str, float]:
+    """The figures of a part beside its targets."""
+    found: dict[str, float] = {}
+    if part == "throughput":
+        found = harness.against(runs, "messages_per_s", "idle")
+        bench.target("throughput, container / idle", found["container"], at_least=0.9)
+    elif part == "latency":
+        for side, own in runs.items():
+            values = [ms for run in own for ms in run["latencies_ms"]]
+            found |= {f"{side}, p{share:.0%}": harness.percentile(values, share) for share in (0.5, 0.99)}
+            bench.target(f"latency, {side}, p99 ms", harness.percentile(values, 0.99), at_most=2000)
+    elif part == "bootstrap":
+        for order in ("", ", random"):
+            alike = {side: each for side, each in runs.items() if side.endswith(", random") == bool(order)}
+            for side, ratio in harness.against(alike, "rows_per_s", f"container{order}").items():
+                found[f"container / {side}"] = round(1 / ratio, 2)
+            bench.target(f"bootstrap, container / puts{order}", found[f"container / puts{order}"], at_least=5)
+    else:
+        # The batch that sees the new version first may begin late, or take long.
+        gaps = [{"ms": max(run["swap_gap_ms"], run["after_gap_ms"]) - run["usual_gap_ms"]} for run in runs["swap"]]
+        found["ms more than usual"] = harness.median(gaps, "ms")
+        bench.target("swap, ms more than usual", found["ms more than usual"], at_most=100)
+    return found
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    options = harness.options(
+        "side_inputs", __doc__, given, parts=list(SIDES), rows=5_000_000, updates=20_000, messages=3_000_000,
+        messages_per_s=2_000, seconds=30, warm_up=10, repeat=3, threads=2,
+    )  # fmt: skip
+    with harness.Bench("side_inputs", options) as bench:
+        figures = {}
+        for part in options.parts:
+            common = {
+                "rows": options.rows if part in ("bootstrap", "swap") else min(options.rows, LOOKED_UP),
+                "order": "ascending",
+            }
+            for side in bench.turns(SIDES[part], options.repeat):
+                function, own = SIDES[part][side]
+                bench.run(f"{part}: {side}", f"side_inputs:{function}", {**common, **own})
+            figures[part] = judge(bench, part, {side: bench.runs[f"{part}: {side}"] for side in SIDES[part]})
+        gap_times = ("usual_gap_ms", "beside_gap_ms", "swap_gap_ms", "load_seconds")
+        shown = ("messages_per_s", "took_s", "rows_per_s", *gap_times)
+        sides = {
+            side: {
+                **{name: harness.median(runs, name) for name in shown if runs[0].get(name) is not None},
+                "peak_bytes": max(run["peak_bytes"] for run in runs),
+            }
+            for side, runs in bench.runs.items()
+        }
+        harness.show("medians of the rounds", sides, **dict.fromkeys(shown, ",.0f"), peak_bytes="MB")
+        return bench.finish(sides, figures=figures)
+
+
+class Rated(ps.StreamTask):
+    """Looks up the rate of each message, and sends what probes found on."""
+
+    def init(self, context: ps.TaskContext) -> None:
+        self.context = context
+        self.rates = context.store(RATES)
+        self.sum = 0.0
+
+    def process(
+        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
+    ) -> None:
+        rate = self.rates.get(envelope.key)
+        event = envelope.value
+        if rate is not None:
+            self.sum += rate["rate"] * event["amount"]
+        if event["probe"]:
+            found = {
+                "task": self.context.partition,
+                "batch": self.context.batch_time_ms,
+                "now": time.time(),
+                "at": rate and rate["at"],
+            }
+            collector.emit(key=envelope.key, value=found)
+
+
+def application(how: str, pushed: Path | None = None) -> ps.StreamApplication:
+    """Events by key, each with the rate of its key."""
+    app = ps.StreamApplication("side-inputs")
+    if pushed is not None:
+        app.table(RATES, value=ps.Json(), pushed=ps.PushedTable(str(pushed), key="key", value=("at", "rate")))
+    elif how == "spark":
+        rates = app.table(RATES, value=ps.Json())
+        app.input(f"local.{RATES}", key=ps.String()).send_to(rates)
+    else:
+        app.table(RATES, value=ps.Json(), side_inputs=[f"local.{RATES}"])
+    events = app.input(f"local.{EVENTS}").partition_by(lambda event: event["key"], key=ps.String())
+    events.process(Rated, stores=[RATES]).send_to(app.output(f"local.{OUTPUT}", key=ps.String()))
+    return app
+
+
+def configuration(work: Path, threads: int) -> dict[str, Any]:
+    """All folders inside `work`."""
+    return {
+        **places(work, threads),
+        "job.batch.interval.ms": 10,
+        "job.intermediate.stream.partitions": PARTITIONS,
+        "task.commit.ms": 10_000,
+    }
+
+
+class World:
+    """The streams of a side."""
+
+    def __init__(self, work: Path, rows: int) -> None:
+        self.work = work
+        self.system = LocalSystem("local", str(work / "streams"))
+        for stream in (EVENTS, RATES, UNREAD):
+            self.system.admin().create_stream(stream, PARTITIONS)
+        self.own = by_partition(key_names(rows), PARTITIONS)
+
+    def fill(self, order: str = "ascending") -> None:
+        """A row of the table for each key, the keys of a partition in order or, if that is `random`, in none."""
+        value, chance = update(time.time()), np.random.default_rng(11)
+        for keys in self.own if order == "random" else ():
+            chance.shuffle(keys)
+        self._append(RATES, ([(0, key.encode(), value) for key in keys] for keys in self.own))
+
+    def messages(self, count: int) -> None:
+        """So many messages of random keys."""
+        chance = np.random.default_rng(3)
+        picked = ([keys[n] for n in chance.integers(0, len(keys), count // PARTITIONS).tolist()] for keys in self.own)
+        self._append(EVENTS, ([(0, None, message(key)) for key in keys] for keys in picked))
+
+    def _append(self, stream: str, records: Iterable[list[RawRecord]]) -> None:
+        with closing(self.system.writer(None)) as writer:
+            for partition, own in enumerate(records):
+                ssp = ps.SystemStreamPartition("local", stream, partition)
+                for start in range(0, len(own), _APPENDED):
+                    writer.append(ssp, own[start : start + _APPENDED])
+
+    @contextmanager
+    def producing(self, table: str, rows: int, *, updates_per_s: int = 0, messages_per_s: int = 0) -> Iterator[None]:
+        """A producer in a separate process."""
+        given = (str(self.work / "streams"), table, rows, updates_per_s, messages_per_s)
+        producer = multiprocessing.get_context("spawn").Process(target=produce, args=given)
+        producer.start()
+        try:
+            yield
+            if not producer.is_alive():
+                raise RuntimeError("the producer ended by itself")
+        finally:
+            producer.kill()
+            producer.join()
+
+
+def key_names(keys: int) -> list[str]:
+    """The keys of the table."""
+    return [f"key-{number:08d}" for number in range(keys)]
+
+
+def by_partition(names: list[str], partitions: int) -> list[list[str]]:
+    """The keys of each partition of the table's stream."""
+    where = partitions_of(pa.array(names), partitions)
+    return [[names[n] for n in np.flatnonzero(where == partition).tolist()] for partition in range(partitions)]
+
+
+def update(at: float) -> bytes:
+    """A row of the table: when it was made, and something to carry."""
+    return orjson.dumps({"at": at, "rate": 1.25, "padding": "x" * 60})
+
+
+def message(key: str, *, probe: bool = False) -> bytes:
+    """One that asks for a row of the table."""
+    return orjson.dumps({"key": key, "amount": 1.5, "probe": probe})
+
+
+def produce(streams: str, table: str, keys: int, updates_per_s: int, messages_per_s: int) -> None:
+    """Append updates of a table, and messages, at a steady pace without an end."""
+    writer = LocalSystem("local", streams).writer(None)
+    chance = np.random.default_rng(7)
+    own = by_partition(key_names(keys), PARTITIONS)
+
+    def some(partition: int, per_second: int) -> list[str]:
+        """The first key of the partition, by which latencies are measured, and others."""
+        share = max(1, round(per_second * TICK_S / PARTITIONS))
+        picked = chance.integers(0, len(own[partition]), share)
+        return [own[partition][n] for n in [0, *picked[1:].tolist()]]
+
+    next_tick = time.time()
+    while True:
+        value = update(time.time())
+        for partition in range(PARTITIONS):
+            if updates_per_s:
+                rows: list[RawRecord] = [(0, key.encode(), value) for key in some(partition, updates_per_s)]
+                writer.append(ps.SystemStreamPartition("local", table, partition), rows)
+            if messages_per_s:
+                first = own[partition][0]
+                names = some(partition, messages_per_s)
+                messages: list[RawRecord] = [(0, None, message(name, probe=name == first)) for name in names]
+                writer.append(ps.SystemStreamPartition("local", EVENTS, partition), messages)
+        next_tick = max(next_tick + TICK_S, time.time() - 1)
+        time.sleep(max(0.0, next_tick - time.time()))
+
+
+def throughput(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Messages per second between a quarter and the whole of the messages, while the table changes."""
+    world, rows, messages = _world(parameters), parameters["rows"], parameters["messages"]
+    how, pace = parameters["how"], parameters["updates"]
+    world.fill()
+    world.messages(messages)
+    with world.producing(UNREAD if how == "idle" else RATES, rows, updates_per_s=pace):
+        config = configuration(world.work, parameters["threads"])
+        config["job.batch.max.messages"] = max(1, messages // 8)  # no batch is all that is measured
+        job = application(how).run(config)
+        began, first = read_until(job, EVENTS, messages // 4)
+        ended, last = read_until(job, EVENTS, messages)
+        lag = _updates_behind(job) if how == "spark" else None
+        job.stop()
+    return {"messages_per_s": (last - first) / (ended - began), "took_s": ended - began, "updates_behind": lag}
+
+
+def latency(parameters: dict[str, Any]) -> dict[str, Any]:
+    """From an update of a row to the first message that finds it, while messages come at a moderate pace."""
+    world, rows, how = _world(parameters), parameters["rows"], parameters["how"]
+    world.fill()
+    job = application(how).run(configuration(world.work, parameters["threads"]))
+    paces = {"updates_per_s": parameters["updates"], "messages_per_s": parameters["messages_per_s"]}
+    with world.producing(RATES, rows, **paces):
+        await_job(job, lambda: job.progress is not None, "a batch")
+        began = time.time() + parameters["warm_up"]
+        ended = began + parameters["seconds"]
+        await_job(job, lambda: time.time() > ended + 3, "the end of the measurement")
+        progress = job.progress
+    job.stop()
+    firsts = {keys[0].encode(): partition for partition, keys in enumerate(world.own)}
+    updates: dict[int, list[float]] = {partition: [] for partition in range(PARTITIONS)}
+    for partition, key, value in read_stream(world.system, RATES):
+        if key in firsts and began <= value["at"] < ended:
+            updates[partition].append(value["at"])
+    sightings: dict[int, list[tuple[float, float]]] = {partition: [] for partition in range(PARTITIONS)}
+    for _, key, value in read_stream(world.system, OUTPUT):
+        if key in firsts and value["at"] is not None:
+            sightings[firsts[key]].append((value["now"], value["at"]))
+    found = [ms for partition in updates for ms in latencies(updates[partition], sightings[partition])]
+    batch_ms = progress.duration_ms["triggerExecution"] if progress else 0
+    return {"latencies_ms": sorted(found), "last_batch_ms": batch_ms}
+
+
+def latencies(updates: list[float], sightings: list[tuple[float, float]]) -> list[float]:
+    """Milliseconds from each update to the first sighting of it or of a later one.
+
+    Args:
+        updates: when each was made.
+        sightings: when somebody looked, and when the update had been made that was seen.
+
+    Raises:
+        ValueError: an update was never seen.
+    """
+    found, place = [], 0
+    sightings = sorted(sightings)
+    for made in sorted(updates):
+        while place < len(sightings) and sightings[place][1] < made:
+            place += 1
+        if place == len(sightings):
+            raise ValueError(f"the update of {made} was never seen")
+        found.append((sightings[place][0] - made) * 1000)
+    return found
+
+
+def bootstrap(parameters: dict[str, Any]) -> dict[str, Any]:
+    """A table of so many rows until it is there: in the container before the first batch, or by batches of the job."""
+    world, rows, how = _world(parameters), parameters["rows"], parameters["how"]
+    world.fill(parameters["order"])
+    began = time.time()
+    job = application(how).run(configuration(world.work, parameters["threads"]))
+    if how == "spark":
+        # The first batches are small, and the JVM compiles.
+        first, before = read_until(job, RATES, rows // 10)
+        last, after = read_until(job, RATES, rows)
+        seconds = (last - first) * rows / (after - before)
+    else:
+        seconds = seconds_in(job, "bootstrapping")
+    ready = time.time() - began
+    job.stop()
+    return {"took_s": seconds, "rows_per_s": rows / seconds, "from_start_s": ready}
+
+
+def puts(parameters: dict[str, Any]) -> dict[str, Any]:
+    """The same rows read from the stream and put into RocksDB, `batch` at a time, by a process for each thread."""
+    world = _world(parameters)
+    world.fill(parameters["order"])
+    began = time.monotonic()
+    with ProcessPoolExecutor(parameters["threads"], multiprocessing.get_context("spawn")) as pool:
+        jobs = [pool.submit(_put, str(world.work), partition, parameters["batch"]) for partition in range(PARTITIONS)]
+        rows = sum(job.result()[0] for job in jobs)
+        # The processes start in this time, but do not put.
+        seconds = max(job.result()[2] for job in jobs) - min(job.result()[1] for job in jobs)
+    if rows != parameters["rows"]:
+        raise AssertionError(f"{rows} rows were put")
+    return {"took_s": seconds, "rows_per_s": rows / seconds, "from_start_s": time.monotonic() - began}
+
+
+def _put(work: str, partition: int, batch: int) -> tuple[int, float, float]:
+    """Put the rows of a partition into an engine. Returns how many, when it began and when it ended."""
+    system = LocalSystem("local", f"{work}/streams")
+    engine = RocksDbEngine(Path(work, f"engine-{partition}"), block_cache_bytes=8 << 20, write_buffer_bytes=32 << 20)
+    began, rows = time.time(), 0
+    wanted = OffsetRange(ps.SystemStreamPartition("local", RATES, partition), 0, ends_of(system, RATES)[partition])
+    for chunk in system.reader().read(wanted, _APPENDED):
+        rows += len(chunk)
+        for start in range(0, len(chunk), batch):
+            engine.apply({key or b"": value for _, _, key, value, *_ in chunk[start : start + batch]})
+    engine.close()
+    return rows, began, time.time()
+
+
+def swap(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Push a second version of a large table while messages come; the time between batches before, during and at it."""
+    world, rows = _world(parameters), parameters["rows"]
+    pushed = world.work / "pushed"
+    _push(pushed, 1, world)
+    config = {**configuration(world.work, parameters["threads"]), "tables.poll.ms": 500}
+    job = application("pushed", pushed).run(config)
+    with world.producing(UNREAD, min(rows, 100_000), messages_per_s=parameters["messages_per_s"]):
+        await_job(job, lambda: job.progress is not None, "a batch")
+        quiet = time.time() + parameters["warm_up"]
+        await_job(job, lambda: time.time() > quiet + parameters["seconds"], "quiet batches")
+        _push(pushed, 2, world)
+        at = time.time()
+        await_job(job, lambda: any(value["at"] == 2.0 for value in _newest(world)), "the second version")
+        shown = time.time()
+        await_job(job, lambda: time.time() > shown + 5, "batches after it")
+    job.stop()
+    batches: dict[int, tuple[float, float]] = {}
+    for _, _, value in read_stream(world.system, OUTPUT):
+        first = batches.get(value["batch"], (value["now"], value["at"]))
+        batches[value["batch"]] = min(first, (value["now"], value["at"]))
+    return {**gaps(sorted(batches.values()), quiet, at), "load_seconds": shown - at}
+
+
+def gaps(firsts: list[tuple[float, float]], quiet: float, pushed: float) -> dict[str, Any]:
+    """Milliseconds between the first messages of batches.
+
+    Args:
+        firsts: of each batch, when its first probe was processed, and the version that it saw.
+        quiet: since when the job is warm.
+        pushed: when the second version was complete.
+    """
+    between = [(later[0], (later[0] - sooner[0]) * 1000, later[1] != sooner[1]) for sooner, later in pairwise(firsts)]
+    usual = [gap for at, gap, _ in between if quiet <= at < pushed]
+    (swapped,) = (n for n, (_, _, is_swap) in enumerate(between) if is_swap)
+    beside = [gap for at, gap, _ in between[:swapped] if at >= pushed]
+    return {
+        "usual_gap_ms": statistics.median(usual),
+        "usual_most_ms": max(usual),
+        "beside_gap_ms": statistics.median(beside) if beside else None,
+        "beside_most_ms": max(beside, default=None),
+        "swap_gap_ms": between[swapped][1],
+        "after_gap_ms": between[swapped + 1][1],
+    }
+
+
+def _push(folder: Path, version: int, world: World, files: int = 8) -> None:
+    """Write a version of the table: Parquet files in a subfolder, and `_SUCCESS`."""
+    target = folder / f"version-{version}"
+    target.mkdir(parents=True)
+    keys = pa.array([key for keys in world.own for key in keys])
+    table = pa.table({"key": keys, "at": np.full(len(keys), float(version)), "rate": np.full(len(keys), 1.25)})
+    size = -(-len(keys) // files)
+    for part in range(files):
+        pq.write_table(table.slice(part * size, size), target / f"part-{part}.parquet")
+    (target / "_SUCCESS").touch()
+
+
+def _newest(world: World) -> Iterator[dict[str, Any]]:
+    """The last output of each partition."""
+    ends = ends_of(world.system, OUTPUT)
+    lasts = {partition: max(0, end - 1) for partition, end in ends.items()}
+    return (value for _, _, value in read_stream(world.system, OUTPUT, lasts, ends))
+
+
+def read_until(job: Job, stream: str, messages: int) -> tuple[float, int]:
+    """Wait until the job has read so many messages of a stream; when, and how many."""
+
+    def read(batch: Any) -> int:
+        return sum(sum(own.end_offset.values()) for own in batch.sources if own.description.endswith(stream))
+
+    found = read(await_batch(job, lambda batch: read(batch) >= messages))
+    return time.monotonic(), found
+
+
+def seconds_in(job: Job, phase: str) -> float:
+    """Wait until the job has been in the phase, and has left it; how long it was in it."""
+    await_job(job, lambda: job.phase == phase, f"phase {phase}", pause_s=0.002)
+    began = time.monotonic()
+    await_job(job, lambda: job.phase != phase, f"the end of phase {phase}", pause_s=0.002)
+    return time.monotonic() - began
+
+
+def _updates_behind(job: Job) -> int:
+    """The number of updates that the job has not read."""
+    progress = job.progress
+    sources = progress.sources if progress else ()
+    return sum(source.lag for source in sources if source.description.endswith(RATES))
+
+
+def _world(parameters: dict[str, Any]) -> World:
+    return World(Path(parameters["work"]), parameters["rows"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

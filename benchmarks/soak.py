@@ -1,0 +1,267 @@
+"""The soak: one job runs many small batches, and nothing that its processes hold may grow.
+
+Growth is what the median of the later half of the samples has more than that of the earlier half, the first sample left
+out. More than is allowed makes the exit status 1.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+import psutil
+from pyspark import SparkContext
+
+import penstock as ps
+from benchmarks import harness
+from benchmarks.jobs import Count, await_batch, create_stream, places
+
+ALLOWED: Mapping[str, float] = {
+    "memory_bytes": 16 << 20,
+    "threads": 20,
+    "open_files": 20,
+    "temporary": 10,
+    "spark": 200,
+    "job_root": 60,
+    "local_state": 30,
+}
+"""The largest growth of each figure. A batch leaves a dozen of files of Spark's, which go when the JVM has collected
+its garbage; files of the job root come and go with snapshots and retained checkpoints."""
+
+ALLOWED_PER_BATCH: Mapping[str, float] = {"log_bytes": 100}
+"""For figures that may grow, slowly."""
+STREAM = "events"
+PARTITIONS = 2
+KEYS = 200
+GROUPS = 20
+_STEP_TIMEOUT_S = 600.0
+_MOST_COLLECTIONS = 10
+_FILES_OF_A_BATCH = 20
+_NOT_COUNTED = (
+    "block-manager-ask-thread-pool-",
+    "block-manager-storage-async-thread-pool-",
+    "Worker Monitor for ",
+)
+"""Threads of Spark's whose number says how fast the last batches were. The two pools take another thread for each task
+until they have 100, and keep an idle one for 60 s. Each Python task has a monitor, which ends up to two seconds after
+it; a task that does not end also keeps a thread that is counted."""
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    options = harness.options(
+        "soak", __doc__, given, steps=40, step_batches=100, batch_messages=200, message_bytes=4000, latency_ms=0,
+        commit_ms=1,
+    )  # fmt: skip
+    if options.steps < 3:
+        raise SystemExit("growth needs at least 3 steps")
+    with harness.Bench("soak", options) as bench:
+        found = growth(bench.run("soak", "soak:soak", {}, timeout_s=86_400)["samples"])
+        for each in found:
+            harness.console.print(f"{each}{' GREW' if each.too_much else ''}")
+        grown = [{**asdict(each), "allowed": each.allowed, "too_much": each.too_much} for each in found]
+        return bench.finish(growth=grown) or int(any(each.too_much for each in found))
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """The growth of a figure of a kind of process or folder while `batches` batches ran."""
+
+    kind: str
+    figure: str
+    early: float
+    late: float
+    batches: float
+
+    @property
+    def allowed(self) -> float:
+        return ALLOWED.get(self.figure, ALLOWED_PER_BATCH.get(self.figure, 0.0) * self.batches)
+
+    @property
+    def too_much(self) -> bool:
+        """True if it grew by more than it may."""
+        return self.late - self.early > self.allowed
+
+    def __str__(self) -> str:
+        return (
+            f"{self.figure} of {self.kind}: {_figure(self.figure, self.early)} -> {_figure(self.figure, self.late)} in "
+            f"{self.batches:.0f} batches"
+        )
+
+
+def growth(samples: Sequence[Mapping[str, Any]]) -> list[Growth]:
+    """The growth of all figures, from the earlier half of the samples to the later one. The first sample is warm-up."""
+    counted = samples[1:]
+    half = len(counted) // 2
+    if half < 1:
+        raise ValueError(f"{len(samples)} samples do not show growth, at least 3 do")
+    early, late = counted[:half], counted[-half:]
+    batches = _median(late, lambda s: s["batches"]) - _median(early, lambda s: s["batches"])
+    return [
+        Growth(
+            kind,
+            figure,
+            _median(early, lambda s, k=kind, f=figure: s["figures"].get(k, {}).get(f, 0)),
+            _median(late, lambda s, k=kind, f=figure: s["figures"].get(k, {}).get(f, 0)),
+            batches,
+        )
+        for kind, figures in samples[-1]["figures"].items()
+        for figure in figures
+    ]
+
+
+def _median(samples: Sequence[Mapping[str, Any]], value: Any) -> float:
+    return float(statistics.median(value(sample) for sample in samples))
+
+
+def _figure(name: str, value: float) -> str:
+    return f"{value / 2**20:,.0f} MB" if name == "memory_bytes" else f"{value:,.0f}"
+
+
+def application() -> ps.StreamApplication:
+    """Two stages with a store each behind an exchange each, and an output."""
+    app = ps.StreamApplication("soak")
+    for store in ("keys", "groups"):
+        app.store(store, key=ps.String(), value=ps.Json())
+    (
+        app.input(f"local.{STREAM}", value=ps.Json())
+        .partition_by(lambda event: event["key"], key=ps.String())
+        .process(partial(Count, "keys"), stores=["keys"])
+        .partition_by(lambda event: event["group"], key=ps.String())
+        .process(partial(Count, "groups"), stores=["groups"])
+        .send_to(app.output("local.counts", key=ps.String(), value=ps.Json()))
+    )
+    return app
+
+
+def configuration(parameters: dict[str, Any]) -> dict[str, Any]:
+    """All folders inside `work`. With a latency, batches go to the containers directly."""
+    latency_ms = parameters.get("latency_ms", 0)
+    return {
+        **places(Path(parameters["work"]), PARTITIONS),
+        "job.batch.max.messages": parameters["batch_messages"],
+        "job.batch.target.ms": 0,
+        "job.batch.interval.ms": 20,
+        "task.commit.ms": parameters.get("commit_ms", 1),
+        **({"job.latency.target.ms": latency_ms} if latency_ms else {}),
+        "task.commit.max.delay.ms": 0,
+        "task.checkpoint.retained": "10",  # not one of each hour as well: the job root would grow when the hour strikes
+        "spark.driver.memory": "512m",
+        # Spark describes its last 1000 jobs and stages in memory. That is a bound, but one that few runs here reach.
+        "spark.ui.retainedJobs": 20,
+        "spark.ui.retainedStages": 20,
+        "spark.ui.retainedTasks": 100,
+    }
+
+
+def soak(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Run `steps` times `step_batches` batches of `batch_messages` messages, and take a sample after each step.
+
+    A step's messages are appended at once and read before the sample is taken, so that nothing is under way then.
+    """
+    work = Path(parameters["work"])
+    messages: int = parameters["batch_messages"]
+    temporary = work / "tmp"
+    temporary.mkdir(parents=True)
+    os.environ["TMPDIR"] = str(temporary)
+    system = create_stream(work / "streams", STREAM, PARTITIONS)
+    padding = "x" * parameters["message_bytes"]
+    values = [
+        orjson.dumps({"key": f"k{n % KEYS}", "group": f"g{n % GROUPS}", "padding": padding}) for n in range(messages)
+    ]
+    job = application().run(configuration(parameters))
+    samples, started = [], time.monotonic()
+    with closing(system.writer(None)) as writer:
+        for step in range(1, parameters["steps"] + 1):
+            for partition in range(PARTITIONS):
+                own = values[partition::PARTITIONS] * parameters["step_batches"]
+                writer.append(ps.SystemStreamPartition("local", STREAM, partition), [(0, None, value) for value in own])
+            rows = step * parameters["step_batches"] * messages
+            last = await_batch(job, lambda batch: batch.total_input_rows >= rows, _STEP_TIMEOUT_S)  # noqa: B023
+            seconds = round(time.monotonic() - started, 1)
+            samples.append({"batches": last.batch_id, "way": last.way, "seconds": seconds, "figures": sample(work)})
+        job.stop()
+    return {"samples": samples}
+
+
+def sample(work: Path) -> dict[str, dict[str, float]]:
+    """Kind of process or folder -> figure -> value, after the garbage of driver and JVM has been collected."""
+    figures: dict[str, dict[str, float]] = {}
+    gc.collect()
+    jvm: Any = SparkContext._active_spark_context._jvm  # type: ignore[union-attr]
+    # What a collection finds dead, Spark's cleaner lets go of for the next one, and deletes its files.
+    for collections in range(1, _MOST_COLLECTIONS + 1):
+        jvm.java.lang.System.gc()
+        time.sleep(0.2)
+        if collections >= 2 and _count(work / "spark") <= _FILES_OF_A_BATCH:
+            break
+    session = os.getsid(0)
+    for process in harness.session_processes(session):
+        try:
+            kind = harness.process_kind(process, session)
+            if kind is None:
+                continue
+            with process.oneshot():
+                found = {
+                    "memory_bytes": _memory_bytes(process.pid),
+                    "threads": process.num_threads(),
+                    "open_files": process.num_fds(),
+                }
+        except (psutil.Error, OSError):
+            continue
+        own = figures.setdefault(kind, dict.fromkeys(found, 0))
+        for name, value in found.items():
+            own[name] += value
+    memory = jvm.java.lang.management.ManagementFactory.getMemoryMXBean()
+    figures["jvm"]["threads"] = _jvm_threads(jvm)
+    # What the JVM has taken from the system depends on when it last collected.
+    figures["jvm"]["memory_bytes"] = memory.getHeapMemoryUsage().getUsed() + memory.getNonHeapMemoryUsage().getUsed()
+    figures["files"] = {
+        "temporary": _count(work / "tmp"),
+        "spark": _count(work / "spark"),
+        "job_root": _count(work / "jobs"),
+        "local_state": _count(work / "state"),
+        "log_bytes": sum(path.stat().st_size for path in _files(work) if path.suffix in (".log", ".txt")),
+    }
+    return figures
+
+
+def _memory_bytes(pid: int) -> int:
+    """The memory that the process has written, with its share of the pages that it has from its parent.
+
+    Pages of files are left out: those of a library become the process's own when another program on the machine that
+    uses the library ends.
+    """
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss_Anon:"):
+            return int(line.split()[1]) * 1024
+    raise ProcessLookupError(f"process {pid} has no memory any more")
+
+
+def _jvm_threads(jvm: Any) -> int:
+    threads = jvm.java.lang.Thread.getAllStackTraces().keySet()
+    return sum(not thread.getName().startswith(_NOT_COUNTED) for thread in threads)
+
+
+def _files(folder: Path) -> list[Path]:
+    found = []
+    for path, _, names in os.walk(folder):
+        found += [Path(path, name) for name in names]
+    return found
+
+
+def _count(folder: Path) -> int:
+    return len(_files(folder))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,296 @@
+"""The time that a job stands still when a container or an executor is killed with `kill -9`, with a large state.
+
+What is measured, from the kill on:
+
+* `noticed`: until the driver knows that the container, or the executor, is lost;
+* `processed`: until a message of a lost task is processed elsewhere;
+* `visible`: until its batch has written it; of Spark, until the end of the first batch that the loss had to do with.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import psutil
+
+import penstock as ps
+from benchmarks import harness
+from benchmarks.jobs import await_job, create_stream, ends_of, places, read_stream
+from penstock.driver.handle.job import Job
+from penstock.spark import job as launch
+from penstock.spark.containers.directory import ContainerDirectory
+
+SPARK = "spark"
+SIDES = ("standby", "host copy", "blob", "changelog-files", SPARK)
+TARGET_MS = 2000.0
+"""Between noticing a loss and the next message, with a standby."""
+FIGURES = ("noticed", "after_notice", "processed", "visible")
+INPUT, OUTPUT, STORE = "events", "seen", "state"
+TASKS = 4
+VALUE_BYTES = 1000
+ENTRIES = 100
+"""Entries that a message of the fill makes."""
+PROBE_S = 0.05
+EXECUTORS = {
+    "spark.master": "local-cluster[2,1,1024]",
+    "spark.executor.memory": "1g",
+    "spark.driver.memory": "1g",
+    "spark.ui.enabled": "false",
+}
+SETTLE_S = 10.0
+
+
+def figures(run: harness.SideRun) -> dict[str, Any]:
+    """The median and the slowest of each figure, in milliseconds."""
+    kills = [{**kill, "after_notice_ms": after_notice(kill)} for kill in run.result["rounds"]]
+    found: dict[str, Any] = {}
+    for figure in FIGURES:
+        values = [kill[f"{figure}_ms"] for kill in kills if kill.get(f"{figure}_ms") is not None]
+        if values:
+            found |= {f"{figure}_ms": round(statistics.median(values)), f"{figure}_most_ms": round(max(values))}
+    return {**run.result, **found}
+
+
+def after_notice(kill: harness.Run) -> float | None:
+    """From the notice to the next message; of Spark, to the end of its batch."""
+    noticed = kill.get("noticed_ms")
+    return None if noticed is None else float(kill.get("processed_ms", kill["visible_ms"]) - noticed)
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    options = harness.options(
+        "standby", __doc__, given, megabytes=1024, sides=list(SIDES), victim="container", repeat=5
+    )
+    with harness.Bench("standby", options) as bench:
+        for side in options.sides:
+            target = "standby_spark:spark" if side == SPARK else "standby:penstock"
+            bench.run(side, target, {"kind": side}, figures=figures)
+        rows = {side: runs[0] for side, runs in bench.runs.items()}
+        columns = {f"{figure}_{kind}": "," for figure in FIGURES for kind in ("ms", "most_ms")}
+        harness.show("kill -9", rows, state_bytes="MB", **columns, peak_bytes="MB")
+        if "after_notice_most_ms" in rows.get("standby", {}):
+            found = rows["standby"]["after_notice_most_ms"]
+            bench.target("with a standby, ms after the loss is noticed", found, at_most=TARGET_MS)
+        visible = {side: row["visible_ms"] for side, row in rows.items()}
+        spark = visible.pop(SPARK, None)
+        return bench.finish(ratios={side: round(spark / ms, 2) for side, ms in visible.items()} if spark else {})
+
+
+class Keep(ps.StreamTask):
+    """Fills the state; after that, reads an entry for each message and says when and where it did."""
+
+    def init(self, context: ps.TaskContext) -> None:
+        self.state = context.store(STORE)
+        self.task = context.partition
+        self.chance = random.Random(self.task)
+
+    def process(
+        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
+    ) -> None:
+        name = envelope.value["name"]
+        if envelope.value["fill"]:
+            for number in range(ENTRIES):
+                self.state.put(f"{name}-{number}", self.chance.randbytes(VALUE_BYTES))
+            return
+        found = self.state.get(f"{name}-0")
+        seen = {"at": time.time(), "pid": os.getpid(), "task": self.task, "bytes": len(found or b"")}
+        collector.emit(key=envelope.key, value=seen)
+
+
+def application() -> ps.StreamApplication:
+    """Messages by name into the state."""
+    app = ps.StreamApplication("standby")
+    app.store(STORE, key=ps.String(), value=ps.Bytes())
+    messages = app.input(f"local.{INPUT}").partition_by(lambda message: message["name"], key=ps.String())
+    messages.process(Keep, stores=[STORE]).send_to(app.output(f"local.{OUTPUT}", key=ps.String()))
+    return app
+
+
+def configuration(work: Path, kind: str) -> dict[str, Any]:
+    """Two executors, each with a container; a commit a second."""
+    backend = kind if kind in ("blob", "changelog-files") else "changelog-files"
+    return {
+        **places(work, 2),
+        "job.intermediate.stream.partitions": TASKS,
+        "job.batch.interval.ms": 10,
+        "job.batch.max.messages": 1000,
+        "job.host-affinity.enabled": kind == "host copy",
+        "job.standbytasks.replication.factor": 2 if kind == "standby" else None,
+        "job.retry.max": 100,
+        "stores.backup.factories": backend,
+        "task.commit.ms": 1000,
+        **EXECUTORS,
+    }
+
+
+class Losses:
+    """Notes when the driver notices that a container is lost; knows the standbys."""
+
+    def __init__(self) -> None:
+        self.noticed: list[float] = []
+        self._directories: list[ContainerDirectory] = []
+
+    def watch(self) -> None:
+        """From here on the jobs of this process have a directory that is watched."""
+        noticed, directories = self.noticed, self._directories
+
+        class WatchedDirectory(ContainerDirectory):
+            def start(self, on_lost: Callable[[], None]) -> None:
+                def noted() -> None:
+                    noticed.append(time.time())
+                    on_lost()
+
+                directories.append(self)
+                super().start(noted)
+
+        setattr(launch, "ContainerDirectory", WatchedDirectory)  # noqa: B010 - mypy: a class is no variable
+
+    def all_have_standbys(self) -> bool:
+        """True if each task has a standby with a copy of its state."""
+        return self._directories[-1].ready().keys() == set(range(TASKS))
+
+    def after(self, moment: float) -> float | None:
+        """The first time after a moment."""
+        return next((at for at in self.noticed if at > moment), None)
+
+
+class Streams:
+    """The job's input and output."""
+
+    def __init__(self, work: Path) -> None:
+        self._system = create_stream(work / "streams", INPUT, TASKS)
+        self._writer = self._system.writer(None)
+
+    def fill(self, messages: int) -> list[str]:
+        """Append the messages that fill the state; returns their names."""
+        names = [f"n{number}" for number in range(messages)]
+        for partition in range(TASKS):
+            self._append(partition, [{"name": name, "fill": True} for name in names[partition::TASKS]])
+        return names
+
+    def probe(self, names: list[str]) -> None:
+        """Append a message for each name."""
+        self._append(0, [{"name": name, "fill": False} for name in names])
+
+    def _append(self, partition: int, values: list[dict[str, Any]]) -> None:
+        ssp = ps.SystemStreamPartition("local", INPUT, partition)
+        self._writer.append(ssp, [(0, None, orjson.dumps(value)) for value in values])
+
+    def ends(self) -> dict[int, int]:
+        """The upcoming offsets of the output."""
+        return ends_of(self._system, OUTPUT)
+
+    def seen(self, starts: Mapping[int, int], ends: Mapping[int, int]) -> list[dict[str, Any]]:
+        """The outputs between two ends."""
+        return [value for _, _, value in read_stream(self._system, OUTPUT, starts, ends)]
+
+
+@contextmanager
+def repeating(step: Callable[[], None], pause_s: float) -> Iterator[None]:
+    """Take a step again and again, from a separate thread."""
+    stop = threading.Event()
+
+    def run() -> None:
+        while not stop.wait(pause_s):
+            step()
+
+    thread = threading.Thread(target=run, name="probes")
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def penstock(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Fill the state, and kill a container or an executor again and again."""
+    work, kind = Path(parameters["work"]), parameters["kind"]
+    losses = Losses()
+    losses.watch()
+    streams = Streams(work)
+    messages = max(TASKS, parameters["megabytes"] * 2**20 // (VALUE_BYTES * ENTRIES))
+    names = streams.fill(messages)
+    config = {key: value for key, value in configuration(work, kind).items() if value is not None}
+    began = time.time()
+    job = application().run(config)
+    rounds = []
+    try:
+        await_job(job, lambda: job.progress is not None and job.progress.total_input_rows >= messages, "the fill")
+        filled = time.time()
+        with repeating(lambda: streams.probe(names[: TASKS * 4]), PROBE_S):
+            for _ in range(parameters["repeat"]):
+                _await_settled(job)
+                if kind == "standby":
+                    await_job(job, losses.all_have_standbys, "the standbys")
+                rounds.append(_strike(job, streams, losses, parameters["victim"]))
+        job.stop()
+    except BaseException:
+        job.stop()
+        raise
+    return {"rounds": rounds, "fill_seconds": filled - began, "state_bytes": messages * ENTRIES * VALUE_BYTES}
+
+
+def _strike(job: Job, streams: Streams, losses: Losses, victim: str) -> dict[str, Any]:
+    """Kill a container or an executor; when the loss was noticed, and when a message of its tasks was processed."""
+    before = streams.ends()
+    owners: dict[int, int] = {}
+
+    def both_containers() -> bool:
+        ends = streams.ends()
+        owners.update({seen["task"]: seen["pid"] for seen in streams.seen(before, ends)})
+        before.update(ends)
+        return len(owners) == TASKS and len(set(owners.values())) > 1
+
+    await_job(job, both_containers, "an output of every task, from two containers")
+    container = random.choice(sorted(set(owners.values())))
+    lost = {task for task, pid in owners.items() if pid == container}
+    target = container if victim == "container" else int(psutil.Process(container).cmdline()[-1])
+    starts = streams.ends()
+    at = time.time()
+    os.kill(target, signal.SIGKILL)
+    found: dict[str, Any] = {}
+
+    def is_back() -> bool:
+        ends = streams.ends()
+        moment = time.time()
+        back = [s for s in streams.seen(starts, ends) if s["task"] in lost and s["pid"] != container and s["at"] > at]
+        if not back:
+            return False
+        found.update(first=min(s["at"] for s in back), visible=moment, is_whole=all(s["bytes"] for s in back))
+        return True
+
+    await_job(job, is_back, "an output after the loss")
+    if not found["is_whole"]:
+        raise AssertionError("entries of the state are missing after the loss")
+    noticed = losses.after(at)
+    return {
+        "noticed_ms": None if noticed is None else (noticed - at) * 1000,
+        "processed_ms": (found["first"] - at) * 1000,
+        "visible_ms": (found["visible"] - at) * 1000,
+        "lost_tasks": len(lost),
+    }
+
+
+def _await_settled(job: Job) -> None:
+    """Wait until everything is committed, and copies have followed."""
+    moment = time.time()
+    progress = job.progress
+    rows = progress.total_input_rows if progress else 0
+    await_job(job, lambda: job.progress is not None and job.progress.total_input_rows > rows, "more batches")
+    await_job(job, lambda: time.time() - moment > SETTLE_S, "some commits")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""The same by Spark's aggregation with its RocksDB state store, whose executors are killed."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own name for it
+from pyspark.sql.streaming.query import StreamingQuery
+
+from benchmarks.jobs import DEADLINE_S
+from benchmarks.queries import began, progress_of, read, seconds, session, sink
+from benchmarks.standby import EXECUTORS, SETTLE_S, TASKS, VALUE_BYTES, repeating
+from benchmarks.state.spark import log_settings
+
+PROBE_S = 0.2
+
+
+def spark(parameters: dict[str, Any]) -> dict[str, Any]:
+    """The same by Spark's aggregation with its RocksDB state store, whose executors are killed."""
+    work = Path(parameters["work"])
+    files = work / "files"
+    files.mkdir(parents=True)
+    keys = max(TASKS, parameters["megabytes"] * 2**20 // VALUE_BYTES)
+    _write_fill(files, keys)
+    to_log, log = log_settings(work, "org.apache.spark.scheduler", "error")
+    more = {
+        **EXECUTORS,
+        **to_log,
+        "spark.sql.streaming.stateStore.maintenanceInterval": "5s",
+        "spark.master": "local-cluster[2,1,2048]",
+        "spark.executor.memory": "2g",
+    }
+    session_of_side = session(work, 2, TASKS, more)
+    events = read(session_of_side, "key string, value binary", str(files))
+    last = events.groupBy("key").agg(F.last("value").alias("value"))
+    query = sink(last, work / "checkpoint").start()
+    started = time.time()
+    _await_query(query, lambda: _rows(query) >= keys, "the fill")
+    filled = time.time()
+    rounds = []
+    number = count()
+    probes = ([f"k{key}" for key in range(32)], [b"x" * VALUE_BYTES] * 32)
+    with repeating(lambda: _write(files, f"probe-{next(number):06d}", *probes), PROBE_S):
+        for _ in range(parameters["repeat"]):
+            settled = time.time() + 2 * SETTLE_S
+            _await_query(query, lambda: time.time() > settled, "snapshots")  # noqa: B023
+            rounds.append(_strike_executor(query, log))
+    query.stop()
+    session_of_side.stop()
+    return {"rounds": rounds, "fill_seconds": filled - started, "state_bytes": keys * VALUE_BYTES}
+
+
+def _strike_executor(query: StreamingQuery, log: Path) -> dict[str, Any]:
+    """Kill an executor; when Spark noticed it, and when the first batch ended that it had to do with."""
+    executors = [process for process in psutil.Process().children(recursive=True) if _is_executor(process)]
+    usual = statistics.median(seconds(batch) for batch in _batches(query)[-10:])
+    at = time.time()
+    random.choice(executors).kill()
+
+    def hit() -> dict[str, Any] | None:
+        """The first batch that began after the loss, or took so long that the loss was in it."""
+        after = [batch for batch in _batches(query) if _ended(batch) > at]
+        return next((batch for batch in after if began(batch) > at or seconds(batch) > 3 * usual + 0.5), None)
+
+    _await_query(query, hit, "a batch after the loss")
+    found = hit()
+    assert found is not None
+    noticed = _noticed(log, at)
+    return {
+        "noticed_ms": None if noticed is None else (noticed - at) * 1000,
+        "visible_ms": (_ended(found) - at) * 1000,
+        "usual_batch_ms": usual * 1000,
+    }
+
+
+def _write_fill(files: Path, keys: int) -> None:
+    """The state, in ten files."""
+    chance = np.random.default_rng(1)
+    for number, part in enumerate(np.array_split(np.arange(keys), 10)):
+        raw = chance.bytes(len(part) * VALUE_BYTES)
+        values = [raw[n : n + VALUE_BYTES] for n in range(0, len(raw), VALUE_BYTES)]
+        _write(files, f"fill-{number}", [f"k{key}" for key in part.tolist()], values)
+
+
+def _write(files: Path, name: str, keys: list[str], values: list[bytes]) -> None:
+    temporary = files / f".{name}.parquet"
+    pq.write_table(pa.table({"key": keys, "value": pa.array(values, pa.binary())}), temporary)
+    temporary.rename(files / f"{name}.parquet")
+
+
+def _noticed(log: Path, moment: float) -> float | None:
+    """When Spark logged that it had lost an executor, after a moment."""
+    for line in log.read_text().splitlines():
+        at, _, text = line.partition(" ")
+        if ": Lost executor" in text and float(at) / 1000 > moment:
+            return float(at) / 1000
+    return None
+
+
+def _is_executor(process: psutil.Process) -> bool:
+    try:
+        return any("CoarseGrainedExecutorBackend" in word for word in process.cmdline())
+    except psutil.Error:
+        return False
+
+
+def _batches(query: StreamingQuery) -> list[dict[str, Any]]:
+    return [batch for batch in progress_of(query) if batch["numInputRows"]]
+
+
+def _rows(query: StreamingQuery) -> int:
+    return sum(batch["numInputRows"] for batch in _batches(query))
+
+
+def _ended(batch: Mapping[str, Any]) -> float:
+    return began(batch) + seconds(batch)
+
+
+def _await_query(query: StreamingQuery, condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        if not query.isActive:
+            raise RuntimeError(f"the query ended before {what}: {query.exception()}")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {DEADLINE_S:.0f} s in vain for {what}")
+        time.sleep(0.1)

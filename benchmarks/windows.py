@@ -1,0 +1,173 @@
+"""Windows: count and mean for each key and minute of event time, through Penstock and Spark."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+import penstock as ps
+from benchmarks import harness
+from benchmarks.figures import COLUMNS, of_batches, ratios, summaries
+from benchmarks.jobs import configuration, create_stream, follow, read_stream
+from benchmarks.workload import (
+    BOUND_MS,
+    FIRST_MS,
+    MINUTE_MS,
+    STREAM,
+    WindowWorkload,
+    compare_panes,
+    key_name,
+    write_file,
+    write_inputs,
+)
+from penstock.system.local import LocalSystem
+
+SIDES = {
+    "fold": ("windows", "streams"),
+    "aggregates": ("windows", "streams"),
+    "columns": ("windows", "columns"),
+    "aggregation, json": ("queries", "json"),
+    "aggregation, parquet": ("queries", "parquet"),
+    "transformWithState": ("queries", "parquet-short"),
+}
+"""By name: the module that runs it, and the form of the input."""
+KINDS = dict.fromkeys(name.partition(",")[0] for name in SIDES)
+TARGETS = {"aggregation": 1.0, "transformWithState": 15.0}
+"""The rows per second of Penstock's fold divided by the side's, at least."""
+BY_COLUMN = 3.0
+"""The rows per second of its columns divided by those of the faster one of Spark's aggregations."""
+OUTPUT = "minutes"
+EVENTS = ps.Columns(pa.schema({"key": pa.string(), "time": pa.int64(), "amount": pa.float64()}))
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    default = WindowWorkload()
+    options = harness.options(
+        "windows", __doc__, given, events=default.events, batches=default.batches, keys=default.keys,
+        batch_ms=default.batch_ms, short_batches=4, sides=list(KINDS), repeat=1, threads=2,
+    )  # fmt: skip
+    workload = WindowWorkload(options.events, options.batches, options.keys, batch_ms=options.batch_ms)
+    workload.check(options.threads)
+    short = min(options.short_batches, options.batches)
+    few = replace(workload, events=workload.batch_events * short, batches=short)
+    with harness.Bench("windows", options) as bench:
+        inputs = write_windows(workload, bench.work / "inputs", options.threads, short)
+        for side in bench.turns([s for s in SIDES if s.partition(",")[0] in options.sides], options.repeat):
+            module, form = SIDES[side]
+            parameters = {
+                "workload": asdict(few if form == "parquet-short" else workload),
+                "batch_messages": workload.batch_events,
+                "streams": str(inputs / "streams"),
+                "operator": side.partition(",")[0],
+                "form": form.removesuffix("-short"),
+                "files": str(inputs / form),
+            }
+            verify = f"{module}:verify_windows"
+            bench.run(side, f"{module}:windows", parameters, figures=of_batches, verify=verify)
+        sides = summaries(bench)
+        harness.show("windows", sides, **COLUMNS)
+        found = ratios(sides, "fold", list(TARGETS))
+        for other, ratio in found.items():
+            bench.target(f"penstock, fold / {other}", ratio, at_least=TARGETS[other])
+        by_column = ratios(sides, "columns", ["aggregation"])
+        for other, ratio in by_column.items():
+            bench.target(f"penstock, columns / {other}", ratio, at_least=BY_COLUMN)
+        found |= {f"columns / {other}": ratio for other, ratio in by_column.items()}
+        return bench.finish(sides, ratios=found)
+
+
+def write_windows(workload: WindowWorkload, folder: Path, partitions: int, short: int) -> Path:
+    """Write the events, and for Spark a last file with one later event, which closes all windows. `parquet-short` has
+    the first batches only."""
+    write_inputs(workload.tables(), folder, partitions, ("streams", "json", "parquet", "columns/events"))
+    (folder / "parquet-short").mkdir()
+    for path in sorted((folder / "parquet").iterdir())[:short]:
+        (folder / "parquet-short" / path.name).hardlink_to(path)
+    last = FIRST_MS + (workload.batches + 60) * max(workload.batch_ms, MINUTE_MS)
+    closing = pa.table({"key": [key_name(0)], "time": [last], "amount": [0.25]})
+    for form in ("json", "parquet", "parquet-short"):
+        write_file(folder / form, workload.batches, closing, form.removesuffix("-short"))
+    return folder
+
+
+def add(total: dict[str, Any], event: dict[str, Any]) -> dict[str, Any]:
+    """Count and sum, as anybody would write it."""
+    total["count"] += 1
+    total["sum"] += event["amount"]
+    return total
+
+
+def of_fold(pane: ps.WindowPane[str, Any]) -> dict[str, Any]:
+    """The output for a pane whose message is a fold's."""
+    total = pane.message
+    return {"minute": pane.window.start_ms, "count": total["count"], "mean": total["sum"] / total["count"]}
+
+
+def of_aggregates(pane: ps.WindowPane[str, Any]) -> dict[str, Any]:
+    """The output for a pane whose message is of aggregates."""
+    return {"minute": pane.window.start_ms, **pane.message}
+
+
+def application(kind: str) -> ps.StreamApplication:
+    """Events by key into windows of a minute: with a `fold`, with `aggregates`, or by `columns` from file to file."""
+    app = ps.StreamApplication("windows")
+    late = ps.BoundedOutOfOrderness(max_delay_ms=BOUND_MS)
+    if kind == "columns":
+        events = app.input(f"files.{STREAM}", value=EVENTS, timestamp=ps.col("time"), watermark=late)
+        wanted = {"count": ps.Count(), "mean": ps.Mean(ps.col("amount"))}
+        minutes = ps.Windows.tumbling(MINUTE_MS, aggregates=wanted)
+        panes = events.partition_by(ps.col("key")).window(minutes, rows=True, id="minutes").with_key("key")
+        panes.send_to(app.output(f"files.{OUTPUT}"))
+        return app
+    messages = app.input(f"local.{STREAM}", value=ps.Json(), timestamp=lambda event: event["time"], watermark=late)
+    by_key = messages.partition_by(lambda event: event["key"], key=ps.String())
+    if kind == "fold":
+        folded = ps.Windows.tumbling(MINUTE_MS, fold=(lambda: {"count": 0, "sum": 0.0}, add))
+        shown = by_key.window(folded, id="minutes").map(of_fold)
+    else:
+        both = {"count": ps.Count(), "mean": ps.Mean(lambda event: event["amount"])}
+        shown = by_key.window(ps.Windows.tumbling(MINUTE_MS, aggregates=both), id="minutes").map(of_aggregates)
+    shown.send_to(app.output(f"local.{OUTPUT}", key=ps.String(), value=ps.Json()))
+    return app
+
+
+def windows(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Run over all events; one entry per batch that read messages."""
+    config = configuration(parameters)
+    if parameters["operator"] == "columns":
+        config |= {
+            "systems.files.samza.factory": "files",
+            "systems.files.folder": parameters["files"],
+            "systems.files.partitions": parameters["threads"],
+            f"systems.files.schema.{OUTPUT}": "key STRING, start_ms BIGINT, count BIGINT, mean DOUBLE",
+        }
+    else:
+        create_stream(Path(parameters["streams"]), OUTPUT, parameters["threads"])
+    job = application(parameters["operator"]).run(config, until="latest")
+    return {"batches": [batch for batch in follow(job) if batch["rows"]]}
+
+
+def verify_windows(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Read what was sent, and compare it with a plain computation."""
+    workload = WindowWorkload(**parameters["workload"])
+    if parameters["operator"] == "columns":
+        folder = Path(parameters["files"]) / OUTPUT
+        panes = ds.dataset(folder, format="parquet", exclude_invalid_files=True).to_table()
+        shutil.rmtree(folder)
+        columns = (panes.column(name).to_numpy() for name in ("start_ms", "count", "mean"))
+        return compare_panes(workload, panes.column("key").to_pylist(), *columns)
+    system = LocalSystem("local", parameters["streams"])
+    rows = [(key.decode(), pane["minute"], pane["count"], pane["mean"]) for _, key, pane in read_stream(system, OUTPUT)]
+    system.admin().delete_stream(OUTPUT)
+    return compare_panes(workload, *zip(*rows, strict=True)) if rows else {"equal": False}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
