@@ -14,7 +14,7 @@ from collections.abc import Generator
 import psutil
 import pytest
 
-_LEAST_BYTES = 4 << 30
+_LEAST_BYTES = 6 << 30
 _SHARE = 3
 """A third of the machine: by default, a JVM takes up to a fourth."""
 

@@ -37,6 +37,11 @@ def run_example(section: str, folder: Path, programs: dict[str, str] | None = No
             with (folder / name).open("x", encoding="utf-8") as file:  # fails for a second block
                 file.write(text)
     (commands,), (output,) = blocks(section, "sh"), blocks(section, "")
+    return run_commands(commands, folder, programs), output
+
+
+def run_commands(commands: str, folder: Path, programs: dict[str, str] | None = None) -> str:
+    """Run the commands of a block in a folder, as `run_example` does: what they print."""
     tools = folder / "tools"
     tools.mkdir()
     own = {"penstock": f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m penstock.cli "$@"\n'}
@@ -54,4 +59,4 @@ def run_example(section: str, folder: Path, programs: dict[str, str] | None = No
         check=False,
     )
     assert not done.returncode, done.stdout + done.stderr
-    return done.stdout, output
+    return done.stdout
