@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,8 @@ RUN = {
     "make demo DASHBOARD=1": "tests/integration/cli/test_demos.py::test_a_demo_with_its_page_ends_with_ctrl_c",
     "make docs": "tests/unit/tools/test_docs_site.py::test_the_site_has_every_page_and_every_public_name",
     "penstock audit runs": "tests/unit/test_wing.py",
-    "penstock --install-completion": "tests/unit/cli/shared/test_cli_completion.py::test_bash_completes_with_its_script",
+    "penstock --install-completion": "tests/unit/cli/shared/test_cli_completion.py::"
+    "test_bash_completes_with_its_script",
     "python app.py": "tests/integration/spark/test_spark_submit.py::"
     "test_what_spark_defaults_say_is_kept_without_spark_submit",
     "python -m build": "tests/integration/packaging/test_wheel.py::test_wheel_and_sdist_have_all_files_of_the_package",
@@ -63,7 +65,7 @@ NOT_RUN = {
     "export AWS_": "sets the keys of an account",
     "kafka-configs.sh": "a program of Kafka; tests/kafka/test_kafka_timestamps.py sets the same with its API",
     "kafka-topics.sh": "a program of Kafka; tests/kafka makes such topics with its API",
-    "kubectl": "needs a cluster; tests/unit/tools/test_kubernetes_manifests.py checks the manifests and what calls name",
+    "kubectl": "needs a cluster; tests/unit/tools/test_kubernetes_manifests.py checks what the page names",
     "make bench": "runs each benchmark at its full size",
     "make clean": "deletes the environment that the tests run in",
     "make lock": "asks PyPI for new versions",
@@ -103,8 +105,8 @@ def called(path: Path) -> set[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call | ast.List | ast.Tuple):
             words = list(texts(node))
-            pairs = {" ".join(each) for each in zip(words, words[1:], strict=False)}
-            first = {*words[:1], *(b for a, b in zip(words, words[1:], strict=False) if a in {"penstock.cli", "_"})}
+            pairs = {" ".join(each) for each in pairwise(words)}
+            first = {*words[:1], *(b for a, b in pairwise(words) if a in {"penstock.cli", "_"})}
             group = path.parent.name if path.parent.parent.name == "cli" else ""
             found |= NAMES & {*pairs, *first, *(f"{group} {word}" for word in first)}
     return found
@@ -167,8 +169,10 @@ def test_every_benchmark_runs_at_its_smallest_size() -> None:
 
 def test_a_command_that_nothing_runs_is_found(used: set[str]) -> None:
     page = (
-        "`make coffee`\n\n```sh\npenstock brew pot --strong   # black\necho 'a | b\nc' | penstock stream publish in \\\n"
-        "  --file -\n```\n\n```console\n$ python -m benchmarks.coffee\n3 cups\n```\n\n```\npenstock status [JOB]\n```\n"
+        "`make coffee`\n\n"
+        "```sh\npenstock brew pot --strong   # black\necho 'a | b\nc' | penstock stream publish in \\\n  --file -\n```\n\n"
+        "```console\n$ python -m benchmarks.coffee\n3 cups\n```\n\n"
+        "```\npenstock status [JOB]\n```\n"
     )
     found = shown(page)
     assert found == [
