@@ -24,12 +24,12 @@ demo.main()
 """
 DEMOS = {
     "demo": ("flights --flights 2000", "verified: the totals of 2,000 flights"),
-    "demo ENGINE=columns": ("flights --flights 90000 --engine columns", "verified: 90000 flights"),
+    "demo ENGINE=columns": ("flights --flights 45000 --engine columns", "verified: 45000 flights"),
     "demo BACKUP=blob,changelog-stream": (
         "flights --flights 2000 --backup blob,changelog-stream",
         "verified: the totals of 2,000 flights",
     ),
-    "demo-crash": ("flights --flights 80000 --crash --kills 2", "verified: the totals of 80,000 flights"),
+    "demo-crash": ("flights --flights 60000 --crash --kills 2", "verified: the totals of 60,000 flights"),
     "demo-windows": ("windows --flights 3000", "verified: "),
     "demo-windows-crash": ("windows --flights 120000 --crash", "verified: "),
     "demo-drain": ("drain --flights 6000", "verified: "),

@@ -170,7 +170,8 @@ def test_every_benchmark_runs_at_its_smallest_size() -> None:
 def test_a_command_that_nothing_runs_is_found(used: set[str]) -> None:
     page = (
         "`make coffee`\n\n"
-        "```sh\npenstock brew pot --strong   # black\necho 'a | b\nc' | penstock stream publish in \\\n  --file -\n```\n\n"
+        "```sh\npenstock brew pot --strong   # black\necho 'a | b\nc' | penstock stream publish in "
+        "\\\n  --file -\n```\n\n"
         "```console\n$ python -m benchmarks.coffee\n3 cups\n```\n\n"
         "```\npenstock status [JOB]\n```\n"
     )
