@@ -12,14 +12,14 @@ from typing import Any
 import orjson
 import pytest
 
-from benchmarks import scale
+from benchmarks import large_state, scale
 from tests.support.tools.places import ROOT
 
 FOLD = "--events 400 --batches 4 --keys 20"
 KAFKA = "--sides penstock --events 40000 --keys 500 --seconds 1 --warm-up-s 1 --commit-s 1 --before-kill-s 1 --repeat 1"
 QUICK = {
     "commit": "--megabytes 2 --small-megabytes 1 --changed 50 --commits 4 --sides deltas",
-    "large_state": "--gigabytes 0 --reserve-gigabytes 1 --tasks 2 --gets 5",
+    "large_state": "--gigabytes 1 --reserve-gigabytes 1 --tasks 2 --gets 5",
     "metrics": "--repeat 1 --times 10",
     "restore": "--megabytes 1 --deltas 0 2 --changed 100 --repeat 1 --sides changelog-files",
     "scans": "--messages 50 --waiting 10 --repeat 1",
@@ -69,6 +69,12 @@ def _signals() -> Iterator[None]:
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gigabyte is the smallest state of `large_state`: here it has a megabyte."""
+    monkeypatch.setattr(large_state, "_GB", 1 << 20)
 
 
 def test_the_figures_of_the_page_on_scale_are_replaced(tmp_path: Path) -> None:
