@@ -56,7 +56,7 @@ def shown_lines(text: str) -> list[str]:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_an_example_to_copy(name: str, tmp_path: Path) -> None:
-    """What a reader is told to try prints what the page shows."""
+    """The commands that a reader is told to try print what the page shows."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     commands, shown, *_ = blocks((ROOT / "docs" / "examples" / f"{name}.md").read_text("utf-8"), "")
     assert shown_lines(run_commands(commands, tmp_path)) == shown_lines(shown) != []

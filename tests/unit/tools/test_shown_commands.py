@@ -161,7 +161,7 @@ def test_the_tests_of_the_register_exist(named: str) -> None:
 
 
 def test_every_benchmark_runs_at_its_smallest_size() -> None:
-    """Also those that the page names in no block: `make bench` has them all."""
+    """All of `make bench`, and all with a section of the page, whether a block names them or not."""
     (names,) = re.findall(r"^BENCHMARKS := ((?:.*\\\n)*.*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
     titles = re.findall(r"^## `(\w+)`", (ROOT / "benchmarks" / "README.md").read_text("utf-8"), re.MULTILINE)
     assert {*names.replace("\\", "").split(), *titles} - benchmarks() <= {"scale"}
