@@ -44,7 +44,8 @@ def run_commands(commands: str, folder: Path, programs: dict[str, str] | None = 
     """Run the commands of a block in a folder, as `run_example` does: what they print."""
     tools = folder / "tools"
     tools.mkdir()
-    own = {"penstock": f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m penstock.cli "$@"\n'}
+    python = f"#!/bin/sh\nexec {shlex.quote(sys.executable)}"
+    own = {"python": f'{python} "$@"\n', "penstock": f'{python} -m penstock.cli "$@"\n'}
     for name, text in {**own, **(programs or {})}.items():
         (tools / name).write_text(text, "utf-8")
         (tools / name).chmod(0o755)
@@ -55,7 +56,7 @@ def run_commands(commands: str, folder: Path, programs: dict[str, str] | None = 
         env={**os.environ, **places},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
     assert not done.returncode, done.stdout + done.stderr
