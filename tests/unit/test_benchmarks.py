@@ -29,7 +29,7 @@ QUICK = {
 ON_SPARK = {
     "async_commit": "--events 4000 --batches 10 --keys 50 --commit-ms 1 --latency-ms 20 --repeat 1",
     "columns.__main__": (
-        "--events 4000 --batches 10 --keys 50 80 --repeat 1 --sides 'aggregate, parquet' "
+        "--events 1600 --batches 4 --keys 50 --repeat 1 --sides 'aggregate, parquet' "
         "'aggregate in RocksDB, parquet' 'aggregate, json' 'process_batch, parquet' 'Spark aggregation, parquet' "
         "'Spark aggregation, json' 'transformWithStateInPandas, parquet' 'polars, parquet'"
     ),
