@@ -51,12 +51,15 @@ def application(operator: str) -> ps.StreamApplication:
 def config_of(parameters: dict[str, Any]) -> dict[str, Any]:
     """A commit after every batch; a batch has a file for each partition."""
     workload, work = Workload(**parameters["workload"]), Path(parameters["work"])
+    operator = parameters["operator"]
+    factory = "rocksdb" if operator.endswith("RocksDB") else "columns"
+    own = {"stores.totals.aggregate.factory": factory} if operator.startswith("aggregate") else {}
     return {
         **configuration(work / "streams", work, workload.batch_events, parameters["threads"]),
+        **own,
         "systems.files.samza.factory": "files",
         "systems.files.folder": parameters["files"],
         "systems.files.partitions": parameters["threads"],
-        "stores.totals.aggregate.factory": "rocksdb" if parameters["operator"].endswith("RocksDB") else "columns",
     }
 
 
