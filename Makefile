@@ -9,6 +9,7 @@ CLASSES := $(VENV)/spark.jsa
 COMPILED := $(VENV)/.compiled
 LIMIT := timeout --foreground --kill-after 60
 PYTEST = $(BIN)/python -m pytest -q $(RECORD)
+SLOW = $(LIMIT) 3600 $(PYTEST) --in-memory --slice '$(or $(SLICE),commit)' --no-new-after $$until
 COLLECT := $(BIN)/python -m pytest --quiet --collect-only
 LOADFILE := --dist loadfile --no-loadscope-reorder --max-worker-restart 3
 JAVA := $(shell command -v java 2>/dev/null)$(JAVA_HOME)
@@ -16,7 +17,7 @@ JAVA := $(shell command -v java 2>/dev/null)$(JAVA_HOME)
 # Each module is compiled once, and not by each of the many processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: lock demo demo-crash demo-windows demo-windows-crash demo-drain demo-enrich demo-enrich-crash demo-kafka demo-pyspark test attack test-all all-phases durations check wheel-check release-check bench bench-scale docs format clean
+.PHONY: lock demo demo-crash demo-windows demo-windows-crash demo-drain demo-enrich demo-enrich-crash demo-kafka demo-pyspark test slow attack test-all all-phases durations check wheel-check release-check bench bench-scale docs format clean
 .DELETE_ON_ERROR:
 
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
@@ -92,7 +93,15 @@ test: $(CLASSES) $(COMPILED)
 	$(LIMIT) 3600 $(PYTEST) --in-memory -n 4 --dist worksteal -m "not slow and not spark"
 	$(LIMIT) 3600 $(PYTEST) --in-memory -n 3 $(LOADFILE) -m "not slow and spark" tests/integration tests/cluster tests/fault
 
-# Measures all files again; their order follows from it.
+# A tenth of the slow tests, about 20 minutes: the slice with this number, or the one of the last commit. Half an hour
+# after its begin it takes no new test. Both phases run, even if the first one fails.
+slow: $(CLASSES) $(COMPILED)
+	@until=$$(( $$(date +%s) + 1800 )); failed=0; \
+	$(SLOW) -n 4 --dist worksteal --hypothesis-profile=deep -m "slow and not spark" || failed=$$?; \
+	$(SLOW) -n 3 $(LOADFILE) -m "slow and spark" || failed=$$?; \
+	exit $$failed
+
+# Measures all files again; their order follows from it. `make slow RECORD=--record-durations` measures those of a slice.
 durations:
 	rm -f tests/durations.json
 	$(MAKE) test RECORD=--record-durations

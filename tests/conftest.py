@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from zlib import crc32
 
@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.processes import class_archive
 from tests.support.streams import kafka
-from tests.support.tools import attacks, durations, scratch
+from tests.support.tools import attacks, deadline, durations, memory, scratch, slices
 
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it in its processes, and tables would be as narrow
 class_archive.use()
@@ -34,11 +34,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--in-memory", action="store_true", help="temporary files are in memory, if that has room")
     parser.addoption("--record-durations", action="store_true", help="write the seconds of each file of the run")
     parser.addoption("--attacks", action="store_true", help="list the result of each test, as `make attack` does")
+    parser.addoption("--slice", help=f"of the slow tests, this slice alone: 1 to {slices.SLICES}, or `commit`")
+    parser.addoption("--no-new-after", type=float, help="take no new test after this time, in seconds since 1970")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make a folder for the temporary files of all processes of this run."""
     config.addinivalue_line("markers", "few(count): of a test's cases, all but so many are slow")
+    memory.limit()
+    config.pluginmanager.register(memory.Explanation())
+    if config.getoption("--slice"):
+        config.pluginmanager.register(slices.Slice(config.getoption("--slice")))
+    if config.getoption("--no-new-after"):
+        config.pluginmanager.register(deadline.Deadline(config.getoption("--no-new-after")))
     if not hasattr(config, "workerinput"):  # a process of pytest-xdist has its parent's
         config.stash[_SCRATCH] = scratch.begin(in_memory=config.getoption("--in-memory"))
         if config.getoption("--record-durations"):
@@ -55,10 +63,17 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         scratch.end(folder)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first. All but the first seed of a test that is repeated with random seeds are slow. So are the
-    tests of a contract that its mark `quick` does not name, and the cases that the mark `few` leaves out."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
+    """Mark what is slow before `-m` chooses, and sort what it has chosen: the longest files first."""
+    _mark_slow(items)
+    yield
+    durations.longest_first(items)
+
+
+def _mark_slow(items: list[pytest.Item]) -> None:
+    """All but the first seed of a test that is repeated with random seeds are slow. So are the tests of a contract that
+    its mark `quick` does not name, and the cases that the mark `few` leaves out."""
     cases: defaultdict[tuple[object, str], list[pytest.Function]] = defaultdict(list)
     for item in items:
         if not isinstance(item, pytest.Function):
@@ -76,7 +91,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             cases[item.parent, item.originalname].append(item)
     for found in cases.values():
         _keep_few(found)
-    durations.longest_first(items)
 
 
 def _keep_few(cases: list[pytest.Function]) -> None:

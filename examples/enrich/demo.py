@@ -29,6 +29,8 @@ from penstock.errors import NotFoundError
 JOB = "enriched-flights"
 SLICE, PAUSE_S = 500, 0.1
 """The flights published at once while the tables change, and the pause between two slices."""
+LAST_SHARE, LAST_PAUSE_S = 20, 1.0
+"""Towards the end a slice is this part of what is left, so that flights still come when a slow table is there."""
 COMMAND = (*PENSTOCK, "run", "examples/enrich/app.py:app")
 CONFIG = {
     "job.batch.max.messages": 20_000,
@@ -130,10 +132,11 @@ class Flow:
             self._publish(len(self._flights))
 
     def _run(self) -> None:
-        # The last slice stays for the end.
-        while self._published + SLICE < len(self._flights) and not self._stop.is_set():
-            self._publish(self._published + SLICE)
-            self._stop.wait(PAUSE_S)
+        # The last flight stays for the end.
+        while (left := len(self._flights) - self._published) > 1 and not self._stop.is_set():
+            size = max(1, min(SLICE, left // LAST_SHARE))
+            self._publish(self._published + size)
+            self._stop.wait(PAUSE_S if size == SLICE else LAST_PAUSE_S)
 
     def _publish(self, until: int) -> None:
         if until > self._published:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import io
 import sys
@@ -70,7 +71,9 @@ def expected_totals(
 
 def main() -> None:
     """Write the flights to standard output, one JSON object a line."""
-    for flight in flights():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--flights", type=int, default=None, help="write only this many flights")
+    for flight in islice(flights(), parser.parse_args().flights):
         sys.stdout.buffer.write(orjson.dumps(flight) + b"\n")
 
 

@@ -32,6 +32,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=None, help="repeat the kills of an earlier run")
     parser.add_argument("--backup", help="the state backends, such as `blob,changelog-stream`; kept for later runs")
     parser.add_argument("--engine", choices=["rows", "columns"], default="rows", help="by column: both, side by side")
+    parser.add_argument("--flights", type=int, default=None, help="publish only this many flights")
     parser.add_argument("--dashboard", action="store_true", help="serve the job's page until Ctrl-C")
     arguments = parser.parse_args()
     home = (HOME / "demo-crash") if arguments.crash else (HOME / "demo-columns") if by_column(arguments) else HOME
@@ -39,15 +40,16 @@ def main() -> None:
     print(INTRODUCTION, flush=True)
     if arguments.crash:
         shutil.rmtree(home, ignore_errors=True)
-    publish(home)
+    only = [] if arguments.flights is None else ["--flights", str(arguments.flights)]
+    publish(home, only)
     with dashboard(wanted=arguments.dashboard):
-        run_job(arguments, home)
+        run_job(arguments, home, only)
 
 
-def run_job(arguments: argparse.Namespace, home: Path) -> None:
+def run_job(arguments: argparse.Namespace, home: Path, only: list[str]) -> None:
     """Run the job as it was asked for, and check its totals."""
     if by_column(arguments):
-        run([sys.executable, "-m", "examples.flights.columns"])
+        run([sys.executable, "-m", "examples.flights.columns", *only])
         return
     if arguments.crash:
         seed = arguments.seed if arguments.seed is not None else random.randrange(1 << 30)
@@ -57,7 +59,7 @@ def run_job(arguments: argparse.Namespace, home: Path) -> None:
     else:
         backup = ["-c", f"stores.backup.factories={backends(home, arguments.backup)}"]
         run([*RUN, "-c", "job.batch.max.messages=40000", "-c", "task.commit.ms=2000", *backup])
-    run([sys.executable, "-m", "examples.flights.verify"])
+    run([sys.executable, "-m", "examples.flights.verify", *only])
 
 
 @contextmanager
@@ -92,7 +94,7 @@ def by_column(arguments: argparse.Namespace) -> bool:
     return bool(arguments.engine == "columns")
 
 
-def publish(home: Path) -> None:
+def publish(home: Path, only: list[str]) -> None:
     """Publish the flights once. After an interrupted attempt, begin again without what it left."""
     done = home / "demo-published"
     if done.exists():
@@ -102,7 +104,7 @@ def publish(home: Path) -> None:
         for left in home.glob(pattern):
             shutil.rmtree(left)
     run([*PENSTOCK, "stream", "create", "flights", "--partitions", "8"])
-    source = subprocess.Popen([sys.executable, "-m", "examples.flights.data"], stdout=subprocess.PIPE)
+    source = subprocess.Popen([sys.executable, "-m", "examples.flights.data", *only], stdout=subprocess.PIPE)
     command = [*PENSTOCK, "stream", "publish", "flights", "--file", "-"]
     run([*command, "--timestamp", "time_hour"], stdin=source)
     if source.wait() != 0:

@@ -123,11 +123,11 @@ class SerdePlace:
         self, part: Part, serde: Serde[Any], obj: object, error: Exception, key: object = None
     ) -> SerdeError:
         """The error for an object that the serde does not write; `key` is that of a value, if it is known."""
-        kind, name = _kind_of(serde), declared(serde)
-        if "surrogates not allowed" in str(error) and (reason := no_utf8(obj)) is not None:
+        kind, name, said = _kind_of(serde), declared(serde), _text(error)
+        if "surrogates not allowed" in said and (reason := no_utf8(obj)) is not None:
             _trim(error)
             return SerdeError(f"{self.name}: {_subject(part, obj, key)} cannot be written: {reason}")
-        problem = f"cannot be written by {name}: {_text(error)}"
+        problem = f"cannot be written by {name}: {said}"
         advice = f"Give it a {part} that it takes"
         if kind is not None:
             if not isinstance(obj, kind.types):
@@ -137,7 +137,7 @@ class SerdePlace:
                 problem = f"cannot be written by {name}: {whose} out of range"
             advice = f"{name} takes {kind.takes}"
             better = fitting(obj, part)
-            if "numpy" in f"{type(obj).__module__} {error}":
+            if "numpy" in f"{type(obj).__module__} {said}":
                 advice += ". NumPy's numbers become Python's with .item()"
             elif better is not None and better != name and self.declaration:
                 advice += f"; for this {part}, declare {self.declaration.format(part=part, serde=better)}"

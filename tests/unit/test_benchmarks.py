@@ -12,13 +12,14 @@ from typing import Any
 import orjson
 import pytest
 
-from benchmarks import scale
+from benchmarks import large_state, scale
 from tests.support.tools.places import ROOT
 
 FOLD = "--events 400 --batches 4 --keys 20"
 KAFKA = "--sides penstock --events 40000 --keys 500 --seconds 1 --warm-up-s 1 --commit-s 1 --before-kill-s 1 --repeat 1"
 QUICK = {
     "commit": "--megabytes 2 --small-megabytes 1 --changed 50 --commits 4 --sides deltas",
+    "large_state": "--gigabytes 1 --reserve-gigabytes 1 --tasks 2 --gets 5",
     "metrics": "--repeat 1 --times 10",
     "restore": "--megabytes 1 --deltas 0 2 --changed 100 --repeat 1 --sides changelog-files",
     "scans": "--messages 50 --waiting 10 --repeat 1",
@@ -28,14 +29,16 @@ QUICK = {
 ON_SPARK = {
     "async_commit": "--events 4000 --batches 10 --keys 50 --commit-ms 1 --latency-ms 20 --repeat 1",
     "columns": (
-        "--events 4000 --batches 10 --keys 50 --repeat 1 --sides 'aggregate, parquet' 'aggregate, json' "
-        "'process_batch, parquet' 'Spark aggregation, parquet' 'polars, parquet'"
+        "--events 1600 --batches 4 --keys 50 --repeat 1 --sides 'aggregate, parquet' "
+        "'aggregate in RocksDB, parquet' 'aggregate, json' 'process_batch, parquet' 'Spark aggregation, parquet' "
+        "'Spark aggregation, json' 'transformWithStateInPandas, parquet' 'polars, parquet'"
     ),
     "commit": "--megabytes 2 --small-megabytes 1 --changed 50 500 --commits 4 --spark-commits 4",
     "floor": "--batches 2 --exchanges 2",
     "formats": f"{FOLD} --repeat 1",
     "keyed_fold": f"{FOLD} --repeat 1",
     "pyspark": "--kinds fold sessions-pandas --batches 3 --rows 400 --keys 20 --small 2",
+    "repartition": "--megabytes 2 --before 2 --after 3 --sampled 20",
     "restore": "--megabytes 1 --deltas 0 2 --changed 100 --repeat 2 --page-cache cold",
     "side_inputs": (
         "--rows 5000 --updates 500 --messages 20000 --messages-per-s 200 --seconds 4 --warm-up 2 --repeat 1"
@@ -47,18 +50,17 @@ ON_SPARK = {
     "tls": f"{FOLD} --floor-batches 2 --repeat 1",
     "windows": "--events 4000 --batches 8 --keys 20",
 }
+ON_BROKER = {
+    "kafka.__main__": f"{KAFKA} --rates 200 --latency-s 2 --latency-commit-s 1",
+    "kafka_width": (
+        "--partitions 3 --ways direct --outputs output --backlog 1000 --seconds 3 --batches 8 --commit-s 1"
+    ),
+}
 SLOW = [pytest.mark.spark, pytest.mark.slow]
 CASES = [
     *(pytest.param(*case, id=case[0]) for case in QUICK.items()),
     *(pytest.param(*case, marks=SLOW, id=f"{case[0]} on Spark") for case in ON_SPARK.items()),
-    pytest.param(
-        "kafka.__main__", f"{KAFKA} --rates 200 --latency-s 2 --latency-commit-s 1", marks=[*SLOW, pytest.mark.kafka]
-    ),
-    pytest.param(
-        "kafka_width",
-        "--partitions 3 --ways direct --outputs output --backlog 1000 --seconds 3 --batches 8 --commit-s 1",
-        marks=[*SLOW, pytest.mark.kafka],
-    ),
+    *(pytest.param(*case, marks=[*SLOW, pytest.mark.kafka], id=case[0]) for case in ON_BROKER.items()),
 ]
 
 
@@ -67,6 +69,12 @@ def _signals() -> Iterator[None]:
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gigabyte is the smallest state of `large_state`: here it has a megabyte."""
+    monkeypatch.setattr(large_state, "_GB", 1 << 20)
 
 
 def test_the_figures_of_the_page_on_scale_are_replaced(tmp_path: Path) -> None:

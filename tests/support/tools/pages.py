@@ -37,9 +37,15 @@ def run_example(section: str, folder: Path, programs: dict[str, str] | None = No
             with (folder / name).open("x", encoding="utf-8") as file:  # fails for a second block
                 file.write(text)
     (commands,), (output,) = blocks(section, "sh"), blocks(section, "")
+    return run_commands(commands, folder, programs), output
+
+
+def run_commands(commands: str, folder: Path, programs: dict[str, str] | None = None) -> str:
+    """Run the commands of a block in a folder, as `run_example` does: what they print."""
     tools = folder / "tools"
     tools.mkdir()
-    own = {"penstock": f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m penstock.cli "$@"\n'}
+    python = f"#!/bin/sh\nexec {shlex.quote(sys.executable)}"
+    own = {"python": f'{python} "$@"\n', "penstock": f'{python} -m penstock.cli "$@"\n'}
     for name, text in {**own, **(programs or {})}.items():
         (tools / name).write_text(text, "utf-8")
         (tools / name).chmod(0o755)
@@ -50,8 +56,8 @@ def run_example(section: str, folder: Path, programs: dict[str, str] | None = No
         env={**os.environ, **places},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
     assert not done.returncode, done.stdout + done.stderr
-    return done.stdout, output
+    return done.stdout

@@ -206,7 +206,12 @@ def read_committed(broker: KafkaBroker | KafkaCluster, topic: str) -> list[Given
     return found
 
 
-_LATE = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError._TRANSPORT)
+_LATE = (
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError._TRANSPORT,
+    KafkaError._UNKNOWN_PARTITION,  # the client takes a partition without a leader for none at all
+)
 
 
 def _written(broker: KafkaBroker | KafkaCluster, topic: str) -> dict[int, int]:

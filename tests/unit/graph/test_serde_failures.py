@@ -368,3 +368,12 @@ def test_numbers_of_numpy_become_pythons(value: object) -> None:
         TestRunner(app, partitions=1).input("m.in", [1]).run()
     assert "NumPy's numbers become Python's with .item()" in raised.value.failed.reason
     assert "ps.Double()" not in raised.value.failed.reason
+
+
+def test_an_error_that_has_no_text_is_named() -> None:
+    class MuteError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    said = str(input_place("m.in").unwritable("value", ps.Json(), 1, MuteError()))
+    assert "the value 1 cannot be written by ps.Json(): MuteError (its text cannot be shown" in said

@@ -131,6 +131,7 @@ def app_of(*tasks: type[ps.StreamTask]) -> ps.StreamApplication:
     stream = app.input("m.in").partition_by(lambda _: "k")
     for task in tasks:
         stream = stream.process(task, stores=["s"])
+    stream.sink(lambda *_: None)
     return app
 
 
