@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+import pytest
 
 from penstock.api.drain import DrainMode, DrainNotification
 from penstock.api.ssp import SystemStreamPartition
@@ -25,6 +28,10 @@ from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver
 from tests.support.stores.hooked_store import Call, HookedStore
 from tests.support.streams.hooked_system import HookedSystem
+
+
+class Closing(Protocol):
+    def close(self) -> None: ...
 
 
 class KilledError(BaseException):
@@ -166,3 +173,14 @@ def ends(driver: InProcessDriver, limit: int = 500) -> None:
     setattr(driver.loop, "step", counted)  # noqa: B010
     while not driver.loop.run_to_the_end():
         pass
+
+
+def fixture_of(make: Callable[..., Closing], *given: Any) -> Any:
+    """A fixture: a new one in the folder of each test, with these further arguments, which is closed in the end."""
+
+    @pytest.fixture
+    def made(tmp_path: Path) -> Iterator[Closing]:
+        with closing(make(tmp_path, *given)) as one:
+            yield one
+
+    return made

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,16 +25,12 @@ from penstock.testing.in_process import InProcessDriver
 from tests.support.stores.hooked_store import Call
 from tests.support.world.timed_job import TimedWorld, steps
 from tests.support.world.waiting_job import PATHS, TASKS, Last, Waiting, application
-from tests.support.world.world import ends
+from tests.support.world.world import ends, fixture_of
 
 FIRED = ("panes-fired", "timers-fired", "without-partner")
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[Waiting]:
-    job = Waiting(tmp_path)
-    yield job
-    job.close()
+job = fixture_of(Waiting)
 
 
 def expected(job: Waiting, read: int = 0) -> list[tuple[int, int, int, int]]:
@@ -78,7 +73,7 @@ def test_a_batch_that_runs_when_the_request_comes_counts(job: Waiting) -> None:
     job.put(6)
 
     def at(step: str) -> None:
-        if step == "stage 1" and not driver.loop.parts.of(Drain)._asked.is_set():
+        if step == "stage 1" and not driver.loop.parts.of(Drain).wants_step:
             job.ask_to_drain(driver)
 
     driver.runner.at = at

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from penstock.testing.in_process import InProcessDriver, InProcessFleet
 from penstock.wire.ports import RunBrokenError
 from tests.support.world.timed_job import HoldNode, TimedWorld, steps
 from tests.support.world.waiting_job import Last, Waiting
-from tests.support.world.world import ends
+from tests.support.world.world import ends, fixture_of
 
 LIMIT_MS = 60_000
 PASSED_S = 100.0
@@ -48,11 +47,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[Waiting]:
-    job = Waiting(tmp_path)
-    yield job
-    job.close()
+job = fixture_of(Waiting)
 
 
 def fails_and_then_drains(job: Waiting, driver: InProcessDriver, said: str) -> None:

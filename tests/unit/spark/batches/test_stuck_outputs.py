@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -18,14 +17,9 @@ from penstock.runtime.stage.sink import OutputWriters, SinkAttempts
 from penstock.spark.workers.worker import alive_writes
 from penstock.testing.in_process import InProcessDriver
 from tests.support.world.waiting_job import Waiting
-from tests.support.world.world import ends
+from tests.support.world.world import ends, fixture_of
 
-
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[Waiting]:
-    job = Waiting(tmp_path)
-    yield job
-    job.close()
+job = fixture_of(Waiting)
 
 
 @pytest.fixture
