@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,11 @@ import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import Batch
 from penstock.batch.portions import Portion
-from penstock.config.load import load_config
 from penstock.container.epoch.attempts import RunningAttempt
 from penstock.container.epoch.epoch import Epoch
 from penstock.container.shared.resources import EpochResources
 from penstock.container.shared.store_folders import stores_directory
 from penstock.graph.topology import plan_topology
-from penstock.job.paths import JobPaths
-from penstock.objects.file import FileObjectStore
 from penstock.runtime.messages.packet import Packet
 from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.attempt import new_token
@@ -30,7 +27,6 @@ from penstock.start.layout import store_layout
 from penstock.state.admins import BackendAdmins
 from penstock.state.kept.stores import KeptStores
 from penstock.system.base import OffsetRange
-from penstock.system.memory import MemorySystem
 from penstock.wire.package import JobPackage
 from penstock.wire.protocol import (
     AttemptCall,
@@ -43,7 +39,7 @@ from penstock.wire.protocol import (
     TakeSnapshot,
     UploadSnapshot,
 )
-from tests.support.stores.hooked_store import HookedStore
+from tests.support.world.world import World
 
 TASKS = 2
 STAGE = 1
@@ -75,11 +71,11 @@ class Saved:
     content: Content
 
 
-class OneContainer:
+class OneContainer(World):
     """The container's process, which lives on from epoch to epoch until `restart`."""
 
     def __init__(self, folder: Path, engine: str = "memory", **config: object) -> None:
-        self.paths = JobPaths("sums", "1")
+        super().__init__(folder / "local", "sums", ("in",), TASKS, root=str(folder / "jobs"))
         app = ps.StreamApplication(self.paths.name)
         for store in STORES:
             app.store(store, key=ps.String(), value=ps.Json())
@@ -87,14 +83,7 @@ class OneContainer:
         self._graph = app.graph()
         self.topology = plan_topology(self._graph)
         self.settings = RuntimeSettings(self.paths.name, TASKS, {})
-        self.system = MemorySystem("m")
-        self.system.admin().create_stream("in", TASKS)
-        self._systems = {"m": self.system, "local": MemorySystem("local")}
-        self.objects = HookedStore(FileObjectStore(folder / "jobs"))
         self.keys: dict[str, object] = {
-            "job.name": self.paths.name,
-            "job.root": str(folder / "jobs"),
-            "job.logged.store.base.dir": str(folder / "local"),
             **{f"stores.{store}.factory": engine for store in STORES},
             **{f"stores.{store}.changelog": f"local.{store}" for store in STORES},
             **{key.replace("_", "."): value for key, value in config.items()},
@@ -116,11 +105,11 @@ class OneContainer:
         self._number += 1
         self._batch = 0 if saved is None else saved.batch
         self.sums = {task: {} for task in range(TASKS)} if saved is None else _copy(saved.content)
-        config = load_config(overrides=self.keys, environ={})
+        config = self.load(self.keys)
         layout = list(store_layout(self._graph))
-        BackendAdmins(config, self.paths, self.objects, TASKS, layout, self._systems, "uid").prepare(self._number)
-        package = JobPackage(self.topology, self.settings, config, "uid", "probe", self._systems)
-        resources = EpochResources(package, "c", self._number, TASKS, self.objects, self.kept)
+        BackendAdmins(config, self.paths, self.objects, TASKS, layout, self.systems, "uid").prepare(self._number)
+        package = JobPackage(self.topology, self.settings, config, "uid", "probe", self.systems)
+        resources = EpochResources(package, "c", self._number, TASKS, self.store, self.kept)
         request = OpenEpoch(
             b"",
             self._batch,
@@ -129,7 +118,7 @@ class OneContainer:
             () if saved is None else tuple(covered),
             tuple(range(TASKS)),
         )
-        self.objects.read.clear()
+        self.store.read.clear()
         self.epoch = Epoch(resources, request, cancelled or threading.Event(), lambda _: None)
         self.kept.drop_kept()
         return self.epoch
@@ -146,7 +135,10 @@ class OneContainer:
         self.kept.close()
         self.kept = KeptStores("c")
 
-    close = restart
+    def close(self) -> None:
+        self.store.heal()
+        self.restart()
+        super().close()
 
     # Batches.
 
@@ -159,9 +151,9 @@ class OneContainer:
         ssp = SystemStreamPartition("m", "in", task)
         records = [(0, key.encode(), orjson.dumps(value)) for key, value in messages.items()]
         first = self.system.admin().offsets("in")[task].upcoming
-        self.system.writer(None).append(ssp, records)
+        self.append("in", task, *records)
         ranges = [(0, Portion(OffsetRange(ssp, first, first + len(records)), len(records)))] if records else []
-        sent = run_source(self.topology, self.settings, batch, task, ranges, InputReaders(self._systems))
+        sent = run_source(self.topology, self.settings, batch, task, ranges, InputReaders(self.systems))
         return [packet for packet in sent if packet.stage == STAGE]
 
     def begin(self, batch: Batch, task: int, token: str = "") -> RunningAttempt:
@@ -227,11 +219,11 @@ class OneContainer:
 
     def local(self, pattern: str) -> list[Path]:
         """Folders and files of the stores on this host."""
-        return sorted(stores_directory(load_config(overrides=self.keys, environ={}), "uid").glob(f"*/*/{pattern}"))
+        return sorted(stores_directory(self.load(self.keys), "uid").glob(f"*/*/{pattern}"))
 
     def state_read(self) -> list[str]:
         """The keys of state that were read from the object store since the epoch was entered."""
-        return [key for key in self.objects.read if "/state/" in key]
+        return [key for key in self.store.read if "/state/" in key]
 
     def damage(self, kind: str) -> int:
         """Flip a bit in the objects of state with this ending. Returns their number."""
@@ -239,21 +231,13 @@ class OneContainer:
         for key in found:
             data = bytearray(self.objects.get(key))
             data[-1] ^= 1
-            self.objects.replace(key, bytes(data))
+            self.store.replace(key, bytes(data))
         return len(found)
 
     @property
     def _open(self) -> Epoch:
         assert self.epoch is not None
         return self.epoch
-
-
-def one_container(folder: Path, engine: str = "memory", **config: object) -> Iterator[OneContainer]:
-    """For fixtures: a container, which is closed in the end."""
-    made = OneContainer(folder, engine, **config)
-    yield made
-    made.objects.heal()
-    made.close()
 
 
 def _only(markers: Markers, stores: Sequence[str]) -> Markers:

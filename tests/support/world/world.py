@@ -56,10 +56,12 @@ class World:
         *,
         system: System | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        root: str | None = None,
     ) -> None:
+        """`root`: the job root, by default one in memory."""
         self.folder = folder
         self.paths = JobPaths(name, "1")
-        self.root = f"memory://{uuid.uuid4().hex}"
+        self.root = root or f"memory://{uuid.uuid4().hex}"
         self.objects = open_store(self.root)
         self.store = HookedStore(self.objects)
         """The same as the drivers have it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +14,12 @@ from penstock.container.epoch.attempts import Attempts
 from penstock.errors import ContainerLostError
 from penstock.runtime.messages.sources import DiscardedAttemptError
 from penstock.wire.protocol import StartRun
-from tests.support.world.one_container import STAGE, OneContainer, one_container
+from tests.support.world.one_container import STAGE, OneContainer
 
 
 @pytest.fixture
 def container(tmp_path: Path) -> Iterator[OneContainer]:
-    for made in one_container(tmp_path):
+    with closing(OneContainer(tmp_path)) as made:
         made.enter()
         made.run({"a": 1}, {"b": 2})
         yield made

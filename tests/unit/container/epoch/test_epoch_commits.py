@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,19 @@ from penstock.state.backends.base import BackendContext
 from penstock.state.backends.changelog_files.backup import ChangelogFilesBackup
 from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory
 from tests.support.stores.hooked_store import Call
-from tests.support.world.one_container import TASKS, OneContainer, one_container
+from tests.support.world.one_container import TASKS, OneContainer
+from tests.support.world.world import fixture_of
 
 ENGINES = ("memory", "rocksdb")
 
 
 @pytest.fixture(params=ENGINES)
 def container(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[OneContainer]:
-    yield from one_container(tmp_path, request.param)
+    with closing(OneContainer(tmp_path, request.param)) as made:
+        yield made
 
 
-@pytest.fixture
-def on_disk(tmp_path: Path) -> Iterator[OneContainer]:
-    yield from one_container(tmp_path, "rocksdb")
+on_disk = fixture_of(OneContainer, "rocksdb")
 
 
 def fail_puts(container: OneContainer, error: BaseException, times: int) -> None:
@@ -37,7 +38,7 @@ def fail_puts(container: OneContainer, error: BaseException, times: int) -> None
         if call == "put" and next(left, None) is not None:
             raise error
 
-    container.objects.before = before
+    container.store.before = before
 
 
 @pytest.mark.parametrize("backend", ["changelog-files", "blob"])
@@ -104,7 +105,7 @@ def test_after_an_upload_that_failed_for_good_no_store_stays_open(
     fail_puts(on_disk, error, 1000)
     with pytest.raises(type(error), match=str(error)):
         on_disk.upload(begun)
-    on_disk.objects.heal()
+    on_disk.store.heal()
     epoch = on_disk.enter(saved)
     assert (epoch.in_place == (0, 1)) == stays
     assert bool(on_disk.state_read()) != stays
@@ -228,7 +229,7 @@ def test_commits_may_wait_for_each_other_but_not_for_batches(container: OneConta
     def wait(call: Call, key: str) -> None:
         assert call != "put" or go_on.wait(60)
 
-    container.objects.before = wait
+    container.store.before = wait
     saved: list[Any] = []
     uploading = threading.Thread(target=lambda: saved.append(container.upload(begun)))
     uploading.start()

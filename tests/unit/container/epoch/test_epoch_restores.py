@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from penstock.errors import CorruptError, PenstockError
 from tests.support.stores.hooked_store import Call
-from tests.support.world.one_container import OneContainer, Saved, one_container
+from tests.support.world.one_container import OneContainer, Saved
+from tests.support.world.world import fixture_of
 
 MESSAGES = {"a": 1, "b": 2}, {"c": 3}
 CONTENT = {0: {"a": 1, "b": 2}, 1: {"c": 3}}
@@ -19,12 +21,11 @@ BOTH = "changelog-files,blob"
 
 @pytest.fixture(params=["memory", "rocksdb"])
 def container(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[OneContainer]:
-    yield from one_container(tmp_path, request.param)
+    with closing(OneContainer(tmp_path, request.param)) as made:
+        yield made
 
 
-@pytest.fixture
-def on_disk(tmp_path: Path) -> Iterator[OneContainer]:
-    yield from one_container(tmp_path, "rocksdb")
+on_disk = fixture_of(OneContainer, "rocksdb")
 
 
 def saved(container: OneContainer) -> Saved:
@@ -151,10 +152,10 @@ def test_a_restore_that_is_given_up_leaves_nothing(container: OneContainer) -> N
         if call == "get" and "/state/" in key:
             cancelled.set()
 
-    container.objects.before = cancel
+    container.store.before = cancel
     with pytest.raises(PenstockError):
         container.enter(made, cancelled=cancelled)
-    container.objects.heal()
+    container.store.heal()
     assert container.local("live-*") == []
     container.enter(made)
     assert container.content() == CONTENT
