@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import ContainerLostError, PenstockError, RetryableError
+from penstock.state.backends import base_backup
 from penstock.state.backends.base import BackendContext
 from penstock.state.backends.changelog_files.backup import ChangelogFilesBackup
 from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory
@@ -191,8 +192,11 @@ def test_a_snapshot_that_fails_holds_up_no_batch(on_disk: OneContainer) -> None:
         task.await_copies(0)
 
 
-def test_a_checkpoint_waits_for_the_base_of_a_store_that_no_other_backend_has(container: OneContainer) -> None:
-    """A changelog stream begins with a base, which is made in the background."""
+def test_a_checkpoint_waits_for_the_base_of_a_store_that_no_other_backend_has(
+    container: OneContainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A changelog stream begins with a base, which is made in the background, even if it is a small one."""
+    monkeypatch.setattr(base_backup, "SMALL_BASE_SECONDS", 0)
     container.enter()
     container.run({"a": 1}, {"b": 2})
     saved = container.commit()
