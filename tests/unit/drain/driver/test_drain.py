@@ -375,6 +375,18 @@ def test_no_commit_but_the_last_is_of_a_closed_boundary(timed_world: TimedWorld,
     assert [record.ended for record in timed_world.checkpoints].count("drained") == 1
 
 
+def test_a_run_that_is_started_to_drain_asks_once(timed_world: TimedWorld) -> None:
+    """As `penstock run --drain` does. A container is lost in the drain."""
+    driver = timed_world.driver()
+    driver.loop.parts.of(Drain).drain(at_start=True)
+    driver.loop.start()
+    driver.loop.step()
+    driver.fleet.lose(1)
+    ends(driver)
+    last = timed_world.checkpoints[-1]
+    assert (last.ended, len(last.section(DRAIN).answered)) == ("drained", 1)
+
+
 def test_a_request_at_the_end_of_what_a_run_was_to_read(timed_world: TimedWorld) -> None:
     timed_world.put(10, 20, 30, 40)
     driver = timed_world.started(until_latest=True, close=False)
