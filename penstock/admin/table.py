@@ -11,7 +11,7 @@ from penstock.admin.jobs import FoundJob
 from penstock.base.wording import listed
 from penstock.errors import NotFoundError
 from penstock.tables.versions.manifest import TableManifest
-from penstock.tables.versions.notes import Refusal, refusal_of
+from penstock.tables.versions.notes import VersionRefusal, refusal_of
 from penstock.tables.versions.registry import TableRegistry
 
 
@@ -44,7 +44,7 @@ class TableVersions:
     """The version that `use_table` set; None: the newest one."""
     unreadable: Mapping[int, str]
     """Version → the reason why it cannot be read."""
-    refused: Refusal | None
+    refused: VersionRefusal | None
     """The last source that was refused since the newest version came."""
 
     @property

@@ -18,7 +18,7 @@ from penstock.base.clock import SYSTEM_CLOCK
 from penstock.base.retry import Retry, retry
 from penstock.checkpoint.choice import refuse_unknown
 from penstock.checkpoint.edit import (
-    Content,
+    CheckpointContent,
     OffsetChange,
     OffsetKey,
     choose_origin,
@@ -82,8 +82,8 @@ class CheckpointChange:
     job: FoundJob = field(repr=False)
     command: str
     base: CheckpointRecord = field(repr=False)
-    before: Content | None = field(repr=False)
-    content: Content = field(repr=False)
+    before: CheckpointContent | None = field(repr=False)
+    content: CheckpointContent = field(repr=False)
     seen: LogView = field(repr=False)
     log: CheckpointLog = field(repr=False)
     changes: tuple[OffsetChange, ...]
@@ -232,7 +232,9 @@ def plan_offsets(
     asked = stream_ends(job.config, {key.ssp.system_stream for key in wanted})
     changes = offset_changes(before.next_offsets, next_offsets)
     moved = before.moved.union(change.ssp for change in changes) if base.stores else frozenset[SystemStreamPartition]()
-    content = Content(next_offsets, before.markers, with_identities(base, wanted.keys(), asked.identities), moved)
+    content = CheckpointContent(
+        next_offsets, before.markers, with_identities(base, wanted.keys(), asked.identities), moved
+    )
     refuse_outside(changes, asked.ends, asked.unknown)
     warnings = (*asked.warnings(), *_older(base, view.latest), *_state(base, changes))
     return CheckpointChange(job, "set", base, before, content, view, log, changes, warnings=warnings)

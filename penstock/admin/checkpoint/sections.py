@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.batch.offered_batch import QUERY, QuerySection
-from penstock.checkpoint.edit import Content
+from penstock.checkpoint.edit import CheckpointContent
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.sections import Sections
@@ -13,7 +13,7 @@ from penstock.outbox.unpublished import OUTBOX, outbox_section, owed_of
 from penstock.wing import known_sections
 
 
-def edited_sections(base: CheckpointRecord, content: Content, view: LogView) -> Sections:
+def edited_sections(base: CheckpointRecord, content: CheckpointContent, view: LogView) -> Sections:
     """The sections of the successor of `base` with this content: those of `base`, with two exceptions. What the last
     checkpoint leaves to be published remains to be published, whatever `base` is. The query's last batch is not known
     if offsets were set by hand.
@@ -27,7 +27,7 @@ def edited_sections(base: CheckpointRecord, content: Content, view: LogView) -> 
     )
 
 
-def _query(base: CheckpointRecord, content: Content, view: LogView) -> QuerySection:
+def _query(base: CheckpointRecord, content: CheckpointContent, view: LogView) -> QuerySection:
     """Only the last checkpoint has the output of the query's last batch."""
     offered = base.section(QUERY).offered
     if offered is None:

@@ -8,7 +8,7 @@ from uuid import UUID
 from penstock.admin.job.audit import audited
 from penstock.admin.jobs import FoundJob
 from penstock.api.drain import NEXT_RUN, DrainMode, DrainNotification
-from penstock.drain.monitor import DrainMonitor as Monitor
+from penstock.drain.monitor import DrainPoller
 from penstock.drain.requests import DrainRequests
 from penstock.drain.utils import cleanup, cleanup_all, drain_target, present_run, write_drain_notification
 from penstock.errors import NotFoundError
@@ -87,7 +87,7 @@ class DrainUtils:
             return cleanup_all(job.objects, job.paths)
 
 
-class DrainMonitor(Monitor):
+class DrainMonitor(DrainPoller):
     """Looks for a request to drain one run, on a separate thread, as Samza's DrainMonitor. It calls back once, from
     that thread, and then stops. A store that fails delays the answer and ends nothing.
 

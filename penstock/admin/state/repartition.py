@@ -37,8 +37,8 @@ from penstock.job.paths import JobPaths
 from penstock.objects.open import open_job_root
 from penstock.repartition.move import MadePart, Move, move_here
 from penstock.repartition.placement import RULES as RULES
-from penstock.repartition.placement import Change
 from penstock.repartition.placement import Rule as Rule
+from penstock.repartition.placement import TaskCountChange
 from penstock.repartition.plan import RepartitionPlan, check_count, placement_text, plan_move
 from penstock.start.fit import check_config
 from penstock.start.layout import check_layout, store_layout
@@ -184,7 +184,7 @@ def _plan(
     largest = listed([f"`{stream}`" for stream, count in sorted(counts.items()) if count == max(counts.values())])
     check_count(tasks, record.task_count, grouping, largest)
     check_copartitioning(graph, ends, tasks, streams.broadcast)
-    change = Change(record.task_count, tasks, _partitions(record, ends), streams.broadcast)
+    change = TaskCountChange(record.task_count, tasks, _partitions(record, ends), streams.broadcast)
     return plan_move(continue_stores(graph, record), record, grouping, ends, change, rules, SYSTEM_CLOCK.now_ms())
 
 

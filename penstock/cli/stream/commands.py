@@ -24,7 +24,7 @@ from penstock.cli.shared.options import Call, JsonCall, StreamName, command
 from penstock.cli.shared.output import print_facts, print_json, print_table
 from penstock.cli.stream.messages import publish, replay, tail
 from penstock.config.settings import DEFAULT_SYSTEM
-from penstock.config.values.kinds import Bytes, Millis, Number, RefusedError
+from penstock.config.values.kinds import ByteSize, Millis, Number, RefusedError
 from penstock.errors import ConfigError
 
 app = typer.Typer(help="Create, publish to, read, replay, limit, end and delete streams.", no_args_is_help=True)
@@ -49,7 +49,7 @@ def retention_of(age: str | None, size: str | None, before: StreamRetention) -> 
     """The limits that the options ask for. Raises ConfigError for a text that is none."""
     return StreamRetention(
         _limit("--retention", Millis(1), age, before.max_age_ms),
-        _limit("--retention-bytes", Bytes(LEAST_RETENTION_BYTES), size, before.max_bytes),
+        _limit("--retention-bytes", ByteSize(LEAST_RETENTION_BYTES), size, before.max_bytes),
     )
 
 
