@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.processes import class_archive
 from tests.support.streams import kafka
-from tests.support.tools import attacks, durations, scratch
+from tests.support.tools import attacks, durations, scratch, wings
 
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it in its processes, and tables would be as narrow
 class_archive.use()
@@ -33,11 +33,13 @@ _SCRATCH = pytest.StashKey[Path]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--in-memory", action="store_true", help="temporary files are in memory, if that has room")
     parser.addoption("--record-durations", action="store_true", help="write the seconds of each file of the run")
+    parser.addoption("--wing", help="only the tests of this wing, such as `outbox`")
     parser.addoption("--attacks", action="store_true", help="list the result of each test, as `make attack` does")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make a folder for the temporary files of all processes of this run."""
+    config.addinivalue_line("markers", "wing(name): about a wing; `make test WING=outbox` runs the tests of one")
     config.addinivalue_line("markers", "few(count): of a test's cases, all but so many are slow")
     if not hasattr(config, "workerinput"):  # a process of pytest-xdist has its parent's
         config.stash[_SCRATCH] = scratch.begin(in_memory=config.getoption("--in-memory"))
@@ -53,10 +55,12 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     folder = session.config.stash.get(_SCRATCH, None)
     if folder is not None and exitstatus != pytest.ExitCode.TESTS_FAILED:
         scratch.end(folder)
+    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and session.config.getoption("--wing"):
+        session.exitstatus = pytest.ExitCode.OK  # a wing need not have tests in both phases
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The longest files first. All but the first seed of a test that is repeated with random seeds are slow. So are the
     tests of a contract that its mark `quick` does not name, and the cases that the mark `few` leaves out."""
     cases: defaultdict[tuple[object, str], list[pytest.Function]] = defaultdict(list)
@@ -77,6 +81,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for found in cases.values():
         _keep_few(found)
     durations.longest_first(items)
+    wings.mark(items)
+    if wing := config.getoption("--wing"):
+        wings.keep_only(wing, config, items)
 
 
 def _keep_few(cases: list[pytest.Function]) -> None:
