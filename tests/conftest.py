@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.processes import class_archive
 from tests.support.streams import kafka
-from tests.support.tools import attacks, deadline, durations, memory, scratch, slices
+from tests.support.tools import attacks, deadline, durations, memory, scratch, slices, wings
 
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it in its processes, and tables would be as narrow
 class_archive.use()
@@ -33,6 +33,7 @@ _SCRATCH = pytest.StashKey[Path]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--in-memory", action="store_true", help="temporary files are in memory, if that has room")
     parser.addoption("--record-durations", action="store_true", help="write the seconds of each file of the run")
+    parser.addoption("--wing", help="only the tests of this wing, such as `outbox`")
     parser.addoption("--attacks", action="store_true", help="list the result of each test, as `make attack` does")
     parser.addoption("--slice", help=f"of the slow tests, this slice alone: 1 to {slices.SLICES}, or `commit`")
     parser.addoption("--no-new-after", type=float, help="take no new test after this time, in seconds since 1970")
@@ -40,6 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make a folder for the temporary files of all processes of this run."""
+    config.addinivalue_line("markers", "wing(name): about a wing; `make test WING=outbox` runs the tests of one")
     config.addinivalue_line("markers", "few(count): of a test's cases, all but so many are slow")
     memory.limit()
     config.pluginmanager.register(memory.Explanation())
@@ -61,12 +63,17 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     folder = session.config.stash.get(_SCRATCH, None)
     if folder is not None and exitstatus != pytest.ExitCode.TESTS_FAILED:
         scratch.end(folder)
+    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and session.config.getoption("--wing"):
+        session.exitstatus = pytest.ExitCode.OK  # a wing need not have tests in both phases
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
-    """Mark what is slow before `-m` chooses, and sort what it has chosen: the longest files first."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
+    """Mark what is slow and of which wing before `-m` chooses, and sort what it has chosen: the longest files first."""
     _mark_slow(items)
+    wings.mark(items)
+    if wing := config.getoption("--wing"):
+        wings.keep_only(wing, config, items)
     yield
     durations.longest_first(items)
 

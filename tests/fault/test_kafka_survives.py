@@ -28,7 +28,7 @@ from tests.support.jobs.home import wait_until
 from tests.support.streams.kafka import QUIET, TIMEOUT_S
 from tests.support.world.kafka_world import KEYS, Given, Guarantee, KafkaWorld, expected, read_committed
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.wing("outbox")]
 KAFKA = "systems.kafka"
 Make = Callable[..., KafkaWorld]
 

@@ -12,7 +12,7 @@ from tests.support.faults.plan import Fault
 from tests.support.jobs.fault_jobs import FaultHome, executor_env
 from tests.support.jobs.home import wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.wing("outbox")]
 SIGKILLED = -9
 MESSAGES = 400
 CONFIG = {

@@ -9,7 +9,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from tests.support.apps import job_app
+import tests.support.apps
 from tests.support.jobs.fault_jobs import FaultHome
 from tests.support.jobs.home import Home, wait_until
 from tests.support.jobs.job_runs import finish, start
@@ -21,7 +21,7 @@ _shared = Sessions()
 
 @pytest.fixture(scope="session")
 def sessions() -> Iterator[Sessions]:
-    cloudpickle.register_pickle_by_value(job_app)
+    cloudpickle.register_pickle_by_value(tests.support.apps)
     yield _shared
     _shared.close()
 

@@ -13,7 +13,7 @@ from penstock.testing.kafka_broker import KafkaBroker, Security
 from tests.support.world.kafka_once_world import KafkaOnceWorld
 from tests.support.world.sums_job import TASKS, drain
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.wing("outbox")]
 
 
 @pytest.fixture

@@ -28,8 +28,8 @@ from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.jobs.home import wait_until
 from tests.support.streams.kafka import new_name, new_topic
 from tests.support.streams.kafka_streams import kafka_system
-from tests.support.world.drained_world import ends
 from tests.support.world.timed_job import steps
+from tests.support.world.world import ends
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
 from tests.support.world.timed_job import TimedWorld
+from tests.support.world.world import fixture_of
 
-
-@pytest.fixture
-def timed_world(tmp_path: Path) -> Iterator[TimedWorld]:
-    """A job with event time, whose operators hold messages back until the watermark has passed them."""
-    world = TimedWorld(tmp_path)
-    yield world
-    world.close()
+timed_world = fixture_of(TimedWorld)
+"""A job with event time, whose operators hold messages back until the watermark has passed them."""

@@ -29,6 +29,7 @@ from penstock.wing import Wing, check_wings, wings
 from penstock.wire.protocol import Identity
 from tests.support.tools.pages import blocks
 from tests.support.tools.places import ROOT
+from tests.support.tools.wings import wings_of
 from tests.support.world.sums_job import SumsWorld, drain
 
 OUTSIDE = ROOT / "tests" / "support" / "outside"
@@ -214,3 +215,8 @@ def test_a_broken_wing_is_refused_and_hides_no_command(
 
 
 SECOND_STANDBY = Wing("standby")
+
+
+def test_each_wing_of_the_package_has_tests_under_its_name() -> None:
+    found = {wing for file in (ROOT / "tests").rglob("test_*.py") for wing in wings_of(file)}
+    assert found == plugins.WINGS.keys() == {each.name for each in wings()}

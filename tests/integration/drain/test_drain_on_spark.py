@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 import penstock as ps
@@ -29,11 +28,6 @@ SHAPES = {
 QUICK = "high level, exchanges and a merge"
 BEFORE = ("high level, several partitions", "high level, exchanges and a merge", "low level, several partitions")
 CONFIG = {"stores.backup.factories": "changelog-files", "job.batch.max.messages": 24}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _by_value() -> None:
-    cloudpickle.register_pickle_by_value(drained_app)
 
 
 def start(home: DrainHome, spark: SparkSession) -> ps.Job:

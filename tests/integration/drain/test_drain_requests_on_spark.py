@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from penstock.drain.requests import DRAIN
@@ -21,7 +20,6 @@ NEVER = {"job.drain-monitor.poll.interval.ms": 3_600_000}
 @pytest.mark.slow
 def test_a_stop_right_after_a_request_drains(spark: SparkSession, tmp_path: Path) -> None:
     """The monitor's next look is an hour away: the run looks once more before it ends."""
-    cloudpickle.register_pickle_by_value(drained_app)
     home = DrainHome(tmp_path, "one_exchange", config=NEVER)
     home.put(20)
     job = drained_app.APPS[home.app]().run(home.config, spark=spark)
@@ -36,7 +34,6 @@ def test_a_stop_right_after_a_request_drains(spark: SparkSession, tmp_path: Path
 
 def test_a_run_that_is_started_to_drain_reads_nothing(spark: SparkSession, tmp_path: Path) -> None:
     """The inputs wait for the next deployment. The drained one does not begin again."""
-    cloudpickle.register_pickle_by_value(drained_app)
     home = DrainHome(tmp_path, "one_exchange", config={**NEVER, "app.run.id": "v1"})
     home.put(20)
     app = drained_app.APPS[home.app]()

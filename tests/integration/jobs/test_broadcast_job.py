@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
@@ -22,11 +21,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 RATES = SystemStreamPartition("local", "rates", 0)
 Seen = dict[int, dict[str, int]]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _by_value() -> None:
-    cloudpickle.register_pickle_by_value(broadcast_app)
 
 
 @pytest.fixture

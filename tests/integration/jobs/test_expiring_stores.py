@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,7 @@ from pyspark.sql import SparkSession
 
 import penstock as ps
 from penstock import admin
-from penstock.api.ssp import SystemStreamPartition
-from penstock.system.base import OffsetRange
-from penstock.system.local import LocalSystem
-from tests.support.jobs.home import DEADLINE_S
+from tests.support.jobs.spark_home import SparkHome
 
 pytestmark = pytest.mark.spark
 DAY_MS = 24 * 3_600_000
@@ -57,46 +55,28 @@ def application(day_ms: int | None) -> ps.StreamApplication:
     return app
 
 
-def counts(system: LocalSystem, run: int) -> list[tuple[str, list[int]]]:
-    """The output of a run: the messages of a partition come in its order, and each run has as many."""
-    found = []
-    for partition, ends in system.admin().offsets("out").items():
-        ssp = SystemStreamPartition("local", "out", partition)
-        sent = [m for chunk in system.reader().read(OffsetRange(ssp, ends.oldest, ends.upcoming), 1000) for m in chunk]
-        size = len(sent) // run
-        found += [((key or b"").decode(), json.loads(value or b"")) for _, _, key, value, *_ in sent[-size:]]
-    return sorted(found)
-
-
 @pytest.mark.slow
 def test_entries_expire_from_run_to_run(spark: SparkSession, tmp_path: Path) -> None:
     """Entries of one store live for a millisecond: the second run finds none. Another store gets a time to live in the
     second run, and keeps what it has. All backends hold the same, and the index fits."""
     config = {
-        "job.root": str(tmp_path / "jobs"),
-        "job.logged.store.base.dir": str(tmp_path / "state"),
-        "systems.local.path": str(tmp_path / "streams"),
         "stores.backup.factories": "changelog-files,blob",
         "job.batch.max.messages": 15,
         "job.batch.target.ms": 0,
         "task.commit.ms": 1,
     }
-    system = LocalSystem("local", str(tmp_path / "streams"))
-    for stream in ("in", "out"):
-        system.admin().create_stream(stream, 2)
-    writer = system.writer(None)
+    home = SparkHome(tmp_path, spark, {"in": 2, "out": 2}, config)
+    came: Counter[str] = Counter()
     for run, day_ms in ((1, None), (2, DAY_MS)):
         began_ms = time.time_ns() // 1_000_000
-        for partition in range(2):
-            values = [(5, None, json.dumps(key).encode()) for key in KEYS[partition::2]]
-            writer.append(SystemStreamPartition("local", "in", partition), values)
-        job = application(day_ms).run(config, spark=spark, until="latest")
-        assert job.await_termination(DEADLINE_S)
-        assert counts(system, run) == [(key, [1, run, run]) for key in sorted(KEYS)]
-        with admin.open_job("ttl", overrides=config) as found:
+        home.spread("in", KEYS)
+        home.run(application(day_ms))
+        sent = Counter(json.dumps([key, counts]) for key, counts, _ in home.read("out"))
+        assert sent - came == Counter(json.dumps([key, [1, run, run]]) for key in KEYS)
+        came = sent
+        with admin.open_job("ttl", overrides=home.config) as found:
             last = admin.read_checkpoint(found)
             assert last.batch_time_ms >= began_ms
             assert admin.verify(found).agrees
             with admin.open_state(found, "day") as store:
                 assert {entry.key: entry.value for entry in store.scan()} == dict.fromkeys(KEYS, run)
-    writer.close()

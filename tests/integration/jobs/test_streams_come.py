@@ -13,12 +13,10 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 import penstock as ps
-from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import SystemAwayError
 from penstock.start.inputs import with_matches
-from penstock.system.local import LocalSystem
-from penstock.testing.system_contract import append, read_all
 from tests.support.jobs.home import wait_until
+from tests.support.jobs.spark_home import SparkHome
 from tests.support.processes.inspection import containers_here
 
 pytestmark = pytest.mark.spark
@@ -45,31 +43,22 @@ def counting_app() -> ps.StreamApplication:
     return app
 
 
-class Words:
+class Words(SparkHome):
     """The streams of words, and how often each word was put into one."""
 
-    def __init__(self, folder: Path) -> None:
-        self.system = LocalSystem("local", str(folder))
-        self.given: Counter[str] = Counter()
-        self.system.admin().create_stream("counts", 2)
-
-    def create(self, stream: str, partitions: int, *words: str) -> None:
-        self.system.admin().create_stream(stream, partitions)
-        self.put(stream, *words)
+    given: Counter[str]
 
     def put(self, stream: str, *words: str) -> None:
         partitions = self.system.admin().partition_count(stream)
         for number, word in enumerate(words):
-            ssp = SystemStreamPartition("local", stream, number % partitions)
-            append(self.system, ssp, [(0, None, word.encode())])
+            self.append(stream, number % partitions, (None, word.encode()))
         self.given.update(words)
 
     def all_came(self) -> bool:
         """True if each word was counted once, in order, whatever its stream."""
         came: dict[str, list[int]] = {}
-        for partition in range(2):
-            for _, _, key, value, *_ in read_all(self.system, SystemStreamPartition("local", "counts", partition)):
-                came.setdefault((key or b"").decode(), []).append(int(value or b""))
+        for word, count, _ in self.read("counts"):
+            came.setdefault(word, []).append(count)
         return came == {word: list(range(1, count + 1)) for word, count in self.given.items()}
 
 
@@ -97,23 +86,20 @@ def test_a_job_begins_again_with_each_new_stream(
     for name in ("LOOK_SECONDS", "LIST_SECONDS"):
         monkeypatch.setattr(f"penstock.driver.guards.input_watch.{name}", 0.1)
     away_once(monkeypatch)
-    words = Words(tmp_path / "local")
-    words.create("words-1", 2, "a", "b", "a")
-    config = {
-        "job.root": str(tmp_path / "jobs"),
-        "job.logged.store.base.dir": str(tmp_path / "state"),
-        "systems.local.path": str(tmp_path / "local"),
-        "streams.local.counts.output.guarantee": "exactly-once",
-        "task.commit.ms": 300,
-    }
-    with counting_app().run(config, spark=spark) as job:
+    config = {"streams.local.counts.output.guarantee": "exactly-once", "task.commit.ms": 300}
+    words = Words(tmp_path, spark, {"counts": 2, "words-1": 2}, config)
+    words.given = Counter()
+    words.put("words-1", "a", "b", "a")
+    with words.start(counting_app()) as job:
         wait_until(words.all_came, "the counts of the first stream")
         run, containers, threads = job.run_id, len(containers_here()), lasting_threads()
         words.put("words-1", "a", "c")
-        words.create("words-2", 1, "b")
+        words.create("words-2", 1)
+        words.put("words-2", "b")
         wait_until(words.all_came, "the counts of two streams")
         words.put("words-1", "a", "c")
-        words.create("words-3", 2, "b", "d")
+        words.create("words-3", 2)
+        words.put("words-3", "b", "d")
         wait_until(words.all_came, "the counts of three streams")
         assert len(containers_here()) == containers > 0
         wait_until(lambda: lasting_threads() <= threads, "threads that only begin or end to be gone")

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from penstock.api.ssp import SystemStreamPartition
-from penstock.system.base import OffsetRange
-from penstock.system.local import LocalSystem
 from tests.support.apps import joined_app
-from tests.support.jobs.home import DEADLINE_S
+from tests.support.jobs.spark_home import SparkHome
 
 pytestmark = pytest.mark.spark
 PARTITIONS = 2
@@ -25,52 +20,10 @@ INPUTS = ("arrivals", "departures", "gates")
 Event = dict[str, Any]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _by_value() -> None:
-    cloudpickle.register_pickle_by_value(joined_app)
-
-
-class Home:
-    """The streams and the job root of one test."""
-
-    def __init__(self, folder: Path) -> None:
-        self.config = {
-            "job.root": str(folder / "jobs"),
-            "job.logged.store.base.dir": str(folder / "state"),
-            "systems.local.path": str(folder / "streams"),
-            "job.batch.interval.ms": 20,
-            "job.batch.max.messages": 150,
-            "job.batch.target.ms": 0,
-        }
-        self.system = LocalSystem("local", str(folder / "streams"))
-        for stream in (*INPUTS, "turnarounds", "gated"):
-            self.system.admin().create_stream(stream, PARTITIONS)
-        self.events: dict[str, list[Event]] = {name: [] for name in INPUTS}
-
-    def publish(self, events: dict[str, list[Event]]) -> None:
-        writer = self.system.writer(None)
-        for stream, some in events.items():
-            for partition in range(PARTITIONS):
-                records = [(5, None, json.dumps(event).encode()) for event in some[partition::PARTITIONS]]
-                writer.append(SystemStreamPartition("local", stream, partition), records)
-            self.events[stream] += some
-
-    def read(self, stream: str) -> list[tuple[str, Any, int]]:
-        found = []
-        for partition, ends in self.system.admin().offsets(stream).items():
-            ssp = SystemStreamPartition("local", stream, partition)
-            for chunk in self.system.reader().read(OffsetRange(ssp, ends.oldest, ends.upcoming), 1000):
-                found += [((k or b"").decode(), json.loads(v or b""), timestamp) for _, timestamp, k, v, *_ in chunk]
-        return found
-
-    def run(self, spark: SparkSession, *, close: bool) -> None:
-        job = joined_app.joined().run(self.config, spark=spark, until="latest", close=close)
-        assert job.await_termination(DEADLINE_S)
-
-
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
+def home(spark: SparkSession, tmp_path: Path) -> SparkHome:
+    streams = dict.fromkeys((*INPUTS, "turnarounds", "gated"), 2)
+    return SparkHome(tmp_path, spark, streams, {"job.batch.max.messages": 150, "job.batch.target.ms": 0})
 
 
 def events_of(seed: int, count: int) -> dict[str, list[Event]]:
@@ -112,13 +65,16 @@ def oracle(events: dict[str, list[Event]]) -> tuple[Counter[tuple[Any, ...]], Co
     return Counter((arrival["n"], departure, at) for arrival, departure, at in pairs), gated
 
 
-def test_joins_in_a_row_over_two_runs(spark: SparkSession, home: Home) -> None:
-    home.publish(events_of(0, 300))
-    home.run(spark, close=False)
-    some = len(home.read("gated"))
-    assert 0 < some < oracle(home.events)[1].total()
-    home.publish(events_of(1, 200))
-    home.run(spark, close=True)
-    pairs, gated = oracle(home.events)
+def test_joins_in_a_row_over_two_runs(home: SparkHome) -> None:
+    events = events_of(0, 300)
+    for name, some in events.items():
+        home.spread(name, some)
+    home.run(joined_app.joined(), close=False)
+    assert 0 < len(list(home.read("gated"))) < oracle(events)[1].total()
+    for name, some in events_of(1, 200).items():
+        home.spread(name, some)
+        events[name] += some
+    home.run(joined_app.joined(), close=True)
+    pairs, gated = oracle(events)
     assert Counter((v["arrival"], v["departure"], at) for _, v, at in home.read("turnarounds")) == pairs
     assert Counter((v["arrival"], v["departure"], v["gate"], at) for _, v, at in home.read("gated")) == gated

@@ -11,16 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from penstock.api.ssp import SystemStreamPartition
 from penstock.driver.handle.job import Job
-from penstock.system.base import OffsetRange
-from penstock.system.local import LocalSystem
-from penstock.system.partitioner import partition_of
 from tests.support.apps import pushed_app
 from tests.support.jobs.home import wait_until
+from tests.support.jobs.spark_home import SparkHome
 from tests.support.processes.inspection import containers_here
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -28,37 +24,22 @@ TASKS = 2
 TAILS = [f"N{number}" for number in range(20)]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _by_value() -> None:
-    cloudpickle.register_pickle_by_value(pushed_app)
+class Flights(SparkHome):
+    """A thread appends flights, and all that came out is read."""
 
-
-class Flights:
-    """The streams of the job: a thread appends flights, and all that came out is read."""
-
-    def __init__(self, folder: Path) -> None:
-        self.system = LocalSystem("local", str(folder / "streams"))
-        for stream in ("flights", "enriched"):
-            self.system.admin().create_stream(stream, TASKS)
-        self.flown = 0
+    flown = 0
 
     def fly(self) -> int:
         """A flight of each plane. Returns the number of the last one."""
-        writer = self.system.writer(None)
         for tail in TAILS:
-            ssp = SystemStreamPartition("local", "flights", partition_of(tail.encode(), TASKS))
-            writer.append(ssp, [(0, tail.encode(), json.dumps({"carrier": "AA", "n": self.flown}).encode())])
+            self.publish("flights", tail, json.dumps({"carrier": "AA", "n": self.flown}).encode())
             self.flown += 1
         return self.flown - 1
 
     def enriched(self) -> Iterator[tuple[int, Any, Any]]:
         """The number of each flight, the version of its plane, and its carrier's name."""
-        for partition, ends in self.system.admin().offsets("enriched").items():
-            ssp = SystemStreamPartition("local", "enriched", partition)
-            for chunk in self.system.reader().read(OffsetRange(ssp, ends.oldest, ends.upcoming), 1000):
-                for _, _, _, data, *_ in chunk:
-                    value = json.loads(data or b"")
-                    yield value["n"], value["plane"]["version"], value["name"]
+        for _, value, _ in self.read("enriched"):
+            yield value["n"], value["plane"]["version"], value["name"]
 
 
 def push_planes(folder: Path, version: int, others: int) -> None:
@@ -81,19 +62,12 @@ def loads_or_uses(job: Job, version: int) -> bool:
 
 
 def test_a_container_is_killed_while_a_new_version_comes(spark: SparkSession, tmp_path: Path) -> None:
-    flights = Flights(tmp_path)
+    flights = Flights(tmp_path, spark, {"flights": TASKS, "enriched": TASKS}, {"tables.poll.ms": 50})
     push_planes(tmp_path, 1, 0)
     push_carriers(tmp_path)
     first = flights.fly()
-    config = {
-        "job.root": str(tmp_path / "jobs"),
-        "job.logged.store.base.dir": str(tmp_path / "state"),
-        "systems.local.path": str(tmp_path / "streams"),
-        "job.batch.interval.ms": 20,
-        "tables.poll.ms": 50,
-    }
     others = containers_here()
-    with pushed_app.enriched(tmp_path).run(config, spark=spark) as job:
+    with flights.start(pushed_app.enriched(tmp_path)) as job:
         wait_until(lambda: first in {n for n, *_ in flights.enriched()} or not job.is_active, "the first flights")
         landed = threading.Event()
 

@@ -15,20 +15,16 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 import rocksdict
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 import penstock as ps
 from penstock.api.side_inputs import PushedTable
-from penstock.api.ssp import SystemStreamPartition
 from penstock.base.secrets import RootKeys
 from penstock.errors import ConfigError, NotFoundError, RetryableError
 from penstock.graph.stores import StoreSpec
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
 from penstock.spark.containers.directory import ContainerDirectory
-from penstock.system.base import OffsetRange
-from penstock.system.local import LocalSystem
 from penstock.system.partitioner import partition_of
 from penstock.tables.build import BuildRequest, TableRefusedError, find_place, read_version
 from penstock.tables.manifest import TableFile
@@ -36,6 +32,7 @@ from penstock.tables.spark import SparkTableBuilder
 from penstock.testing.runner.sides import ArrowTableBuilder
 from tests.support.apps import pushed_app
 from tests.support.jobs.home import DEADLINE_S, wait_until
+from tests.support.jobs.spark_home import SparkHome
 
 pytestmark = pytest.mark.spark
 TASKS = 2
@@ -43,28 +40,10 @@ TAILS = [f"N{n}" for n in range(20)]
 PATHS = JobPaths("pushed", "1")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _by_value() -> None:
-    cloudpickle.register_pickle_by_value(pushed_app)
+class Airport(SparkHome):
+    """Flights, and the tables that are pushed."""
 
-
-class Airport:
-    """The streams, tables and the job root of one test."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.config: dict[str, Any] = {
-            "job.root": str(folder / "jobs"),
-            "job.logged.store.base.dir": str(folder / "state"),
-            "systems.local.path": str(folder / "streams"),
-            "job.batch.interval.ms": 50,
-            "tables.poll.ms": 100,
-        }
-        self.system = LocalSystem("local", str(folder / "streams"))
-        for stream in ("flights", "enriched"):
-            self.system.admin().create_stream(stream, TASKS)
-        self.writer = self.system.writer(None)
-        self.flown = 0
+    flown = 0
 
     def push_planes(self, version: int, *, complete: bool = True) -> Path:
         place = self.folder / "planes" / f"v{version}"
@@ -86,21 +65,12 @@ class Airport:
         """A flight of each plane."""
         first = self.flown
         for tail in TAILS:
-            ssp = SystemStreamPartition("local", "flights", partition_of(tail.encode(), TASKS))
-            value = json.dumps({"carrier": "AA", "n": self.flown}).encode()
-            self.writer.append(ssp, [(5, tail.encode(), value)])
+            self.publish("flights", tail, json.dumps({"carrier": "AA", "n": self.flown}).encode())
             self.flown += 1
         return range(first, self.flown)
 
     def enriched(self) -> dict[int, tuple[Any, str | None]]:
-        found = {}
-        for partition, ends in self.system.admin().offsets("enriched").items():
-            ssp = SystemStreamPartition("local", "enriched", partition)
-            for chunk in self.system.reader().read(OffsetRange(ssp, ends.oldest, ends.upcoming), 1000):
-                for _, _, _, data, *_ in chunk:
-                    value = json.loads(data or b"")
-                    found[value["n"]] = value["plane"], value["name"]
-        return found
+        return {value["n"]: (value["plane"], value["name"]) for _, value, _ in self.read("enriched")}
 
 
 def plane(number: int, version: int) -> dict[str, Any] | None:
@@ -134,11 +104,12 @@ def built_early(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_versions_that_are_pushed_while_the_job_runs(
     spark: SparkSession, tmp_path: Path, built_early: list[str]
 ) -> None:
-    airport = Airport(tmp_path)
+    config = {"job.batch.interval.ms": 50, "tables.poll.ms": 100}
+    airport = Airport(tmp_path, spark, {"flights": TASKS, "enriched": TASKS}, config)
     airport.push_planes(1)
     airport.push_carriers("American")
     first = airport.fly()
-    with pushed_app.enriched(tmp_path).run(airport.config, spark=spark) as job:
+    with airport.start(pushed_app.enriched(tmp_path)) as job:
         wait_until(lambda: len(airport.enriched()) == len(first) or not job.is_active, "the first flights")
         assert airport.enriched() == {n: (plane(n, 1), "American") for n in first}
         assert not built_early, "a first build takes every slot of Spark, and containers start in these"
@@ -164,7 +135,7 @@ def test_versions_that_are_pushed_while_the_job_runs(
     )
     before = len(airport.enriched())
     numbers = airport.fly()
-    with pushed_app.enriched(tmp_path).run(airport.config, spark=spark, until="latest") as job:
+    with airport.start(pushed_app.enriched(tmp_path), until="latest") as job:
         assert job.await_termination(DEADLINE_S)
     assert len(airport.enriched()) == before + len(numbers)
     assert {n: airport.enriched()[n] for n in numbers} == {n: (plane(n, 2), "Envoy") for n in numbers}

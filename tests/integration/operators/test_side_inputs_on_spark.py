@@ -4,77 +4,46 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from penstock.admin.job.metrics import side_inputs_in
-from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import UserCodeError
-from penstock.system.base import OffsetRange
-from penstock.system.local import LocalSystem
-from penstock.system.partitioner import partition_of
 from tests.support.apps import side_app
 from tests.support.jobs.home import DEADLINE_S, wait_until
+from tests.support.jobs.spark_home import SparkHome
 
 pytestmark = pytest.mark.spark
 TASKS = 2
 TAILS = [f"N{n}" for n in range(20)]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _by_value() -> None:
-    cloudpickle.register_pickle_by_value(side_app)
+@pytest.fixture
+def airport(spark: SparkSession, tmp_path: Path) -> SparkHome:
+    streams = {"flights": TASKS, "planes": TASKS, "carriers": 1, "enriched": TASKS}
+    return SparkHome(tmp_path, spark, streams, {"job.batch.interval.ms": 50})
 
 
-class Airport:
-    """The streams and the job root of one test."""
-
-    def __init__(self, folder: Path) -> None:
-        self.config: dict[str, Any] = {
-            "job.root": str(folder / "jobs"),
-            "job.logged.store.base.dir": str(folder / "state"),
-            "systems.local.path": str(folder / "streams"),
-            "job.batch.interval.ms": 50,
-        }
-        self.system = LocalSystem("local", str(folder / "streams"))
-        for stream, partitions in {"flights": TASKS, "planes": TASKS, "carriers": 1, "enriched": TASKS}.items():
-            self.system.admin().create_stream(stream, partitions)
-        self.writer = self.system.writer(None)
-
-    def publish(self, stream: str, key: str, value: bytes | None) -> None:
-        partitions = self.system.admin().partition_count(stream)
-        ssp = SystemStreamPartition("local", stream, partition_of(key.encode(), partitions))
-        self.writer.append(ssp, [(5, key.encode(), value)])
-
-    def fly(self, tail: str, carrier: str, number: int) -> None:
-        self.publish("flights", tail, json.dumps({"carrier": carrier, "n": number}).encode())
-
-    def enriched(self) -> dict[int, tuple[str | None, str | None]]:
-        """Flight -> its plane and the carrier's name."""
-        found = {}
-        for partition, ends in self.system.admin().offsets("enriched").items():
-            ssp = SystemStreamPartition("local", "enriched", partition)
-            for chunk in self.system.reader().read(OffsetRange(ssp, ends.oldest, ends.upcoming), 1000):
-                for _, _, _, data, *_ in chunk:
-                    value = json.loads(data or b"")
-                    found[value["n"]] = value["plane"], value["name"]
-        return found
+def fly(airport: SparkHome, tail: str, number: int) -> None:
+    airport.publish("flights", tail, json.dumps({"carrier": "AA", "n": number}).encode())
 
 
-def test_side_inputs_before_and_while_the_job_runs(spark: SparkSession, tmp_path: Path) -> None:
-    airport = Airport(tmp_path)
+def enriched(airport: SparkHome) -> dict[int, tuple[str | None, str | None]]:
+    """Flight -> its plane and the carrier's name."""
+    return {value["n"]: (value["plane"], value["name"]) for _, value, _ in airport.read("enriched")}
+
+
+def test_side_inputs_before_and_while_the_job_runs(airport: SparkHome) -> None:
     for tail in TAILS[:-1]:  # one is unknown
         airport.publish("planes", tail, f"plane of {tail}".encode())
     airport.publish("carriers", "AA", b"American")
     for number, tail in enumerate(TAILS):
-        airport.fly(tail, "AA", number)
-    with side_app.enriched().run(airport.config, spark=spark) as job:
-        wait_until(lambda: len(airport.enriched()) == len(TAILS) or not job.is_active, "the first flights")
+        fly(airport, tail, number)
+    with airport.start(side_app.enriched()) as job:
+        wait_until(lambda: len(enriched(airport)) == len(TAILS) or not job.is_active, "the first flights")
         expected = {n: (None if tail == TAILS[-1] else f"plane of {tail}", "American") for n, tail in enumerate(TAILS)}
-        assert airport.enriched() == expected
+        assert enriched(airport) == expected
         airport.publish("planes", TAILS[0], b"another plane")
         airport.publish("planes", TAILS[1], None)
         airport.publish("carriers", "AA", b"Envoy")
@@ -85,10 +54,10 @@ def test_side_inputs_before_and_while_the_job_runs(spark: SparkSession, tmp_path
             nonlocal number
             before = number
             for tail in TAILS[:2]:
-                airport.fly(tail, "AA", number)
+                fly(airport, tail, number)
                 number += 1
-            wait_until(lambda: number - 1 in airport.enriched() or not job.is_active, "a flight")
-            found = airport.enriched()
+            wait_until(lambda: number - 1 in enriched(airport) or not job.is_active, "a flight")
+            found = enriched(airport)
             return (found.get(before), found.get(before + 1)) == (("another plane", "Envoy"), (None, "Envoy"))
 
         wait_until(shown, "the updates", DEADLINE_S)
@@ -100,9 +69,8 @@ def test_side_inputs_before_and_while_the_job_runs(spark: SparkSession, tmp_path
 
 
 @pytest.mark.slow
-def test_a_message_that_does_not_decode_ends_a_run(spark: SparkSession, tmp_path: Path) -> None:
-    airport = Airport(tmp_path)
-    job = side_app.enriched().run(airport.config, spark=spark)
+def test_a_message_that_does_not_decode_ends_a_run(airport: SparkHome) -> None:
+    job = airport.start(side_app.enriched())
     wait_until(lambda: job.phase == "running", "the first epoch")
     airport.publish("planes", TAILS[0], b"\xff")
     with pytest.raises(UserCodeError) as raised:

@@ -15,12 +15,10 @@ from pyspark.sql import SparkSession
 
 import penstock as ps
 from penstock.admin.state.repartition import plan_repartition, repartition
-from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import IncompatibleError
 from penstock.repartition.move import MadePart, Move
 from penstock.spark.state_frames.moved_state import move_on_spark
-from penstock.system.local import LocalSystem
-from penstock.testing.system_contract import append, read_all
+from tests.support.jobs.spark_home import SparkHome
 
 pytestmark = pytest.mark.spark
 SIZE_MS = 10_000
@@ -53,20 +51,16 @@ def counting_app(store_key: ps.Serde[Any] | None = None) -> ps.StreamApplication
     return app
 
 
-class Events:
+class Events(SparkHome):
     """The messages, and what comes of them."""
 
-    def __init__(self, folder: Path) -> None:
-        self.system = LocalSystem("local", str(folder / "local"))
-        for stream, partitions in (("events", 2), ("out", 3)):
-            self.system.admin().create_stream(stream, partitions)
-        self.given: list[dict[str, Any]] = []
-        self.chance = random.Random(3)
+    given: list[dict[str, Any]]
+    chance: random.Random
 
     def put(self, count: int) -> None:
         for number in range(len(self.given), len(self.given) + count):
             event = {"k": f"key-{self.chance.randrange(50)}", "n": number, "t": 1_000_000 + 20 * number}
-            append(self.system, SystemStreamPartition("local", "events", number % 2), [(0, None, _json(event))])
+            self.append("events", number % 2, (None, json.dumps(event).encode()))
             self.given.append(event)
 
     def expected(self) -> Counter[str]:
@@ -80,31 +74,19 @@ class Events:
         return right
 
     def sent(self) -> Counter[str]:
-        places = (SystemStreamPartition("local", "out", partition) for partition in range(3))
-        found = (record for place in places for record in read_all(self.system, place))
-        return Counter(json.dumps(json.loads(value or b"")) for _, _, _, value, *_ in found)
-
-
-def _json(value: object) -> bytes:
-    return json.dumps(value).encode()
+        return Counter(json.dumps(value) for _, value, _ in self.read("out"))
 
 
 def test_a_job_has_more_tasks_and_then_fewer(spark: SparkSession, tmp_path: Path) -> None:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    events = Events(tmp_path)
-    config: dict[str, object] = {
-        "job.root": str(tmp_path / "jobs"),
-        "job.logged.store.base.dir": str(tmp_path / "state"),
-        "systems.local.path": str(tmp_path / "local"),
-        "streams.local.out.output.guarantee": "exactly-once",
-        "job.batch.max.messages": 150,
-    }
+    guarantee = {"streams.local.out.output.guarantee": "exactly-once", "job.batch.max.messages": 150}
+    events = Events(tmp_path, spark, {"events": 2, "out": 3}, guarantee)
+    events.given, events.chance, config = [], random.Random(3), events.config
 
     def run(tasks: int, *, close: bool = False) -> None:
         events.put(400)
-        keys = {**config, "job.intermediate.stream.partitions": tasks}
-        job = counting_app().run(keys, spark=spark, until="latest", close=close)
-        assert job.await_termination(120)
+        config["job.intermediate.stream.partitions"] = tasks
+        events.run(counting_app(), close=close)
 
     def on_spark(move: Move) -> list[MadePart]:
         return move_on_spark(spark, move)

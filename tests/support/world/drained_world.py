@@ -17,7 +17,9 @@ from penstock.testing.in_process import InProcessDriver
 from tests.support.apps import drained_app
 from tests.support.jobs.drained_job import DrainHome
 from tests.support.jobs.home import wait_until
+from tests.support.stores.hooked_store import HookedStore
 from tests.support.world.timed_job import steps
+from tests.support.world.world import ends
 
 
 class DrainWorld(DrainHome):
@@ -28,6 +30,8 @@ class DrainWorld(DrainHome):
         stores = {f"stores.{store}.factory": "memory" for store in ("first", "last", "first.timers", "hours.window")}
         super().__init__(folder, app, config={"job.drain-monitor.poll.interval.ms": 10**7, **stores, **given})
         self.clock = SettableClock(1_700_000_000_000)
+        self.store = HookedStore(self.objects)
+        """The object store as the drivers have it."""
         self.systems: dict[str, System] = {"local": self.system}
         self.drivers: list[InProcessDriver] = []
         self.change: Callable[[Application], None] = lambda _: None
@@ -49,7 +53,7 @@ class DrainWorld(DrainHome):
         config = load_config(
             overrides={**self.config, **(overrides or {})}, stores=[spec.name for spec in graph.stores], environ={}
         )
-        driver = InProcessDriver(graph, config, self.objects, self.systems, clock=self.clock, **given)
+        driver = InProcessDriver(graph, config, self.store, self.systems, clock=self.clock, **given)
         self.drivers.append(driver)
         return driver
 
@@ -75,19 +79,6 @@ class DrainWorld(DrainHome):
         self.faults.open()
         for driver in self.drivers:
             driver.close()
-
-
-def ends(driver: InProcessDriver, limit: int = 500) -> None:
-    """Steps until the run has ended."""
-    left, step = iter(range(limit)), driver.loop.step
-
-    def counted() -> bool:
-        assert next(left, None) is not None, f"the run has not ended in {limit} steps"
-        return step()
-
-    setattr(driver.loop, "step", counted)  # noqa: B010
-    while not driver.loop.run_to_the_end():
-        pass
 
 
 class Ending:

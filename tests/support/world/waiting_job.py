@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import penstock as ps
-from penstock.drain.asking import write_drain_notification
-from penstock.drain.driver.drain import Drain
-from penstock.drain.requests import DrainRequests
 from penstock.job.paths import JobPaths
 from penstock.testing.in_process import InProcessDriver
 from tests.support.world.timed_job import steps
@@ -104,16 +101,6 @@ class Waiting(World):
         assert self.came() == []
         return driver
 
-    def ask(self, driver: InProcessDriver) -> str:
-        """Ask the run to drain; the uuid of the request."""
-        asked = write_drain_notification(self.objects, PATHS)
-        driver.loop.parts.of(Drain).ask()
-        return str(asked.uuid)
-
-    @property
-    def requests(self) -> DrainRequests:
-        return DrainRequests(self.objects, PATHS)
-
     def came(self) -> list[list[Any]]:
         return sorted((json.loads(value or b"") for _, _, value, *_ in self.records("out")), key=str)
 
@@ -131,9 +118,3 @@ class Waiting(World):
     def close(self) -> None:
         Last.on_draining = staticmethod(lambda: None)
         super().close()
-
-
-def to_the_end(driver: InProcessDriver) -> None:
-    """Run until the run ends, and its last commit."""
-    while not driver.loop.run_to_the_end():
-        pass

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import pytest
+
+from penstock.api.requests import DrainMode, DrainNotification
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.retry import SYSTEM_CLOCK, Clock
 from penstock.checkpoint.log import CheckpointLog, LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
+from penstock.drain.asking import write_drain_notification
+from penstock.drain.driver.drain import Drain
+from penstock.drain.requests import DrainRequests
 from penstock.graph.specs import ApplicationGraph
 from penstock.job.paths import JobPaths
 from penstock.objects.open import forget_memory_store, open_store
@@ -21,6 +28,14 @@ from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver
 from tests.support.stores.hooked_store import Call, HookedStore
 from tests.support.streams.hooked_system import HookedSystem
+
+
+class Closing(Protocol):
+    def close(self) -> None: ...
+
+
+class KilledError(BaseException):
+    """Ends a driver in the middle of a step."""
 
 
 class World:
@@ -41,10 +56,12 @@ class World:
         *,
         system: System | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        root: str | None = None,
     ) -> None:
+        """`root`: the job root, by default one in memory."""
         self.folder = folder
         self.paths = JobPaths(name, "1")
-        self.root = f"memory://{uuid.uuid4().hex}"
+        self.root = root or f"memory://{uuid.uuid4().hex}"
         self.objects = open_store(self.root)
         self.store = HookedStore(self.objects)
         """The same as the drivers have it."""
@@ -101,6 +118,19 @@ class World:
     def checkpoints(self) -> tuple[CheckpointRecord, ...]:
         return self.log.checkpoints
 
+    @property
+    def drains(self) -> DrainRequests:
+        """The requests to drain, as a command sees them."""
+        return DrainRequests(self.objects, self.paths)
+
+    def ask_to_drain(self, driver: InProcessDriver | None = None, *operators: str) -> DrainNotification:
+        """Ask the present run to drain, or these operators alone. The driver, if one is given, learns of it at once."""
+        mode = DrainMode.OPERATORS if operators else DrainMode.DEFAULT
+        notification = write_drain_notification(self.objects, self.paths, mode, operators=operators)
+        if driver is not None:
+            driver.loop.parts.of(Drain).ask()
+        return notification
+
     def at(self, driver: InProcessDriver, step: str, fault: Callable[[], None], nth: int = 1) -> list[str]:
         """A fault at the nth time that this step of a batch, commit or publication comes. Returns the steps that came:
         those of the driver's runner and fleet, of `hooked`, and `before the record` and `after the record`."""
@@ -132,3 +162,27 @@ class World:
         for driver in self.drivers:
             driver.close()
         forget_memory_store(self.root)
+
+
+def ends(driver: InProcessDriver, limit: int = 500) -> None:
+    """Steps until the run has ended."""
+    left, step = iter(range(limit)), driver.loop.step
+
+    def counted() -> bool:
+        assert next(left, None) is not None, f"the run has not ended in {limit} steps"
+        return step()
+
+    setattr(driver.loop, "step", counted)  # noqa: B010
+    while not driver.loop.run_to_the_end():
+        pass
+
+
+def fixture_of(make: Callable[..., Closing], *given: Any) -> Any:
+    """A fixture: a new one in the folder of each test, with these further arguments, which is closed in the end."""
+
+    @pytest.fixture
+    def made(tmp_path: Path) -> Iterator[Closing]:
+        with closing(make(tmp_path, *given)) as one:
+            yield one
+
+    return made

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from penstock.repartition.placement import (
 from penstock.system.partitioner import partition_of
 from penstock.testing.in_process import InProcessDriver
 from tests.support.world.timed_job import steps
-from tests.support.world.world import World
+from tests.support.world.world import World, fixture_of
 
 TASKS = 3
 KEYS = [f"key-{number}" for number in range(12)] + ["", "\x00", "a\x00\x01b", "z" * 300]
@@ -109,11 +108,7 @@ def _check(spec: Any, place: Placement, task: int, entries: list[tuple[bytes, by
     return len(own)
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Any:
-    world = World(tmp_path, "every", ("left", "right"), TASKS)
-    yield world
-    world.close()
+world = fixture_of(World, "every", ("left", "right"), TASKS)
 
 
 def test_entries_are_where_their_keys_belong(world: World) -> None:

@@ -7,7 +7,6 @@ import random
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -34,7 +33,7 @@ from penstock.testing import SettableClock
 from penstock.testing.in_process import InProcessDriver
 from tests.support.stores.stopped_job import replaced_sections
 from tests.support.world.timed_job import steps
-from tests.support.world.world import World
+from tests.support.world.world import World, fixture_of
 
 PARTITIONS = 2
 KEYS = [f"key-{number}" for number in range(20)] + ["", "\x00", "a\x00\x01b"]
@@ -214,11 +213,7 @@ class Jobs(World):
         return {key: value for _, key, value in found}
 
 
-@pytest.fixture
-def jobs(tmp_path: Path) -> Iterator[Jobs]:
-    found = Jobs(tmp_path)
-    yield found
-    found.close()
+jobs = fixture_of(Jobs)
 
 
 @pytest.mark.parametrize("backend", [pytest.param("blob", marks=pytest.mark.slow), "changelog-files"])
@@ -285,12 +280,8 @@ def own(jobs: Jobs) -> Counter[bytes]:
     return Counter(key for key, _ in jobs.content()["own"].elements())
 
 
-@pytest.fixture
-def kept(tmp_path: Path) -> Iterator[Jobs]:
-    """A job with one store, whose moves are quick."""
-    found = Jobs(tmp_path, keeping(Keeps))
-    yield found
-    found.close()
+kept = fixture_of(Jobs, keeping(Keeps))
+"""A job with one store, whose moves are quick."""
 
 
 class TestRules:

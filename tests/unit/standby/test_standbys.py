@@ -29,16 +29,13 @@ from tests.support.oracles.metrics_page import OF_STANDBYS, exported
 from tests.support.world import timed_job
 from tests.support.world.sums_job import TASKS, SumsWorld, drain, once, state
 from tests.support.world.timed_job import TimedWorld, steps
+from tests.support.world.world import fixture_of
 
 BACKENDS = ("changelog-files", "blob", "changelog-stream", "tests.support.stores.plain_backend:PlainFactory")
 _TIMEOUT_S = 30.0
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[SumsWorld]:
-    world = SumsWorld(tmp_path)
-    yield world
-    world.close()
+world = fixture_of(SumsWorld)
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -13,7 +11,7 @@ import pytest
 import penstock as ps
 from penstock.errors import IncompatibleError
 from tests.support.world.sums_job import drain
-from tests.support.world.world import World
+from tests.support.world.world import World, fixture_of
 
 ONE = pa.schema([pa.field("n", pa.int64())])
 MORE = pa.schema([*ONE, pa.field("s", pa.string()), pa.field("x", pa.float64())])
@@ -41,11 +39,7 @@ class KeepsEach(ps.StreamTask):
         self.last.put(envelope.key, envelope.value)
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path, "keeps", ("in", "out"))
-    yield world
-    world.close()
+world = fixture_of(World, "keeps", ("in", "out"))
 
 
 def run(world: World, schema: pa.Schema, rows: dict[str, Any], *, by_row: bool = False) -> list[Any]:

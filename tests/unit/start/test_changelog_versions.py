@@ -3,8 +3,6 @@ created again, such a position would make a store of whatever is there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,13 +12,9 @@ from penstock.checkpoint.changelog_marker import BACKEND
 from penstock.checkpoint.task_versions import versions_of
 from penstock.errors import CorruptError
 from tests.support.world.sums_job import TASKS, SumsWorld, drain
+from tests.support.world.world import fixture_of
 
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[SumsWorld]:
-    world = SumsWorld(tmp_path)
-    yield world
-    world.close()
+world = fixture_of(SumsWorld)
 
 
 def run(world: SumsWorld, **config: Any) -> None:

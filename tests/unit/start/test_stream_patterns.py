@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from penstock.system.memory import MemoryAdmin
 from penstock.testing import SettableClock, TestRunner
 from penstock.testing.in_process import InProcessDriver
 from tests.support.world.timed_job import steps
-from tests.support.world.world import World
+from tests.support.world.world import World, fixture_of
 
 TASKS = 2
 PATTERN = "m.orders-.*"
@@ -88,11 +87,7 @@ class Orders(World):
         )
 
 
-@pytest.fixture
-def orders(tmp_path: Path) -> Iterator[Orders]:
-    orders = Orders(tmp_path, "orders-eu", "orders-us", "old-orders-eu")
-    yield orders
-    orders.close()
+orders = fixture_of(Orders, "orders-eu", "orders-us", "old-orders-eu")
 
 
 def finish(driver: InProcessDriver) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,18 +13,14 @@ import pytest
 import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.log import CheckpointLog
-from penstock.config.load import load_config
-from penstock.drain.asking import write_drain_notification
-from penstock.drain.driver.drain import Drain
 from penstock.job.paths import JobPaths
-from penstock.objects.open import forget_memory_store, open_store
 from penstock.start.startpoints.manager import StartpointManager
-from penstock.system.memory import MemorySystem
 from penstock.testing import SettableClock
 from penstock.testing.in_process import InProcessDriver
 from tests.support.tools.places import ROOT
 from tests.support.world.timed_job import steps
 from tests.support.world.windowed_job import BACKENDS, entries
+from tests.support.world.world import World, ends, fixture_of
 
 PATHS = JobPaths("flights", "1")
 TASKS = 2
@@ -128,44 +123,32 @@ DEFAULT: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Job:
-    """A job with its streams and objects, which outlive its runs."""
+class Job(World):
+    """A job whose runs have other applications, one after the other."""
+
+    clock: SettableClock
 
     def __init__(self, folder: Path, backend: str = "changelog-files") -> None:
-        self.folder, self.backend = folder, backend
-        self.root = f"memory://{uuid.uuid4().hex}"
-        self.objects = open_store(self.root)
-        self.systems = {name: MemorySystem(name) for name in ("m", "local")}
-        for stream in ("trips", "seats", "planes"):
-            self.systems["m"].admin().create_stream(stream, TASKS)
-        self.clock = SettableClock()
-        self.last: InProcessDriver | None = None
+        super().__init__(folder, PATHS.name, ("trips", "seats", "planes"), TASKS, clock=SettableClock())
+        self.backend = backend
 
     def start(self, app: App, *, tasks: int = TASKS, reset: str | None = None) -> InProcessDriver:
         """A run with its first epoch open; the one before is killed."""
-        self.kill()
-        graph = app.graph()
-        stores = [store.name for store in graph.stores]
+        self.die()
         keys = {
-            "job.name": "flights",
-            "job.root": self.root,
-            "job.logged.store.base.dir": str(self.folder),
             "job.intermediate.stream.partitions": tasks,
             "stores.backup.factories": self.backend,
             "task.commit.ms": 10**9,
-            **({} if self.backend == "blob" else {f"stores.{store}.factory": "memory" for store in stores}),
         }
-        config = load_config(overrides=keys, stores=stores, environ={})
         resets = [] if reset is None else [reset]
-        self.last = InProcessDriver(graph, config, self.objects, self.systems, clock=self.clock, reset_operators=resets)
-        self.last.loop.start()
-        return self.last
+        driver = self.make(app.graph(), keys, memory=self.backend != "blob", reset_operators=resets)
+        driver.loop.start()
+        return driver
 
     def publish(self, **streams: list[int]) -> None:
         for stream, values in streams.items():
             for value in values:
-                ssp = SystemStreamPartition("m", stream, value % TASKS)
-                self.systems["m"].writer(None).append(ssp, [(0, None, json.dumps(value).encode())])
+                self.append(stream, value % TASKS, (0, None, json.dumps(value).encode()))
 
     def process(self, driver: InProcessDriver, **streams: list[int]) -> None:
         """Process these messages of each stream, and commit."""
@@ -174,13 +157,10 @@ class Job:
         driver.loop.commit()
 
     def drain(self) -> None:
-        assert self.last is not None
-        write_drain_notification(self.objects, PATHS)
-        self.last.loop.parts.of(Drain).ask()
-        while not self.last.loop.step():
-            pass
-        self.last.loop.finish()
-        self.kill()
+        (driver,) = self.drivers
+        self.ask_to_drain(driver)
+        ends(driver)
+        self.die()
 
     def read_again_without_state(self) -> None:
         manager = StartpointManager(self.objects, PATHS, 10**9, self.clock.now_ms)
@@ -188,21 +168,12 @@ class Job:
             startpoint = ps.StartpointOldest(creation_timestamp=self.clock.now_ms())
             manager.write_startpoint(SystemStreamPartition("m", "trips", partition), startpoint, with_state="clear")
 
-    def kill(self) -> None:
-        if self.last is not None:
-            self.last.close()
-            self.last = None
-
-    def close(self) -> None:
-        self.kill()
-        forget_memory_store(self.root)
+    def die(self) -> None:
+        for driver in list(self.drivers):
+            self.kill(driver)
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[Job]:
-    job = Job(tmp_path)
-    yield job
-    job.close()
+job = fixture_of(Job)
 
 
 def table(section: str) -> dict[str, list[str]]:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
 from penstock.api.ssp import SystemStreamPartition
 from penstock.state.backends.base import BackendContext, TaskBackupManager, TaskRestoreManager
 from tests.support.stores.plain_backend import PlainFactory
 from tests.support.world.sums_job import TASKS, SumsWorld, drain
+from tests.support.world.world import fixture_of
 
 SEEN: list[BackendContext] = []
 
@@ -27,11 +23,7 @@ class NotedFactory(PlainFactory):
         return super().restore_manager(context)
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[SumsWorld]:
-    world = SumsWorld(tmp_path)
-    yield world
-    world.close()
+world = fixture_of(SumsWorld)
 
 
 def test_a_backend_knows_its_container_its_partitions_its_job_and_its_clock(world: SumsWorld) -> None:

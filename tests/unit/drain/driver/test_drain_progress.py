@@ -1,31 +1,34 @@
-"""The reports of a drain: counts of each stage, the log, the progress board and the job's folder."""
+"""Ends of a run by a drain or a stop, and the reports of them: counts, the log, the board, the job's folder."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from penstock.drain.asking import write_drain_notification
+from penstock.container.shared import stores_directory
 from penstock.drain.driver.drain import Drain
 from penstock.drain.driver.report import DrainTally
 from penstock.drain.progress import DrainProgress, StageDrain, drain_board
+from penstock.drain.requests import DRAIN, NAMESPACE
 from penstock.driver.feed.boundary import Boundary
+from penstock.driver.handle.job import Job
+from penstock.errors import RetryableError
 from penstock.graph.topology import plan_topology
-from penstock.job.paths import JobPaths
 from penstock.runtime.reports import Report
-from tests.support.world.timed_job import TimedWorld
-from tests.support.world.waiting_job import PATHS, TASKS, Last, Waiting, application, to_the_end
+from penstock.state.copies import LocalCopies
+from penstock.testing.in_process import InProcessDriver
+from tests.support.stores.hooked_store import Call
+from tests.support.world.timed_job import TimedWorld, steps
+from tests.support.world.waiting_job import PATHS, TASKS, Last, Waiting, application
+from tests.support.world.world import ends, fixture_of
+
+FIRED = ("panes-fired", "timers-fired", "without-partner")
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[Waiting]:
-    job = Waiting(tmp_path)
-    yield job
-    job.close()
+job = fixture_of(Waiting)
 
 
 def expected(job: Waiting, read: int = 0) -> list[tuple[int, int, int, int]]:
@@ -42,9 +45,9 @@ def counts(drain: DrainProgress | None) -> list[tuple[int, int, int, int]]:
 
 def test_each_stage_counts_what_it_processes(job: Waiting, caplog: pytest.LogCaptureFixture) -> None:
     driver = job.waits()
-    asked = job.ask(driver)
+    asked = str(job.ask_to_drain(driver).uuid)
     with caplog.at_level(logging.INFO):
-        to_the_end(driver)
+        ends(driver)
     drain = driver.board.told("drain")
     assert counts(drain) == expected(job)
     assert drain is not None
@@ -68,17 +71,17 @@ def test_a_batch_that_runs_when_the_request_comes_counts(job: Waiting) -> None:
     job.put(6)
 
     def at(step: str) -> None:
-        if step == "stage 1" and not driver.loop.parts.of(Drain)._asked.is_set():
-            job.ask(driver)
+        if step == "stage 1" and not driver.loop.parts.of(Drain).wants_step:
+            job.ask_to_drain(driver)
 
     driver.runner.at = at
-    to_the_end(driver)
+    ends(driver)
     assert counts(driver.board.told("drain")) == expected(job, read=6)
 
 
 def test_batches_that_a_rewind_drops_do_not_count(job: Waiting) -> None:
     driver = job.waits()
-    job.ask(driver)
+    job.ask_to_drain(driver)
     driver.loop.step()
     assert driver.loop.boundary.closing == "drained"
     assert counts(driver.board.told("drain")) == expected(job)
@@ -86,31 +89,31 @@ def test_batches_that_a_rewind_drops_do_not_count(job: Waiting) -> None:
     driver.loop.step()
     assert counts(driver.board.told("drain")) == [(0, 0, 0, 0)] * 4
     before = len(job.came())
-    to_the_end(driver)
+    ends(driver)
     assert counts(driver.board.told("drain")) == expected(job)
     assert len(job.came()) == 2 * before, "panes are sent again"
 
 
 def test_a_start_that_inherits_the_request_counts(job: Waiting) -> None:
-    job.ask(job.waits())
+    job.ask_to_drain(job.waits())
     second = job.started()
-    to_the_end(second)
+    ends(second)
     assert counts(second.board.told("drain")) == expected(job)
 
 
 def test_a_drain_that_is_taken_back_shows_nothing(job: Waiting) -> None:
     driver = job.waits()
-    job.ask(driver)
+    job.ask_to_drain(driver)
     driver.loop.step()
-    (asked,) = job.requests.find().notifications
-    job.requests.cancel(asked, "somebody")
+    (asked,) = job.drains.find().notifications
+    job.drains.cancel(asked, "somebody")
     driver.loop.step()
     assert driver.board.told("drain") is None
     job.put(3)
     while not driver.loop.boundary.batch > 1:
         driver.loop.step()
-    job.ask(driver)
-    to_the_end(driver)
+    job.ask_to_drain(driver)
+    ends(driver)
     assert counts(driver.board.told("drain"))[0][0] in {0, 3}
     assert counts(driver.board.told("drain"))[1][1:] == (job.panes(), 15, 15)
 
@@ -121,8 +124,7 @@ def test_what_is_left_in_durable_streams_is_shown(timed_world: TimedWorld, caplo
     timed_world.put(*range(100, 140))
     driver = timed_world.started()
     driver.loop.step()
-    write_drain_notification(timed_world.objects, JobPaths("timed", "1"))
-    driver.loop.parts.of(Drain).ask()
+    timed_world.ask_to_drain(driver)
     seen: list[tuple[int, list[bool]]] = []
     with caplog.at_level(logging.INFO):
         while not driver.loop.step():
@@ -154,11 +156,98 @@ def test_it_says_what_it_waits_for(job: Waiting, step: str, said: str, monkeypat
     else:
         writer = job.systems["m"].writer
         monkeypatch.setattr(job.systems["m"], "writer", lambda identity: look() or writer(identity))
-    job.ask(driver)
-    to_the_end(driver)
+    job.ask_to_drain(driver)
+    ends(driver)
     assert seen
     assert all(said in each for each in seen)
     assert driver.board.told("drain") == driver.board.told("drain")
+
+
+def stop(driver: InProcessDriver) -> None:
+    """`job.stop()`, which SIGTERM and Ctrl-C call as well."""
+    Job("waiting-1", driver.job.claim.run_id, driver.board, driver.stop).stop(wait=False)
+
+
+def ask(driver: InProcessDriver) -> None:
+    """`penstock stop`."""
+    driver.stop.ask()
+
+
+@pytest.mark.parametrize("stops", [stop, ask])
+def test_a_stop_fires_nothing_and_the_next_run_continues(
+    job: Waiting, stops: Callable[[InProcessDriver], None]
+) -> None:
+    driver = job.waits()
+    stores = set(job.checkpoints[-1].stores)
+    stops(driver)
+    ends(driver)
+    assert (job.came(), job.checkpoints[-1].ended, set(job.checkpoints[-1].stores)) == ([], "stopped", stores)
+    assert {"hours.window", "remind.timers", "pairs.join"} < stores
+    assert [driver.board.metrics.snapshot().total(name) for name in FIRED] == [0, 0, 0]
+    assert driver.board.told("drain") is None
+    driver.close()
+    again = job.started()
+    job.ask_to_drain(again)
+    ends(again)
+    came = [str(each) for each in job.came() if each[0] != "drained"]
+    assert set(came) == job.results(), "all of it was still there"
+    assert len(came) == job.panes() + 2 * len(job.given), "and came once"
+
+
+@pytest.mark.parametrize("drains", [False, True])
+def test_copies_and_snapshots_are_finished(job: Waiting, *, drains: bool) -> None:
+    """The last checkpoint covers them. Stores of windows, timers and joins are not restored any more."""
+    job.config |= {"job.host-affinity.enabled": True, "state.snapshot.interval.commits": 1}
+    driver = job.waits()
+    job.put(6)
+    steps(driver)  # what the last commit has
+    if drains:
+        job.ask_to_drain(driver)
+    else:
+        stop(driver)
+    ends(driver)
+    last = job.checkpoints[-1]
+    assert last.ended == ("drained" if drains else "stopped")
+    folder = stores_directory(driver.job.config, driver.job.uid)
+    driver.close()
+    for task in range(TASKS):
+        assert LocalCopies(folder / "newest" / str(task)).ids() == [last.id]
+    objects = job.objects.list(PATHS.store_folder("newest"))
+    changes, snapshots = (
+        {path.removesuffix(kind) for path in objects if path.endswith(kind)} for kind in (".delta", ".zip")
+    )
+    assert len(changes) == 2
+    assert snapshots == changes, "one of each commit"
+    assert ("hours.window" in last.stores) is not drains
+
+
+def test_requests_that_cannot_be_deleted_are_left_to_the_next_start(
+    job: Waiting, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The run has drained: its record is in the log. `penstock status` shows them."""
+    driver = job.waits()
+    asked = str(job.ask_to_drain(driver).uuid)
+
+    def fails(call: Call, key: str) -> None:
+        if call == "delete" and f"/{NAMESPACE}/" in key:
+            raise RetryableError("the store is away")
+
+    job.store.before = fails
+    ends(driver)
+    job.store.heal()
+    last = job.checkpoints[-1]
+    assert (last.ended, last.section(DRAIN).answered) == ("drained", (asked,))
+    warned = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert "the requests to drain were not deleted; the next start does it: the store is away" in warned
+    assert [str(each.uuid) for each in job.drains.find().notifications] == [asked]
+    assert driver.board.drained
+    driver.close()
+    job.put(3)
+    again = job.started()
+    while again.loop.boundary.batch == last.batch:
+        again.loop.step()
+    assert not again.loop.boundary.closed, "it drains no other run"
+    assert job.drains.find().notifications == ()
 
 
 class TestTally:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,8 @@ from penstock.api.requests import StartpointOldest
 from penstock.api.ssp import SystemStreamPartition
 from penstock.drain.asking import write_drain_notification
 from penstock.drain.driver.drain import Drain
-from penstock.drain.requests import DRAIN, DrainRequests
-from penstock.driver.loop.epochs import Epochs
-from penstock.driver.loop.run_loop import RunLoop
+from penstock.drain.requests import DRAIN
 from penstock.errors import PenstockError, RetryableError, UserCodeError
-from penstock.objects.file import FileObjectStore
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.state.backends import base_backup
 from penstock.testing.in_process import InProcessDriver
@@ -31,8 +27,10 @@ from tests.support.faults.plan import Fault
 from tests.support.jobs.drained_job import PATHS
 from tests.support.jobs.fault_jobs import faulty
 from tests.support.jobs.home import wait_until
-from tests.support.world.drained_world import DrainWorld, Ending, ends
+from tests.support.stores.hooked_store import Call
+from tests.support.world.drained_world import DrainWorld, Ending
 from tests.support.world.timed_job import steps
+from tests.support.world.world import KilledError, ends
 
 A = [SystemStreamPartition("local", "a", partition) for partition in range(2)]
 
@@ -145,10 +143,6 @@ class TestRewinds:
         world.verify_drained(notification, committed, read)
 
 
-class KilledError(BaseException):
-    """Ends a driver in the middle of a step."""
-
-
 @pytest.mark.parametrize("world", APPS, indirect=True)
 @pytest.mark.parametrize("seed", range(3))
 def test_drivers_and_containers_are_killed_one_after_the_other(world: DrainWorld, seed: int) -> None:
@@ -187,32 +181,18 @@ STEPS = ("claimed", "started", "obeyed", "drained batch", "record", "notificatio
 class TestBeforeTheStart:
     """The request is there before the run is. Each start, and each one after a crash, drains it, and no other one."""
 
-    def run_until(self, world: DrainWorld, step: str, monkeypatch: pytest.MonkeyPatch, name: str | None) -> None:
+    def run_until(self, world: DrainWorld, step: str, name: str | None) -> None:
         """Start a driver that is killed there."""
-        with monkeypatch.context() as patch:
-            obey = DrainRequests.obey
-            if step == "claimed":
-                patch.setattr(Epochs, "start", killed)
-            elif step == "started":
-                patch.setattr(DrainRequests, "find", killed_in_this_thread(DrainRequests.find))
-            elif step == "obeyed":
-                patch.setattr(DrainRequests, "obey", lambda *given: (obey(*given), killed()))
-            elif step == "drained batch":
-                patch.setattr(RunLoop, "finish", killed)
-            elif step == "record":
-                patch.setattr(Drain, "ended", killed)
-            elif step == "notification":
-                patch.setattr(FileObjectStore, "delete_durably", once_then_killed(world.objects.delete_durably))
-            with suppress(KilledError):
-                ends(world.started({} if name is None else {"app.run.id": name}))
-            world.drivers[-1].close()
+        driver = world.claimed({} if name is None else {"app.run.id": name})
+        kill_at(world, driver, step)
+        driver.close()
+        world.store.heal()
 
     @pytest.mark.few(4)
-    @pytest.mark.parametrize("named", [True, False], ids=["named", "unnamed"])
-    @pytest.mark.parametrize("step", STEPS)
-    def test_it_drains_whatever_happens(
-        self, world: DrainWorld, monkeypatch: pytest.MonkeyPatch, step: str, *, named: bool
-    ) -> None:
+    @pytest.mark.parametrize(
+        ("step", "named"), [*((step, False) for step in STEPS), *((step, True) for step in STEPS if step != "obeyed")]
+    )
+    def test_it_drains_whatever_happens(self, world: DrainWorld, step: str, *, named: bool) -> None:
         before = world.waiting()
         before.stop.request()
         ends(before)
@@ -220,7 +200,7 @@ class TestBeforeTheStart:
         read = world.everything
         notification = write_drain_notification(world.objects, PATHS, run_id="v1" if named else None)
         world.put(10)
-        self.run_until(world, step, monkeypatch, "v1" if named else None)
+        self.run_until(world, step, "v1" if named else None)
         if step in ("claimed", "started", "obeyed", "drained batch"):
             assert world.checkpoints[-1].ended != "drained"
             ends(world.started({"app.run.id": "v1"} if named else None))
@@ -268,24 +248,21 @@ class TestBeforeTheStart:
         )
 
     def test_a_request_that_the_end_of_the_stream_answered_does_not_drain_the_run_again(
-        self, world: DrainWorld, monkeypatch: pytest.MonkeyPatch
+        self, world: DrainWorld
     ) -> None:
-        """A named run goes on after the end of its stream, if there is more of it."""
+        """A named run goes on after the end of its stream, if there is more of it. The driver is killed before it has
+        deleted the request."""
         world.put(12)
-        notification = write_drain_notification(world.objects, PATHS, run_id="v1")
         first = world.started({"app.run.id": "v1"}, until_latest=True)
-        with monkeypatch.context() as patch:
-            patch.setattr(Drain, "ended", killed)
-            patch.setattr(first.loop.parts.of(Drain), "look", lambda: False)  # the batches of the end came first
-            steps(first)
-            patch.setattr(first.loop.parts.of(Drain), "notifications", (notification,))
-            with pytest.raises(KilledError):
-                ends(first)
+        while not first.loop.boundary.ends:  # the batches of the end come first
+            assert not first.loop.step()
+        notification = write_drain_notification(world.objects, PATHS, run_id="v1")
+        first.loop.parts.of(Drain).ask()
+        kill_at(world, first, "record")
         first.close()
-        assert (world.checkpoints[-1].ended, world.checkpoints[-1].section(DRAIN).answered) == (
-            "end-of-stream",
-            (str(notification.uuid),),
-        )
+        world.store.heal()
+        last = world.checkpoints[-1]
+        assert (last.ended, last.section(DRAIN).answered) == ("end-of-stream", (str(notification.uuid),))
         world.put(5)
         second = world.started({"app.run.id": "v1"})
         assert steps(second), "it reads on"
@@ -293,23 +270,16 @@ class TestBeforeTheStart:
 
     @pytest.mark.few(2)
     @pytest.mark.parametrize("step", ["claimed", "started", "drained batch", "nothing"])
-    def test_a_run_is_started_to_drain(self, world: DrainWorld, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    def test_a_run_is_started_to_drain(self, world: DrainWorld, step: str) -> None:
         """As `penstock run --drain` does. A crash before its request was written leaves everything as it was."""
         before = world.waiting(8)
         before.close()
         committed, read = world.read(), world.everything
         driver = world.claimed()
         driver.loop.parts.of(Drain).drain(at_start=True)
-        with monkeypatch.context() as patch, suppress(KilledError):
-            if step == "claimed":
-                patch.setattr(Epochs, "start", killed)
-            elif step == "started":
-                patch.setattr(DrainRequests, "find", killed_in_this_thread(DrainRequests.find))
-            elif step == "drained batch":
-                patch.setattr(RunLoop, "finish", killed)
-            driver.loop.start()
-            ends(driver)
+        kill_at(world, driver, step)
         driver.close()
+        world.store.heal()
         if step in ("claimed", "started"):
             assert world.requests.find().notifications == ()
             return
@@ -321,26 +291,32 @@ class TestBeforeTheStart:
         assert read != committed
 
 
-def killed(*_given: Any) -> Any:
-    raise KilledError
+def kill_at(world: DrainWorld, driver: InProcessDriver, step: str) -> None:
+    """Run the driver up to a step of STEPS. Its caller closes it there."""
+    if step == "claimed":
+        return
+    deletions = iter(range(1 if step == "notification" else 0))
 
-
-def killed_in_this_thread(find: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The monitor may look at any time, in its own thread: a kill there would not end the run."""
-    run_loop = threading.current_thread()
-    return lambda requests: killed() if threading.current_thread() is run_loop else find(requests)
-
-
-def once_then_killed(delete: Callable[[str], None]) -> Callable[[Any, str], None]:
-    """The notification is deleted, and what belongs to it is not."""
-    left = iter([True])
-
-    def deletes(_store: Any, key: str) -> None:
-        if ("/samza-drain-v1/" in key or "/drain-" in key) and not next(left, False):
+    def before(call: Call, key: str) -> None:
+        request = "/samza-drain-v1/" in key or "/drain-" in key
+        if call == "delete" and request and step != "nothing" and next(deletions, None) is None:
             raise KilledError
-        delete(key)
 
-    return deletes
+    def after(call: Call, key: str) -> None:
+        if step == "obeyed" and call == "put" and "/drain-obeyed/" in key:
+            raise KilledError
+
+    world.store.before, world.store.after = before, after
+    if driver.board.phase != "running":
+        driver.loop.start()
+    if step == "started":
+        return
+    with suppress(KilledError):
+        if step in {"obeyed", "drained batch"}:
+            while not driver.loop.step():
+                pass
+        else:
+            ends(driver)
 
 
 class TestBackends:

@@ -1,23 +1,24 @@
-"""Operators that are drained alone: what waits in them fires, and all others keep what waits in them."""
+"""Operators that are drained alone: what waits in them fires, and all others keep what waits in them, whatever else the
+run does meanwhile."""
 
 from __future__ import annotations
 
-import logging
+import json
 import threading
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 import pytest
 
 import penstock as ps
-from penstock.api.requests import DrainMode, DrainNotification
+from penstock.api.requests import DrainNotification
 from penstock.batch.watermarks import TIME
-from penstock.drain.asking import write_drain_notification
-from penstock.drain.driver.drain import Drain
-from penstock.drain.requests import DRAIN, DrainRequests
+from penstock.drain.requests import DRAIN
 from penstock.testing import TestRunner
 from penstock.testing.in_process import InProcessDriver
-from tests.support.world.timed_job import HoldNode, TimedWorld, steps
+from tests.support.world.timed_job import NOW, HoldNode, TimedWorld, steps
+from tests.support.world.world import ends
 
 HOUR = 3_600_000
 CLICKS = [("a", 1), ("a", 2), ("b", 3)]
@@ -120,45 +121,50 @@ def test_an_operator_that_does_not_exist() -> None:
         runner.drain(["hour"])
 
 
+@pytest.fixture
+def driver(timed_world: TimedWorld) -> InProcessDriver:
+    """One with a checkpoint and messages that wait for time."""
+    timed_world.config["job.drain-monitor.poll.interval.ms"] = 10**7
+    return waits(timed_world)
+
+
 def waits(world: TimedWorld) -> InProcessDriver:
-    """A driver with a checkpoint and messages that wait for time; more messages come."""
     driver = world.started()
     world.put(10, 20, 30, 40)
     steps(driver)
     driver.loop.commit()
-    world.put(50, 60)
     return driver
 
 
-def ask(world: TimedWorld, *operators: str) -> DrainNotification:
-    mode = DrainMode.OPERATORS if operators else DrainMode.DEFAULT
-    return write_drain_notification(world.objects, world.paths, mode, operators=operators)
+def verify(world: TimedWorld, ended: str, *answered: DrainNotification, alone: Collection[str] = ()) -> None:
+    """The last record answers these requests. `alone`: the operators that were drained alone; all others keep what
+    waits in them, and event time goes on."""
+    last = world.checkpoints[-1]
+    assert (last.ended, last.reset_operators) == (ended, tuple(alone))
+    assert last.section(DRAIN).answered == tuple(sorted(str(each.uuid) for each in answered))
+    assert world.drains.find().notifications == ()
+    assert bool(last.section(TIME).event_times) == (ended == "stopped")
 
 
-def ends(driver: InProcessDriver) -> None:
-    for _ in range(20):
-        if driver.loop.run_to_the_end():
-            driver.close()
-            return
-    raise AssertionError("the run does not end")
+def drain_all(world: TimedWorld) -> None:
+    """Another run, which drains."""
+    driver = world.started()
+    world.ask_to_drain(driver)
+    ends(driver)
 
 
-def controls() -> list[str]:
-    return [batch.control for batch in HoldNode.batches if batch.control != "none"]
+ALL: dict[int, list[str]] = {n: [] for n in range(4)}
 
 
-def test_the_run_ends_with_a_record_of_all_the_rest(timed_world: TimedWorld) -> None:
-    driver = waits(timed_world)
+def test_the_run_ends_with_a_record_of_all_the_rest(timed_world: TimedWorld, driver: InProcessDriver) -> None:
+    timed_world.put(50, 60)
     positions, before = driver.loop.boundary.positions, timed_world.came()
-    asked = ask(timed_world, "one")
-    driver.loop.parts.of(Drain).ask()
+    asked = timed_world.ask_to_drain(driver, "one")
     ends(driver)
     assert timed_world.came() == before, "the last message waits in the second operator"
+    verify(timed_world, "stopped", asked, alone=["one"])
     last = timed_world.checkpoints[-1]
-    assert (last.ended, last.section(DRAIN).answered, last.reset_operators) == ("stopped", (str(asked.uuid),), ("one",))
     assert {at: last.next_offsets[at.task][at.ssp] for at in positions} == dict(positions)
-    assert last.section(TIME).event_times, "event time goes on"
-    assert DrainRequests(timed_world.objects, timed_world.paths).find().notifications == ()
     second = timed_world.started()
     steps(second)
     timed_world.put(90, 90)
@@ -171,34 +177,29 @@ def test_the_run_ends_with_a_record_of_all_the_rest(timed_world: TimedWorld) -> 
 def test_both_operators_one_after_the_other(timed_world: TimedWorld, through: bool) -> None:
     timed_world.through = through
     driver = waits(timed_world)
-    asked = [ask(timed_world, "two"), ask(timed_world, "one")]
-    driver.loop.parts.of(Drain).ask()
+    timed_world.put(50, 60)
+    asked = timed_world.ask_to_drain(driver, "two"), timed_world.ask_to_drain(driver, "one")
     ends(driver)
-    assert timed_world.came() == {n: [] for n in range(4)}, "what the first one let go came to the second one"
-    assert timed_world.checkpoints[-1].section(DRAIN).answered == tuple(sorted(str(each.uuid) for each in asked))
-    assert timed_world.checkpoints[-1].ended == "stopped"
+    assert timed_world.came() == ALL, "what the first one let go came to the second one"
+    verify(timed_world, "stopped", *asked, alone=["one", "two"])
 
 
 @pytest.mark.parametrize("whole_first", [False, True])
-def test_a_request_for_all_counts_more(timed_world: TimedWorld, whole_first: bool) -> None:
-    driver = waits(timed_world)
-    ask(timed_world, *(() if whole_first else ("one",)))
-    driver.loop.parts.of(Drain).ask()
+def test_a_request_for_all_counts_more(timed_world: TimedWorld, driver: InProcessDriver, whole_first: bool) -> None:
+    first = timed_world.ask_to_drain(driver, *(() if whole_first else ("one",)))
     driver.loop.step()
-    ask(timed_world, *(("one",) if whole_first else ()))
+    second = timed_world.ask_to_drain(None, *(("one",) if whole_first else ()))
     ends(driver)
-    assert timed_world.came() == {n: [] for n in range(4)}
-    assert timed_world.checkpoints[-1].ended == "drained"
-    assert len(timed_world.checkpoints[-1].section(DRAIN).answered) == 2
+    assert timed_world.came() == ALL
+    verify(timed_world, "drained", first, second)
 
 
-def test_it_is_cancelled(timed_world: TimedWorld) -> None:
-    driver = waits(timed_world)
-    asked = ask(timed_world, "one")
-    driver.loop.parts.of(Drain).ask()
+def test_it_is_cancelled(timed_world: TimedWorld, driver: InProcessDriver) -> None:
+    timed_world.put(50, 60)
+    asked = timed_world.ask_to_drain(driver, "one")
     driver.loop.step()
-    assert set(controls()) == {"drain-operators"}
-    DrainRequests(timed_world.objects, timed_world.paths).cancel(asked, "somebody")
+    assert {batch.control for batch in HoldNode.batches} == {"none", "drain-operators"}
+    timed_world.drains.cancel(asked, "somebody")
     driver.loop.step()
     assert not driver.loop.boundary.ends
     steps(driver)
@@ -207,22 +208,17 @@ def test_it_is_cancelled(timed_world: TimedWorld) -> None:
     assert timed_world.came().keys() >= {0, 1, 2, 3, 4}
 
 
-def test_the_driver_is_killed_before_the_record(timed_world: TimedWorld) -> None:
-    driver = waits(timed_world)
-    asked = ask(timed_world, "one")
-    driver.loop.parts.of(Drain).ask()
+def test_the_driver_is_killed_before_the_record(timed_world: TimedWorld, driver: InProcessDriver) -> None:
+    asked = timed_world.ask_to_drain(driver, "one")
     driver.loop.step()
     assert driver.loop.boundary.drained_operators == {"one"}
     timed_world.kill(driver)
-    second = timed_world.started()
-    ends(second)
-    last = timed_world.checkpoints[-1]
-    assert (last.section(DRAIN).answered, last.reset_operators) == ((str(asked.uuid),), ("one",))
+    ends(timed_world.started())
+    verify(timed_world, "stopped", asked, alone=["one"])
 
 
-def test_a_container_is_lost_behind_the_record(timed_world: TimedWorld) -> None:
-    driver = waits(timed_world)
-    asked, opened = ask(timed_world, "one"), threading.Event()
+def test_a_container_is_lost_behind_the_record(timed_world: TimedWorld, driver: InProcessDriver) -> None:
+    asked, opened = timed_world.ask_to_drain(driver, "one"), threading.Event()
 
     def at(step: str) -> None:
         if step == "open":
@@ -231,20 +227,152 @@ def test_a_container_is_lost_behind_the_record(timed_world: TimedWorld) -> None:
             driver.fleet.lose(1)
             assert opened.wait(60)
 
-    driver.loop.parts.of(Drain).ask()
     driver.fleet.at = at
     ends(driver)
     assert opened.is_set()
-    last = timed_world.checkpoints[-1]
-    assert (last.ended, last.section(DRAIN).answered, last.reset_operators) == ("stopped", (str(asked.uuid),), ("one",))
-    assert last.batch == timed_world.checkpoints[-2].batch, "nothing was read between the two"
+    verify(timed_world, "stopped", asked, alone=["one"])
+    last, before = timed_world.checkpoints[-1], timed_world.checkpoints[-2]
+    assert last.batch == before.batch, "nothing was read between the two"
 
 
-def test_a_request_for_an_operator_that_is_not_there(timed_world: TimedWorld, caplog: pytest.LogCaptureFixture) -> None:
-    driver = waits(timed_world)
-    with caplog.at_level(logging.WARNING):
-        ask(timed_world, "three")
-        driver.loop.parts.of(Drain).ask()
-        assert steps(driver) > 0
+def test_a_request_for_an_operator_that_is_not_there(
+    timed_world: TimedWorld, driver: InProcessDriver, caplog: pytest.LogCaptureFixture
+) -> None:
+    timed_world.put(50, 60)
+    timed_world.ask_to_drain(driver, "three")
+    assert steps(driver) > 0
     assert "to drain `three` is deleted, and nothing drains for it" in caplog.text
-    assert DrainRequests(timed_world.objects, timed_world.paths).find().notifications == ()
+    asked = timed_world.ask_to_drain(driver, "two")
+    driver.loop.step()
+    timed_world.ask_to_drain(None, "three")  # it delays nothing
+    ends(driver)
+    verify(timed_world, "stopped", asked, alone=["two"])
+
+
+@pytest.mark.parametrize("through", [False, True])
+@pytest.mark.parametrize("operators", [("one",), ("two",), ("one", "two")], ids="+".join)
+def test_a_request_while_the_stream_is_brought_to_its_end(
+    timed_world: TimedWorld, operators: tuple[str, ...], through: bool
+) -> None:
+    timed_world.through = through
+    timed_world.put(10, 20, 30, 40)
+    driver = timed_world.started(until_latest=True)
+    while not driver.loop.boundary.ends:
+        assert not driver.loop.step()
+    asked = timed_world.ask_to_drain(driver, *operators)
+    ends(driver)
+    assert timed_world.came() == ALL
+    verify(timed_world, "end-of-stream", asked)
+    assert {batch.control for batch in HoldNode.batches} <= {"none", "end-of-stream"}
+
+
+class Ticker(ps.StreamTask):
+    """Emits each message a minute of batch time later."""
+
+    def init(self, context: ps.TaskContext) -> None:
+        self.context = context
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        self.context.schedule(envelope.key, self.context.batch_time_ms + 60_000, domain="processing")
+
+    def on_timer(self, timer: Any, collector: Any, coordinator: Any) -> None:
+        collector.emit(key=timer.key, value=timer.key)
+
+
+def ticking() -> ps.StreamApplication:
+    """A task in processing time, a window behind it, and another one behind a durable intermediate stream."""
+    app = ps.StreamApplication("ticks")
+    ticks = app.input("m.in", key=ps.String(), timestamp=lambda value: value).process(
+        Ticker, timers=ps.String(), id="ticker"
+    )
+    counts = {"n": ps.Count()}
+    first = ticks.window(ps.Windows.tumbling(HOUR, aggregates=counts, time="processing"), id="first")
+    first = first.map(lambda pane: pane.message["n"], id="numbers")
+    moved = first.partition_by(lambda n: "all", key=ps.String(), through="m.by-n", id="moved")
+    second = moved.window(ps.Windows.tumbling(HOUR, aggregates={"n": ps.Sum()}, time="processing"), id="second")
+    second.map(lambda pane: pane.message["n"], id="sums").send_to(app.output("m.out"))
+    return app
+
+
+def test_what_comes_after_the_drain_of_an_operator_waits_before_it(timed_world: TimedWorld) -> None:
+    """The task in front of it has timers that are due before the second operator has drained."""
+    config = {"job.batch.interval.ms": 1000, "systems.m.samza.factory": "memory"}
+    driver = timed_world.make(ticking().graph(), config)
+    driver.loop.start()
+    clock = timed_world.clock
+    timed_world.append("in", 0, *((NOW, b"a", b"1"), (NOW, b"b", b"2")))
+    steps(driver)
+    clock.advance(60)
+    steps(driver)
+    timed_world.append("in", 0, (NOW, b"c", b"3"))
+    steps(driver)
+    asked = timed_world.ask_to_drain(driver, "first", "second")
+    while "first" not in driver.loop.boundary.drained_operators:
+        assert not driver.loop.step()
+    clock.advance(60)
+    ends(driver)
+    assert timed_world.checkpoints[-1].section(DRAIN).answered == (str(asked.uuid),)
+    again = timed_world.make(ticking().graph(), config)
+    again.loop.start()
+    timed_world.ask_to_drain(again)
+    ends(again)
+    assert sum(json.loads(data or b"0") for _, _, data, *_ in timed_world.records("out")) == 3
+
+
+@pytest.mark.parametrize("through", [False, True])
+@pytest.mark.parametrize("more", [(), ("one",)], ids=["all", "one"])
+def test_a_request_for_what_comes_before_an_operator_that_has_drained(
+    timed_world: TimedWorld, more: tuple[str, ...], through: bool
+) -> None:
+    """The first operator then sends to the second one, which has drained: the drain begins anew."""
+    timed_world.through = through
+    driver = waits(timed_world)
+    asked = [timed_world.ask_to_drain(driver, "two")]
+    while not driver.loop.boundary.drained_operators:
+        assert not driver.loop.step()
+    asked.append(timed_world.ask_to_drain(None, *more))
+    ends(driver)
+    assert timed_world.checkpoints[-1].section(DRAIN).answered == tuple(sorted(str(each.uuid) for each in asked))
+    assert timed_world.came() == ALL, "nothing is left that waits in either operator"
+    drain_all(timed_world)
+    assert timed_world.came() == ALL
+
+
+def test_an_aggregate_that_is_drained_alone_keeps_its_totals() -> None:
+    """Nothing waits in it, and nothing of it was sent."""
+    app = ps.StreamApplication("totals")
+    numbers = app.input("m.in", key=ps.String()).aggregate({"n": ps.Count()}, id="totals")
+    numbers.map(lambda total: total["n"]).send_to(app.output("m.out"))
+    runner = TestRunner(app).input("m.in", [("a", 1), ("a", 2)]).run().drain(["totals"])
+    runner.restore().input("m.in", [("a", 3)]).run()
+    assert [message.value for message in runner.output("m.out")][-1] == 3
+
+
+ALONE = {"all": (), "one": ("one",), "two": ("two",)}
+
+
+@pytest.mark.few(6)
+@pytest.mark.parametrize("deleted", [False, True])
+@pytest.mark.parametrize(
+    ("kept", "gone"), [("one", "all"), ("two", "all"), ("one", "two"), ("two", "one"), ("all", "one")]
+)
+@pytest.mark.parametrize("steps_before", [0, 1, 2, 3])
+def test_a_part_of_the_requests_is_taken_back(
+    timed_world: TimedWorld, kept: str, gone: str, deleted: bool, steps_before: int
+) -> None:
+    """The run obeys those that are left alone, as if the others had never been."""
+    timed_world.through = True
+    driver = waits(timed_world)
+    left, other = timed_world.ask_to_drain(driver, *ALONE[kept]), timed_world.ask_to_drain(driver, *ALONE[gone])
+    for _ in range(steps_before):
+        driver.loop.step()
+    assert not timed_world.checkpoints[-1].section(DRAIN).answered
+    if deleted:
+        timed_world.drains.delete([other])
+    else:
+        timed_world.drains.cancel(other, "somebody")
+    ends(driver)
+    verify(timed_world, "drained" if kept == "all" else "stopped", left, alone=ALONE[kept])
+    timed_world.put(90, 90)
+    drain_all(timed_world)
+    assert timed_world.came().keys() >= {0, 1, 2, 3}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,13 +12,9 @@ from penstock.errors import PenstockError
 from penstock.outbox.driver import OutboxDriver
 from penstock.standby.driver import StandbyDriver
 from tests.support.world.sums_job import SumsWorld, drain
+from tests.support.world.world import fixture_of
 
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[SumsWorld]:
-    world = SumsWorld(tmp_path)
-    yield world
-    world.close()
+world = fixture_of(SumsWorld)
 
 
 def test_a_part_that_cannot_begin_what_follows_a_record_ends_the_run(

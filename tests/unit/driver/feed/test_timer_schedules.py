@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +14,7 @@ from penstock.testing.in_process import InProcessDriver
 from penstock.wire.ports import RunBrokenError
 from tests.support.world.sums_job import once, raising
 from tests.support.world.timed_job import NOW, TimedWorld, steps
+from tests.support.world.world import fixture_of
 
 WAIT_MS = 10
 
@@ -55,11 +54,7 @@ class TimerWorld(TimedWorld):
         return [(n, timestamp) for n, timestamp, (found,) in self.output() if found == domain]
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[TimerWorld]:
-    found = TimerWorld(tmp_path)
-    yield found
-    found.close()
+world = fixture_of(TimerWorld)
 
 
 def fired_in_state(driver: InProcessDriver) -> dict[tuple[str, int], int]:
@@ -223,11 +218,7 @@ class WithoutTime(TimerWorld):
         return app
 
 
-@pytest.fixture
-def without_time(tmp_path: Path) -> Iterator[WithoutTime]:
-    found = WithoutTime(tmp_path)
-    yield found
-    found.close()
+without_time = fixture_of(WithoutTime)
 
 
 @pytest.mark.parametrize("made_by_a_function", [False, True])

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +14,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.system.base import OffsetRange
 from penstock.testing.in_process import InProcessDriver
 from tests.support.world.timed_job import TimedWorld, ask, steps
+from tests.support.world.world import fixture_of
 
 SHORT, LONG = 10, 50
 
@@ -106,11 +105,7 @@ def finish(world: WindowedWorld, driver: InProcessDriver) -> None:
     driver.close()
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[WindowedWorld]:
-    world = WindowedWorld(tmp_path)
-    yield world
-    world.close()
+world = fixture_of(WindowedWorld)
 
 
 @pytest.mark.few(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,13 +22,9 @@ from penstock.testing import SettableClock
 from penstock.wire.ports import RunBrokenError
 from tests.support.streams.gappy_system import GappySystem
 from tests.support.world.sums_job import TASKS, SumsWorld, at_end, drain, once, raising, state
+from tests.support.world.world import fixture_of
 
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[SumsWorld]:
-    world = SumsWorld(tmp_path)
-    yield world
-    world.close()
+world = fixture_of(SumsWorld)
 
 
 def test_batches_a_commit_and_a_restart(world: SumsWorld) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,8 @@ from penstock.runtime.operators.window import WindowOperator
 from penstock.testing.in_process import InProcessDriver, InProcessFleet
 from penstock.wire.ports import RunBrokenError
 from tests.support.world.timed_job import HoldNode, TimedWorld, steps
-from tests.support.world.waiting_job import Last, Waiting, to_the_end
+from tests.support.world.waiting_job import Last, Waiting
+from tests.support.world.world import ends, fixture_of
 
 LIMIT_MS = 60_000
 PASSED_S = 100.0
@@ -47,29 +47,25 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[Waiting]:
-    job = Waiting(tmp_path)
-    yield job
-    job.close()
+job = fixture_of(Waiting)
 
 
 def fails_and_then_drains(job: Waiting, driver: InProcessDriver, said: str) -> None:
     """The run fails with this, has not drained, and its next start drains."""
-    asked = job.ask(driver)
+    asked = str(job.ask_to_drain(driver).uuid)
     with pytest.raises(PenstockTimeoutError, match=said) as caught:
-        to_the_end(driver)
+        ends(driver)
     assert "task.callback.drain.timeout.ms is 60000. The run has not drained: its request stays" in str(caught.value)
     assert job.checkpoints[-1].ended is None
-    assert [str(each.uuid) for each in job.requests.find().notifications] == [asked]
+    assert [str(each.uuid) for each in job.drains.find().notifications] == [asked]
     driver.close()
     Last.on_draining = staticmethod(lambda: None)
     job.config = {}
-    to_the_end(job.started())
+    ends(job.started())
     last = job.checkpoints[-1]
     assert (last.ended, last.section(DRAIN).answered) == ("drained", (asked,))
     assert {str(each) for each in job.came() if each[0] != "drained"} == job.results()
-    assert job.requests.find().notifications == ()
+    assert job.drains.find().notifications == ()
 
 
 def test_on_drain_that_takes_too_long(job: Waiting, clock: Clock) -> None:
@@ -161,8 +157,8 @@ def beats_in_on_drain(job: Waiting, clock: Clock) -> list[tuple[float, str, str]
                 seen.append((stalled, overdue, beat.overdue))
 
     Last.on_draining = staticmethod(look)
-    job.ask(driver)
-    to_the_end(driver)
+    job.ask_to_drain(driver)
+    ends(driver)
     assert seen
     return seen
 
@@ -170,7 +166,7 @@ def beats_in_on_drain(job: Waiting, clock: Clock) -> list[tuple[float, str, str]
 def test_a_run_fails_with_what_a_container_reports(job: Waiting, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its batch was cancelled because something does not return."""
     driver = job.waits()
-    job.ask(driver)
+    job.ask_to_drain(driver)
 
     def cancelled(step: str) -> None:
         if step == "stage 2":
@@ -179,9 +175,9 @@ def test_a_run_fails_with_what_a_container_reports(job: Waiting, monkeypatch: py
 
     driver.runner.at = cancelled
     with pytest.raises(PenstockTimeoutError, match="operator `last` does not return"):
-        to_the_end(driver)
+        ends(driver)
     assert job.checkpoints[-1].ended is None
-    assert len(job.requests.find().notifications) == 1
+    assert len(job.drains.find().notifications) == 1
 
 
 class TestWatermarks:

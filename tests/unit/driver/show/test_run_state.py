@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
@@ -22,6 +19,7 @@ from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver
 from tests.support.jobs.home import wait_until
 from tests.support.world.sums_job import SumsWorld, drain
+from tests.support.world.world import fixture_of
 
 LAG = "messages-behind-high-watermark"
 
@@ -40,11 +38,7 @@ def lag(driver: InProcessDriver) -> float | None:
     return gauge(driver, LAG, "stream.m.events")
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[SumsWorld]:
-    world = SumsWorld(tmp_path)
-    yield world
-    world.close()
+world = fixture_of(SumsWorld)
 
 
 def test_an_idle_job_has_committed_everything_and_waits_for_nothing(world: SumsWorld) -> None:

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
 from tests.support.world.once_world import OnceWorld
 from tests.support.world.sums_job import TASKS, drain
+from tests.support.world.world import fixture_of
 
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[OnceWorld]:
-    world = OnceWorld(tmp_path)
-    yield world
-    world.close()
+world = fixture_of(OnceWorld)
 
 
 def run(world: OnceWorld, *numbers: int) -> None:

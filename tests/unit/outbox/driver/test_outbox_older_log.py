@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,9 @@ from penstock.system.registry import open_system
 from penstock.testing.in_process import InProcessDriver
 from tests.support.world.once_world import PATHS, OnceWorld
 from tests.support.world.sums_job import drain
+from tests.support.world.world import fixture_of
 
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[OnceWorld]:
-    world = OnceWorld(tmp_path)
-    yield world
-    world.close()
+world = fixture_of(OnceWorld)
 
 
 def contents(world: OnceWorld) -> dict[str, bytes]:

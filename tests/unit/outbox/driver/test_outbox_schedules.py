@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -34,13 +32,9 @@ from penstock.testing.in_process import InProcessDriver
 from tests.support.jobs.home import wait_until
 from tests.support.world.once_world import PATHS, STEPS, OnceWorld, die
 from tests.support.world.sums_job import TASKS, Sum, drain, raising
+from tests.support.world.world import fixture_of
 
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[OnceWorld]:
-    world = OnceWorld(tmp_path)
-    yield world
-    world.close()
+world = fixture_of(OnceWorld)
 
 
 def crash(world: OnceWorld, step: str, nth: int = 1) -> None:

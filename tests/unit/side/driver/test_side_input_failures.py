@@ -6,7 +6,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,9 @@ from penstock.system.memory import MemoryAdmin
 from tests.support.jobs.home import wait_until
 from tests.support.oracles.tracebacks import frames_of_penstock
 from tests.support.world.side_jobs import SideWorld, asked, begun, content, leave, planes, reading, service, settle
+from tests.support.world.world import fixture_of
 
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[SideWorld]:
-    world = SideWorld(tmp_path)
-    yield world
-    world.close()
+world = fixture_of(SideWorld)
 
 
 def broken(message: ps.IncomingMessageEnvelope, store: Any) -> list[tuple[Any, Any]]:

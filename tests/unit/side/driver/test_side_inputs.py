@@ -20,13 +20,9 @@ from penstock.errors import ContainerLostError
 from penstock.system.partitioner import partition_of
 from tests.support.jobs.home import wait_until
 from tests.support.world.side_jobs import SideWorld, asked, begun, content, leave, planes, reading, service, settle
+from tests.support.world.world import fixture_of
 
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[SideWorld]:
-    world = SideWorld(tmp_path)
-    yield world
-    world.close()
+world = fixture_of(SideWorld)
 
 
 def test_a_store_has_what_its_stream_held_at_the_start(world: SideWorld) -> None:

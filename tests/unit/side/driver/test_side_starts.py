@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +14,12 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.config import load_config
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.job.paths import JobPaths
-from penstock.objects.open import forget_memory_store, open_store
 from penstock.side.container.inputs import SideInputService
 from penstock.side.plan import with_side_inputs
 from penstock.start.job_streams import JobStreams
 from penstock.start.startpoints.manager import StartpointManager
-from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver
+from tests.support.world.world import World, fixture_of
 
 
 class Copy(ps.StreamTask):
@@ -33,13 +30,11 @@ class Copy(ps.StreamTask):
         self.own[envelope.key] = envelope.value
 
 
-class World:
-    """A job's streams and checkpoints: `m.in` with three partitions, so three tasks."""
+class Job(World):
+    """A job with an input of three partitions, so three tasks."""
 
     def __init__(self, folder: Path) -> None:
-        self.root, self.folder = f"memory://{uuid.uuid4().hex}", folder
-        self.objects, self.system = open_store(self.root), MemorySystem("m")
-        self.system.admin().create_stream("in", 3)
+        super().__init__(folder, "side", ("in",), 3)
 
     def app(self, **planes: Any) -> ps.TaskApplication:
         app = ps.TaskApplication("side", Copy)
@@ -48,21 +43,14 @@ class World:
         return app
 
     def start(self, app: ps.TaskApplication, **keys: object) -> InProcessDriver:
-        overrides = {"job.name": "side", "job.root": self.root, "stores.planes.factory": "memory", **keys}
-        overrides |= {"job.logged.store.base.dir": str(self.folder), "task.commit.ms": 0}
-        config = load_config(overrides=overrides)
-        return InProcessDriver(app.graph(), config, self.objects, {"m": self.system}, containers=1)
+        return self.make(app.graph(), {"stores.planes.factory": "memory", **keys}, memory=False, containers=1)
 
     def refused(self, app: ps.TaskApplication, error: type[Exception], said: str, **keys: object) -> None:
         with pytest.raises(error, match=re.escape(said)):
             self.start(app, **keys)
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    found = World(tmp_path)
-    yield found
-    forget_memory_store(found.root)
+world = fixture_of(Job)
 
 
 class Note(ps.StreamTask):
@@ -78,7 +66,7 @@ class Note(ps.StreamTask):
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("factory", ["memory", "rocksdb"])
-def test_every_backend_beside_a_side_store(world: World, factory: str) -> None:
+def test_every_backend_beside_a_side_store(world: Job, factory: str) -> None:
     app = ps.TaskApplication("side", Note)
     app.input("m.in")
     app.store("own")
@@ -120,7 +108,7 @@ def test_every_backend_beside_a_side_store(world: World, factory: str) -> None:
 SIDE: dict[str, Any] = {"side_inputs": ["m.planes"]}
 
 
-def test_a_stream_that_does_not_exist(world: World) -> None:
+def test_a_stream_that_does_not_exist(world: Job) -> None:
     said = (
         "the side input `m.planes` of store `planes` does not exist: create it "
         "(`penstock stream create m.planes --partitions 3`), or correct its name"
@@ -129,14 +117,14 @@ def test_a_stream_that_does_not_exist(world: World) -> None:
     world.refused(world.app(**SIDE, broadcast=True), NotFoundError, said)
 
 
-def test_a_system_that_is_not_configured(world: World) -> None:
+def test_a_system_that_is_not_configured(world: Job) -> None:
     world.refused(world.app(side_inputs=["other.planes"]), ConfigError, "there is no system `other`")
 
 
 @pytest.mark.parametrize(
     "key", ["streams.m.planes.samza.offset.default", "streams.m.planes.samza.reset.offset", "streams.m.planes.idle.ms"]
 )
-def test_a_side_input_has_no_position_to_configure(world: World, key: str) -> None:
+def test_a_side_input_has_no_position_to_configure(world: Job, key: str) -> None:
     world.system.admin().create_stream("planes", 3)
     value = {"default": "upcoming", "offset": "true", "ms": "5"}[key.rpartition(".")[2]]
     keys: dict[str, object] = {"systems.m.samza.factory": "memory", key: value}
@@ -147,7 +135,7 @@ def test_a_side_input_has_no_position_to_configure(world: World, key: str) -> No
     world.start(app, **keys).close()  # it is read twice, and these keys are of the input
 
 
-def test_a_side_input_takes_no_startpoint(world: World) -> None:
+def test_a_side_input_takes_no_startpoint(world: Job) -> None:
     world.system.admin().create_stream("planes", 3)
     paths = JobPaths("side", "1")
     manager = StartpointManager(world.objects, paths)
@@ -156,7 +144,7 @@ def test_a_side_input_takes_no_startpoint(world: World) -> None:
         world.start(world.app(**SIDE))
 
 
-def test_what_takes_no_startpoint(world: World) -> None:
+def test_what_takes_no_startpoint(world: Job) -> None:
     world.system.admin().create_stream("planes", 3)
     app = world.app(**SIDE)
     config = load_config(overrides={"job.name": "side", "systems.m.samza.factory": "memory"})
@@ -169,7 +157,7 @@ def test_what_takes_no_startpoint(world: World) -> None:
     assert SystemStream("m", "planes") not in streams.without_startpoints(graph, config)
 
 
-def test_a_store_that_the_job_wrote_before(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_store_that_the_job_wrote_before(world: Job, caplog: pytest.LogCaptureFixture) -> None:
     driver = world.start(world.app())
     driver.loop.start()
     driver.loop.commit()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -16,14 +15,10 @@ from penstock.runtime.messages.packet import Packet, from_batch
 from penstock.runtime.stage.sink import OuterStages, OutputWriters, SinkAttempts
 from penstock.spark.workers.worker import alive_writes
 from penstock.testing.in_process import InProcessDriver
-from tests.support.world.waiting_job import Waiting, to_the_end
+from tests.support.world.waiting_job import Waiting
+from tests.support.world.world import ends, fixture_of
 
-
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[Waiting]:
-    job = Waiting(tmp_path)
-    yield job
-    job.close()
+job = fixture_of(Waiting)
 
 
 @pytest.fixture
@@ -59,14 +54,14 @@ def test_it_is_named_and_the_run_fails(job: Waiting, kept: OuterStages, monkeypa
         return writer(identity)
 
     monkeypatch.setattr(job.systems["m"], "writer", stuck)
-    job.ask(driver)
+    job.ask_to_drain(driver)
     left: list[bool] = []
     monkeypatch.setattr(kept, "leave_writers", lambda: left.append(True))
     try:
         with pytest.raises(
             PenstockTimeoutError, match=r"the append to the output `m\.out` has taken [\d,]+ ms; task\.callback"
         ):
-            to_the_end(driver)
+            ends(driver)
     finally:
         released.set()
     assert left, "a writer that is stuck could not be closed"
@@ -77,7 +72,7 @@ def test_one_that_is_in_time_is_reported_once(job: Waiting, kept: OuterStages, m
     job.config["task.callback.drain.timeout.ms"] = 600_000
     driver = job.waits()
     writes_in_workers(driver, kept, monkeypatch)
-    job.ask(driver)
-    to_the_end(driver)
+    job.ask_to_drain(driver)
+    ends(driver)
     assert {str(each) for each in job.came() if each[0] != "drained"} == job.results()
     assert job.checkpoints[-1].ended == "drained"

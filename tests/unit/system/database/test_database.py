@@ -6,7 +6,7 @@ import json
 import logging
 import random
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -35,6 +35,7 @@ from tests.support.databases.shop import Shop, kill_at_every_step, messages, ora
 from tests.support.databases.upsert_world import UpsertWorld
 from tests.support.tools.places import ROOT
 from tests.support.world.sums_job import TASKS, drain, state
+from tests.support.world.world import fixture_of
 
 
 @pytest.fixture
@@ -305,11 +306,7 @@ def test_it_is_not_read(shop: Shop) -> None:
             ask()
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[UpsertWorld]:
-    world = UpsertWorld(tmp_path)
-    yield world
-    world.close()
+world = fixture_of(UpsertWorld)
 
 
 def test_each_message_is_there_once(world: UpsertWorld) -> None:
