@@ -1,4 +1,4 @@
-"""What the tasks of a container share in one epoch: object stores, folders, threads, metrics, and services.
+"""The tasks of a container share these in one epoch: object stores, folders, threads, metrics, and services.
 
 The folders of the stores are on this host, with the engines over them. The metrics are what tasks, stores and
 backends count, and what goes with the container's beats. Each background service has one owner, which starts and

@@ -1,4 +1,4 @@
-"""What operators do by event time, as values: joins of two streams, which `MessageStream.join` makes; the order in
+"""Operators by event time, as values: joins of two streams, which `MessageStream.join` makes; the order in
 which an operator takes its messages; and the entries of a table with history, one for each version of a key's value,
 the latest first.
 """

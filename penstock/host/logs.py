@@ -1,4 +1,4 @@
-"""What the processes of a job leave on their host.
+"""Logs and last words that the processes of a job leave on their host.
 
 The log of a container has its own output and the application's, bounded in size and number, and the end of its
 process. The containers that run here are found by their logs. A driver writes its last words here for a job root

@@ -1,4 +1,4 @@
-"""What commands write into a job's folder.
+"""Documents that commands write into a job's folder.
 
 Requests to the job are separate objects under random names, and never overwritten. A request to stop reaches a
 running driver from anywhere that reaches the job root. The audit log has one object for each command that changed

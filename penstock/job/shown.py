@@ -1,4 +1,4 @@
-"""What a run of a job shows on boards, for commands, the dashboard and the next start: its graph and phase, its
+"""Documents that a run shows on boards, for commands, the dashboard and the next start: its graph and phase, its
 progress and metrics, the work of one moment by stage, task and key, the system that it waits for, and its last words
 if it failed.
 """

@@ -1,4 +1,4 @@
-"""What Python itself does in the processes of a job: who interrupts the application's code, and what it may import.
+"""Python itself in the processes of a job: who interrupts the application's code, and what it may import.
 
 Ctrl-C is told apart from a KeyboardInterrupt that the application raises: only the latter is a failure of its code.
 Pandas is kept out of processes in which nobody has asked for it.

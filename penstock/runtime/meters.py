@@ -1,4 +1,4 @@
-"""What is measured while messages are processed.
+"""Measurements made while messages are processed.
 
 The keys with the most messages come from a sample of bounded size. An operator's time is without that of the
 operators behind it. Uses of a store are counted once for each batch that has ended, never for each message.

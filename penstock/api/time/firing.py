@@ -1,4 +1,4 @@
-"""What fires as time goes on, and how far event time has come.
+"""Timers and triggers, which fire as time goes on, and watermarks: how far event time has come.
 
 Timers of tasks are here as they are scheduled and as they fire. Samza's triggers say when a window fires before it
 is complete, and again afterwards. A watermark policy says how far event time has come in an input, by the highest

@@ -1,4 +1,4 @@
-"""What follows a commit, on threads of its own: it may take long, and no commit waits for it.
+"""Work that follows a commit, on threads of its own: it may take long, and no commit waits for it.
 
 Garbage of the backends and of the log is collected. Durable intermediate streams are truncated to the messages that
 retained checkpoints still read. The positions are shown in the systems of the inputs: as a consumer group of Kafka

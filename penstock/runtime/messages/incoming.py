@@ -1,4 +1,4 @@
-"""What comes to an attempt: packets in sequence from each source, complete once the trailers match.
+"""Packets that come to an attempt, in sequence from each source, complete once the trailers match.
 
 Trailers say which attempts of a stage have ended their output, and how much each of them has sent to a task. A
 trailer is for one task, and names every attempt whose output left in one stream. With a trailer for each pair of

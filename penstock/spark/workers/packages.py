@@ -1,5 +1,5 @@
-"""What the driver gives to Spark's workers and containers: the part of a job that they need, pickled once, and the
-identities with which callers prove to containers who they are.
+"""Packages that the driver gives to Spark's workers and containers: the part of a job that they need, pickled once,
+and the identities with which callers prove to containers who they are.
 
 Classes of typed messages are pickled by value if a script defines them. cloudpickle copies the dictionary of such a
 class. That is not enough for a `msgspec.Struct`, whose copy would have no fields and lose those of every message

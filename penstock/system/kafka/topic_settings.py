@@ -1,4 +1,4 @@
-"""What a topic takes and keeps, by its settings. Pure.
+"""Limits of what a topic takes and keeps, by its settings. Pure.
 
 A topic refuses messages by their size, also by that of the producer's settings, and by their timestamp. A message
 that was sent with another timestamp has the true one in a header. Compacted topics may keep young records for a
