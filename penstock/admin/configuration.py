@@ -13,7 +13,7 @@ from penstock.config.model import JobConfig
 from penstock.config.settings import JobSettings, StoreSettings, SystemKeys
 from penstock.errors import NotFoundError
 from penstock.graph.specs import ApplicationGraph
-from penstock.side.shown import SideStoreFacts
+from penstock.side.wing import SideStoreFacts
 from penstock.start.check import check_config
 from penstock.start.job_streams import JobStreams
 from penstock.start.part import complete, start_parts

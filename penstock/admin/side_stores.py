@@ -9,7 +9,7 @@ from penstock.api.ssp import SystemStream
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import NotFoundError
 from penstock.graph.side_declarations import side_input_of
-from penstock.side.shown import SideStoreFacts, side_store_board
+from penstock.side.wing import SideStoreFacts, side_store_board
 
 
 def side_stores(job: FoundJob) -> tuple[SideStoreFacts, ...]:

@@ -210,7 +210,7 @@ class ColumnOperators:
         """
         import pyarrow as pa
 
-        from penstock.graph.key_columns import key_type
+        from penstock.graph.keys import key_type
 
         serde, key = self._schema("with_key()"), self._operator.key_serde
         kind = key_type(key)

@@ -453,7 +453,7 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
             place = partition_by_place(f"operator `{i}`")
             same["key_serde"] = place.serde("key", key, String()).for_keys()
             if kind is not None:
-                from penstock.graph.key_columns import check_key_type
+                from penstock.graph.keys import check_key_type
 
                 check_key_type(same["key_serde"], kind, f"partition_by({function})")
             same["value_serde"] = place.serde("value", value, same["value_serde"])

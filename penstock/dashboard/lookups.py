@@ -21,7 +21,7 @@ from penstock.api.ssp import SystemStream
 from penstock.base.wording import counted, printable, size_text, utc_text
 from penstock.dashboard.tables import Document
 from penstock.errors import NotFoundError, RetryableError
-from penstock.state.reading.inventory import summed
+from penstock.state.backends.registry import summed
 from penstock.system.registry import open_system
 
 ENTRIES = 50

@@ -123,7 +123,7 @@ STORE_LAYOUTS: dict[OperatorKind, int] = {
 
 Raise it with each change of the entries, their order or their meaning: a start refuses stores of another layout, which
 would be read wrongly. Their writers are in `runtime/windows`, `runtime/joins`,
-`runtime/operators/temporal_join.py`, `runtime/timers.py`, `runtime/operators/tables.py`, `runtime/order` and
+`runtime/operators/event_time.py`, `runtime/timers.py`, `runtime/operators/tables.py`, `runtime/order` and
 `runtime/operators/columns`.
 """
 _LAYOUT = ":layout="

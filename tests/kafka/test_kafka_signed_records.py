@@ -27,8 +27,7 @@ from penstock.system.kafka.job_topic import (
     progress_record,
 )
 from penstock.system.kafka.options import KafkaOptions
-from penstock.system.kafka.system import KafkaSystem
-from penstock.system.kafka.writer import KafkaWriter
+from penstock.system.kafka.system import KafkaSystem, KafkaWriter
 from penstock.system.registry import open_systems
 from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.stores.hooked_store import HookedStore

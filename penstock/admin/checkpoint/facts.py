@@ -10,15 +10,15 @@ from penstock.admin.jobs import FoundJob
 from penstock.admin.outbox import OutboxOutput, outbox_outputs, read_marks
 from penstock.admin.side_stores import side_stores
 from penstock.api.time.firing import NO_WATERMARK
-from penstock.checkpoint.intermediate import STREAMS
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Detail, Ended
+from penstock.checkpoint.streams import STREAMS
 from penstock.checkpoint.task_versions import markers_of, versions_of
 from penstock.errors import NotFoundError
 from penstock.job.paths import JobPaths
 from penstock.outbox.unpublished import OUTBOX, UnpublishedObjects
-from penstock.side.shown import SideStoreFacts
+from penstock.side.wing import SideStoreFacts
 
 
 @dataclass(frozen=True, slots=True)

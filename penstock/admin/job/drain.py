@@ -18,17 +18,18 @@ from penstock.batch.batch import QUERY
 from penstock.batch.watermarks import TIME
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, StoreLayout
-from penstock.drain.asking import drain_target, present_run
-from penstock.drain.progress import DrainProgress
 from penstock.drain.requests import (
     DRAIN,
     NAMESPACE,
     DrainNotifications,
     DrainRequests,
     decode_notification,
+    drain_target,
     drained_together,
     encode_notification,
+    present_run,
 )
+from penstock.drain.wing import DrainProgress
 from penstock.errors import ConfigError, CorruptError, NotFoundError, PenstockError, PenstockTimeoutError
 from penstock.graph.declarations import NAME_RULE, is_name
 from penstock.graph.stores import OPERATOR_STORES

@@ -8,8 +8,15 @@ from uuid import UUID
 from penstock.admin.job.audit import audited
 from penstock.admin.jobs import FoundJob
 from penstock.api.requests import NEXT_RUN, DrainMode, DrainNotification
-from penstock.drain.asking import cleanup, cleanup_all, drain_target, present_run, write_drain_notification
-from penstock.drain.requests import DrainPoller, DrainRequests
+from penstock.drain.requests import (
+    DrainPoller,
+    DrainRequests,
+    cleanup,
+    cleanup_all,
+    drain_target,
+    present_run,
+    write_drain_notification,
+)
 from penstock.errors import NotFoundError
 
 _POLL_MS = 5000

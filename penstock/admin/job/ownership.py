@@ -10,7 +10,7 @@ from penstock.admin.job.audit import audited
 from penstock.admin.jobs import FoundJob
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import Claim
-from penstock.driver.guards.lease import Tenure
+from penstock.driver.guards.watches import Tenure
 from penstock.errors import PenstockError
 from penstock.job.identity import JobIdentity, check_root
 from penstock.job.identity import adopt as adopt_folder

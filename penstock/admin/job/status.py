@@ -23,7 +23,7 @@ from penstock.admin.startpoint.facts import RequestFacts, TakenFacts, request_fa
 from penstock.api.time.firing import END_OF_TIME
 from penstock.base.plugins import load
 from penstock.base.wording import utc_text
-from penstock.batch.positions import to_positions
+from penstock.batch.batch import to_positions
 from penstock.batch.watermarks import TIME
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
@@ -50,7 +50,7 @@ from penstock.job.shown import (
 from penstock.metrics.snapshot import CounterValue, Snapshot
 from penstock.notebook import facts_html, table_html
 from penstock.outbox.unpublished import OwedOutput, owed_of
-from penstock.side.shown import SideStoreFacts
+from penstock.side.wing import SideStoreFacts
 from penstock.standby.wing import STANDBY_WING, StandbyFacts
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.wing import wings

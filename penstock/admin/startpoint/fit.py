@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from penstock.admin.startpoint.inputs import StartpointJob
 from penstock.application.application import Application
 from penstock.base.wording import argument
-from penstock.checkpoint.intermediate import STREAMS
 from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.streams import STREAMS
 from penstock.errors import IncompatibleError
 from penstock.start.layout import check_layout
 from penstock.start.plan import StartRequest, resettable

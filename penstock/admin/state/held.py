@@ -12,9 +12,8 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.task_versions import markers_of
 from penstock.config.model import JobConfig
-from penstock.side.shown import SideStoreFacts
-from penstock.state.backends.registry import BackendRoots
-from penstock.state.reading.inventory import StoredObjects, marker_text, stored_objects
+from penstock.side.wing import SideStoreFacts
+from penstock.state.backends.registry import BackendRoots, StoredObjects, marker_text, stored_objects
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from penstock.admin.state.store_uploads import StoreUploads
 from penstock.application.application import Application
 from penstock.base.retry import SYSTEM_CLOCK
 from penstock.base.wording import listed
-from penstock.batch.positions import Ends
+from penstock.batch.batch import Ends
 from penstock.checkpoint.edit import choose_origin, content_of, successor
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
@@ -30,7 +30,7 @@ from penstock.checkpoint.task_values import Markers
 from penstock.checkpoint.task_versions import refuse_unknown
 from penstock.config.load import load_config
 from penstock.errors import IncompatibleError, NotFoundError
-from penstock.graph.copartitioning import check_copartitioning
+from penstock.graph.keys import check_copartitioning
 from penstock.graph.specs import ApplicationGraph
 from penstock.host.folders import process_folder
 from penstock.job.paths import JobPaths

@@ -8,10 +8,9 @@ from contextlib import closing
 
 from penstock.admin.jobs import FoundJob
 from penstock.admin.state.held import state_versions
-from penstock.base.refusals import REFUSALS
 from penstock.base.wording import size_text
 from penstock.checkpoint.log_view import LogView
-from penstock.errors import IncompatibleError
+from penstock.errors import REFUSALS, IncompatibleError
 from penstock.job.identity import known_uid
 from penstock.repartition.move import StorePart, moved_entries
 from penstock.repartition.placement import ByKey

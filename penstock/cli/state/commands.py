@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.admin.state.garbage import CollectedGarbage
     from penstock.admin.state.held import HeldVersion, StateFacts
     from penstock.admin.state.reading import StateVerdict
-    from penstock.state.reading.inventory import StoredObjects
+    from penstock.state.backends.registry import StoredObjects
 
 _SHOWN = 20
 app = typer.Typer(help="Read, compare, verify and move the backed-up state of a job.", no_args_is_help=True)
@@ -58,7 +58,7 @@ def list_state(
 
 
 def _show_versions(facts: StateFacts, *, by_task: bool) -> None:
-    from penstock.state.reading.inventory import summed
+    from penstock.state.backends.registry import summed
 
     columns = ("checkpoint", "batch", "store", "backend", "task" if by_task else "tasks", "version")
     rows = [row for held in facts.versions for row in (_task_rows(held) if by_task else [_row(held)])]
@@ -68,7 +68,7 @@ def _show_versions(facts: StateFacts, *, by_task: bool) -> None:
 
 
 def _row(held: HeldVersion) -> tuple[object, ...]:
-    from penstock.state.reading.inventory import span_text
+    from penstock.state.backends.registry import span_text
 
     span = span_text(each.version for each in held.versions) if held.versions else None
     place = (held.checkpoint, held.batch, held.store, held.backend)

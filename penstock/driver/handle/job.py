@@ -22,9 +22,9 @@ from penstock.metrics.snapshot import Snapshot
 from penstock.notebook import facts_html
 
 if TYPE_CHECKING:
-    from penstock.drain.progress import DrainProgress
+    from penstock.drain.wing import DrainProgress
     from penstock.outbox.driver import PublishingProgress
-    from penstock.side.shown import BootstrapProgress
+    from penstock.side.wing import BootstrapProgress
     from penstock.tables.wing import TableStatus
 
 logger = logging.getLogger(__name__)

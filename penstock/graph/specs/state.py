@@ -203,7 +203,7 @@ class TableColumnsSpec(TableReaderSpec):
 class TemporalJoinSpec(TableReaderSpec):
     """Joins each message with the table's value of its key as of the message's event time."""
 
-    operator = "penstock.runtime.operators.temporal_join:TemporalJoin"
+    operator = "penstock.runtime.operators.event_time:TemporalJoin"
     sends = True  # messages that are late
 
     function: Callable[[Any, Any], Any]

@@ -16,7 +16,7 @@ import pyarrow as pa
 from penstock.api.expressions import Expression
 from penstock.arrays.given import ArrowSequence
 from penstock.base.application_code import UNSTARTED, unused
-from penstock.graph.key_columns import keys_to_bytes
+from penstock.graph.keys import keys_to_bytes
 from penstock.graph.serdes import SerdePlace, input_place, partition_by_place
 from penstock.graph.specs import (
     FilterSpec,

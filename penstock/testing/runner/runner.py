@@ -12,13 +12,13 @@ from penstock.api.ssp import SystemStream
 from penstock.application.application import Application
 from penstock.base.retry import SYSTEM_CLOCK
 from penstock.base.wording import listed
-from penstock.drain.asking import write_drain_notification
 from penstock.drain.driver.drain import Drain
+from penstock.drain.requests import write_drain_notification
 from penstock.errors import ConfigError
 from penstock.graph.serdes import input_place, store_place
 from penstock.graph.stores import StoreSpec
+from penstock.host.process import marked_interrupts
 from penstock.repartition.placement import Rule
-from penstock.runtime.interpreter import marked_interrupts
 from penstock.state.engines.engine import Content, Engine
 from penstock.state.stores.timed_entries import live_view
 from penstock.tables.driver.run import Tables

@@ -22,7 +22,7 @@ from penstock.arrays.given import ArrowSequence, ColumnLike, RowsLike, batch_of,
 from penstock.base.application_code import unused
 from penstock.batch.batch import Batch
 from penstock.errors import ConfigError, SerdeError
-from penstock.graph.key_columns import keys_from_bytes, keys_to_bytes
+from penstock.graph.keys import keys_from_bytes, keys_to_bytes
 from penstock.graph.serdes import store_place
 from penstock.graph.specs import ColumnTaskSpec
 from penstock.metrics.registry import MetricsRegistry

@@ -11,7 +11,7 @@ import pytest
 from penstock.admin.startpoint.facts import taken_facts
 from penstock.api.requests import Startpoint, StartpointOldest, StartpointSpecific, StartpointUpcoming
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.batch.positions import TaskSsp
+from penstock.batch.batch import TaskSsp
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.load import load_config
