@@ -8,12 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from penstock.api.serdes import Bytes, Serde
-from penstock.api.side_inputs import (
-    ProcessorFunction,
-    PushedTable,
-    SideInputsProcessor,
-    SideInputsProcessorFactory,
-)
+from penstock.api.side_inputs import ProcessorFunction, PushedTable, SideInputsProcessor, SideInputsProcessorFactory
 from penstock.api.ssp import SystemStream
 
 TtlFrom: TypeAlias = Literal["write", "access"]

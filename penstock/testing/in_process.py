@@ -55,14 +55,7 @@ from penstock.wing import wings
 from penstock.wire.calls import START_RUN, Call
 from penstock.wire.containers import Assignment, ContainerPlace, assign, moved_to
 from penstock.wire.ports import BatchRunner, EpochOpening, Fleet, JobPackage, RunBrokenError, ignore_answer
-from penstock.wire.protocol import (
-    AttemptCall,
-    Beat,
-    Identity,
-    OpenEpoch,
-    Request,
-    StartRun,
-)
+from penstock.wire.protocol import AttemptCall, Beat, Identity, OpenEpoch, Request, StartRun
 
 Q = TypeVar("Q", bound=Request)
 A = TypeVar("A")

@@ -88,16 +88,7 @@ from penstock.tables.files import VersionProblem
 from penstock.tables.manifest import TableFile, TableFingerprint, TableManifest
 from penstock.wing import calls
 from penstock.wire.calls import CALLS
-from penstock.wire.protocol import (
-    AttemptCall,
-    Beat,
-    EndBatch,
-    Identity,
-    UploadResult,
-    dump,
-    load,
-    raw,
-)
+from penstock.wire.protocol import AttemptCall, Beat, EndBatch, Identity, UploadResult, dump, load, raw
 from tests.support.faults.damaged_bytes import damaged, grows_too_fast, memory_budget
 from tests.support.streams.trailers import trailer
 from tests.support.tools.profiles import examples

@@ -11,11 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from penstock.base.plugins import DISPLAYS, load
 from penstock.driver.context import StopRequest
 from penstock.driver.handle.program import JobEnd, RunningWork, count_end_of_program, stop_with_program
-from penstock.driver.show.progress import (
-    BatchProgress,
-    JobProgress,
-    ProgressBoard,
-)
+from penstock.driver.show.progress import BatchProgress, JobProgress, ProgressBoard
 from penstock.errors import NotFoundError
 from penstock.job.shown import Outage, RunWork
 from penstock.metrics.snapshot import Snapshot

@@ -24,13 +24,7 @@ from penstock.spark.containers.launch import ContainerLauncher
 from penstock.spark.containers.losses import LOOK_SECONDS, LossWatch, ReplacementLaunch
 from penstock.spark.session.executors import LOCAL_ID
 from penstock.spark.workers.packages import CallerIdentities, pickled
-from penstock.wire.calls import (
-    CLOSE,
-    CLOSE_SECONDS,
-    OPEN,
-    WIND_DOWN,
-    Call,
-)
+from penstock.wire.calls import CLOSE, CLOSE_SECONDS, OPEN, WIND_DOWN, Call
 from penstock.wire.client import ANY_EPOCH, ContainerClient
 from penstock.wire.containers import (
     Assignment,

@@ -21,14 +21,7 @@ from penstock.drain.requests import write_drain_notification
 from penstock.errors import PenstockError
 from penstock.job.paths import JobPaths
 from penstock.objects.open import forget_memory_store, open_store
-from penstock.system.base import (
-    Appended,
-    AppendedAtCommit,
-    OffsetRange,
-    PartitionOffsets,
-    RawRecord,
-    WriterIdentity,
-)
+from penstock.system.base import Appended, AppendedAtCommit, OffsetRange, PartitionOffsets, RawRecord, WriterIdentity
 from penstock.system.memory import MemorySystem, MemoryWriter
 from penstock.testing import SettableClock, TestRunner
 from penstock.testing.in_process import InProcessDriver
