@@ -8,7 +8,7 @@ from penstock.admin.jobs import FoundJob
 from penstock.api.ssp import SystemStream
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import NotFoundError
-from penstock.graph.side_declarations import side_input_of
+from penstock.graph.store_declarations import side_input_of
 from penstock.side.wing import SideStoreFacts, side_store_board
 
 

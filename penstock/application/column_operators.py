@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock.api.batch_processor import BatchProcessor
 from penstock.api.expressions import Expression, Selection, col
 from penstock.api.serdes import Columns, ColumnSerde, Json, Serde
 from penstock.api.ssp import SystemStream
 from penstock.api.store import Table
+from penstock.api.task import BatchProcessor
 from penstock.api.time.aggregates import Aggregate
 from penstock.base.wording import counted
 from penstock.errors import ConfigError

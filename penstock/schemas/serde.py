@@ -22,7 +22,7 @@ import orjson
 from penstock.api.serdes import Serde
 from penstock.base.secrets import RootKeys
 from penstock.config.model import JobConfig
-from penstock.config.settings import SchemaRegistrySettings
+from penstock.config.optional_settings import SchemaRegistrySettings
 from penstock.errors import ConfigError, CorruptError, NotFoundError, SystemAwayError
 from penstock.graph.serdes import with_output_serdes, with_serdes
 from penstock.graph.specs import ApplicationGraph

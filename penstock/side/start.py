@@ -22,8 +22,8 @@ from penstock.config.model import JobConfig, named_class
 from penstock.config.settings import StoreSettings, StreamSettings
 from penstock.errors import ConfigError, NotFoundError, Refusals
 from penstock.graph.serdes import declared
-from penstock.graph.side_declarations import check_side_store, read_only, side_input_of
 from penstock.graph.specs import ApplicationGraph
+from penstock.graph.store_declarations import check_side_store, read_only, side_input_of
 from penstock.graph.stores import OPERATOR_STORES, SideInputs, SideStream, StoreSpec
 from penstock.objects.store import ObjectStore
 from penstock.side.wing import SideStoreFacts, put_side_stores, side_store_board

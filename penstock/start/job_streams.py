@@ -24,8 +24,8 @@ from penstock.errors import (
     Refusals,
     SystemAwayError,
 )
-from penstock.graph.side_declarations import side_input_of
 from penstock.graph.specs import ApplicationGraph
+from penstock.graph.store_declarations import side_input_of
 from penstock.job.identity import OwnedStreams
 from penstock.start.inputs import Grouping, group_inputs, matching, own_streams
 from penstock.system.base import PartitionOffsets, RecordLimits, System, SystemAdmin

@@ -31,7 +31,7 @@ from penstock.drain.requests import (
 )
 from penstock.drain.wing import DrainProgress
 from penstock.errors import ConfigError, CorruptError, NotFoundError, PenstockError, PenstockTimeoutError
-from penstock.graph.declarations import NAME_RULE, is_name
+from penstock.graph.store_declarations import NAME_RULE, is_name
 from penstock.graph.stores import OPERATOR_STORES
 
 _POLL_SECONDS = 0.2

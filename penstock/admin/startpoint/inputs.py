@@ -19,7 +19,7 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.streams import STREAMS
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError
-from penstock.graph.side_declarations import side_input_of
+from penstock.graph.store_declarations import side_input_of
 from penstock.start.inputs import with_matches
 from penstock.start.job_streams import INTERMEDIATE, JobStreams
 from penstock.start.part import complete

@@ -11,7 +11,8 @@ from typing import Any, Literal, TypeAlias
 from penstock.api.serdes import ColumnSerde, Serde
 from penstock.api.ssp import SystemStream
 from penstock.api.time.aggregates import Aggregate
-from penstock.api.time.windows import Aggregates, Window, WindowPane, row_of
+from penstock.api.time.firing import WindowPane, row_of
+from penstock.api.time.windows import Aggregates, Window
 from penstock.base.application_code import Callback
 from penstock.graph.aggregation import column_aggregates, columns_of, window_aggregates
 from penstock.graph.event_time import Join, JoinFunction, JoinSide

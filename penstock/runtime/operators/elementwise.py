@@ -38,7 +38,6 @@ from penstock.runtime.messages.columns import (
     Branch,
     MessageColumns,
     Push,
-    StageEntry,
     Step,
     Target,
     envelope_of,
@@ -46,6 +45,7 @@ from penstock.runtime.messages.columns import (
     index_of_last,
     locating_row,
 )
+from penstock.runtime.messages.entry import StageEntry
 from penstock.runtime.operators.application_code import Collector, envelope_calls
 from penstock.runtime.operators.base import CallWatch, Node, Operator, S, StageContext
 

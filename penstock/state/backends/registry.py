@@ -16,6 +16,7 @@ from functools import cache
 from types import MappingProxyType
 
 from penstock.base.plugins import BACKENDS
+from penstock.base.wording import first_characters
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.task_versions import needed_markers
 from penstock.config.model import JobConfig, named_class
@@ -32,7 +33,6 @@ from penstock.state.backends.base import (
     StateBackendAdmin,
     StateBackendFactory,
     StoreMarker,
-    first_characters,
 )
 from penstock.system.base import System
 

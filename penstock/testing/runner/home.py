@@ -33,14 +33,8 @@ from penstock.batch.portions import (
 )
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
-from penstock.config.settings import (
-    DEFAULT_SYSTEM,
-    JobSettings,
-    SchemaRegistrySettings,
-    StreamSettings,
-    SystemKeys,
-    TaskSettings,
-)
+from penstock.config.optional_settings import SchemaRegistrySettings
+from penstock.config.settings import DEFAULT_SYSTEM, JobSettings, StreamSettings, SystemKeys, TaskSettings
 from penstock.config.values.kinds import BroadcastInputs, PartitionRange, RefusedError
 from penstock.driver.feed.boundary import BatchTime, Boundary
 from penstock.driver.feed.event_time import EventTime
