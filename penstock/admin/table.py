@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from penstock.admin.job.audit import audited, operator
 from penstock.admin.jobs import FoundJob
 from penstock.errors import NotFoundError
+from penstock.facts import Facts, FactTable
+from penstock.notebook import Shown
 from penstock.tables.versions.manifest import TableManifest
 from penstock.tables.versions.notes import Refusal, refusal_of
 from penstock.tables.versions.registry import TableRegistry
-from penstock.wording import listed
+from penstock.wording import listed, size_text, utc_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class TableVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class TableVersions:
+class TableVersions(Shown):
     """A pushed table: its versions, ascending, and which of them the job is to use."""
 
     table: str
@@ -52,6 +54,27 @@ class TableVersions:
         """The version that a running job uses, once every container has loaded it; None: there is none."""
         numbers = [each.version for each in self.versions]
         return self.chosen if self.chosen in numbers else max(numbers, default=None)
+
+    def as_facts(self) -> Facts:
+        rows = [
+            (
+                each.version,
+                "yes" if each.version == self.to_use else "",
+                f"{each.rows:,}",
+                size_text(each.size_bytes),
+                each.tasks,
+                utc_text(each.built_ms),
+                each.source_version,
+                each.source,
+            )
+            for each in self.versions
+        ]
+        title = f"Table {self.table}" + ("" if self.chosen is None else f" (version {self.chosen} was chosen)")
+        headings = "version>, to use, rows>, size>?3, tasks>?2, built, source version, source?1"
+        notes = [f"version {number} cannot be read: {reason}" for number, reason in self.unreadable.items()]
+        if (refused := self.refused) is not None:
+            notes.append(f"refused at {utc_text(refused.time_ms)}: {refused.source_version} {refused.reason}")
+        return Facts({}, (FactTable.of(title, headings, rows),), tuple(notes))
 
 
 def table_versions(job: FoundJob, table: str | None = None) -> tuple[TableVersions, ...]:

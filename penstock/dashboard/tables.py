@@ -1,15 +1,28 @@
-"""Tables of a page. Pure."""
+"""Facts as tables of a page. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import Any
 
+from penstock.facts import FactTable
+
 Document = dict[str, Any]
+ROWS = 50
+"""The most rows of a table."""
 
 
-def table(title: str, columns: str, rows: Iterable[Sequence[object]], right: str = "", note: str = "") -> Document:
-    """A table. `columns` and `right` are separated by commas."""
-    names = columns.split(", ")
-    made = [["" if cell is None else f"{cell:,}" if type(cell) is int else str(cell) for cell in row] for row in rows]
-    return {"title": title, "columns": names, "right": right.split(", "), "rows": made, "note": note}
+def page_table(table: FactTable) -> Document:
+    """A table of a page."""
+    grid = table.grid(ROWS)
+    return {
+        "title": grid.title,
+        "columns": grid.headings,
+        "right": [each.heading for each in grid.columns if each.right],
+        "rows": [[_text(cell) for cell in row] for row in grid.rows],
+        "note": grid.note,
+        "first_to_go": grid.first_to_go,
+    }
+
+
+def _text(cell: object) -> str:
+    return "" if cell is None else f"{cell:,}" if type(cell) is int else str(cell)

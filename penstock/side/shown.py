@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 from penstock.api.state.side_inputs import PushedTable
+from penstock.facts import Column
 from penstock.graph.stores import SideInputs, StoreSpec
 from penstock.job.board import Board, last_run
 from penstock.job.paths import JobPaths
@@ -23,8 +25,8 @@ class SideStoreFacts:
         'side input `local.planes`, through `Seats`; every task has all of it'
     """
 
-    store: str
-    side_inputs: tuple[str, ...] = ()
+    store: Annotated[str, Column("store")]
+    side_inputs: Annotated[tuple[str, ...], Column("filled by", of=str)] = ()
     """The streams, `system.stream`; none for a pushed table."""
     processor: str = ""
     """The name of the processor of the messages; empty if each message is an entry."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 from penstock.admin.checkpoint.sections import edited_sections
 from penstock.admin.checkpoint.target import stream_ends
@@ -31,9 +32,14 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.clock import SYSTEM_CLOCK
+from penstock.config.model import JobConfig
 from penstock.errors import IncompatibleError, NotFoundError, PenstockError, RetryableError
+from penstock.facts import FOR_PEOPLE, Column, Facts, FactTable
+from penstock.notebook import Shown
 from penstock.retry import Retry, retry
+from penstock.system.registry import open_system
 from penstock.wing import known_sections
+from penstock.wording import counted
 
 _APPEND = Retry(pause_s=0.2, tries=5)
 
@@ -42,15 +48,32 @@ _APPEND = Retry(pause_s=0.2, tries=5)
 class PositionFacts:
     """A changed position: the next offset of a task in a partition, before and after."""
 
-    task: int
-    stream: str
-    partition: int
-    old_next: int | None
-    new_next: int
+    task: Annotated[int, Column("task", right=True)]
+    stream: Annotated[str, Column("stream")]
+    partition: Annotated[int, Column("partition", right=True)]
+    old_next: Annotated[int | None, Column("next", right=True)]
+    new_next: Annotated[int, Column("new next"), Column("moves by", of=lambda each: each.effect)]
+    unit: str = field(default="message", metadata=FOR_PEOPLE)
+    distance: int | None = field(default=None, metadata=FOR_PEOPLE)
+    """The distance in the stream's unit; None: the difference of the offsets."""
 
     @classmethod
-    def of(cls, change: OffsetChange) -> PositionFacts:
-        return cls(change.task, str(change.ssp.system_stream), change.ssp.partition, change.old, change.new)
+    def of(cls, change: OffsetChange, config: JobConfig | None = None) -> PositionFacts:
+        """The facts of a change. `config`: to count in the unit of the stream's system."""
+        found = cls(change.task, str(change.ssp.system_stream), change.ssp.partition, change.old, change.new)
+        if config is None or change.old is None:
+            return found
+        system = open_system(config.system(change.ssp.system))
+        return replace(found, unit=system.lag_unit, distance=system.lag(*sorted((change.old, change.new))))
+
+    @property
+    def effect(self) -> str:
+        """The number of messages that the position moves by, and the direction."""
+        if self.old_next is None:
+            return "begins here"
+        count = abs(self.new_next - self.old_next) if self.distance is None else self.distance
+        by = counted(count, self.unit) if count or self.unit == "message" else f"less than 1 {self.unit}"
+        return f"{by} {'back' if self.new_next < self.old_next else 'ahead'}"
 
     def __str__(self) -> str:
         return f"{self.old_next if self.old_next is not None else 'none'} -> {self.new_next}"
@@ -71,7 +94,7 @@ class WrittenCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointChange:
+class CheckpointChange(Shown):
     """A planned checkpoint, from `plan_offsets` or `plan_import`. `write_checkpoint` writes it.
 
     It has the positions and markers of `content`, and the other fields of `base`. `before` is the present content, and
@@ -89,6 +112,13 @@ class CheckpointChange:
     changes: tuple[OffsetChange, ...]
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    def as_facts(self) -> Facts:
+        job = self.job.paths.root
+        markers = [(store, name, count) for name, own in self.markers.items() for store, count in own.items()]
+        moves = FactTable(f"Positions of {job} that change", [PositionFacts.of(each) for each in self.changes])
+        state = FactTable.of(f"State of {job} from then on", "store, backend, tasks>", markers)
+        return Facts.some({}, moves, *([state] if self.moves_markers else []))
 
     @property
     def is_needed(self) -> bool:
@@ -217,7 +247,7 @@ def plan_offsets(
         ...     [(each.old, each.new) for each in change.changes], len(change.warnings)
         ([(3, 0)], 1)
     """
-    log = CheckpointLog(job.objects, job.paths)
+    log = job.log
     view = log.read()
     base = choose_origin(view, from_checkpoint, job.config.task)
     if base is None:

@@ -10,12 +10,11 @@ from typing import Literal, TypeAlias
 from penstock.admin.coordinator_stream import coordinator_line, last_messages
 from penstock.admin.job.audit import audited, this_process
 from penstock.admin.job.drain_status import drain_summary
-from penstock.admin.job.running import watch_lease
+from penstock.admin.job.running import lease
 from penstock.admin.jobs import FoundJob
 from penstock.api.drain import NEXT_RUN, DrainMode, DrainNotification
 from penstock.batch.offered_batch import QUERY
 from penstock.batch.watermarks import TIME
-from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.store_layout import StoreLayout
 from penstock.drain.notification import NAMESPACE, decode_notification, drained_together, encode_notification
@@ -91,7 +90,7 @@ def drain(
     alone = tuple(sorted({operators} if isinstance(operators, str) else set(operators)))
     if alone:
         _check_operators(job, alone)
-    requests = DrainRequests(job.objects, job.paths)
+    requests = job.drains
     found = requests.find()
     own, before = found.of_run(target) if run_id else found.for_run(target), True
     if not own or not _covers(own, alone):
@@ -129,7 +128,7 @@ def cancel_drain(job: FoundJob, *, timeout_s: float = 600.0) -> DrainFacts:
         ...
         penstock.errors.NotFoundError: nobody has asked job flights-1 to drain, or it has drained already
     """
-    own, requests = _to_cancel(job), DrainRequests(job.objects, job.paths)
+    own, requests = _to_cancel(job), job.drains
     if not own:
         raise NotFoundError(f"nobody has asked job {job.paths.root} to drain, or it has drained already")
     with audited(job, "drain cancel", _audited_run(own[0].run_id)):
@@ -154,7 +153,7 @@ def _covers(own: Sequence[DrainNotification], operators: Collection[str]) -> boo
 
 def _check_operators(job: FoundJob, operators: Sequence[str]) -> None:
     """Raise NotFoundError unless the last checkpoint has something of each operator that a drain brings to its end."""
-    latest = CheckpointLog(job.objects, job.paths).read("report").latest
+    latest = job.log.read("report").latest
     if latest is None:
         raise NotFoundError(f"job {job.paths.root} has no checkpoint yet, so nothing waits in its operators")
     if latest.section(QUERY).offered is not None:
@@ -183,20 +182,20 @@ def _audited_run(run_id: str) -> dict[str, str]:
 
 
 def _to_cancel(job: FoundJob) -> tuple[DrainNotification, ...]:
-    run_id, found = present_run(job.objects, job.paths), DrainRequests(job.objects, job.paths).find()
+    run_id, found = present_run(job.objects, job.paths), job.drains.find()
     if run_id is not None and (own := found.for_run(run_id)):
         return own
-    return () if _is_running(job) else found.awaiting(CheckpointLog(job.objects, job.paths).read("report"))
+    return () if _is_running(job) else found.awaiting(job.log.read("report"))
 
 
 def _is_running(job: FoundJob) -> bool:
-    return watch_lease(job.objects, job.paths.lease, wait=True).running != "not running"
+    return lease(job).running != "not running"
 
 
 def _await_drain(
     job: FoundJob, own: tuple[DrainNotification, ...], deadline: float, *, running: bool
 ) -> CheckpointRecord:
-    requests, root = DrainRequests(job.objects, job.paths), job.paths.root
+    requests, root = job.drains, job.paths.root
     while (answer := _answer(job, own)) is None:
         if not running:
             raise PenstockError(
@@ -213,15 +212,15 @@ def _await_drain(
 def _await_end(job: FoundJob, run_id: str, deadline: float) -> None:
     """Wait until the driver of the run no longer has the job. It may be another run's by then."""
     while True:
-        lease = watch_lease(job.objects, job.paths.lease, wait=True)
-        if lease.running == "not running" or lease.holder is None or lease.holder.run_id != run_id:
+        found = lease(job)
+        if found.running == "not running" or found.holder is None or found.holder.run_id != run_id:
             return
-        _pause(deadline, f"job {job.paths.root} has drained, but its driver has not ended yet: {lease.holder}")
+        _pause(deadline, f"job {job.paths.root} has drained, but its driver has not ended yet: {found.holder}")
 
 
 def _answer(job: FoundJob, own: tuple[DrainNotification, ...]) -> CheckpointRecord | None:
     asked = _names(own)
-    records = CheckpointLog(job.objects, job.paths).read("report").checkpoints
+    records = job.log.read("report").checkpoints
     return next((each for each in reversed(records) if asked.intersection(each.section(DRAIN).answered)), None)
 
 
@@ -240,7 +239,7 @@ def _pause(deadline: float, late: str) -> None:
 
 
 def _facts(job: FoundJob, status: Outcome, own: tuple[DrainNotification, ...], *, running: bool) -> DrainFacts:
-    latest = CheckpointLog(job.objects, job.paths).read("report").latest
+    latest = job.log.read("report").latest
     return DrainFacts(
         job=job.paths.root,
         status=status,
@@ -273,7 +272,7 @@ def export_drains(job: FoundJob) -> ExportedDrains:
         ...     admin.export_drains(job).lines
         ()
     """
-    found = DrainRequests(job.objects, job.paths).find()
+    found = job.drains.find()
     notes = tuple(f"left out: {problem}" for _, problem in found.unreadable)
     lines = (
         coordinator_line(NAMESPACE, str(each.uuid), encode_notification(each).decode()) for each in found.notifications
@@ -305,13 +304,13 @@ def import_drains(job: FoundJob, lines: Iterable[str]) -> DrainFacts:
     notifications, notes = imported_notifications(lines)
     running, run_id = _is_running(job), present_run(job.objects, job.paths)
     given = DrainNotifications(tuple(notifications))
-    view = CheckpointLog(job.objects, job.paths).read("report")
+    view = job.log.read("report")
     own = given.awaiting(view) if run_id is None else given.for_run(run_id)
     notes += [f"skipped: {each.uuid} is for run {each.run_id}" for each in notifications if each not in own]
     if not own:
         whom = "the next run" if run_id is None else f"run {run_id}"
         raise NotFoundError("; ".join([f"no request asks {whom} of job {job.paths.root} to drain", *notes]))
-    requests = DrainRequests(job.objects, job.paths)
+    requests = job.drains
     before = _names(own) <= _names(requests.find().notifications)
     with audited(job, "drain import", _audited_run(own[0].run_id)):
         for each in own:

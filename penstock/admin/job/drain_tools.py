@@ -9,7 +9,6 @@ from penstock.admin.job.audit import audited
 from penstock.admin.jobs import FoundJob
 from penstock.api.drain import NEXT_RUN, DrainMode, DrainNotification
 from penstock.drain.monitor import DrainMonitor as Monitor
-from penstock.drain.requests import DrainRequests
 from penstock.drain.utils import cleanup, cleanup_all, drain_target, present_run, write_drain_notification
 from penstock.errors import NotFoundError
 
@@ -63,7 +62,7 @@ class DrainUtils:
         Args:
             job: the job.
         """
-        return DrainRequests(job.objects, job.paths).find().notifications
+        return job.drains.find().notifications
 
     @staticmethod
     def cleanup(job: FoundJob, run_id: str) -> int:
@@ -116,4 +115,4 @@ class DrainMonitor(Monitor):
         run = run_id or present_run(job.objects, job.paths)
         if run is None:
             raise NotFoundError(f"no run owns job {job.paths.root} now: name the run that is to be watched")
-        super().__init__(DrainRequests(job.objects, job.paths), run, interval_ms)
+        super().__init__(job.drains, run, interval_ms)

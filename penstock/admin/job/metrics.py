@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 from penstock.admin.jobs import FoundJob
 from penstock.errors import NotFoundError
+from penstock.facts import Column
 from penstock.job.shown_metrics import MetricsBoard, ShownRun
 from penstock.metrics.snapshot import CounterValue, GaugeValue, Snapshot
 
@@ -42,15 +44,22 @@ class SideInputStatus:
     """One partition of a side input of a store. For a store that every container has, this is the container that is
     furthest behind."""
 
-    store: str
-    partition: str
+    store: Annotated[str, Column("store")]
+    partition: Annotated[str, Column("partition")]
     """`system.stream.partition`."""
-    lag: int
+    lag: Annotated[int, Column("lag", right=True, most_first=True)]
     """In offsets."""
-    catching_up: bool
+    catching_up: Annotated[bool, Column("state", of=lambda each: each.state)]
     """True while the first batch waits for it."""
     failing: bool
     """True while it fails and is tried again; the store keeps its content meanwhile."""
+
+    @property
+    def state(self) -> str | None:
+        """Its trouble, in words; None without any."""
+        if self.failing:
+            return "fails"
+        return "the first batch waits for it" if self.catching_up else None
 
 
 def side_inputs_in(metrics: Snapshot) -> tuple[SideInputStatus, ...]:
@@ -80,15 +89,20 @@ def side_inputs_in(metrics: Snapshot) -> tuple[SideInputStatus, ...]:
 class TableUse:
     """A pushed table as a run uses it."""
 
-    table: str
-    in_use: int | None
+    table: Annotated[str, Column("table")]
+    in_use: Annotated[int | None, Column("version", absent="none yet", right=True)]
     """The version that batches read; None before the first one."""
-    loading: int | None
+    loading: Annotated[int | None, Column("loading", of=lambda each: each.load)]
     """The version that containers load beside it."""
     percent: int
     """The loaded share of that version."""
     failing: bool
     """True while it cannot be loaded, and is tried again."""
+
+    @property
+    def load(self) -> str | None:
+        """The version that is loaded, and its progress, in words; None if none is."""
+        return None if self.loading is None else f"version {self.loading}, {self.percent} %"
 
 
 def tables_in(metrics: Snapshot) -> tuple[TableUse, ...]:

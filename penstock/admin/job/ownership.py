@@ -37,7 +37,7 @@ def adopt(job: FoundJob, *, moved: bool = False) -> tuple[JobIdentity, JobIdenti
         ...     before == after
         True
     """
-    with audited(job, "job adopt") as change, held_job(job, CheckpointLog(job.objects, job.paths), "adopt"):
+    with audited(job, "job adopt") as change, held_job(job, job.log, "adopt"):
         before, after = adopt_folder(job.objects, job.paths, job.config.job.root, moved=moved)
         change.changes |= {"uid": f"{before.uid} -> {after.uid}", "folder": f"{before.folder} -> {after.folder}"}
     return before, after

@@ -69,7 +69,7 @@ def sign(job: FoundJob) -> SigningFacts:
     trusts = _trusts_unsigned(job)
     found = replace(job, objects=_to_sign(job.objects, trusts=trusts))
     check_root(found.objects, found.paths, found.config.job.root)
-    log = CheckpointLog(found.objects, found.paths)
+    log = found.log
     with (
         audited(found, "job sign") as change,
         held_job(found, log, "sign") as tenure,

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from penstock.admin.job.audit import audited, this_process
-from penstock.admin.job.running import watch_lease
+from penstock.admin.job.running import lease
 from penstock.admin.jobs import FoundJob
-from penstock.checkpoint.log import CheckpointLog
-from penstock.drain.requests import DrainRequests
 from penstock.errors import NotFoundError, PenstockTimeoutError
 from penstock.job.lease import LeaseState
 from penstock.job.stop_request import StopRequests
@@ -50,16 +48,16 @@ def stop(job: FoundJob, *, wait: bool = True, timeout_s: float = 600.0, run_id: 
         'not running'
     """
     deadline = time.monotonic() + timeout_s
-    lease = watch_lease(job.objects, job.paths.lease, wait=True)
+    found = lease(job)
     state = _state(job)
-    if lease.running == "not running" or state is None:
+    if found.running == "not running" or state is None:
         return StopFacts(job.paths.root, "not running", None, _last_checkpoint(job))
     if run_id not in (None, state.holder.run_id):
         raise NotFoundError(f"run {run_id} does not have job {job.paths.root}, but {state.holder}: it was not stopped")
     with audited(job, "stop", {"run": state.holder.run_id}):
         StopRequests(job.objects, job.paths).ask(state.token, this_process())
     if not wait:
-        waiting = DrainRequests(job.objects, job.paths).find().for_run(state.holder.run_id)
+        waiting = job.drains.find().for_run(state.holder.run_id)
         return StopFacts(job.paths.root, "asked", state.holder.run_id, _last_checkpoint(job), bool(waiting))
     while _holds(job, state):
         if time.monotonic() > deadline:
@@ -69,7 +67,7 @@ def stop(job: FoundJob, *, wait: bool = True, timeout_s: float = 600.0, run_id: 
                 "the last checkpoint"
             )
         time.sleep(_POLL_SECONDS)
-    latest = CheckpointLog(job.objects, job.paths).read("report").latest
+    latest = job.log.read("report").latest
     drained = latest is not None and (latest.run_id, latest.ended) == (state.holder.run_id, "drained")
     return StopFacts(job.paths.root, "stopped", state.holder.run_id, _last_checkpoint(job), drained)
 
@@ -80,7 +78,7 @@ def _holds(job: FoundJob, asked: LeaseState) -> bool:
     if state is None or state.token != asked.token or state.released or state.holder.known_dead():
         return False
     # One that died on another host never releases its lease, which then stands still.
-    return watch_lease(job.objects, job.paths.lease, wait=True).running != "not running"
+    return lease(job).running != "not running"
 
 
 def _state(job: FoundJob) -> LeaseState | None:
@@ -91,5 +89,5 @@ def _state(job: FoundJob) -> LeaseState | None:
 
 
 def _last_checkpoint(job: FoundJob) -> str | None:
-    latest = CheckpointLog(job.objects, job.paths).read("report").latest
+    latest = job.log.read("report").latest
     return None if latest is None else str(latest.id)

@@ -13,7 +13,6 @@ from penstock.application.application import Application
 from penstock.batch.positions import to_next_offsets
 from penstock.checkpoint.edit import OffsetChange, offset_changes
 from penstock.checkpoint.intermediate import STREAMS
-from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.model import JobConfig
@@ -102,7 +101,7 @@ def open_inputs(found: FoundJob) -> Iterator[StartpointJob]:
         NotFoundError: a stream that it reads does not exist.
         ConfigError: it has no checkpoint, and was opened without its application.
     """
-    view = CheckpointLog(found.objects, found.paths).read()
+    view = found.log.read()
     candidates = Candidates.of(view, found.config.task)
     admins = Admins(found.config)
     try:
@@ -115,7 +114,7 @@ def open_inputs(found: FoundJob) -> Iterator[StartpointJob]:
                 f"job `{found.paths.root}` has no checkpoint yet, so its inputs are not known: name its application "
                 f"with {argument('app')}"
             )
-        manager = StartpointManager(found.objects, found.paths, found.config.job.startpoint_ttl_ms)
+        manager = found.startpoints
         yield StartpointJob(found, view, candidates, inputs, admins, manager)
     finally:
         admins.close()

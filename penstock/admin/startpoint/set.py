@@ -17,7 +17,9 @@ from penstock.api.startpoint import Startpoint, StartpointSpecific
 from penstock.checkpoint.edit import OffsetChange
 from penstock.clock import SYSTEM_CLOCK
 from penstock.errors import ConfigError, IncompatibleError
+from penstock.facts import Facts, FactTable
 from penstock.job.requests import new_uuid
+from penstock.notebook import Shown
 from penstock.start.startpoints.decide import StartDecision, nearest_checkpoint, passing_over, sort_out
 from penstock.start.startpoints.request import (
     RequestKey,
@@ -31,7 +33,7 @@ from penstock.wording import argument, counted, flag
 
 
 @dataclass(frozen=True, slots=True)
-class AskedFacts:
+class AskedFacts(Shown):
     """The requests, and what a start would do now: `changes` are the positions that it would move, `with_state` is what
     it would do with the state (None: the job has none), `checkpoint` is the one it would begin with. `nearest` is the
     checkpoint for `with_state="nearest"`, if there is one. With `dry_run` nothing was written."""
@@ -44,6 +46,11 @@ class AskedFacts:
     nearest: str | None
     changes: tuple[PositionFacts, ...]
     notes: tuple[str, ...]
+
+    def as_facts(self) -> Facts:
+        asked = FactTable(f"Startpoints of {self.job}", self.requests)
+        moves = FactTable("The next start would move, as of the last checkpoint", self.changes)
+        return Facts({}, (asked, *([moves] if self.changes else [])), tuple(f"note: {note}" for note in self.notes))
 
 
 def ask_for(
@@ -71,7 +78,7 @@ def ask_for(
     notes = [*notes, *check_nearest(job, decision, new.live)]
     changes = job.changes(decision)
     nearest, passed_over = _nearest(job, decision)
-    positions = tuple(PositionFacts.of(change) for change in changes)
+    positions = tuple(PositionFacts.of(change, job.found.config) for change in changes)
     asked = request_facts(new, job.inputs.tasks, ttl_ms, {r: job.resolve(r) for r in new.live})
     if not dry_run:
         with audited(job.found, action, _audited_changes(asked, positions)):

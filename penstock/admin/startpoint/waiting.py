@@ -126,7 +126,7 @@ def export_startpoints(job: FoundJob) -> ExportedStartpoints:
 
 
 def _manager(job: FoundJob) -> StartpointManager:
-    return StartpointManager(job.objects, job.paths, job.config.job.startpoint_ttl_ms)
+    return job.startpoints
 
 
 def _resolved(job: StartpointJob, request: StartpointRequest) -> int | str:

@@ -82,7 +82,7 @@ def write_first_state(state: FirstState) -> CheckpointRecord:
         objects = open_job_root(config.job)
         stack.callback(objects.close)
         found = FoundJob(config, JobPaths(config.job.name, config.job.id), objects)
-        log = CheckpointLog(objects, found.paths)
+        log = found.log
         _refuse_state(log, found)
         system = QuerySystem(state.query, state.tasks, state.batch + 1)
         streams = JobStreams.open(state.graph, config, {QUERY_SYSTEM: system})

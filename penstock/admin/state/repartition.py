@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated
 
 from penstock.admin.checkpoint.change import append_record
 from penstock.admin.checkpoint.sections import edited_sections
@@ -29,10 +30,12 @@ from penstock.checkpoint.versions.value import Markers
 from penstock.clock import SYSTEM_CLOCK
 from penstock.config.load import load_config
 from penstock.errors import IncompatibleError, NotFoundError
+from penstock.facts import Column, Facts, FactTable
 from penstock.graph.copartitioning import check_copartitioning
 from penstock.graph.specs import ApplicationGraph
 from penstock.host.process_folder import process_folder
 from penstock.job.paths import JobPaths
+from penstock.notebook import Shown
 from penstock.objects.open import open_job_root
 from penstock.repartition.move import MadePart, Move, move_here
 from penstock.repartition.placement import RULES as RULES
@@ -48,7 +51,7 @@ from penstock.start.streams.job_streams import JobStreams
 from penstock.start.streams.patterns import with_matches
 from penstock.state.outside_backup import OutsideBackup
 from penstock.wing import known_sections
-from penstock.wording import listed
+from penstock.wording import listed, size_text
 
 Mover = Callable[[Move], Iterable[MadePart]]
 """Makes every part of the new checkpoint, wherever it likes to."""
@@ -59,14 +62,14 @@ class MovedStore:
     """A store that is moved, or was. `how` says where its entries go. `size_bytes` is the size of its objects under the
     job root, of all retained checkpoints. `entries` counts the entries of each task that was filled."""
 
-    store: str
-    how: str
+    store: Annotated[str, Column("store")]
+    how: Annotated[str, Column("size", size_text, of=lambda each: each.size_bytes, right=True), Column("entries")]
     size_bytes: int
     entries: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class RepartitionFacts:
+class RepartitionFacts(Shown):
     """A repartition, planned or done. `checkpoint` is the one that is moved, `written` the new one; None: not yet.
     `problems` are what the user has to say first, `notes` what else there is to do, in sentences."""
 
@@ -79,6 +82,11 @@ class RepartitionFacts:
     notes: tuple[str, ...] = ()
     written: str | None = None
     seconds: float = 0.0
+
+    def as_facts(self) -> Facts:
+        lines = {"job": self.job, "checkpoint": self.checkpoint, "tasks": f"{self.before} -> {self.after}"}
+        notes = (*(f"needed: {each}" for each in self.problems), *(f"note: {each}" for each in self.notes))
+        return Facts(lines, (FactTable("", self.stores),), notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +160,7 @@ def planned_for(
     found: FoundJob, graph: ApplicationGraph, streams: JobStreams, tasks: int, rules: Mapping[str, Rule]
 ) -> Repartition:
     """As `plan_repartition`, for a job that is open, whose graph has its inputs and serdes as a start has them."""
-    log = CheckpointLog(found.objects, found.paths)
+    log = found.log
     view = log.read()
     record = choose_origin(view, None, found.config.task)
     if record is None:

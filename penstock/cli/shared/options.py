@@ -21,6 +21,7 @@ from penstock.errors import PenstockError
 if TYPE_CHECKING:
     from penstock.admin.jobs import FoundJob
     from penstock.admin.stream.names import FoundStream
+    from penstock.notebook import Shown
 
 Value = TypeVar("Value")
 Function = TypeVar("Function", bound=Callable[..., None])
@@ -110,11 +111,20 @@ class JsonCall(Call):
 
     as_json: AsJson = False
 
-    def show(self, value: Value, show: Callable[[Value], None]) -> None:
-        """Print the value as JSON, or show it to people."""
+    def show(self, value: Shown) -> None:
+        """Print the value as JSON, or its facts."""
+        from penstock.cli.shared.output import print_json, show
+
+        if self.as_json:
+            print_json(value)
+        else:
+            show(value.as_facts())
+
+    def tell(self, value: Value, tell: Callable[[Value], None]) -> None:
+        """Print the value as JSON, or tell people about it."""
         from penstock.cli.shared.output import print_json
 
-        (print_json if self.as_json else show)(value)
+        (print_json if self.as_json else tell)(value)
 
 
 def command(app: typer.Typer, name: str) -> Callable[[Function], Function]:
