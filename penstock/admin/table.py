@@ -1,16 +1,20 @@
-"""The versions of a job's pushed tables, and which one it uses."""
+"""The versions of a job's pushed tables, and the stores that it only reads."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from penstock.admin.job.audit import audited, operator
 from penstock.admin.jobs import FoundJob
+from penstock.api.ssp import SystemStream
+from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import NotFoundError
 from penstock.facts import Facts, FactTable
+from penstock.graph.side_declarations import side_input_of
 from penstock.notebook import Shown
+from penstock.side.shown import SideStoreFacts, side_store_board
 from penstock.tables.versions.manifest import TableManifest
 from penstock.tables.versions.notes import Refusal, refusal_of
 from penstock.tables.versions.registry import TableRegistry
@@ -164,3 +168,30 @@ def _version(manifest: TableManifest) -> TableVersion:
         manifest.built_ms,
         0 if manifest.fingerprint is None else manifest.fingerprint.tasks,
     )
+
+
+def side_stores(job: FoundJob) -> tuple[SideStoreFacts, ...]:
+    """The stores that the last run only reads, and their sources. Raises CorruptError or IncompatibleError."""
+    found = side_store_board(job.objects, job.paths).get()
+    return () if found is None else found.stores
+
+
+def refuse_side_stores(job: FoundJob, record: CheckpointRecord, stores: Iterable[str]) -> None:
+    """Raise NotFoundError for a store that the checkpoint does not have because the job only reads it."""
+    missing = {store for store in stores if store not in record.stores}
+    if not missing:
+        return
+    for each in side_stores(job):
+        if each.store in missing:
+            raise NotFoundError(each.why_not_kept)
+
+
+def refuse_side_inputs(job: FoundJob, record: CheckpointRecord, streams: Iterable[SystemStream]) -> None:
+    """Raise NotFoundError for a stream that has no position in the checkpoint because it is a side input."""
+    read = {ssp.system_stream for own in record.next_offsets.values() for ssp in own}
+    missing = {str(stream) for stream in streams if stream not in read}
+    if not missing:
+        return
+    for each in side_stores(job):
+        for stream in missing.intersection(each.side_inputs):
+            raise NotFoundError(f"`{stream}` is {side_input_of([each.store])}")

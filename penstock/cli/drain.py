@@ -9,8 +9,8 @@ import typer
 
 from penstock.admin.job.drain import DrainFacts, ExportedDrains, cancel_drain, export_drains, import_drains
 from penstock.admin.job.drain import drain as drain_job
-from penstock.admin.job.stop import StopFacts
-from penstock.admin.job.stop import stop as stop_job
+from penstock.admin.job.running import StopFacts
+from penstock.admin.job.running import stop as stop_job
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.input import read_text
 from penstock.cli.shared.options import JobName, JsonCall

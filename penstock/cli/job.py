@@ -9,10 +9,10 @@ import typer
 from penstock.admin.job.audit import audit as audit_log
 from penstock.admin.job.audit import audit_facts
 from penstock.admin.job.delete import delete_job, job_content
+from penstock.admin.job.ownership import SigningFacts
 from penstock.admin.job.ownership import adopt as adopt_job
+from penstock.admin.job.ownership import sign as sign_job
 from penstock.admin.job.running import refuse_running
-from penstock.admin.job.sign import SigningFacts
-from penstock.admin.job.sign import sign as sign_job
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.input import Yes, confirm
 from penstock.cli.shared.options import Call, JobName, JsonCall, command

@@ -23,8 +23,7 @@ from penstock.api.startpoint import (
     StartpointTimestamp,
     StartpointUpcoming,
 )
-from penstock.cli.shared.commands import with_options
-from penstock.cli.shared.errors import say
+from penstock.cli.shared.errors import say, with_options
 from penstock.cli.shared.input import read_text
 from penstock.cli.shared.options import Call, JobName, JsonCall, command
 from penstock.cli.shared.output import print_json, show

@@ -9,13 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
+from penstock.admin.job.look import look_at, statuses
+from penstock.admin.job.look import status as job_status
 from penstock.admin.job.metrics import metrics_of
-from penstock.admin.job.status import JobStatus, list_facts, look_at, statuses
-from penstock.admin.job.status import status as job_status
+from penstock.admin.job.status import JobStatus, list_facts
 from penstock.admin.jobs import load_without_job, open_all_jobs
 from penstock.admin.questions import Questions
-from penstock.cli.shared.completion import job_names
-from penstock.cli.shared.options import JsonCall
+from penstock.cli.shared.options import JsonCall, job_names
 from penstock.cli.shared.output import print_json, print_json_line, show, stderr_console, stdout_console
 from penstock.errors import ConfigError, RetryableError
 from penstock.facts import Facts, FactTable
@@ -114,8 +114,8 @@ def _watch_on_screen(job: str, call: JsonCall) -> None:
     from rich.live import Live
 
     from penstock.cli.shared.screen import screen_of
-    from penstock.dashboard.look import look_at
     from penstock.dashboard.rates import History
+    from penstock.dashboard.watch import look_at
 
     history = History()
     with suppress(KeyboardInterrupt), Live(console=stdout_console(), screen=True, auto_refresh=False) as live:

@@ -8,8 +8,8 @@ from contextlib import closing, contextmanager
 from itertools import islice
 
 from penstock.admin.job.logs import container_logs
+from penstock.admin.job.metrics import graph
 from penstock.admin.jobs import FoundJob
-from penstock.admin.shown_graph import graph
 from penstock.admin.state.garbage import collect_garbage
 from penstock.admin.state.held import state_versions
 from penstock.admin.state.reading import open_version

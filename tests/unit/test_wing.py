@@ -20,8 +20,8 @@ from penstock.checkpoint.sections import Section
 from penstock.cli import main as cli
 from penstock.config import keys
 from penstock.container.process.handlers import answers, serve
-from penstock.dashboard.look import look_at
 from penstock.dashboard.rates import History
+from penstock.dashboard.watch import look_at
 from penstock.drain.requests import DrainSection
 from penstock.driver.part import DriverPart
 from penstock.driver.show.metrics_exports import MetricsExports

@@ -1,4 +1,4 @@
-"""Changes a stopped job by a checkpoint: planned, reviewed, then appended to the log."""
+"""Changes the checkpoints of a job by hand."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-from penstock.admin.checkpoint.sections import edited_sections
 from penstock.admin.checkpoint.target import stream_ends
 from penstock.admin.job.audit import audited
 from penstock.admin.job.ownership import claimed_job
 from penstock.admin.jobs import FoundJob
-from penstock.admin.side_stores import refuse_side_inputs
+from penstock.admin.table import refuse_side_inputs
 from penstock.api.ssp import SystemStreamPartition
+from penstock.batch.offered_batch import QUERY, QuerySection
 from penstock.checkpoint.choice import refuse_unknown
 from penstock.checkpoint.edit import (
     Content,
@@ -31,11 +31,13 @@ from penstock.checkpoint.edit import (
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.sections import Sections
 from penstock.clock import SYSTEM_CLOCK
 from penstock.config.model import JobConfig
 from penstock.errors import IncompatibleError, NotFoundError, PenstockError, RetryableError
 from penstock.facts import FOR_PEOPLE, Column, Facts, FactTable
 from penstock.notebook import Shown
+from penstock.outbox.unpublished import OUTBOX, outbox_section, owed_of
 from penstock.retry import Retry, retry
 from penstock.system.registry import open_system
 from penstock.wing import known_sections
@@ -288,3 +290,27 @@ def effect_on_state(changes: Sequence[OffsetChange]) -> str:
     twice = "messages that are read again count twice in it" if min(moves, default=0) < 0 else ""
     never = "messages that are skipped are missing from it" if max(moves, default=0) > 0 else ""
     return " and ".join(filter(None, (twice, never)))
+
+
+def edited_sections(base: CheckpointRecord, content: Content, view: LogView) -> Sections:
+    """The sections of the successor of `base` with this content: those of `base`, with two exceptions. What the last
+    checkpoint leaves to be published remains to be published, whatever `base` is. The query's last batch is not known
+    if offsets were set by hand.
+
+    Args:
+        view: the log after the claim.
+    """
+    owed = owed_of(view)
+    return base.sections.only(known_sections()).having(
+        {OUTBOX: outbox_section(owed, (), owed.publisher), QUERY: _query(base, content, view)}
+    )
+
+
+def _query(base: CheckpointRecord, content: Content, view: LogView) -> QuerySection:
+    """Only the last checkpoint has the output of the query's last batch."""
+    offered = base.section(QUERY).offered
+    if offered is None:
+        return QuerySection()
+    same = content.next_offsets == base.next_offsets
+    has_output = offered.has_output and same and base == view.latest
+    return QuerySection(replace(offered, plan=offered.plan if same else "", has_output=has_output))

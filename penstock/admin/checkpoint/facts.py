@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self
 
 from penstock.admin.jobs import FoundJob
 from penstock.admin.outbox import OutboxOutput, outbox_outputs, read_marks
-from penstock.admin.side_stores import side_stores
+from penstock.admin.table import side_stores
 from penstock.api.time.watermarks import NO_WATERMARK
 from penstock.batch.watermarks import reached_text
 from penstock.checkpoint.intermediate import STREAMS

@@ -1,4 +1,4 @@
-"""A job's metrics, from outside its process, and the parts of its status that come from them."""
+"""A job's metrics and graph, from outside its process, and the parts of its status that come from them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated
 from penstock.admin.jobs import FoundJob
 from penstock.errors import NotFoundError
 from penstock.facts import Column
+from penstock.job.shown_graph import JobGraph, graph_board
 from penstock.job.shown_metrics import MetricsBoard, ShownRun
 from penstock.metrics.snapshot import CounterValue, GaugeValue, Snapshot
 
@@ -130,3 +131,22 @@ def ways_in(metrics: Snapshot) -> Mapping[str, int]:
         for key, value in sorted(metrics.items())
         if isinstance(value, CounterValue) and key.group == "job" and key.name.startswith(_WAY)
     }
+
+
+def graph(job: FoundJob) -> JobGraph | None:
+    """The stages of the job's last run, and what flows between them and the streams; None if no run has shown any.
+
+    Args:
+        job: the job.
+
+    Raises:
+        CorruptError: it cannot be read.
+        IncompatibleError: a newer Penstock wrote it.
+        RetryableError: the object store failed.
+
+    Example:
+        >>> with admin.open_job("flights") as job:  # doctest: +SKIP
+        ...     [(each.source, each.target) for each in admin.graph(job).edges]
+        [('local.trips', 0), (0, 1)]
+    """
+    return graph_board(job.objects, job.paths).get()

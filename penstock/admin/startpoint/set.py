@@ -10,8 +10,7 @@ from penstock.admin.job.audit import audited
 from penstock.admin.jobs import FoundJob
 from penstock.admin.startpoint.exchange import imported_requests
 from penstock.admin.startpoint.facts import RequestFacts, request_facts
-from penstock.admin.startpoint.fit import check_nearest
-from penstock.admin.startpoint.inputs import StartpointJob, open_inputs
+from penstock.admin.startpoint.inputs import StartpointJob, check_nearest, open_inputs
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.startpoint import Startpoint, StartpointSpecific
 from penstock.checkpoint.edit import OffsetChange

@@ -10,9 +10,8 @@ from itertools import chain
 from penstock.admin.job.audit import audited
 from penstock.admin.job.ownership import owned_job
 from penstock.admin.jobs import FoundJob
-from penstock.admin.side_stores import side_stores
 from penstock.admin.state.version import choose_version
-from penstock.admin.table import table_names
+from penstock.admin.table import side_stores, table_names
 from penstock.errors import CorruptError, NotFoundError
 from penstock.facts import Facts, FactTable
 from penstock.job.identity import known_uid

@@ -7,8 +7,8 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from penstock.admin.jobs import FoundJob
-from penstock.admin.side_stores import side_stores
 from penstock.admin.state.version import choose_version
+from penstock.admin.table import side_stores
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.versions.markers import markers_of
 from penstock.config.model import JobConfig

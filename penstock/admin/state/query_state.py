@@ -8,8 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from penstock.admin.checkpoint.change import append_record
-from penstock.admin.checkpoint.sections import edited_sections
+from penstock.admin.checkpoint.change import append_record, edited_sections
 from penstock.admin.job.ownership import claimed_job
 from penstock.admin.jobs import FoundJob
 from penstock.admin.state.store_uploads import StoreUploads

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.admin.jobs import FoundJob
-from penstock.admin.side_stores import refuse_side_stores
 from penstock.admin.state.serdes import store_serdes
 from penstock.admin.state.version import choose_version, choose_versions
+from penstock.admin.table import refuse_side_stores
 from penstock.api.serdes import Serde
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import ConfigError, NotFoundError

@@ -10,8 +10,8 @@ from functools import partial
 from penstock.admin.job.audit import audited
 from penstock.admin.jobs import FoundJob, open_all_jobs
 from penstock.admin.questions import Questions, answer_or_problem
-from penstock.admin.side_stores import side_stores
 from penstock.admin.stream.names import FoundStream
+from penstock.admin.table import side_stores
 from penstock.api.ssp import SystemStream
 from penstock.checkpoint.intermediate import STREAMS
 from penstock.checkpoint.record import CheckpointRecord

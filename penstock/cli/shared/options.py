@@ -1,11 +1,11 @@
-"""Options that all commands share, what they open, and how help shows them."""
+"""Options that all commands share, what they open, how help shows them, and completion."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields
 from inspect import Parameter
 from pathlib import Path
@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from penstock.cli.shared.commands import words_without_secrets
-from penstock.cli.shared.completion import job_names
-from penstock.cli.shared.errors import show_tracebacks
+from penstock.cli.shared.errors import show_tracebacks, words_without_secrets
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -25,6 +23,20 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 Function = TypeVar("Function", bound=Callable[..., None])
+
+
+def job_names(ctx: typer.Context) -> list[str]:
+    """The jobs in `job.root`, by the options that were typed before. The list is empty if the root cannot be read, or
+    is an object store, which would take the shell too long."""
+    from penstock.admin.jobs import load_without_job, open_all_jobs
+
+    with suppress(Exception):  # the command itself reports it
+        call = ctx.params.get("config"), ctx.params.get("assignments")
+        if load_without_job(*call).job.root.startswith("file:"):
+            with open_all_jobs(*call) as jobs:
+                return [found.paths.root for found in jobs]
+    return []
+
 
 ConfigFile = Annotated[
     Path | None,

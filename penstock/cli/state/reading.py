@@ -15,8 +15,7 @@ from penstock.admin.state.serdes import store_serdes
 from penstock.admin.state.texts import Texts
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.cli.shared.application import load_application
-from penstock.cli.shared.commands import with_options
-from penstock.cli.shared.errors import say
+from penstock.cli.shared.errors import say, with_options
 from penstock.cli.shared.output import stderr_console
 from penstock.wording import size_text
 

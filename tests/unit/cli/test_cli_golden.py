@@ -26,9 +26,9 @@ from penstock.cli.main import app
 from penstock.cli.shared.screen import screen_of
 from penstock.clock import SystemClock
 from penstock.dashboard import lookups
-from penstock.dashboard.look import look_at
 from penstock.dashboard.rates import History
 from penstock.dashboard.view import list_document
+from penstock.dashboard.watch import look_at
 from penstock.job.shown_failure import Failure, RunFailure, failure_board
 from penstock.start.startpoints.manager import TTL_MS, StartpointManager
 from tests.support.jobs.shown_job import NOW_MS, ShownJob

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.cli.shared.commands import OPTIONS, with_options
+from penstock.cli.shared.errors import OPTIONS, with_options
 from penstock.wording import argument, flag
 
 ROOT = Path(penstock.__file__).parent

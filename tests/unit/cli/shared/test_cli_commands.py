@@ -19,7 +19,7 @@ try:
 except SystemExit:
     pass
 wanted = {"penstock", "penstock.admin", "penstock.admin.program", "penstock.cli", "penstock.cli.main",
-          "penstock.cli.shared", "penstock.cli.shared.commands", "penstock.cli.shared.completion",
+          "penstock.cli.shared", "penstock.cli.shared.errors", "penstock.cli.shared.options",
           "penstock.cli.shared.errors", "penstock.cli.shared.options", "penstock.errors", "penstock.plugins",
           "penstock.public_names",
           "penstock.redaction", "penstock.wording"}
