@@ -144,17 +144,24 @@ class Facts:
     def pairs(self) -> Iterator[tuple[str, object]]:
         """The lines, each with its label."""
         for label, value in self.lines.items():
-            for each in value if isinstance(value, tuple) else (value,):
+            for each in _each(value):
                 yield label, each
 
     def __add__(self, other: Facts) -> Facts:
-        """These, and others behind them."""
-        return Facts({**self.lines, **other.lines}, self.tables + other.tables, self.notes + other.notes)
+        """These, and others behind them. Of a label that both have, all lines are kept."""
+        lines = dict(self.lines)
+        for label, value in other.lines.items():
+            lines[label] = (*_each(lines[label]), *_each(value)) if label in lines else value
+        return Facts(lines, self.tables + other.tables, self.notes + other.notes)
 
     @classmethod
     def some(cls, lines: Mapping[str, object] | None = None, *tables: FactTable, notes: Iterable[str] = ()) -> Facts:
         """Facts without the tables that have no rows."""
         return cls(lines or {}, tuple(each for each in tables if each.rows), tuple(notes))
+
+
+def _each(value: object) -> tuple[object, ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from penstock.facts import Column, Facts, Grid
+from penstock.facts import Facts, Grid
 
 ROWS = 200
 """The most rows of a table."""
@@ -41,11 +41,6 @@ def grid_html(grid: Grid) -> str:
     body = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in grid.rows)
     above = f"<caption{_LEFT}>{escape(grid.title)}</caption>" if grid.title else ""
     return f"<table>{above}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def table_html(caption: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table of cells, as HTML; see `grid_html`."""
-    return grid_html(Grid(caption, tuple(map(Column, columns)), list(rows)))
 
 
 def facts_html(rows: Iterable[tuple[str, object]]) -> str:

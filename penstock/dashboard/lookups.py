@@ -18,7 +18,7 @@ from penstock.admin.state.texts import Texts, parse_hex
 from penstock.admin.stream.names import ConfigSources, FoundStream
 from penstock.admin.stream.tail import StreamTail
 from penstock.api.ssp import SystemStream
-from penstock.dashboard.tables import Document, page_table
+from penstock.dashboard.view import Document, page_table
 from penstock.errors import NotFoundError, RetryableError
 from penstock.facts import FactTable
 from penstock.state.reading.inventory import summed

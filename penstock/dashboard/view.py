@@ -1,15 +1,15 @@
-"""The page of a job as a document for the browser: sentences, a graph, series for charts, and tables. Pure."""
+"""The page of a job as a document for the browser: sentences, a graph, series for charts, and facts. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from penstock.admin.checkpoint.facts import ListedCheckpoint
 from penstock.admin.job.status import JobStatus, UnreadableJob
 from penstock.dashboard.rates import History, Interval, Totals, whole
-from penstock.dashboard.tables import Document, page_table
 from penstock.dashboard.verdict import Verdict, next_start, verdict
 from penstock.dashboard.work import shown_id, work_tables
 from penstock.facts import Facts, FactTable
@@ -228,3 +228,25 @@ def _timer(totals: Totals, group: str, name: str, what: str) -> tuple[object, ..
     if mean is None:
         return (what, 0, None, None, None)
     return (what, totals.calls[group, name], f"{mean:,.0f} ms", f"{totals.longest_ms[group, name]:,.0f} ms", None)
+
+
+Document = dict[str, Any]
+ROWS = 50
+"""The most rows of a table."""
+
+
+def page_table(table: FactTable) -> Document:
+    """A table of a page."""
+    grid = table.grid(ROWS)
+    return {
+        "title": grid.title,
+        "columns": grid.headings,
+        "right": [each.heading for each in grid.columns if each.right],
+        "rows": [[_text(cell) for cell in row] for row in grid.rows],
+        "note": grid.note,
+        "first_to_go": grid.first_to_go,
+    }
+
+
+def _text(cell: object) -> str:
+    return "" if cell is None else f"{cell:,}" if type(cell) is int else str(cell)

@@ -17,9 +17,8 @@ from penstock.admin.job.status import JobStatus
 from penstock.admin.jobs import FoundJob
 from penstock.clock import SYSTEM_CLOCK
 from penstock.dashboard.rates import STALE_MS, History, Totals
-from penstock.dashboard.tables import Document
 from penstock.dashboard.verdict import unread, unread_by_input
-from penstock.dashboard.view import Seen, job_document, list_document
+from penstock.dashboard.view import Document, Seen, job_document, list_document
 from penstock.errors import CorruptError, IncompatibleError, PenstockError
 from penstock.job.shown_work import RunWork
 from penstock.metrics.snapshot import Snapshot

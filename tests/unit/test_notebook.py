@@ -17,8 +17,9 @@ from penstock.dashboard import live_view
 from penstock.driver.feed.stop import StopRequest
 from penstock.driver.handle.job import Job
 from penstock.driver.show.progress import JobProgress, ProgressBoard, SourceProgress
+from penstock.facts import Column, Grid
 from penstock.job.shown_failure import Failure
-from penstock.notebook import facts_html, plot_svg, table_html
+from penstock.notebook import facts_html, grid_html, plot_svg
 from tests.support.jobs.home import wait_until
 from tests.support.stores.stopped_job import StoppedJob, saved
 
@@ -49,7 +50,7 @@ class Cells(HTMLParser):
 
 
 def test_every_text_is_escaped() -> None:
-    table = table_html(HOSTILE, ("name", HOSTILE), [(HOSTILE, 1200), (None, True)])
+    table = grid_html(Grid(HOSTILE, (Column("name"), Column(HOSTILE)), [(HOSTILE, 1200), (None, True)]))
     assert Cells(table).rows == [["name", HOSTILE], [HOSTILE, "1,200"], ["", "True"]]
     assert Cells(facts_html([(HOSTILE, HOSTILE), ("none", None), ("empty", "")])).rows == [[HOSTILE, HOSTILE]]
 

@@ -146,26 +146,26 @@ class ListedCheckpoint:
     slot: int
     checkpoint: Annotated[
         CheckpointSummary | None,
-        Column("id", of=lambda each: each.shown("id") or f"slot {each.slot}"),
-        Column("kind", of=lambda each: each.shown("kind") or "damaged"),
-        Column("ended", of=lambda each: each.shown("ended"), first_to_go=6),
+        Column("id", of=lambda each: each._own("id") or f"slot {each.slot}"),
+        Column("kind", of=lambda each: each._own("kind") or "damaged"),
+        Column("ended", of=lambda each: each._own("ended"), first_to_go=6),
     ]
     retained: Annotated[
         bool,
         Column("retained", lambda kept: _yes(kept)),
-        Column("batch", of=lambda each: each.shown("batch"), right=True),
-        Column("batch time", utc_text, of=lambda each: each.shown("batch_time_ms") or None, first_to_go=5),
-        Column("epoch", of=lambda each: each.shown("epoch"), right=True, first_to_go=3),
-        Column("run", of=lambda each: each.shown("run_id"), first_to_go=4),
+        Column("batch", of=lambda each: each._own("batch"), right=True),
+        Column("batch time", utc_text, of=lambda each: each._own("batch_time_ms") or None, first_to_go=5),
+        Column("epoch", of=lambda each: each._own("epoch"), right=True, first_to_go=3),
+        Column("run", of=lambda each: each._own("run_id"), first_to_go=4),
     ]
     versions: Annotated[
         tuple[int, ...],
         Column("versions", lambda found: ", ".join(map(str, found)) or None, first_to_go=1),
-        Column("stores", sorted_text, of=lambda each: each.shown("stores"), first_to_go=2),
+        Column("stores", sorted_text, of=lambda each: each._own("stores"), first_to_go=2),
     ]
     problem: Problem | None
 
-    def shown(self, name: str) -> Any:
+    def _own(self, name: str) -> Any:
         """A field of the checkpoint; None without one."""
         return getattr(self.checkpoint, name, None)
 

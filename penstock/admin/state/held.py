@@ -81,7 +81,11 @@ class StateFacts(Shown):
         return self.facts_by(task=False)
 
     def facts_by(self, *, task: bool) -> Facts:
-        """The facts with a row for each task, or for the sum of all."""
+        """The state for people.
+
+        Args:
+            task: give each task a row of its own; otherwise all have one together.
+        """
         versions = [row for held in self.versions for row in (held.task_rows() if task else [held.row()])]
         objects = list(self.objects) if task else summed(self.objects)
         kinds = [(e.store, *([e.task] if task else []), e.backend, e.kind, *_amount([e])) for e in objects]

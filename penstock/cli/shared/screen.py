@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.shared.output import fitting
-from penstock.dashboard.tables import Document
+from penstock.dashboard.view import Document
 
 _BARS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 _POINTS = 60

@@ -10,8 +10,7 @@ from penstock.admin.job.inputs import InputStatus, PartitionStatus
 from penstock.admin.job.metrics import SideInputStatus
 from penstock.admin.job.status import BackendStatus, WatermarkStatus
 from penstock.dashboard.rates import History, Totals
-from penstock.dashboard.tables import ROWS
-from penstock.dashboard.view import Seen, job_document
+from penstock.dashboard.view import ROWS, Seen, job_document
 from penstock.job.shown_graph import GraphEdge, GraphOperator, GraphStage, JobGraph
 from penstock.job.shown_work import KeyWork, RunWork, TaskWork
 from penstock.metrics.snapshot import CounterValue, MetricId, Snapshot, TimerValue

@@ -20,9 +20,7 @@ except SystemExit:
     pass
 wanted = {"penstock", "penstock.admin", "penstock.admin.program", "penstock.cli", "penstock.cli.main",
           "penstock.cli.shared", "penstock.cli.shared.errors", "penstock.cli.shared.options",
-          "penstock.cli.shared.errors", "penstock.cli.shared.options", "penstock.errors", "penstock.plugins",
-          "penstock.public_names",
-          "penstock.redaction", "penstock.wording"}
+          "penstock.errors", "penstock.plugins", "penstock.public_names", "penstock.redaction", "penstock.wording"}
 heavy = {"yaml", "psutil", "orjson", "numpy", "pyarrow", "pyspark", "obstore"}
 ours = {name for name in sys.modules if name.partition(".")[0] == "penstock"}
 print("loaded too much:", sorted((ours - wanted) | (heavy & sys.modules.keys())))
