@@ -12,7 +12,7 @@ from functools import partial
 from penstock.admin.checkpoint.facts import CheckpointSummary, intermediate_facts
 from penstock.admin.job.drain_status import drain_status
 from penstock.admin.job.inputs import AskedInputs, InputStatus
-from penstock.admin.job.metrics import side_inputs_in, tables_in, ways_in
+from penstock.admin.job.metrics import ways_in
 from penstock.admin.job.running import LeaseFacts, watch_lease
 from penstock.admin.job.status import BackendStatus, JobStatus, OutboxStatus, UnreadableJob, WatermarkStatus
 from penstock.admin.jobs import FoundJob
@@ -41,8 +41,10 @@ from penstock.job.shown_phase import RunPhase, phase_board
 from penstock.metrics.snapshot import CounterValue, Snapshot
 from penstock.outbox.unpublished import OwedOutput, owed_of
 from penstock.plugins import load
+from penstock.side.shown import side_inputs_in
 from penstock.standby.shown import StandbyFacts
 from penstock.standby.wing import STANDBY_WING
+from penstock.tables.shown import tables_in
 from penstock.wing import wings
 from penstock.wording import utc_text
 

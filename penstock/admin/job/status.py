@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 from penstock.admin.checkpoint.facts import CheckpointSummary, IntermediateFacts
 from penstock.admin.job.drain_status import NO_DRAIN, DrainStatus
 from penstock.admin.job.inputs import InputStatus, input_facts
-from penstock.admin.job.metrics import SideInputStatus, TableUse
 from penstock.admin.job.running import Running
 from penstock.admin.startpoint.facts import RequestFacts, TakenFacts, waiting_facts
 from penstock.facts import Column, Facts, FactTable
@@ -19,8 +18,9 @@ from penstock.job.shown_failure import Failure
 from penstock.job.shown_outage import Outage
 from penstock.job.shown_phase import RunPhase
 from penstock.notebook import Shown
-from penstock.side.shown import SideStoreFacts
+from penstock.side.shown import SideInputStatus, SideStoreFacts
 from penstock.standby.shown import StandbyFacts
+from penstock.tables.shown import TableUse
 from penstock.wording import argument, counted, duration_text, lag_text, listed, utc_text
 
 

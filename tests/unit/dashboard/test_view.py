@@ -7,13 +7,13 @@ from dataclasses import replace
 import orjson
 
 from penstock.admin.job.inputs import InputStatus, PartitionStatus
-from penstock.admin.job.metrics import SideInputStatus
 from penstock.admin.job.status import BackendStatus, WatermarkStatus
 from penstock.dashboard.rates import History, Totals
 from penstock.dashboard.view import ROWS, Seen, job_document
 from penstock.job.shown_graph import GraphEdge, GraphOperator, GraphStage, JobGraph
 from penstock.job.shown_work import KeyWork, RunWork, TaskWork
 from penstock.metrics.snapshot import CounterValue, MetricId, Snapshot, TimerValue
+from penstock.side.shown import SideInputStatus
 from tests.unit.dashboard.test_verdict import LAST, RUNNING
 
 TASKS, STORES = 200, 50
