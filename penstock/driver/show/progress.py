@@ -35,7 +35,7 @@ class SourceProgress:
     start_offset: Mapping[str, int]
     end_offset: Mapping[str, int]
     latest_offset: Mapping[str, int]
-    num_input_rows: Annotated[int, Column("messages", right=True)]
+    num_input_rows: Annotated[int, Column("messages", right=True), Column("lag", right=True, of=lambda each: each.lag)]
     watermark: int | None = None
     """The event time up to which the input is complete, in epoch milliseconds; None if the application does not use
     event time, and until every partition has had a message or is idle."""
@@ -45,7 +45,7 @@ class SourceProgress:
     """As in `JobProgress`."""
     processed_rows_per_second: float = 0.0
     metrics: Mapping[str, str] = field(default_factory=dict)
-    lag: Annotated[int, Column("lag", right=True)] = 0
+    lag: int = 0
     """Messages that the stream held and the batch did not read. If several tasks read a partition, it counts the
     unread ones of the slowest. Offsets are subtracted, so gaps count as messages."""
     lag_unit: str = "message"
