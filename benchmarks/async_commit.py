@@ -27,7 +27,7 @@ from benchmarks.keyed_fold.workload import Workload, write_inputs
 from benchmarks.state.slow_backend import NAME, environment
 from penstock.driver.commit.coordinator import CompletedCommit
 from penstock.driver.commit.record import CommitRequest
-from penstock.driver.commit.schedule import Commits
+from penstock.driver.commit.schedule import CommitSchedule
 from penstock.driver.loop import parts
 from penstock.spark.containers.directory import ContainerDirectory
 from penstock.spark.job import launch
@@ -144,7 +144,7 @@ class CommitNotes:
                     found.note(request.checkpoint_id, upload_ms=(time.monotonic() - began) * 1000)
                 return answers
 
-        class WatchedCommits(Commits):
+        class WatchedCommits(CommitSchedule):
             def _begin(self, request: CommitRequest) -> None:
                 began = time.time()
                 super()._begin(request)
@@ -160,7 +160,7 @@ class CommitNotes:
                     found.note(str(done.record.id), completed=time.time())
 
         setattr(launch, "ContainerDirectory", WatchedDirectory)  # noqa: B010 - mypy: a class is no variable
-        setattr(parts, "Commits", WatchedCommits)  # noqa: B010
+        setattr(parts, "CommitSchedule", WatchedCommits)  # noqa: B010
 
     def note(self, checkpoint_id: str, **marks: float) -> None:
         """Called from the run loop's and the commit's thread."""

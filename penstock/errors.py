@@ -111,7 +111,7 @@ class PenstockTimeoutError(PenstockError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C in this process, as `penstock.runtime.interrupts` raises it. Never a failure of the application, whose own
+    """Ctrl-C in this process, as `penstock.runtime.interrupts` raises it. Never a failure of the application: its own
     KeyboardInterrupt is one."""
 
 

@@ -14,7 +14,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.config.model import JobConfig
 from penstock.errors import PenstockError
 from penstock.facts import Column
-from penstock.outbox.unpublished import Unpublished
+from penstock.outbox.unpublished import UnpublishedObjects
 from penstock.system.base import Progress
 from penstock.system.contract.names import QUERY_SYSTEM
 from penstock.system.registry import open_system
@@ -37,7 +37,7 @@ Marks = Mapping[SystemStreamPartition, Progress | None]
 """The progress of publishing, by the partitions whose system answered."""
 
 
-def outbox_outputs(owed: Sequence[Unpublished], marks: Marks) -> tuple[OutboxOutput, ...]:
+def outbox_outputs(owed: Sequence[UnpublishedObjects], marks: Marks) -> tuple[OutboxOutput, ...]:
     """By output, ascending. What is published in part only, of one object and partition, does not count. Pure.
 
     Args:
@@ -64,7 +64,9 @@ def outbox_outputs(owed: Sequence[Unpublished], marks: Marks) -> tuple[OutboxOut
 class AskedMarks:
     """The progress of publishing, asked of the systems with other questions. Nobody is fenced."""
 
-    def __init__(self, owed: Iterable[Unpublished], publisher: str, config: JobConfig, questions: Questions) -> None:
+    def __init__(
+        self, owed: Iterable[UnpublishedObjects], publisher: str, config: JobConfig, questions: Questions
+    ) -> None:
         parts = {ssp for record in owed for each in record.objects for ssp in each.parts}
         self._rows = dict.fromkeys((ssp for ssp in parts if ssp.system == QUERY_SYSTEM), _NAMED)
         self._answers: dict[str, Answer[Marks]] = {}
@@ -82,7 +84,7 @@ class AskedMarks:
         return found
 
 
-def read_marks(owed: Iterable[Unpublished], publisher: str, config: JobConfig) -> Marks:
+def read_marks(owed: Iterable[UnpublishedObjects], publisher: str, config: JobConfig) -> Marks:
     """The progress of publishing. A system that does not answer is left out."""
     questions = Questions()
     asked = AskedMarks(owed, publisher, config, questions)

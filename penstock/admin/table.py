@@ -17,7 +17,7 @@ from penstock.graph.side_declarations import side_input_of
 from penstock.notebook import Shown
 from penstock.side.shown import SideStoreFacts, side_store_board
 from penstock.tables.versions.manifest import TableManifest
-from penstock.tables.versions.notes import Refusal, refusal_of
+from penstock.tables.versions.notes import VersionRefusal, refusal_of
 from penstock.tables.versions.registry import TableRegistry
 
 
@@ -50,7 +50,7 @@ class TableVersions(Shown):
     """The version that `use_table` set; None: the newest one."""
     unreadable: Mapping[int, str]
     """Version → the reason why it cannot be read."""
-    refused: Refusal | None
+    refused: VersionRefusal | None
     """The last source that was refused since the newest version came."""
 
     @property

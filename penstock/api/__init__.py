@@ -1,1 +1,4 @@
-"""The vocabulary of applications: the values and base classes that users import."""
+"""The vocabulary of applications: the values and base classes that users import from `penstock`.
+
+Every room but `base` may import it.
+"""

@@ -18,7 +18,7 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundRows:
     """The rows of keys in an engine, which spare it a second look-up."""
 
     engine: object
@@ -31,7 +31,7 @@ class Entries(Mapping[bytes, bytes | None]):
     """A mapping from keys to values, None for a deleted key, in columns. It never changes. As a mapping, it makes all
     its objects at the first use."""
 
-    def __init__(self, keys: ByteArray, values: ByteArray, present: Flags, found: Found | None = None) -> None:
+    def __init__(self, keys: ByteArray, values: ByteArray, present: Flags, found: FoundRows | None = None) -> None:
         """The keys are all different. `present` is False where a key is deleted; the value is empty there. `found`:
         where an engine has the keys."""
         self.key_bytes = keys

@@ -1,2 +1,4 @@
-"""What knows nothing of jobs: time, retries, texts, documents, plugins. Every package may import it, and it imports
-only `penstock.errors`."""
+"""Time, retries, texts, documents, plugins: nothing here knows jobs.
+
+Every package may import it, and it imports only `penstock.errors` and others of its room.
+"""

@@ -52,7 +52,7 @@ def decoding(what: str) -> Iterator[None]:
         raise CorruptError(f"{what}: {_short(repr(error))}") from error
 
 
-class Versioned(msgspec.Struct):
+class VersionedDocument(msgspec.Struct):
     """A document that names its format."""
 
     format: Positive
@@ -91,7 +91,7 @@ def decode_format(form: type[T], data: str | bytes, what: str, name: str, newest
     """
     with decoding(what):
         document = orjson.loads(data)
-        written = convert(Versioned, document).format
+        written = convert(VersionedDocument, document).format
         if written > newest:
             raise IncompatibleError(f"{name} has format {written}; this Penstock reads formats up to {newest}")
         return convert(form, document)

@@ -1,4 +1,4 @@
-"""What is found by its name, and imported when it is first used.
+"""Found by name, and imported when first used.
 
 Systems, backends, hosts, displays and wings have names. A name is short for `module:attribute`, which a configuration
 may give as well: what Penstock brings is found in the same way as a class of a user. The public names of a package are

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from penstock.api.time.watermarks import END_OF_TIME as END_OF_TIME
 from penstock.api.time.watermarks import NO_WATERMARK as NO_WATERMARK
-from penstock.batch.suspects import Culprit, Watched
+from penstock.batch.suspects import Culprit, WatchedTask
 
 Due: TypeAlias = tuple[int | None, int | None]
 """The times of an operator's oldest timers in epoch milliseconds: in event time, and in processing time. None: it has
@@ -77,7 +77,7 @@ class Batch:
     """By pushed table, the version that the batch reads."""
     quiet: bool = False
     """Nothing is sent to outputs: messages are read again whose output was sent before. Dead letters are sent."""
-    watched: tuple[Watched, ...] = ()
+    watched: tuple[WatchedTask, ...] = ()
     """The tasks in which processes have ended. May differ between runs."""
     culprits: tuple[Culprit, ...] = ()
     """The messages that are dead letters for having ended their processes. May differ between runs."""
@@ -125,7 +125,7 @@ class Batch:
         there are none."""
         return is_new_period(self.before_ms, self.time_ms, period_ms)
 
-    def with_suspects(self, watched: tuple[Watched, ...], culprits: tuple[Culprit, ...]) -> Batch:
+    def with_suspects(self, watched: tuple[WatchedTask, ...], culprits: tuple[Culprit, ...]) -> Batch:
         return replace(self, watched=watched, culprits=culprits)
 
     def next_run(self) -> Batch:

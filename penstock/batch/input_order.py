@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.batch.pace import Pace
+from penstock.batch.pace import BatchPace
 from penstock.batch.portions import Portion
 from penstock.batch.positions import Ends, Positions, TaskSsp
 from penstock.batch.ranges import plan_ranges
@@ -46,7 +46,7 @@ class InputOrder:
         self,
         positions: Positions,
         ends: Ends,
-        pace: Pace,
+        pace: BatchPace,
         until: Mapping[SystemStreamPartition, int] | None,
         targets: Mapping[SystemStreamPartition, int],
     ) -> dict[TaskSsp, Portion]:

@@ -36,7 +36,7 @@ class BatchBounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class BatchPace:
     """The most messages and bytes of the next batch, and the measurements for the ones after it."""
 
     messages: int
@@ -48,7 +48,7 @@ class Pace:
     """The shortest batch so far: roughly the time of a batch that reads nearly nothing."""
 
     @classmethod
-    def first(cls, bounds: BatchBounds) -> Pace:
+    def first(cls, bounds: BatchBounds) -> BatchPace:
         return cls(bounds.messages if not bounds.target_ms else min(bounds.messages, FIRST_MESSAGES), bounds.bytes)
 
     def size_of(self, task: int, stream: SystemStream) -> float:
@@ -58,7 +58,9 @@ class Pace:
             (size for (_, other), size in known.items() if other == stream), default=max(known.values(), default=0.0)
         )
 
-    def after(self, bounds: BatchBounds, took_ms: float, messages: int, read: Mapping[InputOfTask, InputRead]) -> Pace:
+    def after(
+        self, bounds: BatchBounds, took_ms: float, messages: int, read: Mapping[InputOfTask, InputRead]
+    ) -> BatchPace:
         known = dict(self.message_bytes)
         for key, (number, size) in read.items():
             if number:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.wording import counted
 from penstock.batch.losses import Loss, refuse_losses
-from penstock.batch.pace import InputOfTask, InputRead, Pace, fair_shares
+from penstock.batch.pace import BatchPace, InputOfTask, InputRead, fair_shares
 from penstock.batch.portions import Portion, PortionRead
 from penstock.batch.positions import Ends, Positions, TaskSsp
 from penstock.errors import NotFoundError, RetryableError
@@ -17,7 +17,7 @@ from penstock.system.base import OffsetRange, PartitionOffsets
 
 
 def plan_ranges(
-    positions: Positions, ends: Ends, pace: Pace, until: Mapping[SystemStreamPartition, int] | None
+    positions: Positions, ends: Ends, pace: BatchPace, until: Mapping[SystemStreamPartition, int] | None
 ) -> dict[TaskSsp, Portion]:
     """The next batch: from the next offset of every task in every partition that has something new.
 
@@ -79,7 +79,7 @@ class UnreadMessages:
 
 
 def plan_with_unread(
-    inputs: Callable[[Pace], dict[TaskSsp, Portion]], pace: Pace, unread: UnreadMessages
+    inputs: Callable[[BatchPace], dict[TaskSsp, Portion]], pace: BatchPace, unread: UnreadMessages
 ) -> dict[TaskSsp, Portion]:
     """The next batch, in which the unread messages of durable intermediate streams come first: only a batch that reads
     all of them reads inputs too, with the pace that is left. So a stream holds about as much as one batch writes,

@@ -8,7 +8,7 @@ from penstock.host.position_page import MessageId, Span
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class WatchedTask:
     """A task in which a process has ended. It processes the messages that may have been the cause one at a time, and
     names each firing, and nothing beside them in its process, so that another end names its message."""
 

@@ -17,7 +17,7 @@ from penstock.api.time.watermarks import END_OF_TIME, NO_WATERMARK, WatermarkPol
 from penstock.base.documents import Count, Form, Time, dataclass_form, mapping, text
 from penstock.base.wording import utc_text
 from penstock.batch.positions import Ends, Positions, TaskSsp
-from penstock.checkpoint.intermediate import Intermediate
+from penstock.checkpoint.intermediate import IntermediateStream
 from penstock.checkpoint.sections import Section
 from penstock.errors import ConfigError
 from penstock.graph.specs import ApplicationGraph
@@ -153,7 +153,7 @@ def next_watermarks(
     idle: Mapping[TaskSsp, int] | None = None,
     ended: Collection[SystemStreamPartition] = (),
     oldest: Mapping[str, int] | None = None,
-    intermediate: Mapping[SystemStream, Intermediate] | None = None,
+    intermediate: Mapping[SystemStream, IntermediateStream] | None = None,
     carried: bool = False,
     given: Mapping[SystemStream, GivenWatermark] | None = None,
 ) -> Watermarks:
@@ -180,13 +180,7 @@ def next_watermarks(
     given = {} if given is None else given
     oldest = {} if oldest is None else oldest
     idle = {} if idle is None else idle
-    of_stream: dict[SystemStream, list[_Reached]] = {}
-    policies = {source.stream: source for source in flow.inputs.values()}
-    for at in readers:
-        if at.ssp not in ended and (stream := at.ssp.system_stream) in policies:
-            watermark = policies[stream].watermark_of(event_times.get(at))
-            since = (idle[at], at in event_times) if at in idle else None
-            of_stream.setdefault(stream, []).append((watermark, since))
+    of_stream = _reached_by_partitions(flow, [at for at in readers if at.ssp not in ended], event_times, idle)
     late: dict[str, int] = {}
     firing: dict[str, int] = {}
     held: dict[str, int] = {}
@@ -196,7 +190,7 @@ def next_watermarks(
         source = flow.inputs.get(op)
         if op in flow.intermediates:
             writer, stream = flow.intermediates[op]
-            begin, read = NO_WATERMARK, (intermediate or {}).get(stream, Intermediate())
+            begin, read = NO_WATERMARK, (intermediate or {}).get(stream, IntermediateStream())
             found, idle_since = read.watermark, None if read.unread else reached[writer][1]
             if carried and not read.unread:
                 found = max(found, reached[writer][0])
@@ -216,6 +210,20 @@ def next_watermarks(
             held[op], idle_since = due - 1, None
         reached[op] = held.get(op, firing[op]), idle_since
     return Watermarks(_known(late), _known(firing), held)
+
+
+def _reached_by_partitions(
+    flow: TimeFlow, readers: Iterable[TaskSsp], event_times: Mapping[TaskSsp, int], idle: Mapping[TaskSsp, int]
+) -> dict[SystemStream, list[_Reached]]:
+    """By input, the watermark of each of its partitions, and since when it is idle."""
+    found: dict[SystemStream, list[_Reached]] = {}
+    policies = {source.stream: source for source in flow.inputs.values()}
+    for at in readers:
+        if (stream := at.ssp.system_stream) in policies:
+            watermark = policies[stream].watermark_of(event_times.get(at))
+            since = (idle[at], at in event_times) if at in idle else None
+            found.setdefault(stream, []).append((watermark, since))
+    return found
 
 
 def closing_watermarks(

@@ -27,7 +27,7 @@ Changelogs = Callable[[int], Mapping[SystemStreamPartition, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class CheckpointContent:
     """The part of a checkpoint that a run takes: by task, where it reads on and what it restores its stores from."""
 
     next_offsets: NextOffsets
@@ -74,7 +74,7 @@ def choose_origin(view: LogView, wanted: str | None, settings: TaskSettings) -> 
     return record
 
 
-def content_of(record: CheckpointRecord, changelogs: Changelogs) -> Content:
+def content_of(record: CheckpointRecord, changelogs: Changelogs) -> CheckpointContent:
     """The record's content; markers of version 2 if it has that, because version 1 cannot hold all of them.
 
     Raises:
@@ -82,7 +82,7 @@ def content_of(record: CheckpointRecord, changelogs: Changelogs) -> Content:
     """
     tasks = range(record.task_count)
     markers = {task: markers_of(record, task, changelogs(task)) for task in tasks}
-    return Content(record.next_offsets, markers, record.identities, frozenset(record.moved))
+    return CheckpointContent(record.next_offsets, markers, record.identities, frozenset(record.moved))
 
 
 def with_offsets(record: CheckpointRecord, wanted: Mapping[OffsetKey, int]) -> NextOffsets:
@@ -158,7 +158,7 @@ def refuse_outside(
 
 def successor(
     base: CheckpointRecord,
-    content: Content,
+    content: CheckpointContent,
     view: LogView,
     claim: Claim,
     settings: TaskSettings,

@@ -16,7 +16,7 @@ Ranges: TypeAlias = tuple[tuple[Count, Count], ...]
 """Offsets as `[start, end)`: ascending, none empty, adjacent ones joined."""
 
 MOST_ENTRIES = 100
-"""The most entries of `Intermediate.unread`."""
+"""The most entries of `IntermediateStream.unread`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class WrittenRanges:
 
 
 @dataclass(frozen=True, slots=True)
-class Intermediate:
+class IntermediateStream:
     """One stream between two batches. Only what ended batches wrote is ever read, in later batches."""
 
     generation: Positive = 1
@@ -75,7 +75,7 @@ class Intermediate:
                         found[partition] = found[partition][0], end
         return found
 
-    def after(self, read: Mapping[int, int], written: WrittenRanges | None) -> Intermediate:
+    def after(self, read: Mapping[int, int], written: WrittenRanges | None) -> IntermediateStream:
         """The stream after one more batch.
 
         Args:
@@ -98,7 +98,7 @@ class Intermediate:
             self._check_is_new(written)
             entries.append(written)
         watermark, unread = _settled(self.watermark, entries)
-        return Intermediate(self.generation, watermark, {**self.positions, **read}, unread)
+        return IntermediateStream(self.generation, watermark, {**self.positions, **read}, unread)
 
     def left(self) -> int:
         """The number of offsets that are still to be read."""
@@ -122,11 +122,11 @@ class Intermediate:
                 found[partition] = ranges[-1][1]
         return found
 
-    def next_generation(self) -> Intermediate:
+    def next_generation(self) -> IntermediateStream:
         """Nothing is left to be read, and no watermark counts."""
-        return Intermediate(self.generation + 1, NO_WATERMARK, self.ends())
+        return IntermediateStream(self.generation + 1, NO_WATERMARK, self.ends())
 
-    def without_end(self) -> Intermediate:
+    def without_end(self) -> IntermediateStream:
         """The same where nothing has ended after all: an input that had ended has new messages."""
 
         def known(watermark: int) -> int:
@@ -151,7 +151,7 @@ class Intermediate:
 class StreamsSection:
     """The durable intermediate streams at a checkpoint. Raises ValueError if one has no layout."""
 
-    streams: Mapping[SystemStream, Intermediate] = field(default_factory=dict)
+    streams: Mapping[SystemStream, IntermediateStream] = field(default_factory=dict)
     layouts: Mapping[SystemStream, str] = field(default_factory=dict)
     """The operator that writes each stream and the serdes of its keys and values, as a text that a start compares."""
 
@@ -164,7 +164,9 @@ _STREAM = text(SystemStream.parse)
 STREAMS = Section(
     "streams",
     StreamsSection,
-    dataclass_form(StreamsSection, streams=mapping(_STREAM, Form(Intermediate)), layouts=mapping(_STREAM, Form(str))),
+    dataclass_form(
+        StreamsSection, streams=mapping(_STREAM, Form(IntermediateStream)), layouts=mapping(_STREAM, Form(str))
+    ),
     needed=True,
 )
 

@@ -1,0 +1,1 @@
+"""The command line: it parses, calls `admin`, asks and prints, and decides nothing. Nothing imports it."""

@@ -13,24 +13,24 @@ from penstock.api.time.aggregates import Aggregate, Count, form_by_column, is_wh
 from penstock.arrays.byte_arrays import ByteArray, Integers
 from penstock.arrays.entries import Flags
 from penstock.base.plugins import load
-from penstock.columns.fold import Fold
+from penstock.columns.fold import ColumnFold
 from penstock.columns.state_rows import StateRows
 from penstock.graph.aggregation import ColumnAggregates, refused
 
 
-class Part(NamedTuple):
+class NamedFold(NamedTuple):
     """One of several aggregates."""
 
     name: str
     of: Expression | None
     """None: each message that has a value counts."""
-    fold: Fold
+    fold: ColumnFold
 
 
 class FoldedAggregates(ColumnAggregates):
     """Aggregates that each have a fold."""
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[NamedFold]) -> None:
         self._parts = parts
         self._rows = StateRows(self.state_fields, sum(part.fold.has_word for part in parts))
 
@@ -96,15 +96,15 @@ def column_aggregates(aggregates: Mapping[str, Aggregate], serde: ColumnSerde, w
         expression = of if isinstance(of, Expression) else None
         kind = None if expression is None else expression.type_in(serde.schema, f"{what}: `{name}`")
         try:
-            found.append(Part(name, expression, _fold(form, kind)))
+            found.append(NamedFold(name, expression, _fold(form, kind)))
         except (TypeError, ValueError) as error:
             raise refused(what, name, each, error) from None
     return FoldedAggregates(found)
 
 
-def _fold(form: str, kind: pa.DataType | None) -> Fold:
+def _fold(form: str, kind: pa.DataType | None) -> ColumnFold:
     """The fold for values of this type. Raises TypeError or ValueError if it does not have them."""
-    fold: Fold = load(form)(kind)
+    fold: ColumnFold = load(form)(kind)
     return fold
 
 

@@ -22,7 +22,7 @@ def has_word(column: str, kind: pa.DataType) -> bool:
     return column == "sum" and not pa.types.is_floating(kind)
 
 
-class Fold(ABC):
+class ColumnFold(ABC):
     """The states of the groups 0, 1, 2, ... of one aggregate."""
 
     fields: Sequence[tuple[str, pa.DataType]]
@@ -64,7 +64,7 @@ class Fold(ABC):
         return None
 
 
-class CountFold(Fold):
+class CountFold(ColumnFold):
     fields = (("n", pa.int64()),)
     result_type = pa.int64()
 

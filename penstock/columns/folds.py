@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.arrays.byte_arrays import Integers
-from penstock.columns.fold import CountFold, Fold, Numbers, numbers_of
+from penstock.columns.fold import ColumnFold, CountFold, Numbers, numbers_of
 from penstock.columns.sums import DecimalMeanFold, DecimalSumFold, FloatSumFold, IntegerSumFold, MeanFold, VarianceFold
 
 
-class ExtremeFold(Fold):
+class ExtremeFold(ColumnFold):
     """The smallest or the largest of numbers and times. NaN counts only where there is nothing else."""
 
     def __init__(self, kind: pa.DataType, *, largest: bool) -> None:
@@ -48,7 +48,7 @@ class ExtremeFold(Fold):
         return found.view(self.result_type) if self._form is not None else found.cast(self.result_type)
 
 
-class ChosenFold(Fold):
+class ChosenFold(ColumnFold):
     """One of the values of each group: the earliest or the latest by time, or the smallest or largest. Values of any
     type stay in Arrow's arrays; a group has the number of its value."""
 
@@ -141,37 +141,37 @@ def _first_rows(groups: Integers) -> Integers:
     return first[np.unique(groups)] if most > 4 * len(groups) else np.unique(first[groups])
 
 
-def count_fold(kind: pa.DataType | None) -> Fold:
+def count_fold(kind: pa.DataType | None) -> ColumnFold:
     return CountFold()
 
 
-def sum_fold(kind: pa.DataType | None) -> Fold:
+def sum_fold(kind: pa.DataType | None) -> ColumnFold:
     return DecimalSumFold(kind) if _is_decimal(kind) else _sum_of_numbers(_number(kind))
 
 
-def mean_fold(kind: pa.DataType | None) -> Fold:
+def mean_fold(kind: pa.DataType | None) -> ColumnFold:
     return DecimalMeanFold(kind) if _is_decimal(kind) else MeanFold(_sum_of_numbers(_number(kind)))
 
 
-def variance_fold(kind: pa.DataType | None) -> Fold:
+def variance_fold(kind: pa.DataType | None) -> ColumnFold:
     if not _is_decimal(kind):
         _number(kind)
     return VarianceFold()
 
 
-def least_fold(kind: pa.DataType | None) -> Fold:
+def least_fold(kind: pa.DataType | None) -> ColumnFold:
     return _extreme(kind, largest=False)
 
 
-def greatest_fold(kind: pa.DataType | None) -> Fold:
+def greatest_fold(kind: pa.DataType | None) -> ColumnFold:
     return _extreme(kind, largest=True)
 
 
-def first_fold(kind: pa.DataType | None) -> Fold:
+def first_fold(kind: pa.DataType | None) -> ColumnFold:
     return ChosenFold(_known(kind), _by_time, last=False, timed=True)
 
 
-def last_fold(kind: pa.DataType | None) -> Fold:
+def last_fold(kind: pa.DataType | None) -> ColumnFold:
     return ChosenFold(_known(kind), _by_time, last=True, timed=True)
 
 
@@ -179,7 +179,7 @@ def _sum_of_numbers(kind: pa.DataType) -> IntegerSumFold | FloatSumFold:
     return IntegerSumFold(kind) if pa.types.is_integer(kind) else FloatSumFold()
 
 
-def _extreme(kind: pa.DataType | None, *, largest: bool) -> Fold:
+def _extreme(kind: pa.DataType | None, *, largest: bool) -> ColumnFold:
     known = _known(kind)
     if (_is_number(known) and not pa.types.is_float16(known)) or pa.types.is_temporal(known):
         return ExtremeFold(known, largest=largest)

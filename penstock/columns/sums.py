@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.arrays.arithmetic import doubles_of
 from penstock.arrays.byte_arrays import Integers
 from penstock.arrays.entries import Flags
-from penstock.columns.fold import CountFold, Fold, Numbers, numbers_of
+from penstock.columns.fold import ColumnFold, CountFold, Numbers, numbers_of
 
 _DIGITS = 38
 """The digits of a decimal of 128 bits."""
@@ -29,7 +29,7 @@ _DOUBLES = 1 << 53
 """Whole numbers up to this one are doubles."""
 
 
-class WholeSumFold(Fold):
+class WholeSumFold(ColumnFold):
     """Sums of whole numbers."""
 
     unit: int
@@ -144,7 +144,7 @@ class IntegerSumFold(WholeSumFold):
         return self.word_of(total) == 0
 
 
-class FloatSumFold(Fold):
+class FloatSumFold(ColumnFold):
     """The sum of floats, as doubles, in the order in which they came."""
 
     result_type = pa.float64()
@@ -171,7 +171,7 @@ class FloatSumFold(Fold):
         return pa.array(self._sum)
 
 
-class MeanFold(Fold):
+class MeanFold(ColumnFold):
     """The double that is nearest to the sum divided by the number; of floats, to the sum that has been rounded."""
 
     result_type = pa.float64()
@@ -260,7 +260,7 @@ class DecimalMeanFold(MeanFold):
         return means
 
 
-class VarianceFold(Fold):
+class VarianceFold(ColumnFold):
     """The sample variance, from the number, the mean and the sum of the squared distances to it. The parts of two sets
     of values are combined by the formula of Chan, Golub and LeVeque. With an infinity it is NaN."""
 

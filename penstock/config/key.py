@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, NoReturn, Self, TypeAlias, TypeVar, overload
 
 from penstock.config.topics import Topic
-from penstock.config.values.kinds import Kind
+from penstock.config.values.kinds import ValueKind
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -20,14 +20,14 @@ Source: TypeAlias = Literal["Samza", "Penstock", "Spark"]
 
 
 @dataclass(frozen=True, slots=True)
-class Absent:
+class AbsentDefault:
     """In place of a default: without a value, the setting is None, which means `meaning`."""
 
     meaning: str
 
 
 @dataclass(frozen=True, slots=True)
-class Derived(Generic[T_co]):
+class DerivedDefault(Generic[T_co]):
     """In place of a default: without a value, `value` makes the setting from the other settings, as `meaning` says."""
 
     meaning: str
@@ -44,8 +44,8 @@ class Key(Generic[T]):
 
     name: str
     topic: Topic
-    kind: Kind[Any]
-    otherwise: str | Key[Any] | Absent | Derived[Any]
+    kind: ValueKind[Any]
+    otherwise: str | Key[Any] | AbsentDefault | DerivedDefault[Any]
     description: str
     source: Source
 
@@ -72,7 +72,7 @@ class Key(Generic[T]):
     @property
     def unset(self) -> str:
         """The meaning of no value; empty if there is a default or a fallback."""
-        return self.otherwise.meaning if isinstance(self.otherwise, (Absent, Derived)) else ""
+        return self.otherwise.meaning if isinstance(self.otherwise, (AbsentDefault, DerivedDefault)) else ""
 
     @property
     def prefix(self) -> str:
@@ -100,8 +100,8 @@ AnyKey: TypeAlias = Key[Any]
 def key(
     name: str,
     topic: Topic,
-    kind: Kind[T],
-    otherwise: str | Key[T] | Derived[T],
+    kind: ValueKind[T],
+    otherwise: str | Key[T] | DerivedDefault[T],
     description: str,
     source: Source = "Penstock",
 ) -> Key[T]: ...
@@ -109,16 +109,16 @@ def key(
 def key(
     name: str,
     topic: Topic,
-    kind: Kind[T],
-    otherwise: Absent | Key[T | None],
+    kind: ValueKind[T],
+    otherwise: AbsentDefault | Key[T | None],
     description: str,
     source: Source = "Penstock",
 ) -> Key[T | None]: ...
 def key(name: str, topic: Topic, kind: Any, otherwise: Any, description: str, source: Source = "Penstock") -> AnyKey:
     """Declare a key.
 
-    `topic` is its section of the reference. `otherwise` counts if it is not given: a default, another key, `Absent` or
-    `Derived`.
+    `topic` is its section of the reference. `otherwise` counts if it is not given: a default, another key,
+    `AbsentDefault` or `DerivedDefault`.
     """
     return Key(name, topic, kind, otherwise, description, source)
 
@@ -151,7 +151,7 @@ class Settings:
         found = self.resolved.find(key, self.subject)
         while found is None and key.fallback is not None:
             key = key.fallback
-        return key.otherwise.value(self) if found is None and isinstance(key.otherwise, Derived) else found
+        return key.otherwise.value(self) if found is None and isinstance(key.otherwise, DerivedDefault) else found
 
     def put(self, key: Key[T], value: T) -> Self:
         """The same settings with another value of a key."""

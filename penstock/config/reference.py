@@ -13,7 +13,7 @@ from penstock.config.samza import SAMZA_KEYS
 from penstock.config.settings import KEYS
 from penstock.config.spark import SPARK_KEYS
 from penstock.config.topics import Topic
-from penstock.config.values.kinds import Bytes, Millis
+from penstock.config.values.kinds import ByteSize, Millis
 
 _INDEX = "All keys"
 _INTRODUCTION = """\
@@ -128,7 +128,7 @@ def _wrapped(text: str) -> str:
 
 def _value(key: AnyKey) -> str:
     kind = key.kind
-    if isinstance(kind, (Millis, Bytes)):
+    if isinstance(kind, (Millis, ByteSize)):
         noun = "duration" if isinstance(kind, Millis) else "size"
         least = "" if kind.minimum is None else f", at least {kind.minimum}"
         return f"{noun} ({kind.unit}){least}"
@@ -144,7 +144,7 @@ def _default(key: AnyKey) -> str:
 
 
 def _readable(key: AnyKey) -> str:
-    if not isinstance(key.kind, (Millis, Bytes)) or key.default is None:
+    if not isinstance(key.kind, (Millis, ByteSize)) or key.default is None:
         return ""
     names = ("d", "h", "min", "s") if isinstance(key.kind, Millis) else ("GB", "MB", "KB")
     number = int(key.default)

@@ -9,18 +9,18 @@ from penstock.api.retention import LEAST_RETENTION_BYTES, StreamRetention
 from penstock.api.ssp import SystemStream
 from penstock.base.plugins import SYSTEMS
 from penstock.base.signing import RootKeys
-from penstock.config.key import Absent, AnyKey, Derived, Key, Settings, key
+from penstock.config.key import AbsentDefault, AnyKey, DerivedDefault, Key, Settings, key
 from penstock.config.topics import Topic
 from penstock.config.values.broadcast import BroadcastInputs
 from penstock.config.values.kinds import (
     Backends,
-    Bytes,
-    Choice,
+    ByteSize,
     Factory,
     Flag,
     LocalPath,
     Millis,
     Number,
+    OneOf,
     OwnFactory,
     Passphrase,
     StreamName,
@@ -30,7 +30,7 @@ from penstock.config.values.kinds import (
     Versions,
     Word,
 )
-from penstock.config.values.retained import Retention
+from penstock.config.values.retained import RetainedCheckpoints
 from penstock.errors import ConfigError
 
 LogFormat: TypeAlias = Literal["text", "json"]
@@ -55,8 +55,8 @@ _SYSTEM_FACTORY = Factory(
     tuple(SYSTEMS),
     {"org.apache.samza.system.inmemory.InMemorySystemFactory": "memory", _SAMZAS_KAFKA: "kafka"},
 )
-_LOG_FORMAT = Choice[LogFormat](("text", "json"))
-_OFFSET_DEFAULT = Choice[OffsetDefault](("oldest", "upcoming"))
+_LOG_FORMAT = OneOf[LogFormat](("text", "json"))
+_OFFSET_DEFAULT = OneOf[OffsetDefault](("oldest", "upcoming"))
 
 
 # fmt: off
@@ -86,18 +86,19 @@ ROOT_OPTIONS = ("root", "root.key", "root.key.previous")
 class JobSettings(Settings):
     """`job.*`, without its containers."""
 
-    name = key("job.name", Topic.JOB, Word("A-Za-z0-9_.-", 128), Derived("the application's name", _no_name),
+    name = key("job.name", Topic.JOB, Word("A-Za-z0-9_.-", 128), DerivedDefault("the application's name", _no_name),
         "The name of the job. Its state and checkpoints are kept under this name.", "Samza")
     id = key("job.id", Topic.JOB, Word("A-Za-z0-9_.", 64), "1",
         "Distinguishes copies of one job: each has its own state and checkpoints.", "Samza")
     root = key("job.root", Topic.JOB, Url(), "<home>/jobs",
         "Where checkpoints, metadata and the backed-up state of jobs are kept. Every executor must be able to reach "
         "it.")
-    root_key = key("job.root.key", Topic.SECURITY, Passphrase(), Absent("objects are not signed"),
+    root_key = key("job.root.key", Topic.SECURITY, Passphrase(), AbsentDefault("objects are not signed"),
         "Every object under `job.root` and under the roots of state backends is signed with this key, and verified "
         "when it is read: nobody without it can make or change one. Penstock's own records in Kafka are signed too. "
         "All jobs of a root have the same key. An existing root is signed with `penstock job sign`.")
-    root_key_previous = key("job.root.key.previous", Topic.SECURITY, Passphrase(), Absent("only `job.root.key` counts"),
+    root_key_previous = key("job.root.key.previous", Topic.SECURITY, Passphrase(),
+        AbsentDefault("only `job.root.key` counts"),
         "The former `job.root.key`. Objects that are signed with it are read as well, until `penstock job sign` has "
         "signed them with the new one.")
     logged_store_base_dir = key("job.logged.store.base.dir", Topic.JOB, LocalPath(), "<home>/state",
@@ -105,14 +106,14 @@ class JobSettings(Settings):
     batch_max_messages = key("job.batch.max.messages", Topic.BATCHES, Number(1), "200000",
         "The most messages that a batch reads, from all partitions together. At least one is read from each partition "
         "that has new messages.")
-    batch_max_bytes = key("job.batch.max.bytes", Topic.BATCHES, Bytes(1), "268435456",
+    batch_max_bytes = key("job.batch.max.bytes", Topic.BATCHES, ByteSize(1), "268435456",
         "The most bytes of keys and values that a batch reads, estimated from the size of earlier messages.")
     batch_target_ms = key("job.batch.target.ms", Topic.BATCHES, Millis(0), "10000",
         "The time that a batch should take. Batches begin small and then read as many messages as fit into this "
         "time, up to `job.batch.max.messages`. With 0, batches always read as much as the limits allow.")
     batch_interval_ms = key("job.batch.interval.ms", Topic.BATCHES, Millis(1), "100",
         "The time that an idle job waits before it looks for new messages again.")
-    latency_target_ms = key("job.latency.target.ms", Topic.BATCHES, Millis(1), Absent("Spark runs every batch"),
+    latency_target_ms = key("job.latency.target.ms", Topic.BATCHES, Millis(1), AbsentDefault("Spark runs every batch"),
         "The time after its arrival by which a message should be processed. With it, small batches go to the "
         "containers directly, without a Spark job.")
     batch_min_ms = key("job.batch.min.ms", Topic.BATCHES, Millis(0), "20",
@@ -121,18 +122,18 @@ class JobSettings(Settings):
     log_format = key("job.log.format", Topic.MONITORING, _LOG_FORMAT, "text",
         "The form of the lines in the logs of containers and of `penstock run`. `json`: each line is an object with "
         "`time`, `level`, `logger`, `job`, `message` and, where they are known, `epoch`, `batch` and `task`.")
-    dashboard_port = key("job.dashboard.port", Topic.MONITORING, Number(0, 65535), Absent("no dashboard"),
+    dashboard_port = key("job.dashboard.port", Topic.MONITORING, Number(0, 65535), AbsentDefault("no dashboard"),
         "The port on the driver's host where the job's dashboard is served; 0 for any free port. The log names the "
         "file that has its address with the token. `penstock dashboard` serves one without a driver.")
     dashboard_host = key("job.dashboard.host", Topic.MONITORING, Verbatim(), "127.0.0.1",
         "The address on which the dashboard listens.")
     dashboard_token = key("job.dashboard.token", Topic.MONITORING,
-        Verbatim(), Absent("a new one at each start, in a file that the log names"),
+        Verbatim(), AbsentDefault("a new one at each start, in a file that the log names"),
         "The token that the dashboard asks for.")
     lease_ms = key("job.lease.ms", Topic.FAILURES, Millis(1), "10000",
         "The time that the lease must stay unchanged before another driver may take the job over.")
     intermediate_stream_partitions = key("job.intermediate.stream.partitions", Topic.PARTITIONS, Number(1),
-        Absent("chosen by the planner"),
+        AbsentDefault("chosen by the planner"),
         "The number of partitions that each repartition makes.", "Samza")
     host_affinity_enabled = key("job.host-affinity.enabled", Topic.STANDBYS, Flag(), "false",
         "Each host keeps a copy of its stores at the last checkpoint, for a quick restart there.", "Samza")
@@ -180,7 +181,8 @@ class ContainerSettings(Settings):
         "The time that a container may take from its launch to its first heartbeat.")
     restore_timeout_ms = key("job.container.restore.timeout.ms", Topic.FAILURES, Millis(1), "1800000",
         "The time that restoring the stores of a task may take.")
-    tls_enabled = key("job.container.tls.enabled", Topic.SECURITY, Flag(), Absent("`true`, unless the master is local"),
+    tls_enabled = key("job.container.tls.enabled", Topic.SECURITY, Flag(),
+        AbsentDefault("`true`, unless the master is local"),
         "Driver, Spark workers and containers on different hosts communicate over TLS, with certificates that they "
         "generate.")
     lost_ms = key("container.lost.ms", Topic.FAILURES, Millis(1), "10000",
@@ -194,24 +196,24 @@ class TaskSettings(Settings):
 
     commit_ms = key("task.commit.ms", Topic.COMMITS, Millis(), "60000",
         "The time between commits. With 0 or less, the job commits only when the application asks for it.", "Samza")
-    commit_group = key("task.commit.group", Topic.COMMITS, Verbatim(), Absent("none"),
+    commit_group = key("task.commit.group", Topic.COMMITS, Verbatim(), AbsentDefault("none"),
         "The consumer group under which Kafka shows the positions of each commit in the inputs, for displays of lag "
         "and for scalers. The job itself never reads them. No consumer may use this group.")
     commit_max_delay_ms = key("task.commit.max.delay.ms", Topic.COMMITS, Millis(0), "60000",
         "A commit that falls due is skipped while the one in flight is younger than this. After that, processing "
         "waits for the one in flight.", "Samza")
-    commit_max_pending_bytes = key("task.commit.max.pending.bytes", Topic.COMMITS, Bytes(0), "268435456",
+    commit_max_pending_bytes = key("task.commit.max.pending.bytes", Topic.COMMITS, ByteSize(0), "268435456",
         "A commit that falls due is no longer skipped once this much has been written, in all containers together, "
         "since the last commit began.")
     commit_timeout_ms = key("task.commit.timeout.ms", Topic.COMMITS, Millis(1), "1800000",
         "The time that processing waits for a commit in flight before the run fails.", "Samza")
     callback_drain_timeout_ms = key("task.callback.drain.timeout.ms", Topic.STOPS, Millis(),
-        Absent("`container.attempt.timeout.ms`, for each message and each call"),
+        AbsentDefault("`container.attempt.timeout.ms`, for each message and each call"),
         "The time that an operator of a task may take to drain, which includes `on_drain`, windows and timers, and "
         "the time that the outputs may then take to be written. If they take longer, the run fails and its next "
         "start drains. 0 or less means no limit.", "Samza")
     callback_watermark_timeout_ms = key("task.callback.watermark.timeout.ms", Topic.TIME, Millis(),
-        Absent("`container.attempt.timeout.ms`, for each message and each call"),
+        AbsentDefault("`container.attempt.timeout.ms`, for each message and each call"),
         "The time that an operator of a task may take, in one batch, for windows and timers that fire because time "
         "has passed. If it takes longer, the run fails. 0 or less means no limit.", "Samza")
     window_ms = key("task.window.ms", Topic.TIME, Millis(), "-1",
@@ -220,9 +222,10 @@ class TaskSettings(Settings):
     shutdown_ms = key("task.shutdown.ms", Topic.STOPS, Millis(0), "30000",
         "The time that a stopping container waits for its tasks to close.", "Samza")
     dead_letter_stream = key("task.dead.letter.stream", Topic.FAILURES,
-        StreamName(), Absent("none: the run ends with the error"),
+        StreamName(), AbsentDefault("none: the run ends with the error"),
         "The stream that receives each message on which the application failed, with the reason. The job continues.")
-    broadcast_inputs = key("task.broadcast.inputs", Topic.PARTITIONS, BroadcastInputs(), Derived("none", lambda _: ()),
+    broadcast_inputs = key("task.broadcast.inputs", Topic.PARTITIONS, BroadcastInputs(),
+        DerivedDefault("none", lambda _: ()),
         "Input partitions that every task reads. Each other partition belongs to the task of its number, and these "
         "partitions alone determine the number of tasks. Each task has its own position in a broadcast partition, and "
         "a message counts once for each task. Intended for a TaskApplication, or a `process` without a repartition: "
@@ -231,7 +234,7 @@ class TaskSettings(Settings):
         "The versions in which every checkpoint is written.", "Samza")
     checkpoint_read_versions = key("task.checkpoint.read.versions", Topic.COMMITS, Versions((2, 1)), "2,1",
         "The versions in which a checkpoint may be read, the preferred one first.", "Samza")
-    checkpoint_retained = key("task.checkpoint.retained", Topic.COMMITS, Retention(), "10,24h,7d",
+    checkpoint_retained = key("task.checkpoint.retained", Topic.COMMITS, RetainedCheckpoints(), "10,24h,7d",
         "The checkpoints that are kept: the newest, then one an hour for some hours, then one a day for some days.")
 
 
@@ -247,7 +250,7 @@ class StateSettings(Settings):
         "A snapshot of what was committed of a store since its last snapshot is made in the background after this "
         "many seconds. 0 means no such limit.")
     backend_root = key("state.backends.<name>.root", Topic.BACKUPS, Url(),
-        Derived("`job.root`", lambda state: JobSettings(state.resolved).root),
+        DerivedDefault("`job.root`", lambda state: JobSettings(state.resolved).root),
         "Where a state backend, such as `blob`, keeps its objects. One commit can thus write to several object "
         "stores. Like `job.root`, this place must be shared by all hosts.")
 
@@ -261,14 +264,14 @@ class SystemKeys(Settings):
         any_offset_default,
         "Where a system's streams without a checkpoint are read from.", "Samza")
     factory = key("systems.<name>.samza.factory", Topic.SYSTEMS, _SYSTEM_FACTORY,
-        Absent("`local` for the system `local`; required for others"),
+        AbsentDefault("`local` for the system `local`; required for others"),
         "The kind of system. The streams of `kafka` are the topics of a Kafka cluster, those of `files` are folders "
         "of data files, those of `delta`, `iceberg` and `database` tables; `local` keeps its streams on disk, `memory` "
         "in the process. A system `local` always exists.",
         "Samza")
     path = key("systems.<name>.path", Topic.SYSTEMS, LocalPath(), "<home>/streams",
         "The folder where a `local` system keeps its streams.")
-    option = key("systems.<name>.<option>", Topic.SYSTEMS, Verbatim(), Absent("the system's default"),
+    option = key("systems.<name>.<option>", Topic.SYSTEMS, Verbatim(), AbsentDefault("the system's default"),
         "An option of a system of the kind `kafka` (docs/kafka.md), `files` (docs/files.md), `delta` or `iceberg` "
         "(docs/lakes.md), `database` (docs/databases.md) or `module:Class`, a class of your own, which gets all of "
         "them. Tasks do not see these options.")
@@ -278,7 +281,7 @@ class StreamSettings(Settings):
     """`streams.<id>.*`. The subject is the stream, `system.stream`."""
 
     offset_default = key("streams.<id>.samza.offset.default", Topic.INPUTS, _OFFSET_DEFAULT,
-        Derived("`systems.<name>.default.stream.samza.offset.default`", _offset_default),
+        DerivedDefault("`systems.<name>.default.stream.samza.offset.default`", _offset_default),
         "Where this stream (`<id>` is `system.stream`) is read from without a checkpoint.", "Samza")
     reset_offset = key("streams.<id>.samza.reset.offset", Topic.INPUTS, Flag(), "false",
         "Each start reads this stream (`<id>` is `system.stream`) as if it had no checkpoint.", "Samza")
@@ -289,13 +292,13 @@ class StreamSettings(Settings):
         "The rank of this input (`<id>` is `system.stream`) among those with new messages: the highest ones fill a "
         "batch first, and the others get what they leave of it. A task reads them in this order.", "Samza")
     retention_ms = key("streams.<id>.retention.ms", Topic.OUTPUTS,
-        Millis(1), Absent("forever; any for a stream that exists"),
+        Millis(1), AbsentDefault("forever; any for a stream that exists"),
         "The time that this stream (`<id>` is `system.stream`) keeps a message after it was appended, if the job "
         "creates the stream. A stream that exists must have the same retention.")
     retention_bytes = key("streams.<id>.retention.bytes", Topic.OUTPUTS,
-        Bytes(LEAST_RETENTION_BYTES), Absent("any amount"),
+        ByteSize(LEAST_RETENTION_BYTES), AbsentDefault("any amount"),
         "The bytes of messages that each partition of this stream keeps, under the same conditions.")
-    on_data_loss = key("streams.<id>.on.data.loss", Topic.INPUTS, Choice[OnDataLoss](("fail", "skip")), "fail",
+    on_data_loss = key("streams.<id>.on.data.loss", Topic.INPUTS, OneOf[OnDataLoss](("fail", "skip")), "fail",
         "The reaction to messages of this input (`<id>` is `system.stream`) that were deleted before the job had "
         "read them. `fail` ends the job with an error that names them; `skip` continues at the oldest message and "
         "counts the loss.")
@@ -303,7 +306,7 @@ class StreamSettings(Settings):
         "The time that the job must have been at the end of a partition of this stream (`<id>` is `system.stream`) "
         "before the partition no longer holds the watermark back. A partition with unread messages always does.")
     output_guarantee = key("streams.<id>.output.guarantee", Topic.OUTPUTS,
-        Choice[Guarantee](("at-least-once", "exactly-once")),
+        OneOf[Guarantee](("at-least-once", "exactly-once")),
         "at-least-once",
         "With `at-least-once`, a message may be in this output (`<id>` is `system.stream`) twice after a failure. "
         "With `exactly-once` it is not: the job publishes messages after the next commit, so readers see them later.")
@@ -325,47 +328,47 @@ class StreamSettings(Settings):
 class StoreSettings(Settings):
     """`stores.<name>.*`, with the values for all stores as defaults."""
 
-    all_block_cache_bytes = key("stores.rocksdb.block.cache.bytes", Topic.STORES, Bytes(0), "33554432",
+    all_block_cache_bytes = key("stores.rocksdb.block.cache.bytes", Topic.STORES, ByteSize(0), "33554432",
         "The size of RocksDB's block cache for each store of a task.")
-    all_write_buffer_bytes = key("stores.rocksdb.write.buffer.bytes", Topic.STORES, Bytes(65536), "16777216",
+    all_write_buffer_bytes = key("stores.rocksdb.write.buffer.bytes", Topic.STORES, ByteSize(65536), "16777216",
         "The size of RocksDB's write buffer for each store of a task, and of the changes gathered above it.")
-    all_memory_bytes = key("stores.memory.total.bytes", Topic.STORES, Bytes(1 << 20),
-        Absent("each store has its own cache and buffers"),
+    all_memory_bytes = key("stores.memory.total.bytes", Topic.STORES, ByteSize(1 << 20),
+        AbsentDefault("each store has its own cache and buffers"),
         "The memory that RocksDB should take for block caches, indexes and write buffers of all stores in a container "
         "together. Many writes at once exceed it for a moment. The changes gathered above RocksDB are not in it.")
     all_backup_factories = key("stores.backup.factories", Topic.BACKUPS, _BACKENDS, "changelog-files",
         "The state backends that every store is backed up to.", "Samza")
     all_restore_factories = key("stores.restore.factories", Topic.BACKUPS, _BACKENDS,
-        Derived("the store's backup factories", _backup_factories),
+        DerivedDefault("the store's backup factories", _backup_factories),
         "The state backends that every store is restored from, in order of preference.", "Samza")
     all_min_compaction_lag_ms = key("stores.default.changelog.min.compaction.lag.ms", Topic.CHANGELOGS,
         Millis(1), "14400000",
         "The time for which changelogs in Kafka keep every record. For this long after the next commit, a checkpoint "
         "can still be restored from them.", "Samza")
     all_replication_factor = key("stores.default.changelog.replication.factor", Topic.CHANGELOGS, Number(1),
-        Absent("`systems.<name>.default.stream.replication.factor`, or the brokers' default"),
+        AbsentDefault("`systems.<name>.default.stream.replication.factor`, or the brokers' default"),
         "The number of brokers that keep each changelog in Kafka.", "Samza")
     factory = key("stores.<name>.factory", Topic.STORES,
-        Choice[EngineKind](("rocksdb", "memory", "columns")), "rocksdb",
+        OneOf[EngineKind](("rocksdb", "memory", "columns")), "rocksdb",
         "Where a store's working copy is: in RocksDB on disk; in memory, in order; or in memory, in columns, as by "
         "default for stores that operators use by column.", "Samza")
-    columns_max_bytes = key("stores.<name>.columns.max.bytes", Topic.STORES, Bytes(1), "1073741824",
+    columns_max_bytes = key("stores.<name>.columns.max.bytes", Topic.STORES, ByteSize(1), "1073741824",
         "The most memory that a store in columns may take in each task. If it needs more, the run ends.")
     object_cache_size = key("stores.<name>.object.cache.size", Topic.STORES, Number(0), "100000",
         "The number of most recently used entries that a task keeps in memory. The cache holds at most twice as many.",
         "Samza")
     rocksdb_block_cache_bytes = key("stores.<name>.rocksdb.block.cache.bytes", Topic.STORES,
-        Bytes(0), all_block_cache_bytes,
+        ByteSize(0), all_block_cache_bytes,
         "The size of RocksDB's block cache for this store, in each task.")
     rocksdb_write_buffer_bytes = key("stores.<name>.rocksdb.write.buffer.bytes", Topic.STORES,
-        Bytes(65536), all_write_buffer_bytes,
+        ByteSize(65536), all_write_buffer_bytes,
         "The size of RocksDB's write buffer for this store, and of the changes gathered above it, in each task.")
     backup_factories = key("stores.<name>.backup.factories", Topic.BACKUPS, _BACKENDS, all_backup_factories,
         "The state backends that this store is backed up to.", "Samza")
     restore_factories = key("stores.<name>.restore.factories", Topic.BACKUPS, _BACKENDS, all_restore_factories,
         "The state backends that this store is restored from, in order of preference.", "Samza")
     changelog = key("stores.<name>.changelog", Topic.CHANGELOGS, StreamName("local"),
-        Derived(
+        DerivedDefault(
             "`local.<job.name>-<job.id>-<store>-changelog`, with each `-` in the store's name doubled", _own_changelog),
         "The stream to which the backend `changelog-stream` writes this store's changes. It serves this store alone "
         "and has one partition for each task.", "Samza")
@@ -379,14 +382,14 @@ class StoreSettings(Settings):
         Number(1), all_replication_factor,
         "The number of brokers that keep the store's changelog, if it is in Kafka.", "Samza")
     max_message_bytes = key("stores.<name>.changelog.max.message.bytes", Topic.CHANGELOGS,
-        Bytes(1), Absent("the brokers' default"),
+        ByteSize(1), AbsentDefault("the brokers' default"),
         "The largest batch of records that a changelog in Kafka accepts.", "Samza")
     side_inputs = key("stores.<name>.side.inputs", Topic.REFERENCE_DATA,
-        StreamNames(), Derived("as the application declares", lambda _: ()),
+        StreamNames(), DerivedDefault("as the application declares", lambda _: ()),
         "The streams that fill this store, which the job then only reads. Their keys and values have the serdes of "
         "the store. They are not inputs of the job: do not name them in `app.input`.", "Samza")
     side_processor = key("stores.<name>.side.inputs.processor.factory", Topic.REFERENCE_DATA, OwnFactory(),
-        Absent("as the application declares; else each message is an entry"),
+        AbsentDefault("as the application declares; else each message is an entry"),
         "The `SideInputsProcessorFactory` that makes, for each task, the processor that turns messages of the store's "
         "side inputs into entries.", "Samza")
     side_broadcast = key("stores.<name>.side.inputs.broadcast", Topic.REFERENCE_DATA, Flag(), "false",
@@ -415,7 +418,7 @@ class SideInputSettings(Settings):
     max_age_ms = key("side.inputs.max.age.ms", Topic.REFERENCE_DATA, Millis(0), "86400000",
         "At a start, a host uses the copy that it has kept of a store with side inputs if the copy was updated within "
         "this time. Otherwise the store is filled again from the oldest message.")
-    on_error = key("side.inputs.on.error", Topic.REFERENCE_DATA, Choice[OnSideError](("fail", "continue")), "fail",
+    on_error = key("side.inputs.on.error", Topic.REFERENCE_DATA, OneOf[OnSideError](("fail", "continue")), "fail",
         "The reaction if, after the start, a side input cannot be read or processed and retries do not help: `fail` "
         "ends the run; `continue` keeps the data at hand, logs the error repeatedly, and keeps trying.")
 
@@ -434,10 +437,10 @@ class TableSettings(Settings):
 class SchemaRegistrySettings(Settings):
     """`schema.registry.*`."""
 
-    url = key("schema.registry.url", Topic.SYSTEMS, Verbatim(), Absent("no registry"),
+    url = key("schema.registry.url", Topic.SYSTEMS, Verbatim(), AbsentDefault("no registry"),
         "The address of the schema registry that serdes with `registry=` use; several addresses of one registry are "
         "separated by commas. `memory://name` is a registry in the process, for tests.")
-    option = key("schema.registry.<option>", Topic.SYSTEMS, Verbatim(), Absent("the client's default"),
+    option = key("schema.registry.<option>", Topic.SYSTEMS, Verbatim(), AbsentDefault("the client's default"),
         "An option of confluent-kafka's client of registries, such as `basic.auth.user.info`, `ssl.ca.location` or "
         "`timeout` (seconds, 10 by default).")
 
@@ -445,18 +448,18 @@ class SchemaRegistrySettings(Settings):
 class MetricsSettings(Settings):
     """`metrics.*`."""
 
-    prometheus_port = key("metrics.prometheus.port", Topic.MONITORING, Number(0, 65535), Absent("no endpoint"),
+    prometheus_port = key("metrics.prometheus.port", Topic.MONITORING, Number(0, 65535), AbsentDefault("no endpoint"),
         "The port on the driver's host where Prometheus scrapes the job's metrics; 0 for any free port.")
     prometheus_host = key("metrics.prometheus.host", Topic.MONITORING, Verbatim(), "127.0.0.1",
         "The address on which the endpoint for Prometheus listens.")
-    prometheus_token = key("metrics.prometheus.token", Topic.MONITORING, Verbatim(), Absent("none"),
+    prometheus_token = key("metrics.prometheus.token", Topic.MONITORING, Verbatim(), AbsentDefault("none"),
         "The bearer token that scrapes must carry. Without it, the endpoint answers every request.")
     prometheus_certificate = key("metrics.prometheus.tls.certificate.file", Topic.MONITORING,
-        LocalPath(), Absent("no TLS"),
+        LocalPath(), AbsentDefault("no TLS"),
         "A PEM file with the certificate of the endpoint, which then speaks TLS.")
-    prometheus_key = key("metrics.prometheus.tls.key.file", Topic.MONITORING, LocalPath(), Absent("no TLS"),
+    prometheus_key = key("metrics.prometheus.tls.key.file", Topic.MONITORING, LocalPath(), AbsentDefault("no TLS"),
         "A PEM file with the private key of that certificate.")
-    reporter_stream = key("metrics.reporter.snapshot.stream", Topic.MONITORING, StreamName(), Absent("none"),
+    reporter_stream = key("metrics.reporter.snapshot.stream", Topic.MONITORING, StreamName(), AbsentDefault("none"),
         "The stream to which all metrics are appended at an interval, in the format of Samza's metrics snapshots.",
         "Samza")
     reporter_interval_s = key("metrics.reporter.snapshot.interval", Topic.MONITORING, Number(1), "60",
@@ -473,16 +476,16 @@ class OtherSettings(Settings):
     """The run, and keys that Penstock passes on."""
 
     run_id = key("app.run.id", Topic.JOB, Word("A-Za-z0-9_.-", 64),
-        Absent("a new id for every run; a start after a crash keeps the id"),
+        AbsentDefault("a new id for every run; a start after a crash keeps the id"),
         "The name of the deployment, and so of its run. A start with the name of the last run continues that run; "
         "another name begins a new one. A start with the name of a run that has drained is refused.", "Samza")
-    application = key("app.<key>", Topic.JOB, Verbatim(), Absent("absent"),
+    application = key("app.<key>", Topic.JOB, Verbatim(), AbsentDefault("absent"),
         'A key of the application. Its tasks read it as `context.config["app.<key>"]`; Penstock ignores it.')
     spark_master = key("spark.master", Topic.SPARK, Verbatim(),
-        Absent("the value from `spark-submit` or `spark-defaults.conf`, else `local[*]`"),
+        AbsentDefault("the value from `spark-submit` or `spark-defaults.conf`, else `local[*]`"),
         "The Spark cluster to run on.", "Spark")
     spark = key("spark.<key>", Topic.SPARK, Verbatim(),
-        Absent("the value from `spark-submit` or `spark-defaults.conf`, else Penstock's or Spark's own default"),
+        AbsentDefault("the value from `spark-submit` or `spark-defaults.conf`, else Penstock's or Spark's own default"),
         "Passed to Spark unchanged.", "Spark")
 
 # fmt: on

@@ -15,6 +15,7 @@ import threading
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import TextIO
 
 import orjson
 
@@ -72,19 +73,13 @@ def main() -> None:
         port.certificate,
         spec.callers,
     )
-    output = os.dup(1)
-    stream = log_to(log)
-    os.write(output, orjson.dumps(asdict(address)) + b"\n")
-    os.close(output)
+    stream = _tell(address, log)
     faulthandler.enable()
     container.passed_on = setup_logging(stream, spec.log_format, spec.job)
     logging.info("container %s, incarnation %s, of executor %d", name, incarnation, parent)
     settle()
     remove_dead_folders()
-    while not container.closed.wait(_LOOK_SECONDS):
-        if container.audience.absent_s > _ALONE_SECONDS:
-            logging.critical("no driver has listened to this container for %.0f s: it ends", _ALONE_SECONDS)
-            break
+    _wait_for_end(container)
     with suppress(OSError):
         Register.of(spec.run_id, parent).remove()
     # A shutdown waits for every call, also for one that hangs: give the last replies a moment, then go.
@@ -92,6 +87,24 @@ def main() -> None:
         threading.Thread(target=server.shutdown, daemon=True).start()
     threading.Event().wait(_LAST_REPLIES_SECONDS)
     _vanish(folder)
+
+
+def _tell(address: ContainerAddress, log: Path) -> TextIO:
+    """Tell the executor the address, on the standard output that it reads. From now on that is the log, which is
+    returned."""
+    output = os.dup(1)
+    stream = log_to(log)
+    os.write(output, orjson.dumps(asdict(address)) + b"\n")
+    os.close(output)
+    return stream
+
+
+def _wait_for_end(container: Container) -> None:
+    """Return when the container is closed, or no driver has listened to it for long."""
+    while not container.closed.wait(_LOOK_SECONDS):
+        if container.audience.absent_s > _ALONE_SECONDS:
+            logging.critical("no driver has listened to this container for %.0f s: it ends", _ALONE_SECONDS)
+            break
 
 
 def _follow(parent: int, folder: Path) -> None:

@@ -13,7 +13,7 @@ import threading
 from multiprocessing.connection import Connection
 
 from penstock.base.files import go_private
-from penstock.direct.messages import Answer, Broken, Ready, Reports, RunOrder, Sign
+from penstock.direct.messages import Answer, RunBreak, RunOrder, RunReports, SignOfLife, WorkerReady
 from penstock.direct.stages import DeclinedError, DirectStages
 from penstock.host.lossy import print_lossily
 from penstock.host.machine import watch_process
@@ -52,7 +52,7 @@ class _Driver:
         while running.wait():
             threading.Event().wait(SIGN_SECONDS)
             if running.is_set():
-                self.send(Sign(stages.progress(), stages.writes))
+                self.send(SignOfLife(stages.progress(), stages.writes))
 
 
 def main() -> None:
@@ -72,7 +72,7 @@ def main() -> None:
         settle()
         running = threading.Event()
         threading.Thread(target=driver.give_signs, args=(stages, running), name="signs", daemon=True).start()
-        driver.send(Ready())
+        driver.send(WorkerReady())
         while True:
             order = driver.order()
             running.set()
@@ -80,15 +80,15 @@ def main() -> None:
             running.clear()
             driver.send(answer)
     except BaseException as error:
-        driver.send(Broken(str(error) or repr(error)))
+        driver.send(RunBreak(str(error) or repr(error)))
         threading.Event().wait()  # for the end: the driver kills it
 
 
 def _run(stages: DirectStages, order: RunOrder) -> Answer:
     try:
-        return Reports(stages.run(order))
+        return RunReports(stages.run(order))
     except DeclinedError as error:
-        return Broken(str(error), declined=True)
+        return RunBreak(str(error), declined=True)
 
 
 if __name__ == "__main__":

@@ -29,12 +29,12 @@ class RunOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class WorkerReady:
     """The worker has loaded the application, and takes orders."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sign:
+class SignOfLife:
     """The worker is alive. `progress` changes with each message that its own stages process or write; it is None while
     the worker waits for containers, which give signs of their own."""
 
@@ -44,14 +44,14 @@ class Sign:
 
 
 @dataclass(frozen=True, slots=True)
-class Reports:
+class RunReports:
     """The run is complete: the payloads of all reports."""
 
     payloads: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class RunBreak:
     """The run broke off. `why`: the cause in words."""
 
     why: str
@@ -60,4 +60,4 @@ class Broken:
     worker takes no more orders."""
 
 
-Answer: TypeAlias = Ready | Sign | Reports | Broken
+Answer: TypeAlias = WorkerReady | SignOfLife | RunReports | RunBreak

@@ -8,11 +8,19 @@ from contextlib import closing
 
 from penstock.direct.messages import RunOrder
 from penstock.errors import ContainerLostError, RetryableError
-from penstock.runtime.messages.packet import NO_PACKETS, REPORT_STAGE, Kind, Packet, from_batch, split_by_size, to_batch
+from penstock.runtime.messages.packet import (
+    NO_PACKETS,
+    REPORT_STAGE,
+    Packet,
+    PacketKind,
+    from_batch,
+    split_by_size,
+    to_batch,
+)
 from penstock.runtime.reports import Report
 from penstock.runtime.stage.outer_stages import OuterStages
 from penstock.runtime.stage.sink import SinkAttempts
-from penstock.runtime.stage.source import SourceProgress
+from penstock.runtime.stage.source import ReadProgress
 from penstock.wire.address import Lane, lane_of_tasks
 from penstock.wire.exchange import AttemptStream
 from penstock.wire.package import WorkerPackage
@@ -40,7 +48,7 @@ class DirectStages:
         self._bytes = 0
         """The bytes of all messages of the run so far."""
         self._in_containers = False
-        self._source: SourceProgress | None = None
+        self._source: ReadProgress | None = None
         self._sinks: SinkAttempts | None = None
         """While the outputs are being written."""
 
@@ -88,14 +96,14 @@ class DirectStages:
             raise DeclinedError(str(error)) from error
         for packet in packets:
             if packet.stage == REPORT_STAGE:
-                report = Report.from_payload(bytes(packet.payload or b""))
+                report = Report.decode(bytes(packet.payload or b""))
                 if report.failed is not None or report.dead_letters:
                     raise DeclinedError(f"the application failed on a message in task {report.task}, stage 0")
         return packets
 
     def _read_inputs(self, order: RunOrder) -> Iterator[Packet]:
         portions = {task: order.portions.get(task, ()) for task in sorted(_tasks(order))}
-        self._source = SourceProgress()
+        self._source = ReadProgress()
         try:
             yield from self._outer.read(order.epoch, order.batch, portions, self._source)
         finally:
@@ -142,7 +150,7 @@ class DirectStages:
     def _limited(self, packets: Iterator[Packet], order: RunOrder) -> Iterator[Packet]:
         """The packets, as long as they are not too many for the memory of this process."""
         for packet in packets:
-            if packet.kind == Kind.DATA:
+            if packet.kind == PacketKind.DATA:
                 self._bytes += sum(len(part) for part in (packet.payload, packet.places) if part is not None)
             if self._bytes > order.limit_bytes:
                 raise TooLargeError(f"the messages of {order.batch} take more than {order.limit_bytes} bytes")

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
-from penstock.direct.messages import Answer, Broken, Ready, Reports, RunOrder, Sign
+from penstock.direct.messages import Answer, RunBreak, RunOrder, RunReports, SignOfLife, WorkerReady
 from penstock.host.machine import ending
 from penstock.host.position_page import spots_in
 from penstock.wire.endings import ProcessDeath
@@ -150,9 +150,9 @@ class DirectWorker:
             answer = self._receive()
             while answer is None:
                 answer = self._receive()
-            if isinstance(answer, Ready):
+            if isinstance(answer, WorkerReady):
                 self._ready = True
-            elif isinstance(answer, Broken):
+            elif isinstance(answer, RunBreak):
                 self.failure = answer.why
         except (EOFError, OSError):
             self.failure = f"it {self._end(_LAST_WORDS_SECONDS)}"
@@ -177,11 +177,11 @@ class DirectWorker:
                 continue
             heard = time.monotonic()
             match answer:
-                case Reports(payloads):
+                case RunReports(payloads):
                     return payloads
-                case Broken(why, declined):
+                case RunBreak(why, declined):
                     raise OtherWayError(why, declined=declined)
-                case Sign(progress, writes):
+                case SignOfLife(progress, writes):
                     self.writes = writes
                     if progress is None or progress != seen:
                         seen, moved = progress, heard
@@ -190,5 +190,5 @@ class DirectWorker:
                         raise OtherWayError(
                             f"the direct worker {what} nothing for {self._standstill_s:.0f} s, and was killed"
                         )
-                case Ready():
+                case WorkerReady():
                     pass

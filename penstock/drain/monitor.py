@@ -14,13 +14,13 @@ logger = logging.getLogger(__name__)
 _JOIN_SECONDS = 5.0
 
 
-class DrainMonitorState(Enum):
+class DrainPollerState(Enum):
     INIT = "INIT"
     RUNNING = "RUNNING"
     STOPPED = "STOPPED"
 
 
-class DrainMonitor:
+class DrainPoller:
     """Polls the metadata store for a request to drain one run, on a separate thread.
 
     It calls back once, from that thread, and then stops. A store that fails delays the answer and ends nothing.
@@ -36,11 +36,11 @@ class DrainMonitor:
         self._callback: Callable[[], None] | None = None
         self._stopping = threading.Event()
         self._lock = threading.Lock()
-        self._state = DrainMonitorState.INIT
+        self._state = DrainPollerState.INIT
         self._thread = threading.Thread(target=self._run, name="penstock-drain-monitor", daemon=True)
 
     @property
-    def state(self) -> DrainMonitorState:
+    def state(self) -> DrainPollerState:
         """INIT before `start`, RUNNING while it looks, STOPPED once it has called back or was stopped."""
         return self._state
 
@@ -48,7 +48,7 @@ class DrainMonitor:
         """Set the callback, which the monitor's thread calls once. Returns False if the monitor was started, or has
         a callback already."""
         with self._lock:
-            if self._state is not DrainMonitorState.INIT or self._callback is not None:
+            if self._state is not DrainPollerState.INIT or self._callback is not None:
                 return False
             self._callback = callback
             return True
@@ -57,17 +57,17 @@ class DrainMonitor:
         """Begin to poll. Does nothing if the monitor has begun already, or was stopped. Raises PenstockError if it
         has no callback."""
         with self._lock:
-            if self._state is not DrainMonitorState.INIT:
+            if self._state is not DrainPollerState.INIT:
                 return
             if self._callback is None:
                 raise PenstockError("a drain monitor needs a callback before it is started")
-            self._state = DrainMonitorState.RUNNING
+            self._state = DrainPollerState.RUNNING
             self._thread.start()
 
     def stop(self) -> None:
         """Stop polling. Idempotent. A poll that has begun may still end with the callback."""
         with self._lock:
-            began, self._state = self._state is DrainMonitorState.RUNNING, DrainMonitorState.STOPPED
+            began, self._state = self._state is DrainPollerState.RUNNING, DrainPollerState.STOPPED
             self._stopping.set()
         if began and threading.current_thread() is not self._thread:
             self._thread.join(_JOIN_SECONDS)
@@ -86,6 +86,6 @@ class DrainMonitor:
                 continue
             if asked:
                 with self._lock:
-                    self._state = DrainMonitorState.STOPPED
+                    self._state = DrainPollerState.STOPPED
                 callback()
                 return

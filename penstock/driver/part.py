@@ -11,7 +11,7 @@ import msgspec
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.sections import SectionValues
 from penstock.driver.context import RunContext
-from penstock.driver.feed.boundary import Boundary, Draining
+from penstock.driver.feed.boundary import Boundary, DrainedOperators
 from penstock.errors import PenstockError
 from penstock.job.board import Shown
 from penstock.runtime.reports import Report
@@ -57,7 +57,7 @@ class DriverPart:
         return False
 
     @property
-    def draining(self) -> Draining | None:
+    def draining(self) -> DrainedOperators | None:
         """The operators that the run drains now, as of the last call of `before_batch`; None: it drains nothing."""
         return None
 

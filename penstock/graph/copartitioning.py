@@ -31,11 +31,11 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class CopartitionedStreams:
     """Streams whose messages of one key must come to the same task."""
 
     what: str
-    """The meeting place, as in "table `airlines`"."""
+    """The table or the join where the streams meet, in words: "table `airlines`"."""
     members: tuple[Member, ...]
 
 
@@ -80,7 +80,7 @@ def check_copartitioning(
     refusals.check()
 
 
-def meetings(graph: ApplicationGraph) -> Iterator[Meeting]:
+def meetings(graph: ApplicationGraph) -> Iterator[CopartitionedStreams]:
     tables: dict[str, list[Member]] = {}
     for op in graph.operators:
         if op.writes_table is not None:
@@ -89,15 +89,19 @@ def meetings(graph: ApplicationGraph) -> Iterator[Meeting]:
             tables.setdefault(op.reads_table, []).append(Member(op.upstream[0], f"`{op.id}` joins"))
         if op.sides:
             names = zip(("left", "right"), op.sides, strict=True)
-            yield Meeting(f"join `{op.id}`", tuple(Member(side, f"its {name} side has") for name, side in names))
+            yield CopartitionedStreams(
+                f"join `{op.id}`", tuple(Member(side, f"its {name} side has") for name, side in names)
+            )
     for spec in graph.side_stores:
         if spec.name in tables:
             tables[spec.name] += [Member(name, does, copies=True, keys=s.keys) for name, does, s in _fillers(spec, 1)]
     for table, members in tables.items():
-        yield Meeting(f"table `{table}`", tuple(members))
+        yield CopartitionedStreams(f"table `{table}`", tuple(members))
 
 
-def _check_keys(meeting: Meeting, specs: Mapping[str, OperatorSpec], spreads: Mapping[str, frozenset[_Spread]]) -> None:
+def _check_keys(
+    meeting: CopartitionedStreams, specs: Mapping[str, OperatorSpec], spreads: Mapping[str, frozenset[_Spread]]
+) -> None:
     by_member = {
         member: sorted({_keys_of(member, specs), *(each.keys for each in spreads[member.stream])})
         for member in meeting.members
@@ -114,7 +118,7 @@ def _keys_of(member: Member, specs: Mapping[str, OperatorSpec]) -> str:
     return specs[member.stream].key_serde.name if member.keys is None else member.keys
 
 
-def _check_spreads(meeting: Meeting, spreads: Mapping[str, frozenset[_Spread]], tasks: int) -> None:
+def _check_spreads(meeting: CopartitionedStreams, spreads: Mapping[str, frozenset[_Spread]], tasks: int) -> None:
     everywhere = [all(not each.partitions for each in spreads[member.stream]) for member in meeting.members]
     members = [
         member for member, copied in zip(meeting.members, everywhere, strict=True) if not (copied and member.copies)

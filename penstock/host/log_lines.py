@@ -18,7 +18,7 @@ import orjson
 
 from penstock.base.redaction import without_secrets
 from penstock.config.settings import LogFormat
-from penstock.host.lossy import Dropped
+from penstock.host.lossy import DroppedLines
 
 LINES_AT_ONCE = 20
 """The most lines that a container passes on with one beat. The others stay in its log."""
@@ -133,7 +133,7 @@ class PassedOn(logging.Handler):
     """Keeps the newest lines of the application for the driver: what it prints, and logs at INFO and above. Lines of
     Penstock stay in the container's log."""
 
-    def __init__(self, dropped: Callable[[], Dropped] = Dropped) -> None:
+    def __init__(self, dropped: Callable[[], DroppedLines] = DroppedLines) -> None:
         """`dropped` tells the lines that the container's log has not taken."""
         super().__init__(logging.INFO)
         self._lines: deque[PassedLine] = deque()

@@ -15,7 +15,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class DroppedLines:
     """Lines that could not be written."""
 
     lines: int = 0
@@ -40,13 +40,13 @@ class LossyStream(io.RawIOBase):
         self._descriptor = descriptor
         self._piece_bytes = piece_bytes
         self._lock = threading.Lock()
-        self._missing = Dropped()
+        self._missing = DroppedLines()
         """Since the last write that succeeded."""
         self._torn = False
         """True if the last write that got through ended within a line."""
         self.note: Callable[[str], str] = str
         """Makes the line that says what is missing, without its end."""
-        self.dropped = Dropped()
+        self.dropped = DroppedLines()
         """Since the start."""
 
     def writable(self) -> bool:
@@ -62,13 +62,13 @@ class LossyStream(io.RawIOBase):
             if missing:
                 self._write_all(memoryview(self._told(missing)))
                 with self._lock:
-                    self._missing = Dropped(max(0, self._missing.lines - missing.lines), missing.why)
+                    self._missing = DroppedLines(max(0, self._missing.lines - missing.lines), missing.why)
             self._write_all(view)
         except OSError as error:
             self._drop(view, error)
         return len(view)
 
-    def _told(self, missing: Dropped) -> bytes:
+    def _told(self, missing: DroppedLines) -> bytes:
         begin = "\n" if self._torn else ""
         return f"{begin}{self.note(str(missing))}\n".encode(errors="backslashreplace")
 
@@ -90,8 +90,8 @@ class LossyStream(io.RawIOBase):
     def _drop(self, view: memoryview, error: OSError) -> None:
         lines, why = max(1, bytes(view).count(b"\n")), error.strerror or str(error)
         with self._lock:
-            self._missing = Dropped(self._missing.lines + lines, why)
-            self.dropped = Dropped(self.dropped.lines + lines, why)
+            self._missing = DroppedLines(self._missing.lines + lines, why)
+            self.dropped = DroppedLines(self.dropped.lines + lines, why)
 
 
 def print_lossily() -> None:

@@ -125,7 +125,7 @@ class PositionPage:
         self._streams: tuple[str, ...] | None = None
         self.epoch = -1
         """The epoch of what is entered from now on."""
-        self._slots: dict[tuple[int, int], Slot] = {}
+        self._slots: dict[tuple[int, int], PositionSlot] = {}
 
     @classmethod
     def create(cls, path: Path) -> PositionPage | None:
@@ -138,7 +138,7 @@ class PositionPage:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return cls(descriptor)
 
-    def slot(self, stage: int, task: int, streams: tuple[str, ...]) -> Slot:
+    def slot(self, stage: int, task: int, streams: tuple[str, ...]) -> PositionSlot:
         """The place on the page for a task's attempts. `streams`: the application's inputs, for readers."""
         with self._lock:
             if streams != self._streams:
@@ -148,7 +148,7 @@ class PositionPage:
             found = self._slots.get((stage, task))
             if found is None:
                 number = len(self._slots) % _SLOTS
-                found = self._slots[stage, task] = Slot(
+                found = self._slots[stage, task] = PositionSlot(
                     self._descriptor, _HEAD_BYTES + number * _SLOT_BYTES, stage, task
                 )
         found.epoch = self.epoch
@@ -164,7 +164,7 @@ class PositionPage:
             os.ftruncate(self._descriptor, 0)
 
 
-class Slot:
+class PositionSlot:
     """The place of one task and stage on a page."""
 
     def __init__(self, descriptor: int, offset: int, stage: int, task: int) -> None:

@@ -289,9 +289,9 @@ def acquire(
                 return Lease(store, key, mine, tag, renewed_at=tried_at, clock=holder_clock)
             first = first or Sighting(tag, clock())
             verdict = judge(first, state, tag, clock(), lease_ms)
-            if verdict is Verdict.HELD and state is not None:
+            if verdict is LeaseVerdict.HELD and state is not None:
                 raise LeaseHeldError(key, state.holder)
-            if verdict is Verdict.FREE:
+            if verdict is LeaseVerdict.FREE:
                 # The first try counts: it may have landed although its reply was lost.
                 tried_at = holder_clock() if tried_at is None else tried_at
                 if store.put_if_match(key, mine.encode(), tag):
@@ -307,7 +307,7 @@ def acquire(
         pause(min(remaining, lease_ms / 20_000, 0.5))
 
 
-class Verdict(Enum):
+class LeaseVerdict(Enum):
     """An observer's decision about the lease object."""
 
     FREE = "take it"
@@ -323,13 +323,13 @@ class Sighting:
     at: float
 
 
-def judge(first: Sighting, state: LeaseState | None, tag: str | None, now: float, lease_ms: int) -> Verdict:
+def judge(first: Sighting, state: LeaseState | None, tag: str | None, now: float, lease_ms: int) -> LeaseVerdict:
     if state is None or state.released or state.holder.known_dead():
-        return Verdict.FREE
+        return LeaseVerdict.FREE
     if tag != first.tag:
-        return Verdict.HELD
+        return LeaseVerdict.HELD
     stood_s = max(state.lease_ms, lease_ms) / 1000
-    return Verdict.FREE if now - first.at >= stood_s else Verdict.WAIT
+    return LeaseVerdict.FREE if now - first.at >= stood_s else LeaseVerdict.WAIT
 
 
 def _read(store: ObjectStore, key: str) -> tuple[LeaseState, str] | tuple[None, None]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import orjson
 
 from penstock.api.ssp import SystemStream
-from penstock.base.documents import Versioned, decode_format
+from penstock.base.documents import VersionedDocument, decode_format
 from penstock.base.retry import Retry, retry
 from penstock.errors import NotFoundError
 from penstock.job.paths import JobPaths
@@ -32,7 +32,7 @@ _STORED = Retry(pause_s=0.02, longest_pause_s=1.0, within_s=20.0)
 _OWNER = re.compile(r"job \S+ \(uid (\S+)\), (?:store .+|intermediate stream)", re.DOTALL)
 
 
-class _Record(Versioned):
+class _Record(VersionedDocument):
     owner: str
 
 

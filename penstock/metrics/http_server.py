@@ -26,7 +26,7 @@ SECONDS = 10.0
 """The time limit of a connection, with its handshake, the request and the answer."""
 
 
-class Page:
+class ServedPage:
     """The answer of a server to GET, whatever the path."""
 
     def __init__(self, answer: Callable[[str], tuple[str, bytes]], token: str | None = None) -> None:
@@ -80,7 +80,7 @@ class SmallServer(ThreadingHTTPServer):
         self,
         host: str,
         port: int,
-        page: Page,
+        page: ServedPage,
         tls: ssl.SSLContext | None = None,
         *,
         connections: int = CONNECTIONS,

@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Summa
 from prometheus_client.exposition import choose_encoder
 
 from penstock.errors import ConfigError
-from penstock.metrics.http_server import Page, SmallServer, tls_context
+from penstock.metrics.http_server import ServedPage, SmallServer, tls_context
 from penstock.metrics.snapshot import CounterValue, GaugeValue, MetricId, Snapshot, TimerValue
 
 _NS = 1e9
@@ -53,7 +53,7 @@ class PrometheusEndpoint:
                 f"{error.strerror or error}. Give two PEM files that belong together"
             ) from error
         try:
-            self._server = SmallServer(host, port, Page(answer, token), context)
+            self._server = SmallServer(host, port, ServedPage(answer, token), context)
         except OSError as error:
             raise ConfigError(
                 f"metrics.prometheus.port: nothing can listen on {host}:{port}: {error.strerror}. Choose a free port, "

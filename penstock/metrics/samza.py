@@ -40,7 +40,7 @@ up."""
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class MetricsHeader:
     """The common part of the headers of a run's messages."""
 
     job_name: str
@@ -69,7 +69,7 @@ class Origin:
         }
 
 
-def samza_messages(snapshot: Snapshot, origin: Origin, now_ms: int) -> Iterator[tuple[str, bytes]]:
+def samza_messages(snapshot: Snapshot, origin: MetricsHeader, now_ms: int) -> Iterator[tuple[str, bytes]]:
     """(source, message) for each source, in the form of Samza's MetricsSnapshotSerde."""
     for source, groups in samza_groups(snapshot).items():
         yield samza_source(source), orjson.dumps({"header": origin.header(source, now_ms), "metrics": groups})

@@ -9,7 +9,7 @@ from dataclasses import replace
 from penstock.checkpoint.log import CheckpointLog
 from penstock.job.identity import writer_name
 from penstock.job.paths import JobPaths
-from penstock.outbox.unpublished import OwedOutput, Unpublished, outbox_name, owed_of
+from penstock.outbox.unpublished import OwedOutput, UnpublishedObjects, outbox_name, owed_of
 from penstock.system.contract.names import QUERY_SYSTEM
 
 
@@ -26,7 +26,7 @@ def own_debt(owed: OwedOutput, uid: str, paths: JobPaths) -> OwedOutput:
     return replace(owed, unpublished=tuple(_here(each, paths) for each in owed.unpublished))
 
 
-def _for_query(owed: Unpublished) -> Unpublished:
+def _for_query(owed: UnpublishedObjects) -> UnpublishedObjects:
     """The rows for DataFrames."""
     found = []
     for each in owed.objects:
@@ -41,7 +41,7 @@ def publisher_name(owed: OwedOutput, uid: str, paths: JobPaths) -> str:
     return owed.publisher or writer_name(paths, uid)
 
 
-def _here(owed: Unpublished, paths: JobPaths) -> Unpublished:
+def _here(owed: UnpublishedObjects, paths: JobPaths) -> UnpublishedObjects:
     objects = tuple(replace(each, key=paths.outbox(outbox_name(each.key))) for each in owed.objects)
     return replace(owed, objects=objects)
 

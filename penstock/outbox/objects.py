@@ -24,7 +24,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.base.documents import Count, Positive, decoder, decoding
 from penstock.errors import CorruptError, IncompatibleError
 from penstock.outbox.task import KeptPacket, OutboxSnapshot
-from penstock.outbox.unpublished import OutboxObject, Part
+from penstock.outbox.unpublished import OutboxObject, OutputPart
 from penstock.runtime.messages.packet import decode_messages, encode_messages, in_one, records_of
 from penstock.runtime.messages.spool import SpooledPayload
 from penstock.system.base import RawRecord
@@ -184,11 +184,11 @@ def _chunks(index: Sequence[_PartIndex], data: pa.Buffer, start: int) -> Iterato
             yield Chunk(ssp, number, chunk.messages, sum(chunk.sizes), tuple(payloads))
 
 
-def _parts(chunks: Sequence[Chunk]) -> Mapping[SystemStreamPartition, Part]:
-    found: dict[SystemStreamPartition, Part] = {}
+def _parts(chunks: Sequence[Chunk]) -> Mapping[SystemStreamPartition, OutputPart]:
+    found: dict[SystemStreamPartition, OutputPart] = {}
     for chunk in chunks:
-        before = found.get(chunk.ssp, Part(0, 0))
-        found[chunk.ssp] = Part(before.chunks + 1, before.messages + chunk.messages)
+        before = found.get(chunk.ssp, OutputPart(0, 0))
+        found[chunk.ssp] = OutputPart(before.chunks + 1, before.messages + chunk.messages)
     return found
 
 

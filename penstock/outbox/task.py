@@ -18,7 +18,7 @@ from penstock.batch.batch import Batch
 from penstock.errors import ContainerLostError
 from penstock.graph.topology import Topology
 from penstock.runtime.messages.packet import Packet
-from penstock.runtime.messages.router import Together
+from penstock.runtime.messages.router import JointOutput
 from penstock.runtime.messages.sources import DiscardedAttemptError, Sources
 from penstock.runtime.messages.spool import Spool, SpooledPayload
 from penstock.runtime.reports import Report
@@ -188,7 +188,7 @@ class OutboxAttempt(KeptAttempt):
             self._messages += ready.messages
         return ()
 
-    def finish(self, together: Together | None = None) -> tuple[Packet, ...]:
+    def finish(self, together: JointOutput | None = None) -> tuple[Packet, ...]:
         """The attempt's report. Raises DiscardedAttemptError unless all packets have come."""
         self._sources.check_complete()
         written: dict[str, int] = {}

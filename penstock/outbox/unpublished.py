@@ -15,7 +15,7 @@ from penstock.checkpoint.sections import Section
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class OutputPart:
     """The share of one output partition in an object."""
 
     chunks: Positive
@@ -33,11 +33,11 @@ class OutboxObject:
     task: Count
     size_bytes: Count
     sha256: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
-    parts: Mapping[SystemStreamPartition, Part]
+    parts: Mapping[SystemStreamPartition, OutputPart]
 
 
 @dataclass(frozen=True, slots=True)
-class Unpublished:
+class UnpublishedObjects:
     """The objects of one record, all of which may still have to be published."""
 
     slot: Count
@@ -58,7 +58,7 @@ class Unpublished:
 class OwedOutput:
     """The output that the last record of a log still leaves to be published. Some of it may be published already."""
 
-    unpublished: tuple[Unpublished, ...] = ()
+    unpublished: tuple[UnpublishedObjects, ...] = ()
     """Ascending by slot."""
     keepers: tuple[str, ...] = ()
     publisher: str = ""
@@ -88,19 +88,21 @@ class OutboxSection:
     objects: tuple[OutboxObject, ...] = ()
     """The objects with the output up to the checkpoint that no earlier record names. They are published under the
     number of the record in the log."""
-    unpublished: tuple[Unpublished, ...] = ()
+    unpublished: tuple[UnpublishedObjects, ...] = ()
     """The objects of earlier records that the writer had not seen published, ascending by slot."""
     keepers: tuple[str, ...] = ()
     """The systems that were ever published to: each keeps its progress, under the name `publisher`."""
     publisher: str = ""
 
 
-_OBJECT = dataclass_form(OutboxObject, parts=mapping(text(SystemStreamPartition.parse), Form(Part)))
+_OBJECT = dataclass_form(OutboxObject, parts=mapping(text(SystemStreamPartition.parse), Form(OutputPart)))
 OUTBOX = Section(
     "outbox",
     OutboxSection,
     dataclass_form(
-        OutboxSection, objects=each(_OBJECT), unpublished=each(dataclass_form(Unpublished, objects=each(_OBJECT)))
+        OutboxSection,
+        objects=each(_OBJECT),
+        unpublished=each(dataclass_form(UnpublishedObjects, objects=each(_OBJECT))),
     ),
     needed=True,
 )
@@ -125,7 +127,7 @@ def owed_of(view: LogView) -> OwedOutput:
     if latest is None:
         return OwedOutput()
     found = latest.section(OUTBOX)
-    own = (Unpublished(view.slot_of(latest), found.objects),) if found.objects else ()
+    own = (UnpublishedObjects(view.slot_of(latest), found.objects),) if found.objects else ()
     return OwedOutput((*found.unpublished, *own), found.keepers, found.publisher)
 
 

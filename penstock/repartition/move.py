@@ -15,8 +15,8 @@ from penstock.checkpoint.versions.value import Markers
 from penstock.config.settings import StoreSettings
 from penstock.errors import IncompatibleError, NotFoundError
 from penstock.objects.open import open_job_root
-from penstock.repartition.placement import Copied, Emptied, Placement, Stays
-from penstock.repartition.split import Moved, StorePart, merged, moved_entries
+from penstock.repartition.placement import CopiedPlacement, EmptyPlacement, Placement, StayingPlacement
+from penstock.repartition.split import MovedEntries, StorePart, merged, moved_entries
 from penstock.state.backends.base import StoreCopy
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.open import open_engine
@@ -29,7 +29,7 @@ _PIECE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TaskPart:
     """The part of a store that a task has."""
 
     store: str
@@ -40,7 +40,7 @@ class Part:
 class MadePart:
     """A part of the new checkpoint that was backed up."""
 
-    part: Part
+    part: TaskPart
     entries: int
     markers: Mapping[str, str]
     """By backend."""
@@ -60,26 +60,26 @@ class Move:
     expires_ms: Mapping[str, int]
     """By store whose entries have a time to live, see `StorePart`."""
 
-    def sources(self) -> list[Part]:
+    def sources(self) -> list[TaskPart]:
         """The parts that are read."""
-        return [Part(store, task) for store, place in self.placements.items() for task in self._read(place)]
+        return [TaskPart(store, task) for store, place in self.placements.items() for task in self._read(place)]
 
-    def targets(self) -> list[Part]:
+    def targets(self) -> list[TaskPart]:
         """The parts that are made. Those of stores that stay are there, but for new tasks."""
         first = {store: self.record.task_count if self._stays(store) else 0 for store in self.placements}
-        return [Part(store, task) for task in range(self.after) for store in first if task >= first[store]]
+        return [TaskPart(store, task) for task in range(self.after) for store in first if task >= first[store]]
 
     def _stays(self, store: str) -> bool:
-        return isinstance(self.placements.get(store), Stays)
+        return isinstance(self.placements.get(store), StayingPlacement)
 
     def _read(self, place: Placement) -> Iterable[int]:
-        if isinstance(place, Emptied):
+        if isinstance(place, EmptyPlacement):
             return ()
-        if isinstance(place, Copied):
+        if isinstance(place, CopiedPlacement):
             return (0,)
-        return range(self.after if isinstance(place, Stays) else 0, self.record.task_count)
+        return range(self.after if isinstance(place, StayingPlacement) else 0, self.record.task_count)
 
-    def split(self, part: Part, scratch: Path | None = None) -> Iterator[Moved]:
+    def split(self, part: TaskPart, scratch: Path | None = None) -> Iterator[MovedEntries]:
         """The entries of a part, by the tasks that they move to.
 
         Args:
@@ -96,7 +96,7 @@ class Move:
             with reader, reader.open(self.record, part.store, part.task) as engine:
                 yield from moved_entries(own, engine, self.placements[part.store], self.after)
 
-    def fill(self, part: Part, entries: Iterable[tuple[bytes, bytes]], scratch: Path) -> MadePart:
+    def fill(self, part: TaskPart, entries: Iterable[tuple[bytes, bytes]], scratch: Path) -> MadePart:
         """Make a part of the new checkpoint, and back it up.
 
         Args:
@@ -144,7 +144,7 @@ class Move:
         return dict(found)
 
 
-def _once(entries: Iterable[tuple[bytes, bytes]], place: Placement, part: Part) -> Iterator[tuple[bytes, bytes]]:
+def _once(entries: Iterable[tuple[bytes, bytes]], place: Placement, part: TaskPart) -> Iterator[tuple[bytes, bytes]]:
     """Each key once: what several tasks had is merged."""
     last: tuple[bytes, bytes] | None = None
     for key, value in entries:
@@ -183,10 +183,10 @@ def _load(engine: Engine, entries: Iterable[tuple[bytes, bytes]]) -> int:
 def move_here(move: Move, scratch: Path) -> list[MadePart]:
     """Move everything in this process, in memory: for small states."""
     scratch.mkdir(parents=True, exist_ok=True)
-    found: dict[Part, list[tuple[bytes, bytes]]] = {part: [] for part in move.targets()}
+    found: dict[TaskPart, list[tuple[bytes, bytes]]] = {part: [] for part in move.targets()}
     for source in move.sources():
         for task, entries in move.split(source, scratch):
-            found[Part(source.store, task)] += entries.items()
+            found[TaskPart(source.store, task)] += entries.items()
     made = []
     for number, (part, own) in enumerate(found.items()):
         folder = scratch / f"part-{number}"

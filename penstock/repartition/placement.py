@@ -55,34 +55,34 @@ class ByKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Stays:
+class StayingPlacement:
     """Every task keeps what it has."""
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
+class CopiedPlacement:
     """Every task gets what task 0 has."""
 
 
 @dataclass(frozen=True, slots=True)
-class Emptied:
+class EmptyPlacement:
     """The store begins empty."""
 
 
 @dataclass(frozen=True, slots=True)
-class Unplaced:
+class UnknownPlacement:
     """The user has to say how: why, as a clause about the store, and the rules that count."""
 
     why: str
     rules: tuple[str, ...] = (*RULES, "a function")
 
 
-Placement: TypeAlias = ByKey | Stays | Copied | Emptied | Unplaced
-_SIMPLE: Mapping[str, Placement] = {"empty": Emptied(), "copy": Copied(), "stay": Stays()}
+Placement: TypeAlias = ByKey | StayingPlacement | CopiedPlacement | EmptyPlacement | UnknownPlacement
+_SIMPLE: Mapping[str, Placement] = {"empty": EmptyPlacement(), "copy": CopiedPlacement(), "stay": StayingPlacement()}
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TaskCountChange:
     """The change of a job's number of tasks, and the inputs before and after it."""
 
     before: int
@@ -100,7 +100,7 @@ class Change:
 
 
 def placements(
-    graph: ApplicationGraph, change: Change, rules: Mapping[str, Rule] | None = None
+    graph: ApplicationGraph, change: TaskCountChange, rules: Mapping[str, Rule] | None = None
 ) -> dict[str, Placement]:
     """By store that the job writes, where its entries move to.
 
@@ -125,7 +125,7 @@ def _check_rules(stores: Mapping[str, StoreSpec], rules: Mapping[str, Rule]) -> 
 
 
 def _placement(
-    graph: ApplicationGraph, spec: StoreSpec, users: Sequence[str], change: Change, rule: Rule | None
+    graph: ApplicationGraph, spec: StoreSpec, users: Sequence[str], change: TaskCountChange, rule: Rule | None
 ) -> Placement:
     writers = [op for op in map(graph.operator, users) if op.reads_table != spec.name]
     own = next(filter(None, (_key_of_operator(op, spec.name) for op in writers)), None)
@@ -133,9 +133,9 @@ def _placement(
         raise ConfigError(f"store `{spec.name}` belongs to operator `{writers[0].id}`, which places its entries itself")
     simple = _SIMPLE.get(rule) if isinstance(rule, str) else None
     if simple is not None or not writers:
-        return simple or Stays()
+        return simple or StayingPlacement()
     found = _Feeds.of(graph, writers).spread(change)
-    if isinstance(found, Unplaced):
+    if isinstance(found, UnknownPlacement):
         return found if own is None else replace(found, rules=("empty",))
     if rule is None and found.unless_told is not None:
         return found.unless_told
@@ -148,7 +148,7 @@ def _of_application(spec: StoreSpec, writers: Sequence[OperatorSpec], spread: _S
     if callable(rule):
         return ByKey(_nothing, spread.before, spread.after, by_value=_by_function(rule, spec, spread.keys))
     if rule is None and spread.before == 1 and not _has_messages_keys(spec, writers):
-        return Unplaced(
+        return UnknownPlacement(
             "the job has one task, so nothing shows whether its keys are those of its messages. The rule `key` says so"
         )
     return _by_key(_keys_of_store(spec, rule), spread)
@@ -191,7 +191,7 @@ def _by_key(found: Sequence[KeyInEntry], spread: _Spread, *, of_operator: bool =
         if convert is not None:
             find = each.find if convert is _same else _converted(each.find, convert)
             return ByKey(find, spread.before, spread.after, each.keyless_of_task, each.merges, of_operator)
-    return Unplaced(
+    return UnknownPlacement(
         f"its keys are `{found[0].serde.name}`, and its messages have keys of `{spread.keys.name}`, so it is not known "
         "which task owns an entry"
     )
@@ -241,7 +241,7 @@ class _Spread:
     keys: Serde[Any]
     before: int
     after: int
-    unless_told: Stays | Unplaced | None = None
+    unless_told: StayingPlacement | UnknownPlacement | None = None
     """The placement without a rule; None: by key."""
 
 
@@ -258,32 +258,36 @@ class _Feeds:
         exchanges = tuple(op for op in found if op.id not in inputs)
         return cls(exchanges, tuple(inputs[op.id] for op in found if op.id in inputs))
 
-    def spread(self, change: Change) -> _Spread | Unplaced:
+    def spread(self, change: TaskCountChange) -> _Spread | UnknownPlacement:
         names = listed([f"`{op.stream}`" for op in self.inputs])
         shared = {change.is_broadcast(op) for op in self.inputs}
         serdes = {op.key_serde.name: op.key_serde for op in (*self.exchanges, *self.inputs)}
         if self.exchanges and self.inputs:
             ids = listed([f"`{op.id}`" for op in self.exchanges])
-            return Unplaced(f"it gets messages by key ({ids}) and others as the input {names} has them", _WHOLE)
+            return UnknownPlacement(f"it gets messages by key ({ids}) and others as the input {names} has them", _WHOLE)
         if shared - {False}:
-            return Unplaced(
+            return UnknownPlacement(
                 f"every task writes it for itself, for messages of {names} (task.broadcast.inputs). The rule `copy` "
                 "gives every task what task 0 has",
                 _WHOLE,
             )
         if self.exchanges:
             if len(serdes) > 1:
-                return Unplaced(f"it gets messages with keys of several serdes: {listed(sorted(serdes))}", _WHOLE)
+                return UnknownPlacement(
+                    f"it gets messages with keys of several serdes: {listed(sorted(serdes))}", _WHOLE
+                )
             return _Spread(next(iter(serdes.values())), change.before, change.after)
         return self._of_inputs(names, list(serdes.values()), change)
 
-    def _of_inputs(self, names: str, serdes: Sequence[Serde[Any]], change: Change) -> _Spread | Unplaced:
+    def _of_inputs(
+        self, names: str, serdes: Sequence[Serde[Any]], change: TaskCountChange
+    ) -> _Spread | UnknownPlacement:
         counts = {change.partitions[str(op.stream)] for op in self.inputs}
         grown = any(before != after for before, after in counts)
         if len(counts) > 1 or len(serdes) > 1:
             if not grown:
-                return _Spread(serdes[0], change.before, change.after, Stays())
-            return Unplaced(
+                return _Spread(serdes[0], change.before, change.after, StayingPlacement())
+            return UnknownPlacement(
                 f"it gets messages as the inputs {names} have them, and one has more partitions now", _WHOLE
             )
         why = (
@@ -292,7 +296,7 @@ class _Feeds:
             "partitions that producers choose now, by Kafka's murmur2. It is right if the job has read everything that "
             "was written before the input grew. The rule `stay` leaves them"
         )
-        return _Spread(serdes[0], *next(iter(counts)), Unplaced(why) if grown else Stays())
+        return _Spread(serdes[0], *next(iter(counts)), UnknownPlacement(why) if grown else StayingPlacement())
 
 
 def _sources(graph: ApplicationGraph, users: Collection[OperatorSpec]) -> Iterator[OperatorSpec]:
@@ -315,5 +319,5 @@ def unplaced(found: Mapping[str, Placement]) -> list[str]:
         f"store `{store}`: {each.why}. Give a rule for it with {argument('rules', [f'{store}=RULE'])}: "
         f"{listed(each.rules)}"
         for store, each in found.items()
-        if isinstance(each, Unplaced)
+        if isinstance(each, UnknownPlacement)
     ]

@@ -11,7 +11,7 @@ from penstock.base.wording import counted, listed
 from penstock.batch.offered_batch import QUERY
 from penstock.batch.positions import Ends
 from penstock.batch.watermarks import TIME
-from penstock.checkpoint.edit import Content
+from penstock.checkpoint.edit import CheckpointContent
 from penstock.checkpoint.intermediate import STREAMS
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.store_layout import StoreLayout
@@ -20,12 +20,12 @@ from penstock.errors import ConfigError, IncompatibleError
 from penstock.graph.specs import ApplicationGraph
 from penstock.repartition.placement import (
     ByKey,
-    Change,
-    Copied,
-    Emptied,
+    CopiedPlacement,
+    EmptyPlacement,
     Placement,
     Rule,
-    Stays,
+    StayingPlacement,
+    TaskCountChange,
     placements,
     unplaced,
 )
@@ -65,8 +65,8 @@ class RepartitionPlan:
         time = replace(self.record.section(TIME), event_times=self.event_times)
         return replace(self.record, task_count=self.tasks).having(TIME, time)
 
-    def content(self, markers: Mapping[int, Markers]) -> Content:
-        return Content(self.next_offsets, markers, self.record.identities, frozenset(self.record.moved))
+    def content(self, markers: Mapping[int, Markers]) -> CheckpointContent:
+        return CheckpointContent(self.next_offsets, markers, self.record.identities, frozenset(self.record.moved))
 
 
 def plan_move(
@@ -74,7 +74,7 @@ def plan_move(
     record: CheckpointRecord,
     grouping: Grouping,
     ends: Ends,
-    change: Change,
+    change: TaskCountChange,
     rules: Mapping[str, Rule],
     now_ms: int,
 ) -> RepartitionPlan:
@@ -100,7 +100,7 @@ def plan_move(
         )
     _refuse_unread(record)
     found = placements(graph, change, rules)
-    own = {store: found.get(store, Emptied()) for store in record.stores}
+    own = {store: found.get(store, EmptyPlacement()) for store in record.stores}
     offsets = {task: _positions(record, task, ssps, ends) for task, ssps in grouping.tasks.items()}
     times, quiet = (
         {task: kept for task, ssps in grouping.tasks.items() if (kept := _of_task(before, ssps))}
@@ -137,11 +137,11 @@ def placement_text(place: Placement) -> str:
             return "to the tasks that own their keys"
         case ByKey():
             return "to the tasks that own their keys, by the function"
-        case Stays():
+        case StayingPlacement():
             return "stay with their tasks"
-        case Copied():
+        case CopiedPlacement():
             return "those of task 0 to every task"
-        case Emptied():
+        case EmptyPlacement():
             return "dropped: the store begins empty"
         case _:
             return f"not known: {place.why}"

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from penstock.base.wording import argument, printable
 from penstock.errors import IncompatibleError
-from penstock.repartition.placement import ByKey, Copied, Placement, Stays
+from penstock.repartition.placement import ByKey, CopiedPlacement, Placement, StayingPlacement
 from penstock.state.engines.engine import Engine
 from penstock.state.stores.expiry import (
     HEADER,
@@ -34,7 +34,7 @@ _CHUNK_BYTES = 4 << 20
 _SHOWN = 80
 
 
-class Moved(NamedTuple):
+class MovedEntries(NamedTuple):
     """Entries of a store for one task."""
 
     task: int
@@ -60,7 +60,7 @@ class StorePart:
     """The batch time from which on entries are expired that have no time yet. None: they have no time to live."""
 
 
-def moved_entries(part: StorePart, engine: Engine, place: Placement, after: int) -> Iterator[Moved]:
+def moved_entries(part: StorePart, engine: Engine, place: Placement, after: int) -> Iterator[MovedEntries]:
     """Every entry, in pieces of some megabytes.
 
     Args:
@@ -97,7 +97,7 @@ class _Pending:
         self._entries: dict[int, dict[bytes, bytes]] = {}
         self._sizes: dict[int, int] = {}
 
-    def add(self, task: int, entry: _Entry) -> Iterator[Moved]:
+    def add(self, task: int, entry: _Entry) -> Iterator[MovedEntries]:
         own = self._entries.get(task)
         if own is None:
             own = self._entries[task] = {META: meta_bytes(None)} if self._expires else {}
@@ -108,10 +108,10 @@ class _Pending:
         self._sizes[task] += len(entry.place) + len(entry.data)
         if self._sizes[task] >= _CHUNK_BYTES:
             del self._sizes[task]
-            yield Moved(task, self._entries.pop(task))
+            yield MovedEntries(task, self._entries.pop(task))
 
-    def rest(self) -> Iterator[Moved]:
-        return (Moved(task, own) for task, own in sorted(self._entries.items()))
+    def rest(self) -> Iterator[MovedEntries]:
+        return (MovedEntries(task, own) for task, own in sorted(self._entries.items()))
 
 
 def _entries(part: StorePart, engine: Engine) -> Iterator[_Entry]:
@@ -140,9 +140,9 @@ def _indexed(data: bytes) -> bytes:
 
 
 def _targets(part: StorePart, place: Placement, after: int) -> Iterable[int]:
-    if isinstance(place, Copied):
+    if isinstance(place, CopiedPlacement):
         return range(after) if part.task == 0 else ()
-    if not isinstance(place, Stays):
+    if not isinstance(place, StayingPlacement):
         return ()
     if part.task >= after:
         raise IncompatibleError(

@@ -82,7 +82,7 @@ class blaming:  # noqa: N801 - reads as a statement; a generator would cost five
 
 
 Int64: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int64]]"
-_RUNTIME = (f"{__package__}.", "penstock.side.", "penstock.spark.processor.", "penstock.testing.checked_")
+_RUNTIME = (f"{__package__}.", "penstock.side.", "penstock.spark.processor.", "penstock.testing.runner.check")
 
 
 def _reason(error: BaseException) -> str:
@@ -121,7 +121,7 @@ def _encodable(text: str) -> str:
 _UNREADABLE = pack_headers(UNREADABLE)
 
 
-class Page:
+class MessagePage:
     """The origins and headers of some input messages, in columns. A row never changes; more may be added."""
 
     __slots__ = ("_received", "_ssps", "_untimed", "offsets", "origins", "packed_headers", "timestamps", "unreadable")
@@ -226,7 +226,7 @@ class Page:
         return timestamps, origins, offsets
 
 
-class ReceivedPage(Page):
+class ReceivedPage(MessagePage):
     """A page that came as arrays. They become lists only when somebody asks for a row."""
 
     __slots__ = ("_columns", "_lists")
@@ -288,7 +288,7 @@ class ReceivedPage(Page):
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class MessageOrigin:
     """The place of the input message behind a message that waited, and its headers as `pack_headers` makes them."""
 
     ssp: SystemStreamPartition
@@ -296,7 +296,7 @@ class Origin:
     headers: bytes
 
 
-class FiredPage(Page):
+class FiredPage(MessagePage):
     """The origins of messages that operators fired without an input message. It grows with each firing."""
 
     __slots__ = ()
@@ -304,7 +304,7 @@ class FiredPage(Page):
     def __init__(self, ssps: SspTable) -> None:
         super().__init__(ssps, [], [], [])
 
-    def add_message(self, timestamp: int, place: Origin, unknown: int) -> int:
+    def add_message(self, timestamp: int, place: MessageOrigin, unknown: int) -> int:
         """Add the row of a message that waited. `unknown` is the origin if its stream is no input any more."""
         code = self._ssps.code_of(place.ssp)
         first = self.add(timestamp, *((unknown, FIRED_OFFSET) if code is None else (code, place.offset)))
@@ -329,7 +329,7 @@ class Position:
 
     __slots__ = ("elements", "page", "row")
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: MessagePage) -> None:
         self.page = page
         self.row = 0
         self.elements: Iterator[object] | None = None

@@ -15,7 +15,7 @@ REPORTED_NS = 10_000_000
 """An operator is reported once it has taken this long: in a small batch of many tasks most take less."""
 
 
-class _Spent:
+class _SpentTime:
     """The time of one operator since it was reported last."""
 
     __slots__ = ("ns", "operator")
@@ -35,8 +35,8 @@ class OperatorClock:
     __slots__ = ("_mark", "_now", "_spent")
 
     def __init__(self) -> None:
-        self._spent: dict[str, _Spent] = {}
-        self._now = _Spent("")
+        self._spent: dict[str, _SpentTime] = {}
+        self._now = _SpentTime("")
         """The time in no operator is not looked at."""
         self._mark = 0
 
@@ -69,5 +69,5 @@ class OperatorClock:
                 metrics.new_timer(spent.operator, "busy-ns").update(spent.ns)
                 spent.ns = 0
 
-    def _of(self, operator: str) -> _Spent:
-        return self._spent.setdefault(operator, _Spent(operator))
+    def _of(self, operator: str) -> _SpentTime:
+        return self._spent.setdefault(operator, _SpentTime(operator))

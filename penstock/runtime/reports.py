@@ -13,7 +13,7 @@ from penstock.batch.portions import PortionRead
 from penstock.checkpoint.intermediate import Ranges
 from penstock.errors import ContainerLostError, FailedMessage
 from penstock.metrics.snapshot import Row
-from penstock.runtime.messages.packet import REPORT_STAGE, Kind, Packet
+from penstock.runtime.messages.packet import REPORT_STAGE, Packet, PacketKind
 from penstock.state.engines.engine import EngineFailedError
 
 
@@ -54,10 +54,12 @@ class Report:
 
     def packet(self) -> Packet:
         payload = msgspec.msgpack.encode(self)
-        return Packet(self.task, REPORT_STAGE, Kind.REPORT, self.stage, self.task, self.token, -1, -1, 0, 0, payload)
+        return Packet(
+            self.task, REPORT_STAGE, PacketKind.REPORT, self.stage, self.task, self.token, -1, -1, 0, 0, payload
+        )
 
     @classmethod
-    def from_payload(cls, payload: bytes) -> Report:
+    def decode(cls, payload: bytes) -> Report:
         """Raises CorruptError if the payload is not a report."""
         with decoding("what an attempt reported is damaged"):
             return decoder(cls).decode(payload)

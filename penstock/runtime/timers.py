@@ -133,13 +133,13 @@ class Timers:
         finally:
             self._begin = self._end = b""
 
-    def upcoming(self, domain: TimeDomain, up_to_ms: int) -> Upcoming:
+    def upcoming(self, domain: TimeDomain, up_to_ms: int) -> UpcomingTimers:
         """The timers of the domain up to this time, to be taken out one by one. One that is set meanwhile belongs to
         them. Until the next call of `due`, no other timers are given out."""
         begin = _TIMES[domain]
         self._begin, self._end = begin, begin + time_bytes(min(up_to_ms, LONGEST_MS) + 1)
         self._added.clear()
-        return Upcoming(self._store, self._added, self._store.range(self._begin, self._end), _KEYS[domain])
+        return UpcomingTimers(self._store, self._added, self._store.range(self._begin, self._end), _KEYS[domain])
 
     def oldest(self, domain: TimeDomain) -> int | None:
         """The time of the first timer; None if there is none."""
@@ -148,7 +148,7 @@ class Timers:
         return None if first is None else time_of(first[0][TIME])
 
 
-class Upcoming:
+class UpcomingTimers:
     """Timers by time, key and name, of which the next one is known before it is taken out."""
 
     def __init__(

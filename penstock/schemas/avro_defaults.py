@@ -15,7 +15,7 @@ _FLOATS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-i
 _MOST = {"int": 31, "long": 63}
 
 
-class Defaults:
+class SchemaDefaults:
     """Makes the defaults of a schema. They are as values of their type are read: bytes are bytes, dates are dates, and
     a record has the defaults of its own fields."""
 
@@ -29,7 +29,7 @@ class Defaults:
             schema: the type.
             default: as the schema has it.
         """
-        return _Making(self._types).value(schema, default)
+        return _DefaultMaker(self._types).value(schema, default)
 
 
 def maker_of(value: Any) -> Callable[[], Any]:
@@ -45,7 +45,7 @@ def maker_of(value: Any) -> Callable[[], Any]:
 
 def check_defaults(types: AvroTypes) -> None:
     """Raise ValueError if a field has a default that is none of its type."""
-    defaults = Defaults(types)
+    defaults = SchemaDefaults(types)
     for definition in types.records():
         for field in definition["fields"]:
             if "default" in field:
@@ -55,7 +55,7 @@ def check_defaults(types: AvroTypes) -> None:
                     raise error.inside(f".{field['name']}").inside(definition["name"]).error() from error
 
 
-class _Making:
+class _DefaultMaker:
     def __init__(self, types: AvroTypes) -> None:
         self._types = types
         self._budget = MessageBudget(0)

@@ -22,7 +22,7 @@ _EXACT = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
 
 
 @dataclass(frozen=True, slots=True)
-class Logical:
+class LogicalTypes:
     """Makes values of a logical type of plain ones, and back.
 
     Args:
@@ -38,7 +38,7 @@ class Logical:
     made: Callable[[Any], Any]
 
 
-def logical_of(definition: Any) -> Logical | None:
+def logical_of(definition: Any) -> LogicalTypes | None:
     """The logical type of a definition; None if it has none, or one that is not known or not valid: as Avro has it, its
     values are plain then. Raises ValueError for decimals that have too many digits."""
     if not isinstance(definition, dict):
@@ -49,7 +49,7 @@ def logical_of(definition: Any) -> Logical | None:
     return _SIMPLE.get((kind, name))
 
 
-def _times(name: str, unit: timedelta, *, local: bool) -> Logical:
+def _times(name: str, unit: timedelta, *, local: bool) -> LogicalTypes:
     epoch = _LOCAL_EPOCH if local else _EPOCH
     advice = "give it none: .replace(tzinfo=None)" if local else "give it one: datetime(..., tzinfo=UTC)"
 
@@ -70,7 +70,7 @@ def _times(name: str, unit: timedelta, *, local: bool) -> Logical:
         except OverflowError:
             raise ValueError(f"{number} as {name} is no datetime of Python, which has the years 1 to 9999") from None
 
-    return Logical("datetime without a zone" if local else "datetime", takes, plain, made)
+    return LogicalTypes("datetime without a zone" if local else "datetime", takes, plain, made)
 
 
 def _units(span: timedelta, unit: timedelta, value: Any, name: str) -> int:
@@ -80,7 +80,7 @@ def _units(span: timedelta, unit: timedelta, value: Any, name: str) -> int:
     return units
 
 
-def _time_of_day(name: str, unit: timedelta) -> Logical:
+def _time_of_day(name: str, unit: timedelta) -> LogicalTypes:
     most = _DAY // unit
 
     def takes(value: Any) -> bool:
@@ -99,10 +99,10 @@ def _time_of_day(name: str, unit: timedelta) -> Logical:
             raise ValueError(f"{number} is no {name}: a day has 0 to {most - 1}")
         return (_LOCAL_EPOCH + number * unit).time()
 
-    return Logical("time", takes, plain, made)
+    return LogicalTypes("time", takes, plain, made)
 
 
-def _date() -> Logical:
+def _date() -> LogicalTypes:
     def takes(value: Any) -> bool:
         return isinstance(value, date) and not isinstance(value, datetime)
 
@@ -115,7 +115,7 @@ def _date() -> Logical:
         except (ValueError, OverflowError):
             raise ValueError(f"{number} is no date of Python, which has the years 1 to 9999") from None
 
-    return Logical("date", takes, plain, made)
+    return LogicalTypes("date", takes, plain, made)
 
 
 def _whole(value: Any, wanted: str, made: Callable[[int], Any]) -> int:
@@ -131,7 +131,7 @@ def _whole(value: Any, wanted: str, made: Callable[[int], Any]) -> int:
     return value
 
 
-def _uuid() -> Logical:
+def _uuid() -> LogicalTypes:
     def takes(value: Any) -> bool:
         return isinstance(value, UUID)
 
@@ -146,10 +146,10 @@ def _uuid() -> Logical:
             return value
         raise wrong(value, "UUID")
 
-    return Logical("UUID", takes, plain, uuid_of)
+    return LogicalTypes("UUID", takes, plain, uuid_of)
 
 
-def _decimal(definition: Any) -> Logical | None:
+def _decimal(definition: Any) -> LogicalTypes | None:
     precision, scale = definition.get("precision"), definition.get("scale", 0)
     if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision or not precision:
         return None
@@ -157,7 +157,7 @@ def _decimal(definition: Any) -> Logical | None:
         raise ValueError(f"a decimal has a precision of {precision}; at most {MESSAGE_DIGITS:,} digits are read")
     kind = _Decimals(precision, scale, definition.get("size"))
     family = f"decimal with {scale} digits after the point"
-    return Logical(family, lambda value: isinstance(value, Decimal), kind.plain, kind.made)
+    return LogicalTypes(family, lambda value: isinstance(value, Decimal), kind.plain, kind.made)
 
 
 class _Decimals:
@@ -199,7 +199,7 @@ class _Decimals:
 
 
 _MILLI = timedelta(milliseconds=1)
-_SIMPLE: Mapping[tuple[Any, Any], Logical] = {
+_SIMPLE: Mapping[tuple[Any, Any], LogicalTypes] = {
     ("long", "timestamp-millis"): _times("timestamp-millis", _MILLI, local=False),
     ("long", "timestamp-micros"): _times("timestamp-micros", _MICRO, local=False),
     ("long", "local-timestamp-millis"): _times("local-timestamp-millis", _MILLI, local=True),

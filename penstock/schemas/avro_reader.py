@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from penstock.base.budgets import MessageBudget
-from penstock.schemas.avro_logical import Logical, logical_of
+from penstock.schemas.avro_logical import LogicalTypes, logical_of
 from penstock.schemas.avro_misfits import MisfitError
 from penstock.schemas.avro_types import RECORDS, AvroTypes
 from penstock.schemas.avro_writer import fixed_size
@@ -117,7 +117,7 @@ def counted(take: Take, empty: int) -> Take:
     return take_counted
 
 
-def made(take: Take, logical: Logical) -> Take:
+def made(take: Take, logical: LogicalTypes) -> Take:
     """A logical type."""
     of = logical.made
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from penstock.base.budgets import MessageBudget
-from penstock.schemas.avro_defaults import Defaults, maker_of
-from penstock.schemas.avro_logical import Logical, logical_of
+from penstock.schemas.avro_defaults import SchemaDefaults, maker_of
+from penstock.schemas.avro_logical import LogicalTypes, logical_of
 from penstock.schemas.avro_misfits import MisfitError
 from penstock.schemas.avro_reader import (
     Readers,
@@ -48,20 +48,20 @@ def reader_of(written: AvroTypes, read: AvroTypes | None, start: int = 0) -> Rea
     try:
         if read is None or read.root == written.root:
             return read_all(Readers(written).held(written.root), start)
-        take = _Resolved(written, read).of(written.root, read.root)
+        take = _ResolvedReaders(written, read).of(written.root, read.root)
         return read_all(counted(take, written.empty_branch(written.root)), start)
     except MisfitError as error:
         raise error.error() from error
 
 
-class _Resolved:
+class _ResolvedReaders:
     """Makes the function that reads each type of a schema as one of another schema."""
 
     def __init__(self, written: AvroTypes, read: AvroTypes) -> None:
         self._written = written
         self._read = read
         self._skipped = Readers(written)
-        self._defaults = Defaults(read)
+        self._defaults = SchemaDefaults(read)
         self._records: dict[tuple[str, str], list[Take]] = {}
         """The reader of each pair of records; an empty list while it is made."""
 
@@ -196,11 +196,11 @@ class _Resolved:
             take = _mapped(take, promote)
         return take if other is None else made(take, other)
 
-    def _misfit_of(self, one: Logical, other: Logical) -> MisfitError:
+    def _misfit_of(self, one: LogicalTypes, other: LogicalTypes) -> MisfitError:
         return MisfitError(f"a {one.family} cannot be read as a {other.family}")
 
 
-def _checked(one: Logical, other: Logical) -> Logical:
+def _checked(one: LogicalTypes, other: LogicalTypes) -> LogicalTypes:
     """Values of a decimal must have the digits of the reader's."""
     if not one.family.startswith("decimal"):
         return one
@@ -210,7 +210,7 @@ def _checked(one: Logical, other: Logical) -> Logical:
         other.plain(value)
         return value
 
-    return Logical(one.family, one.takes, one.plain, made_and_checked)
+    return LogicalTypes(one.family, one.takes, one.plain, made_and_checked)
 
 
 def _mapped(take: Take, change: Callable[[Any], Any]) -> Take:

@@ -9,8 +9,8 @@ from math import isfinite
 from typing import Any
 
 from penstock.base.budgets import MESSAGE_LEVELS, MessageBudget
-from penstock.schemas.avro_defaults import Defaults
-from penstock.schemas.avro_logical import Logical, logical_of
+from penstock.schemas.avro_defaults import SchemaDefaults
+from penstock.schemas.avro_logical import LogicalTypes, logical_of
 from penstock.schemas.avro_misfits import MisfitError, shown, wrong
 from penstock.schemas.avro_output import Output, Put
 from penstock.schemas.avro_types import RECORDS, AvroTypes
@@ -55,7 +55,7 @@ class _Writers:
 
     def __init__(self, types: AvroTypes) -> None:
         self._types = types
-        self._defaults = Defaults(types)
+        self._defaults = SchemaDefaults(types)
         self._records: dict[str, list[Put]] = {}
         """The writer of each record by name; an empty list while it is made."""
 
@@ -194,7 +194,7 @@ def _again(record: Sequence[Put]) -> Put:
     return put_again
 
 
-def _converted(logical: Logical, put: Put) -> Put:
+def _converted(logical: LogicalTypes, put: Put) -> Put:
     plain = logical.plain
     return lambda value, out: put(plain(value), out)
 

@@ -76,22 +76,22 @@ class SideStoreFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class SideStores:
+class RunSideStores:
     """All side stores of the last run."""
 
     stores: tuple[SideStoreFacts, ...]
 
 
-def side_store_board(objects: ObjectStore, paths: JobPaths) -> Board[SideStores]:
+def side_store_board(objects: ObjectStore, paths: JobPaths) -> Board[RunSideStores]:
     """The board that each run replaces when it starts, and removes if it has no side stores."""
     damage = "does not hold what fills stores. Delete it, and the next run writes it. The cause"
-    return Board(objects, last_run(paths, "side-stores"), SideStores, damage)
+    return Board(objects, last_run(paths, "side-stores"), RunSideStores, damage)
 
 
-def put_side_stores(board: Board[SideStores], stores: tuple[SideStoreFacts, ...]) -> None:
+def put_side_stores(board: Board[RunSideStores], stores: tuple[SideStoreFacts, ...]) -> None:
     """Show the side stores of a run. Raises RetryableError."""
     if stores:
-        board.put(SideStores(stores))
+        board.put(RunSideStores(stores))
     else:
         board.remove()
 

@@ -1,4 +1,4 @@
-"""Penstock for programs that are written for PySpark: `import penstock.spark as pss`."""
+"""Penstock for programs that are written for PySpark: `import penstock.spark as pss`. No other room imports it."""
 
 from typing import TYPE_CHECKING
 

@@ -18,7 +18,7 @@ from penstock.errors import ConfigError
 from penstock.graph.specs import ApplicationGraph, InputSpec, OutputSpec
 from penstock.spark.queries import Frames, StreamWriter, check_begin_at
 from penstock.spark.query.plan import QueryInput, QueryOutput, QueryPlan
-from penstock.spark.query.source import RowReader
+from penstock.spark.query.source import FrameReader
 from penstock.spark.rows.batches import ColumnsReader, ColumnsWriter, needed, spark_schema
 from penstock.spark.rows.columns import RowsReader, RowsWriter
 from penstock.spark.rows.row_schemas import check_keyed, check_same, with_schemas
@@ -185,7 +185,7 @@ def _packed(graph: ApplicationGraph) -> ApplicationGraph:
     return replace(graph, outputs=tuple(map(packed, graph.outputs)))
 
 
-def _reader(op: InputSpec, schema: StructType) -> RowReader:
+def _reader(op: InputSpec, schema: StructType) -> FrameReader:
     event_time = _event_time(schema)
     if isinstance(op.value_serde, ColumnSerde):
         return ColumnsReader(str(op.stream), op.value_serde, event_time)

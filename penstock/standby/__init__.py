@@ -1,1 +1,4 @@
-"""Standbys: copies of stores on other hosts, which follow the checkpoints."""
+"""Standbys: copies of stores on other hosts, which follow the checkpoints.
+
+A wing: only `admin` and `testing` may import it.
+"""

@@ -14,7 +14,7 @@ from penstock.errors import RetryableError
 from penstock.metrics.snapshot import GaugeValue, MetricId, Snapshot
 from penstock.standby.wing import FOLLOW, Follow, StandbyState
 from penstock.state.backends.base import BackendContext, RestoreProgress
-from penstock.state.kept.store import StoreTarget
+from penstock.state.kept.store import StoreAtCheckpoint
 from penstock.state.kept.stores import StorePlace, remove_of_the_dead
 
 logger = logging.getLogger(__name__)
@@ -166,7 +166,7 @@ class Standbys(ContainerPart):
                 continue
             self._bring(place, self._resources.target(checkpoint_id, place.store, backends))
 
-    def _bring(self, place: StorePlace, wanted: StoreTarget) -> None:
+    def _bring(self, place: StorePlace, wanted: StoreAtCheckpoint) -> None:
         held = self._copies.checkpoint_of(place)
         metrics = self._resources.standby_metrics.of_task(place.task)
         folders = self._resources.folders

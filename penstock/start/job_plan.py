@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.choice import choose_version, markers_elsewhere
-from penstock.checkpoint.intermediate import Intermediate
+from penstock.checkpoint.intermediate import IntermediateStream
 from penstock.checkpoint.origin import Origin
 from penstock.checkpoint.record import Claim
 from penstock.checkpoint.versions.markers import read_task
@@ -38,7 +38,7 @@ class JobPlan:
     start: StartPlan
     inputs: tuple[SystemStream, ...]
     """The input streams, in the order of their numbers."""
-    intermediate: Mapping[SystemStream, Intermediate]
+    intermediate: Mapping[SystemStream, IntermediateStream]
     """Where the run begins in each durable intermediate stream."""
     until: Mapping[SystemStreamPartition, int] | None
     close: bool

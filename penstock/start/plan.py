@@ -11,7 +11,7 @@ from penstock.base.wording import argument, listed
 from penstock.batch.offered_batch import QUERY, OfferedBatch
 from penstock.batch.positions import Positions
 from penstock.checkpoint.choice import refuse_unknown
-from penstock.checkpoint.intermediate import Intermediate
+from penstock.checkpoint.intermediate import IntermediateStream
 from penstock.checkpoint.origin import Origin
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.store_layout import StoreLayout
@@ -46,7 +46,7 @@ class StartPlan:
     """Stores of the checkpoint that operators delete."""
     filled: frozenset[str] = frozenset()
     """Stores of the checkpoint that side inputs or a pushed table fill now."""
-    kept: Mapping[SystemStream, Intermediate] = field(default_factory=dict)
+    kept: Mapping[SystemStream, IntermediateStream] = field(default_factory=dict)
     """The unread part of the durable intermediate streams, by the checkpoint."""
     offered: OfferedBatch | None = None
     """The last batch of the query that the job runs inside. A start that goes back does not have its output."""
@@ -216,7 +216,7 @@ def refuse_other_layout(facts: StartFacts, decision: StartDecision, emptied: fro
 
 def decide_streams(
     facts: StartFacts, decision: StartDecision, reset: Reset, times: StartTimes
-) -> dict[SystemStream, Intermediate]:
+) -> dict[SystemStream, IntermediateStream]:
     """Choose what is kept of the durable intermediate streams."""
     return kept_streams(
         decision.restore_from,

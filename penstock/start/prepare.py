@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from penstock.api.ssp import SystemStream
 from penstock.base.clock import SYSTEM_CLOCK, Clock
-from penstock.checkpoint.intermediate import Intermediate
+from penstock.checkpoint.intermediate import IntermediateStream
 from penstock.checkpoint.log import CheckpointLog, OnDamage
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import Claim
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 class MadeStreams:
     """The streams of a start, once all of them are there."""
 
-    intermediate: dict[SystemStream, Intermediate]
+    intermediate: dict[SystemStream, IntermediateStream]
     """Where the run begins in each durable intermediate stream."""
     output_partitions: dict[str, int]
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import orjson
 from msgspec import Struct
 
-from penstock.base.documents import Count, Versioned, decode, decoding
+from penstock.base.documents import Count, VersionedDocument, decode, decoding
 from penstock.checkpoint.id import CheckpointId
 from penstock.errors import ConfigError, CorruptError
 from penstock.host.posix import sync_path
@@ -127,7 +127,7 @@ def read_description(data: bytes, path: str) -> Description | None:
     """None if the description is of another format. Raises CorruptError naming the path."""
     what = f"the description of the local copy `{path}` is damaged"
     with decoding(what):
-        if decode(Versioned, data, what).format != _FORMAT:
+        if decode(VersionedDocument, data, what).format != _FORMAT:
             return None
         found = decode(Description, data, what)
         for name in found.files:

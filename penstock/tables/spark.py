@@ -35,7 +35,7 @@ from penstock.tables.versions.encode import RowEncoder
 from penstock.tables.versions.files import FileWriter
 from penstock.tables.versions.manifest import PublishedTables, TableFile
 from penstock.tables.versions.registry import TableRegistry
-from penstock.tables.versions.sources import MANIFEST, SUCCESS, SourceFile, TableRefusedError
+from penstock.tables.versions.sources import MANIFEST, SUCCESS, TableRefusedError, TableSourceFile
 
 logger = logging.getLogger(__name__)
 _ENTRIES = "task int, key binary, value binary"
@@ -69,8 +69,8 @@ class SparkTableBuilder:
         self._session: SparkSession | None = None
         self._cancelled = threading.Event()
 
-    def markers(self, url: str) -> list[SourceFile]:
-        found: list[SourceFile] = []
+    def markers(self, url: str) -> list[TableSourceFile]:
+        found: list[TableSourceFile] = []
         for pattern in (f"{{{MANIFEST},{SUCCESS}}}", f"*/{{{MANIFEST},{SUCCESS}}}"):
             with _explained(f"`{url}` cannot be listed"):
                 folder = self._path(url)
@@ -78,8 +78,8 @@ class SparkTableBuilder:
                 found.extend(self._file(status, folder) for status in listed or ())
         return found
 
-    def files(self, url: str) -> list[SourceFile]:
-        found: list[SourceFile] = []
+    def files(self, url: str) -> list[TableSourceFile]:
+        found: list[TableSourceFile] = []
         with _explained(f"`{url}` cannot be listed"):
             folder = self._path(url)
             system = self._file_system(folder)
@@ -170,10 +170,10 @@ class SparkTableBuilder:
     def _file_system(self, path: Any) -> Any:
         return path.getFileSystem(self._context._jsc.hadoopConfiguration())  # noqa: SLF001
 
-    def _file(self, status: Any, folder: Any) -> SourceFile:
+    def _file(self, status: Any, folder: Any) -> TableSourceFile:
         path = status.getPath().toUri().getPath()
         own = path.removeprefix(folder.toUri().getPath().rstrip("/")).lstrip("/")
-        return SourceFile(own, int(status.getLen()), int(status.getModificationTime()))
+        return TableSourceFile(own, int(status.getLen()), int(status.getModificationTime()))
 
     @contextmanager
     def _refusing(self, request: BuildRequest) -> Iterator[None]:

@@ -2,7 +2,7 @@
 
 `TestRunner` runs an application in the test's process. The contract suites are in `system_contract`,
 `state_backend_contract`, `engine_contract` and `object_store_contract`; `faulty_store` and `slow_store` have object
-stores that fail and wait; `in_process` has the parts below `TestRunner`.
+stores that fail and wait; `in_process` has the parts below `TestRunner`. Nothing else in Penstock imports them.
 """
 
 from typing import TYPE_CHECKING

@@ -43,7 +43,7 @@ from penstock.runtime.stage.attempt import new_token
 from penstock.runtime.stage.failed_attempt import failed_attempt
 from penstock.runtime.stage.outer_stages import OuterStages
 from penstock.runtime.stage.sink import writing_text
-from penstock.runtime.stage.source import SourceProgress
+from penstock.runtime.stage.source import ReadProgress
 from penstock.start.check import check_start
 from penstock.start.facts import StartRequest
 from penstock.start.job import ClaimedJob
@@ -272,7 +272,7 @@ class InProcessRunner(BatchRunner):
             self._step("reports")
         except RetryableError as error:  # also a container that is lost: the run loop looks for that
             raise RunBrokenError(str(error)) from error
-        return [Report.from_payload(bytes(p.payload or b"")) for p in packets if p.stage == REPORT_STAGE]
+        return [Report.decode(bytes(p.payload or b"")) for p in packets if p.stage == REPORT_STAGE]
 
     def cancel(self) -> None:
         """Cancel the run before its next step."""
@@ -300,7 +300,7 @@ class InProcessRunner(BatchRunner):
         self._step("source")
         portions = {task: ranges.by_task.get(task, ()) for task in range(self._job.settings.tasks)}
         with closing(self._outer()) as stages:
-            return list(stages.read("", batch, portions, SourceProgress()))
+            return list(stages.read("", batch, portions, ReadProgress()))
 
     def _stage(self, epoch: int, batch: Batch, stage: int, packets: list[Packet]) -> list[Packet]:
         self._step(f"stage {stage}")

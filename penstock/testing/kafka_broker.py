@@ -25,7 +25,15 @@ from penstock.testing.kafka.installation import LOG, QUICK, Installation, format
 from penstock.testing.kafka.jars import FETCH_S, KAFKA_VERSION
 from penstock.testing.kafka.place import BrokerPlace, new_place
 from penstock.testing.kafka.process import GuardedProcess
-from penstock.testing.kafka.settings import ALONE, Node, Security, checked, client_options, properties, server_settings
+from penstock.testing.kafka.settings import (
+    ALONE,
+    BrokerNode,
+    Security,
+    checked,
+    client_options,
+    properties,
+    server_settings,
+)
 
 __all__ = ["KAFKA_VERSION", "KafkaBroker", "Security", "require_kafka"]
 
@@ -219,7 +227,7 @@ class KafkaBroker:
         self._place = place
         return place
 
-    def _prepare(self, place: BrokerPlace, features: Path, node: Node, cluster: str = "") -> None:
+    def _prepare(self, place: BrokerPlace, features: Path, node: BrokerNode, cluster: str = "") -> None:
         """Format the storage, and write the settings."""
         try:
             if any(name.endswith("SSL") for name in self._security):

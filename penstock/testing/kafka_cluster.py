@@ -17,7 +17,7 @@ from typing import Any, Self
 from penstock.errors import ConfigError, RetryableError
 from penstock.testing.kafka.admin import admin_module
 from penstock.testing.kafka.installation import installation, new_id
-from penstock.testing.kafka.settings import Node
+from penstock.testing.kafka.settings import BrokerNode
 from penstock.testing.kafka_broker import KafkaBroker
 
 _START_S = 120.0
@@ -75,7 +75,7 @@ class KafkaCluster:
             places = [broker._take_ports() for broker in self.brokers]  # noqa: SLF001 - two halves of one thing
             voters = ",".join(f"{n}@127.0.0.1:{place.ports['CONTROLLER']}" for n, place in enumerate(places, 1))
             for number, (broker, place) in enumerate(zip(self.brokers, places, strict=True), 1):
-                broker._prepare(place, kafka.features, Node(number, voters), cluster)  # noqa: SLF001
+                broker._prepare(place, kafka.features, BrokerNode(number, voters), cluster)  # noqa: SLF001
             with ThreadPoolExecutor(len(self.brokers)) as pool:  # none answers before there are more than half
                 for done in [pool.submit(broker.start) for broker in self.brokers]:
                     done.result()

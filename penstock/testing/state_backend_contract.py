@@ -27,10 +27,10 @@ from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import RestoreProgress, StateBackendFactory
 from penstock.state.records import Changes
 from penstock.system.base import System
+from penstock.testing.contracts.state_retention import StateRetentionContract
 from penstock.testing.faulty_store import FaultyStore
 from penstock.testing.slow_store import SlowStore
 from penstock.testing.state_backend_harness import STORES, BackendHarness, Content, EngineName, StandbyOf
-from penstock.testing.state_retention_contract import RetentionContract
 
 __all__ = ["STORES", "BackendHarness", "Content", "StateBackendContract"]
 
@@ -38,8 +38,8 @@ _SLOW_S = 1.2
 """Longer than an upload waits for a small base."""
 
 
-class StateBackendContract(RetentionContract):
-    """Inherit, and give a `factory` fixture: the backend. With retention, from `RetentionContract`."""
+class StateBackendContract(StateRetentionContract):
+    """Inherit, and give a `factory` fixture: the backend. With retention, from `StateRetentionContract`."""
 
     @pytest.fixture
     def factory(self) -> StateBackendFactory:

@@ -11,7 +11,7 @@ import pyarrow.flight as flight
 
 from penstock.errors import ContainerLostError
 from penstock.host.machine import machine_id
-from penstock.runtime.messages.packet import NO_PACKETS, PACKET_SCHEMA, Kind
+from penstock.runtime.messages.packet import NO_PACKETS, PACKET_SCHEMA, PacketKind
 from penstock.runtime.messages.streams import run_together
 from penstock.wire.address import ContainerAddress
 from penstock.wire.auth import call_options
@@ -67,7 +67,7 @@ class AttemptStream:
                 metadata = chunk.app_metadata
                 if (failure := carried_error(None if metadata is None else metadata.to_pybytes())) is not None:
                     raise self._lost(failure)
-                reports += chunk.data.column("kind").to_pylist().count(Kind.REPORT)
+                reports += chunk.data.column("kind").to_pylist().count(PacketKind.REPORT)
                 yield chunk.data
         if reports != attempts:
             raise ContainerLostError(f"the container's stream ended after {reports} of {attempts} reports")

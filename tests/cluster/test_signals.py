@@ -76,7 +76,7 @@ from penstock.spark.session import gateway
 from signals import app
 
 def stop_frozen(context):
-    gateway._Current.jvm.process.send_signal(signal.SIGSTOP)
+    gateway._CurrentGateway.jvm.process.send_signal(signal.SIGSTOP)
     gateway.stop_context(context)
 
 gateway._STOP_SECONDS = 1.0

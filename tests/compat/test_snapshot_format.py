@@ -10,12 +10,12 @@ import pytest
 
 from penstock.errors import CorruptError, IncompatibleError
 from penstock.state.backends.changelog_files.marker import ChangelogMarker
-from penstock.state.backends.changelog_files.snapshot import Snapshot
+from penstock.state.backends.changelog_files.snapshot import StoreSnapshot
 from penstock.state.backends.content.index import DirIndex, FileBlob, FileIndex
 from tests.support.tools.places import GOLDEN
 
 SHA = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
-SNAPSHOT = Snapshot(
+SNAPSHOT = StoreSnapshot(
     (12, 3),
     "aircraft",
     5,
@@ -25,7 +25,7 @@ SNAPSHOT = Snapshot(
 
 
 def test_a_snapshot_of_format_1_is_read() -> None:
-    assert Snapshot.decode((GOLDEN / "snapshot-format1.zip").read_bytes(), "golden") == SNAPSHOT
+    assert StoreSnapshot.decode((GOLDEN / "snapshot-format1.zip").read_bytes(), "golden") == SNAPSHOT
 
 
 def test_any_zip_tool_reads_a_snapshot() -> None:
@@ -37,7 +37,7 @@ def test_any_zip_tool_reads_a_snapshot() -> None:
 
 def test_a_snapshot_round_trips_and_equal_ones_are_equal_bytes() -> None:
     assert SNAPSHOT.encode() == SNAPSHOT.encode()
-    assert Snapshot.decode(SNAPSHOT.encode(), "here") == SNAPSHOT
+    assert StoreSnapshot.decode(SNAPSHOT.encode(), "here") == SNAPSHOT
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "longer", "no zip"])
@@ -51,7 +51,7 @@ def test_a_damaged_snapshot_is_named(damage: str) -> None:
         "no zip": b"0" * 200,
     }[damage]
     with pytest.raises(CorruptError, match=r"snapshot `a/b/12\.3\.zip` is damaged"):
-        Snapshot.decode(damaged, "a/b/12.3.zip")
+        StoreSnapshot.decode(damaged, "a/b/12.3.zip")
 
 
 def test_a_newer_format_is_refused_as_such() -> None:
@@ -62,13 +62,13 @@ def test_a_newer_format_is_refused_as_such() -> None:
         new.comment = b"0" * 64
     body = buffer.getvalue()[:-64]
     with pytest.raises(IncompatibleError, match="format 2"):
-        Snapshot.decode(body + hashlib.sha256(body).hexdigest().encode(), "newer")
+        StoreSnapshot.decode(body + hashlib.sha256(body).hexdigest().encode(), "newer")
 
 
 def test_markers_with_and_without_snapshots() -> None:
     first = '{"format":1,"version":3,"epoch":2,"lineage":[[1,1,2],[2,3,3]]}'
-    assert ChangelogMarker.deserialize(first) == ChangelogMarker(3, ((1, 1, 2), (2, 3, 3)))
+    assert ChangelogMarker.parse(first) == ChangelogMarker(3, ((1, 1, 2), (2, 3, 3)))
     second = (GOLDEN / "changelog-files-marker-format1.json").read_text("utf-8").strip()
     marker = ChangelogMarker(12, ((1, 5, 9), (3, 10, 12)), ((9, 1), (4, 1)))
-    assert ChangelogMarker.deserialize(second) == marker
+    assert ChangelogMarker.parse(second) == marker
     assert marker.serialize() == second

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.objects.open import open_store
-from penstock.spark.state_import.files.changelog import Kind, read_changelog, read_head
+from penstock.spark.state_import.files.changelog import RecordKind, read_changelog, read_head
 from penstock.spark.state_import.files.checkpoint import SparkCheckpoint
 from penstock.spark.state_import.files.codec import plain_chunks
 from penstock.spark.state_import.files.lineage import plan_rebuild
@@ -119,7 +119,9 @@ def test_sparks_changelog_is_read_and_written_byte_for_byte(name: str) -> None:
     changes = decode_records(records, name)
     assert changes
     assert encode_records(changes) == records
-    spark = {key: value if kind is Kind.PUT else None for kind, key, value in read_changelog(path.read_bytes(), name)}
+    spark = {
+        key: value if kind is RecordKind.PUT else None for kind, key, value in read_changelog(path.read_bytes(), name)
+    }
     assert changes == spark
     assert list(changes) == list(spark)
 
@@ -128,4 +130,4 @@ def test_a_deltas_records_are_a_changelog_that_sparks_reader_takes() -> None:
     changes: dict[bytes, bytes | None] = {b"a": b"1", b"": b"", b"gone": None, b"\xff" * 300: b"x" * 70_000}
     data = pa.Codec("zstd").compress(encode_records(changes), asbytes=True)
     read = list(read_changelog(data, "own"))
-    assert {key: value if kind is Kind.PUT else None for kind, key, value in read} == changes
+    assert {key: value if kind is RecordKind.PUT else None for kind, key, value in read} == changes

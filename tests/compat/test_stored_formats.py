@@ -26,7 +26,7 @@ from penstock.job.lease import LeaseHolder, LeaseState
 from penstock.job.owned_streams import OwnedStreams
 from penstock.job.paths import JobPaths
 from penstock.job.shown_metrics import MetricsBoard, ShownRun
-from penstock.metrics.samza import Origin, samza_messages
+from penstock.metrics.samza import MetricsHeader, samza_messages
 from penstock.metrics.snapshot import CounterValue, GaugeValue, MetricId, Snapshot, TimerValue
 from penstock.objects.open import open_store
 from penstock.state.backends.blob.index import SnapshotIndex
@@ -97,7 +97,7 @@ METRICS = Snapshot(
     }
 )
 RUN = ShownRun("7a1c9e520b5d", 1614147487244, METRICS, {(3, SystemStreamPartition("local", "clicks", 3)): 200})
-ORIGIN = Origin("flights", "1", "7a1c9e520b5d", "0.1.0", "flights-1.example", 1614147480000)
+ORIGIN = MetricsHeader("flights", "1", "7a1c9e520b5d", "0.1.0", "flights-1.example", 1614147480000)
 HEADER = {
     "job-name": "flights",
     "job-id": "1",
@@ -157,10 +157,10 @@ def test_a_record_of_the_audit_log() -> None:
 
 def test_the_index_and_the_marker_of_blobs() -> None:
     written = golden("blob-index-format1.json")
-    assert SnapshotIndex.deserialize(written, "k") == INDEX
-    assert INDEX.serialize() == written
+    assert SnapshotIndex.decode(written, "k") == INDEX
+    assert INDEX.encode() == written
     marker = BlobMarker(f"7-{ID}.index", hashlib.sha256(written).hexdigest())
-    assert BlobMarker.deserialize(golden("blob-marker-format1.json").decode()) == marker
+    assert BlobMarker.parse(golden("blob-marker-format1.json").decode()) == marker
     assert marker.serialize().encode() == golden("blob-marker-format1.json")
 
 

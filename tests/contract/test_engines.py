@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.side.store.engine import SideEngine
-from penstock.side.store.positions import Positions
+from penstock.side.store.positions import SidePositions
 from penstock.state.engines.columns import ColumnEngine
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.memory import MemoryEngine
@@ -62,10 +62,10 @@ class SideAsEngine(Engine):
         return self._readable().get(key)
 
     def apply(self, changes: Changes) -> None:
-        self._side.write(changes, Positions(updated_ms=1))
+        self._side.write(changes, SidePositions(updated_ms=1))
 
     def load(self, changes: Changes) -> None:
-        self._side.load(changes, Positions(updated_ms=2))
+        self._side.load(changes, SidePositions(updated_ms=2))
 
     def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         return self._readable().scan(start, end)

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.admin.checkpoint.change import CheckpointChange, append_successor
 from penstock.admin.jobs import FoundJob
-from penstock.checkpoint.edit import Content, OffsetKey, content_of, with_offsets
+from penstock.checkpoint.edit import CheckpointContent, OffsetKey, content_of, with_offsets
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.load import load_config
@@ -27,7 +27,7 @@ def edit(objects: ObjectStore, log: CheckpointLog) -> CheckpointRecord:
     view = log.known()
     base = view.latest
     assert base is not None
-    content = Content(with_offsets(base, WANTED), content_of(base, lambda _: {}).markers)
+    content = CheckpointContent(with_offsets(base, WANTED), content_of(base, lambda _: {}).markers)
     job = FoundJob(CONFIG, PATHS, objects)
     return append_successor(CheckpointChange(job, "set", base, None, content, view, log, ()))
 

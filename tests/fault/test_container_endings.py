@@ -21,7 +21,7 @@ from penstock.errors import (
     ContainerLostError,
     CorruptError,
 )
-from penstock.runtime.messages.packet import Kind, from_batch, to_batch
+from penstock.runtime.messages.packet import PacketKind, from_batch, to_batch
 from penstock.wire.calls import CLOSE
 from penstock.wire.client import ContainerClient
 from penstock.wire.exchange import exchange
@@ -280,7 +280,7 @@ def test_a_worker_that_can_write_no_more_shows_that_it_lives(
             ):
                 assert len(written) < len(packets), "all of it fits into the buffers: there must be more"
                 (shared_job.folder / "go").touch()
-            reports += sum(packet.kind == Kind.REPORT for packet in from_batch(batch))
+            reports += sum(packet.kind == PacketKind.REPORT for packet in from_batch(batch))
         return reports
 
     with ThreadPoolExecutor(1) as pool:

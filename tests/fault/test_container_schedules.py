@@ -14,7 +14,7 @@ import pytest
 
 from penstock.batch.batch import Batch
 from penstock.errors import ContainerLostError
-from penstock.runtime.messages.packet import Kind, from_batch, to_batch
+from penstock.runtime.messages.packet import PacketKind, from_batch, to_batch
 from penstock.runtime.stage.outcome import InconsistentReports, SuccessfulBatch
 from penstock.system.partitioner import partition_of
 from penstock.wire.calls import END, OPEN
@@ -78,7 +78,7 @@ def test_a_small_batch_is_one_message_for_all_tasks_of_a_call(
     sent = list(exchange(containers[0].address, SECRET, call, iter([to_batch(packets)]), everything))
     assert len([batch for batch in sent if batch.num_rows]) == 1  # the others only say that somebody is alive
     results = [packet for batch in sent for packet in from_batch(batch)]
-    assert sorted(packet.source_task for packet in results if packet.kind == Kind.REPORT) == [0, 1, 2, 3]
+    assert sorted(packet.source_task for packet in results if packet.kind == PacketKind.REPORT) == [0, 1, 2, 3]
     outcome = job.outcome(run, results)
     assert isinstance(outcome, SuccessfulBatch)
     job.end(1, outcome.tokens)
@@ -250,10 +250,10 @@ def test_an_attempt_may_start_its_run_but_not_one_of_before(job: Job) -> None:
     run = job.start(1, messages(10))
     own = [to_batch(run.for_task(0))]
     later = job.call(run, 0, batch=Batch(1, 2, 0), starts=True)
-    assert attempt(job.homes[0].address, later, own)[-1].kind == Kind.REPORT
+    assert attempt(job.homes[0].address, later, own)[-1].kind == PacketKind.REPORT
     with pytest.raises(ContainerLostError, match="batch 1 run 1 came after a later run"):
         attempt(job.homes[0].address, job.call(run, 0, starts=True), own)
-    assert attempt(job.homes[0].address, later, own)[-1].kind == Kind.REPORT, "a second one"
+    assert attempt(job.homes[0].address, later, own)[-1].kind == PacketKind.REPORT, "a second one"
 
 
 def test_an_attempt_of_a_batch_that_is_not_the_next_one_is_refused(job: Job) -> None:

@@ -20,7 +20,7 @@ from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
 from penstock.objects.store import ObjectStore
 from penstock.state.backends.changelog_stream.factory import ChangelogStreamFactory
-from penstock.state.backends.changelog_stream.partition import ChangelogMarker
+from penstock.state.backends.changelog_stream.partition import ChangelogRange
 from penstock.system.kafka.system import KafkaSystem
 from penstock.system.registry import open_system
 from penstock.testing.kafka_broker import KafkaBroker
@@ -136,7 +136,7 @@ def objects() -> Iterator[ObjectStore]:
 
 
 def end_of(markers: Mapping[str, str]) -> int:
-    return ChangelogMarker.deserialize(markers["first"]).range.end
+    return ChangelogRange.parse(markers["first"]).range.end
 
 
 @pytest.mark.slow

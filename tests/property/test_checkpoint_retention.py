@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.retention import keep
 from penstock.config.load import load_config
-from penstock.config.values.retained import Retention, RetentionPolicy
+from penstock.config.values.retained import RetainedCheckpoints, RetentionPolicy
 from penstock.errors import ConfigError
 
 MINUTE_MS = 60_000
@@ -96,7 +96,7 @@ def test_every_hour_of_the_last_ones_keeps_a_checkpoint(steps: list[int], hours:
 
 @given(policies)
 def test_a_policy_is_written_as_it_is_read(policy: RetentionPolicy) -> None:
-    assert Retention().parse(Retention().text(policy)) == policy
+    assert RetainedCheckpoints().parse(RetainedCheckpoints().text(policy)) == policy
 
 
 @pytest.mark.parametrize(

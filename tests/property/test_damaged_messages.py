@@ -46,7 +46,7 @@ from penstock.job.shown_metrics import MetricsBoard, ShownRun
 from penstock.metrics.snapshot import CounterValue, MetricId, Snapshot
 from penstock.objects.open import open_store
 from penstock.outbox import objects as outbox_objects
-from penstock.outbox.unpublished import OutboxObject, Part
+from penstock.outbox.unpublished import OutboxObject, OutputPart
 from penstock.outbox.wing import Publish
 from penstock.runtime.intermediate import read_user_messages
 from penstock.runtime.joins.every import EveryRow
@@ -55,8 +55,8 @@ from penstock.runtime.joins.side import sides_of
 from penstock.runtime.messages.dead_letters import decode_dead_letter, encode_dead_letter
 from penstock.runtime.messages.packet import (
     MESSAGE_SCHEMA,
-    Kind,
     Packet,
+    PacketKind,
     decode_messages,
     encode_messages,
     from_batch,
@@ -67,15 +67,15 @@ from penstock.runtime.messages.places import pack_places, unpack_places
 from penstock.runtime.messages.trailers import read_trailer
 from penstock.runtime.reports import Report
 from penstock.runtime.timers import Timers, key_and_name, place_of
-from penstock.runtime.windows.cells import Cells, Slot
+from penstock.runtime.windows.cells import Cells, WindowSlot
 from penstock.runtime.windows.contents import content_of
-from penstock.side.store.positions import Positions, decode_positions, encode_positions
+from penstock.side.store.positions import SidePositions, decode_positions, encode_positions
 from penstock.spark.processor.groups import chunk, rows_of
 from penstock.spark.processor.values.codec import RowCodec
 from penstock.spark.processor.values.keys import KeyCodec
+from penstock.spark.state_import import types as stored
 from penstock.spark.state_import.files.unsafe_row import row_decoder
-from penstock.spark.state_import.types import Array, Column, Map, Struct
-from penstock.spark.workers.frames import Frames
+from penstock.spark.workers.frames import PacketSerializer
 from penstock.standby.wing import StandbyState
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.stores.expiry import META, engine_key, header, index_key, live_view, meta_bytes
@@ -89,7 +89,7 @@ from penstock.system.files.text import SourceFile
 from penstock.system.kafka.own_topics.job_topic import JobTopic, fence_record, producer_record, progress_record
 from penstock.system.kafka.own_topics.owners import OwnersTopic
 from penstock.system.rows.schema import parse_schema
-from penstock.tables.versions.encode import Problem
+from penstock.tables.versions.encode import VersionProblem
 from penstock.tables.versions.manifest import TableFile, TableFingerprint, TableManifest
 from penstock.wing import calls
 from penstock.wire.calls import CALLS
@@ -137,7 +137,7 @@ PAYLOAD = bytes(encode_messages(MESSAGES))
 HEADED = bytes(encode_messages(with_headers(MESSAGES, pa.array([pack_headers((("trace", b"7f"),)), None]))))
 TRAILER = trailer((0, 3), 1, 2, token="token", dest=1)
 PACKETS = [
-    Packet(0, 1, Kind.DATA, 0, 3, "token", 0, 3, 0, 2, PAYLOAD),
+    Packet(0, 1, PacketKind.DATA, 0, 3, "token", 0, 3, 0, 2, PAYLOAD),
     TRAILER,
 ]
 FAILED = FailedMessage("local.trips", 0, 7, "k", "task", "ValueError: no", "")
@@ -153,16 +153,16 @@ PLACES = pack_places([np.array(column, np.int64) for column in ([1, 900], [3, 3]
 
 def frames() -> bytes:
     stream = io.BytesIO()
-    Frames().dump_stream(iter([to_batch(PACKETS)]), stream)
+    PacketSerializer().dump_stream(iter([to_batch(PACKETS)]), stream)
     return stream.getvalue()
 
 
 def read_frames(data: bytes) -> None:
     """A truncated frame is an EOFError, by which the driver knows that Spark has died."""
     with suppress(EOFError):
-        for batch in Frames().load_stream(io.BytesIO(data)):
+        for batch in PacketSerializer().load_stream(io.BytesIO(data)):
             for packet in from_batch(batch):
-                if packet.kind == Kind.DATA and packet.payload is not None:
+                if packet.kind == PacketKind.DATA and packet.payload is not None:
                     read_messages(packet.payload)
 
 
@@ -174,7 +174,7 @@ NAMED, OUTBOX = outbox_objects.encode(CONTENTS, 0)
 
 def read_outbox(data: bytes) -> None:
     """With the hash that the checkpoint log would have of it."""
-    named = OutboxObject(NAMED.key, 0, len(data), sha256(data).hexdigest(), {SSP: Part(1, 4)})
+    named = OutboxObject(NAMED.key, 0, len(data), sha256(data).hexdigest(), {SSP: OutputPart(1, 4)})
     contents = outbox_objects.decode(named, data)
     for part in contents.chunks:
         list(contents.records(part))
@@ -201,7 +201,7 @@ BETWEEN = {
     "counts in a trailer": Codec(lambda data: read_trailer(TRAILER._replace(places=data)), [TRAILER.places or b""]),
     "places": Codec(lambda data: unpack_places(data, 3, 2), [PLACES]),
     "frames of packets": Codec(read_frames, [frames()]),
-    "report": Codec(Report.from_payload, [bytes(Report(1, 2, "t", {0: 7}, failed=FAILED).packet().payload or b"")]),
+    "report": Codec(Report.decode, [bytes(Report(1, 2, "t", {0: 7}, failed=FAILED).packet().payload or b"")]),
     "outbox object": Codec(read_outbox, [OUTBOX]),
     "attempt call": Codec(lambda d: load(AttemptCall, d), [dump(AttemptCall(IDENTITY, BATCH, 1, [0, 1]))]),
     **{
@@ -218,7 +218,7 @@ BETWEEN = {
     ),
     "what was uploaded of an outbox": Codec(lambda d: load(tuple[OutboxObject, ...], d), [dump((NAMED,))]),
     "rows in chunks": Codec(lambda d: rows_of([d], ROWS.schema).to_pylist(), [chunk(ROWS)]),
-    "reason of a table build": Codec(Problem.read, [b'["no such column",3]']),
+    "reason of a table build": Codec(VersionProblem.decode, [b'["no such column",3]']),
 }
 
 # Messages of streams that Penstock itself writes. Others may write to their topics, too.
@@ -315,7 +315,7 @@ def fill_windows(store: SerdeStore, window: Any) -> None:
     content = content_of(window, ps.Json())
     cells = Cells(store, content, ps.String())
     for key in (b"\x01k", b"\x00"):
-        cell = cells.new(Slot(10, 0, key), complete=False)
+        cell = cells.new(WindowSlot(10, 0, key), complete=False)
         cell.content, cell.messages = content.add(cell.content, 3, 5), 1
         cells.save(cell, 20)
         cells.save_sessions(key, [cell])
@@ -483,12 +483,12 @@ TABLE = TableManifest(
     "t", 3, 2, "2-b", "/s", "v", 10, 5, TableFingerprint("string", "json", ("k",), None, True, 2, False),
     (TableFile("f.sst", 0, "00", 10, 5, b"a", b"z"),),
 )  # fmt: skip
-SPARK_ROW = Struct(
+SPARK_ROW = stored.StructType(
     (
-        Column("n", "long"),
-        Column("s", "string"),
-        Column("a", Array("integer")),
-        Column("m", Map("string", "long")),
+        stored.StructField("n", "long"),
+        stored.StructField("s", "string"),
+        stored.StructField("a", stored.ArrayType("integer")),
+        stored.StructField("m", stored.MapType("string", "long")),
     )
 )
 SPARK_DATA = struct.pack("<QqIIIIQ8sqQii", 0b1000, 7, 3, 40, 24, 48, 0, b"abc", 2, 0, 5, 6)
@@ -501,7 +501,9 @@ DOCUMENTS = {
     "partition": Codec(of_text(SystemStreamPartition.parse), [b"local.a.b.3"]),
     "schema": Codec(of_text(parse_schema), [b"a STRING, b ARRAY<STRUCT<c: DECIMAL(10,2)>>"]),
     "table": Codec(lambda d: TableManifest.decode(d, "k"), [TABLE.encode()]),
-    "positions": Codec(lambda d: decode_positions(d, "p"), [encode_positions(Positions({SSP: 3}, {}, "f", True, 9))]),
+    "positions": Codec(
+        lambda d: decode_positions(d, "p"), [encode_positions(SidePositions({SSP: 3}, {}, "f", True, 9))]
+    ),
     "metrics": Codec(METRICS_BOARD.decode, [METRICS_BOARD.encode(RUN)]),
     "drain": Codec(drain_board(*BOARD_OF).decode, [b'{"format":1,"run_id":"r","requests":["u"]}']),
     "notification": Codec(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.batch.pace import Pace
+from penstock.batch.pace import BatchPace
 from penstock.batch.portions import Portion, PortionRead
 from penstock.batch.positions import TaskSsp, resumed_positions, to_next_offsets, to_positions
 from penstock.batch.ranges import BatchRanges, plan_ranges, read_by_input
@@ -75,7 +75,7 @@ def test_batches_read_everything_once_in_each_of_its_tasks(
     unread = {at: list(range(start, ends[at.ssp].upcoming)) for at, start in positions.items()}
     limit = data.draw(st.integers(1, 4))
     until = None if data.draw(st.booleans()) else {ssp: end.upcoming for ssp, end in ends.items()}
-    while portions := plan_ranges(positions, ends, Pace(limit, 1000), until):
+    while portions := plan_ranges(positions, ends, BatchPace(limit, 1000), until):
         planned = BatchRanges.group(portions, inputs)
         read = {}
         for task, found in planned.by_task.items():
@@ -128,7 +128,7 @@ def test_a_task_goes_on_where_it_stood_and_begins_anew_where_it_did_not_read(
 
 def test_ranges_of_a_partition_differ_by_task() -> None:
     ssp = SSP("local", "a", 0)
-    found = plan_ranges({TaskSsp(0, ssp): 2, TaskSsp(1, ssp): 5}, {ssp: PartitionOffsets(0, 6)}, Pace(4, 9), None)
+    found = plan_ranges({TaskSsp(0, ssp): 2, TaskSsp(1, ssp): 5}, {ssp: PartitionOffsets(0, 6)}, BatchPace(4, 9), None)
     assert found == {
         TaskSsp(0, ssp): Portion(OffsetRange(ssp, 2, 6), 3),
         TaskSsp(1, ssp): Portion(OffsetRange(ssp, 5, 6), 1),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.api.time.watermarks import NO_WATERMARK
 from penstock.checkpoint import intermediate
-from penstock.checkpoint.intermediate import Intermediate, Ranges, WrittenRanges, join
+from penstock.checkpoint.intermediate import IntermediateStream, Ranges, WrittenRanges, join
 
 PARTITIONS = 3
 
@@ -46,7 +46,7 @@ STEPS = st.lists(
 )
 
 
-def take(oracle: Oracle, stream: Intermediate, shares: list[float]) -> dict[int, int]:
+def take(oracle: Oracle, stream: IntermediateStream, shares: list[float]) -> dict[int, int]:
     """Read a share of each first range, all of which a batch wrote and nobody has read."""
     read = {}
     for partition, (start, end) in stream.next_ranges().items():
@@ -74,7 +74,7 @@ def singles(ranges: Mapping[int, Ranges]) -> set[tuple[int, int]]:
     return {(partition, offset) for partition, own in ranges.items() for a, b in own for offset in range(a, b)}
 
 
-def check_is_equal(oracle: Oracle, stream: Intermediate) -> None:
+def check_is_equal(oracle: Oracle, stream: IntermediateStream) -> None:
     unread = oracle.unread()
     assert set().union(*(singles(each.ranges) for each in stream.unread)) == unread
     assert stream.left() == len(unread)  # no offset twice
@@ -91,7 +91,7 @@ def check_is_equal(oracle: Oracle, stream: Intermediate) -> None:
 def test_exactly_what_ended_batches_wrote_is_read_and_no_watermark_is_early(
     steps: list[tuple[list[float], list[int], list[int], int, bool]], bound: int
 ) -> None:
-    stream, oracle, upcoming, mark, full = Intermediate(), Oracle(), [0] * PARTITIONS, 0, False
+    stream, oracle, upcoming, mark, full = IntermediateStream(), Oracle(), [0] * PARTITIONS, 0, False
     with patch.object(intermediate, "MOST_ENTRIES", bound):
         for batch, (shares, written, failed, ahead, writes) in enumerate(steps, 1):
             read = take(oracle, stream, shares)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.state.engines import write_behind
 from penstock.state.engines.rocksdb import RocksDbEngine
-from penstock.state.engines.write_behind import Mark, WriteBehindEngine
+from penstock.state.engines.write_behind import EngineMark, WriteBehindEngine
 
 KEYS = st.integers(0, 15).map(lambda n: b"k%d" % n)
 CHANGES = st.dictionaries(KEYS, st.none() | st.binary(max_size=3), max_size=8)
@@ -27,7 +27,7 @@ def test_it_goes_back(steps: list[dict[bytes, bytes | None] | str], gather_bytes
         below = RocksDbEngine(Path(folder) / "db", block_cache_bytes=_BUFFER, write_buffer_bytes=_BUFFER)
         engine = WriteBehindEngine(below, writer, gather_bytes)
         content: dict[bytes, bytes] = {}
-        marks: list[tuple[Mark, dict[bytes, bytes]]] = []
+        marks: list[tuple[EngineMark, dict[bytes, bytes]]] = []
         for step in ["mark", *steps]:
             if isinstance(step, dict):
                 engine.apply(step)

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.batch.pace import FIRST_MESSAGES, BatchBounds, InputRead, Pace, fair_shares
+from penstock.batch.pace import FIRST_MESSAGES, BatchBounds, BatchPace, InputRead, fair_shares
 from penstock.batch.portions import PortionRead
 from penstock.batch.positions import TaskSsp
 from penstock.batch.ranges import plan_ranges, read_by_input
@@ -45,7 +45,7 @@ def test_a_batch_is_bounded_in_messages_and_bytes(
     sizes = {(task, STREAM): size for task, (_, size) in enumerate(inputs)}
     positions = {TaskSsp(task, ssp(task)): 7 for task in range(len(inputs))}
     ends = {ssp(task): PartitionOffsets(0, 7 + backlog) for task, (backlog, _) in enumerate(inputs)}
-    portions = plan_ranges(positions, ends, Pace(messages, size_limit, sizes), None)
+    portions = plan_ranges(positions, ends, BatchPace(messages, size_limit, sizes), None)
     assert portions.keys() == positions.keys()
     for at, portion in portions.items():
         assert portion.offsets == OffsetRange(at.ssp, 7, ends[at.ssp].upcoming)
@@ -60,14 +60,14 @@ def test_a_batch_is_bounded_in_messages_and_bytes(
 def test_a_backlog_takes_nothing_from_the_others() -> None:
     positions = {TaskSsp(task, ssp(task)): 0 for task in range(200)}
     ends = {ssp(n): PartitionOffsets(0, 10_000_000 if n == 5 else 10) for n in range(200)}
-    portions = plan_ranges(positions, ends, Pace(5000, BYTES), None)
+    portions = plan_ranges(positions, ends, BatchPace(5000, BYTES), None)
     assert [portions[at].messages for at in positions] == [10 if n != 5 else 5000 - 199 * 10 for n in range(200)]
 
 
 def test_sizes_are_known_by_input_or_guessed_by_the_largest_of_the_stream() -> None:
     bounds = BatchBounds(1000, 10_000, 0)
     other = SystemStream("local", "b")
-    pace = Pace.first(bounds)
+    pace = BatchPace.first(bounds)
     assert (pace.messages, pace.size_of(0, STREAM)) == (1000, 0)
     pace = pace.after(
         bounds,
@@ -93,13 +93,15 @@ def test_the_sizes_of_a_batch_are_added_up_by_task_and_input() -> None:
 def test_a_batch_without_messages_changes_no_size() -> None:
     """It read over a gap, however long that took."""
     bounds = BatchBounds(200_000, BYTES, 10_000)
-    pace = Pace(1000, BYTES, shortest_ms=20)
+    pace = BatchPace(1000, BYTES, shortest_ms=20)
     assert [pace.after(bounds, took, 0, {}).messages for took in (1, 60_000)] == [1000, 1000]
 
 
-def settle(bounds: BatchBounds, floor_ms: float, message_ms: float, noise: random.Random | None = None) -> list[Pace]:
+def settle(
+    bounds: BatchBounds, floor_ms: float, message_ms: float, noise: random.Random | None = None
+) -> list[BatchPace]:
     """The paces of batches with an endless backlog."""
-    paces = [Pace.first(bounds)]
+    paces = [BatchPace.first(bounds)]
     for _ in range(60):
         messages = paces[-1].messages
         took = (floor_ms + message_ms * messages) * (noise.uniform(0.93, 1.07) if noise else 1)
@@ -160,11 +162,14 @@ def test_fast_messages_reach_the_most_in_a_few_batches() -> None:
 
 def test_a_batch_that_did_not_fill_its_size_does_not_make_it_grow() -> None:
     bounds = BatchBounds(200_000, BYTES, 10_000)
-    pace = Pace(1000, BYTES).after(bounds, 50, 999, {})
+    pace = BatchPace(1000, BYTES).after(bounds, 50, 999, {})
     assert pace.messages == 1000
     assert pace.after(bounds, 50, 1000, {}).messages == 10_000
 
 
 def test_without_a_target_batches_have_the_most_messages() -> None:
     bounds = BatchBounds(300, BYTES, 0)
-    assert [Pace.first(bounds).messages, Pace.first(bounds).after(bounds, 99_999, 300, {}).messages] == [300, 300]
+    assert [BatchPace.first(bounds).messages, BatchPace.first(bounds).after(bounds, 99_999, 300, {}).messages] == [
+        300,
+        300,
+    ]

@@ -58,7 +58,7 @@ from penstock.state.backends.blob.marker import BlobMarker
 from penstock.state.backends.changelog_files.delta import DeltaHeader, decode_delta
 from penstock.state.backends.changelog_files.history import StoredVersions, ways
 from penstock.state.backends.changelog_files.marker import ChangelogMarker
-from penstock.state.backends.changelog_files.snapshot import Snapshot
+from penstock.state.backends.changelog_files.snapshot import StoreSnapshot
 from penstock.state.backends.changelog_stream import partition
 from penstock.state.backends.content.index import DirIndex, FileBlob, FileIndex
 from penstock.state.copies import read_description
@@ -132,7 +132,7 @@ def with_checksum(data: bytes) -> bytes:
 
 def used_marker(data: bytes) -> ChangelogMarker:
     """A marker, after the questions that a restore asks of it."""
-    marker = ChangelogMarker.deserialize(data.decode())
+    marker = ChangelogMarker.parse(data.decode())
     for way in ways(marker, StoredVersions(frozenset({(8, 1)}), frozenset())):
         way.missing(StoredVersions(frozenset(), frozenset()))
     return marker
@@ -165,22 +165,22 @@ def whole_record(data: bytes) -> tuple[object, ...]:
 
 FORMATS: dict[str, Format] = {
     "delta": Format(delta_head(), lambda d: decode_delta(d, "k")[0], DeltaHeader, delta_file),
-    "snapshot": Format(snapshot_index(), lambda d: Snapshot.decode(d, "k"), Snapshot, snapshot_file),
-    "blob index": Format(orjson.loads(INDEX.serialize()), lambda d: SnapshotIndex.deserialize(d, "k"), SnapshotIndex),
+    "snapshot": Format(snapshot_index(), lambda d: StoreSnapshot.decode(d, "k"), StoreSnapshot, snapshot_file),
+    "blob index": Format(orjson.loads(INDEX.encode()), lambda d: SnapshotIndex.decode(d, "k"), SnapshotIndex),
     "changelog-files marker": Format(
         orjson.loads(golden("changelog-files-marker-format1.json")), used_marker, ChangelogMarker
     ),
     "blob marker": Format(
-        {"format": 1, "index": "1-5-6.index", "sha256": SHA}, lambda d: BlobMarker.deserialize(d.decode()), BlobMarker
+        {"format": 1, "index": "1-5-6.index", "sha256": SHA}, lambda d: BlobMarker.parse(d.decode()), BlobMarker
     ),
     "changelog-stream marker": Format(
         orjson.loads(golden("changelog-marker-generation.json")),
-        lambda d: partition.ChangelogMarker.deserialize(d.decode()),
-        partition.ChangelogMarker,
+        lambda d: partition.ChangelogRange.parse(d.decode()),
+        partition.ChangelogRange,
     ),
     "Samza's marker": Format(
         orjson.loads(golden("changelog-marker.json")),
-        lambda d: ChangelogStreamMarker.deserialize(d.decode()),
+        lambda d: ChangelogStreamMarker.parse(d.decode()),
         ChangelogStreamMarker,
     ),
     "V1": Format(orjson.loads(golden("task-checkpoint-v1.json")), CheckpointV1.decode, CheckpointV1),

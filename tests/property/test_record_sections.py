@@ -15,12 +15,12 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.batch.offered_batch import QUERY, OfferedBatch, QuerySection
 from penstock.batch.watermarks import TIME, TimeSection
 from penstock.checkpoint.choice import refuse_unknown
-from penstock.checkpoint.intermediate import STREAMS, Intermediate, StreamsSection, WrittenRanges
+from penstock.checkpoint.intermediate import STREAMS, IntermediateStream, StreamsSection, WrittenRanges
 from penstock.checkpoint.record import CheckpointRecord, Claim, decode_record, encode_record
 from penstock.checkpoint.sections import Section, Sections, SectionValues, WrittenSection
 from penstock.drain.requests import DRAIN, DrainSection
 from penstock.errors import IncompatibleError
-from penstock.outbox.unpublished import OUTBOX, OutboxObject, OutboxSection, Part, Unpublished
+from penstock.outbox.unpublished import OUTBOX, OutboxObject, OutboxSection, OutputPart, UnpublishedObjects
 from penstock.wing import known_sections
 from tests.support.stores.checkpoints import checkpoint
 
@@ -49,11 +49,11 @@ objects = st.builds(
     counts,
     counts,
     st.text("0123456789abcdef", min_size=64, max_size=64),
-    few(ssps, st.builds(Part, st.integers(1, LARGEST), counts)),
+    few(ssps, st.builds(OutputPart, st.integers(1, LARGEST), counts)),
 )
 ranges = few(counts, tuples(st.tuples(counts, counts)))
 states = st.builds(
-    Intermediate,
+    IntermediateStream,
     st.integers(1, LARGEST),
     times,
     few(counts, counts),
@@ -66,7 +66,7 @@ values: st.SearchStrategy[SectionValues] = st.fixed_dictionaries(
         OUTBOX: st.builds(
             OutboxSection,
             tuples(objects),
-            tuples(st.builds(Unpublished, counts, tuples(objects))),
+            tuples(st.builds(UnpublishedObjects, counts, tuples(objects))),
             tuples(texts),
             texts,
         ),

@@ -17,11 +17,11 @@ from penstock.batch.batch import Batch
 from penstock.batch.portions import Portion
 from penstock.graph.topology import Topology, plan_topology
 from penstock.runtime.messages import outlet, router
-from penstock.runtime.messages.packet import MESSAGE_SCHEMA, Kind, Packet, decode_columns, encode_messages
+from penstock.runtime.messages.packet import MESSAGE_SCHEMA, Packet, PacketKind, decode_columns, encode_messages
 from penstock.runtime.messages.sources import Sources
 from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.attempt import new_token
-from penstock.runtime.stage.source import InputReaders, SourceProgress, run_sources
+from penstock.runtime.stage.source import InputReaders, ReadProgress, run_sources
 from penstock.runtime.stage.task_instance import TaskInstance
 from penstock.state.engines.memory import MemoryEngine
 from penstock.system.base import OffsetRange
@@ -98,13 +98,13 @@ def test_the_same_messages_in_fewer_packets(given: list[list[tuple[bytes | None,
         alone = [
             packet
             for task, own in portions.items()
-            for packet in run_sources(planned, SETTINGS, BATCH, {task: own}, readers, SourceProgress(), {})
+            for packet in run_sources(planned, SETTINGS, BATCH, {task: own}, readers, ReadProgress(), {})
         ]
-        together = list(run_sources(planned, SETTINGS, BATCH, portions, readers, SourceProgress(), {}))
+        together = list(run_sources(planned, SETTINGS, BATCH, portions, readers, ReadProgress(), {}))
     assert received(planned, together) == received(planned, alone)
     assert count(together) <= count(alone)
     if flush > TASKS * 12 and all(key is not None for own in given for key, _ in own):
-        places = {(p.channel, p.partition) for p in alone if p.kind == Kind.DATA}
+        places = {(p.channel, p.partition) for p in alone if p.kind == PacketKind.DATA}
         assert count(together) == len(places), "one packet for each task or partition"
 
 
@@ -119,7 +119,7 @@ def from_all(app: ps.StreamApplication, given: list[list[tuple[bytes | None, byt
         portions[task] = [(0, Portion(OffsetRange(here, 0, len(messages)), len(messages)))]
     settings = RuntimeSettings("a", len(given), {"m.o": 1})
     readers = InputReaders({"m": system})
-    return list(run_sources(plan_topology(app.graph()), settings, BATCH, portions, readers, SourceProgress(), {}))
+    return list(run_sources(plan_topology(app.graph()), settings, BATCH, portions, readers, ReadProgress(), {}))
 
 
 @pytest.mark.parametrize("first", [b"", b"x" * 300])
@@ -128,8 +128,8 @@ def test_packets_stay_below_their_size(first: bytes) -> None:
     app.input("m.i", key=ps.Bytes(), value=ps.Bytes()).send_to(app.output("m.o", key=ps.Bytes(), value=ps.Bytes()))
     with patch.object(outlet, "MAX_PACKET_BYTES", 1000), patch.object(router, "MAX_PACKET_BYTES", 1000):
         packets = from_all(app, [[(b"k", first)], [(b"k", b"x" * 300)] * 50])
-    assert sum(packet.messages for packet in packets if packet.kind == Kind.DATA) == 51
-    assert max(packet.messages for packet in packets if packet.kind == Kind.DATA) <= 3
+    assert sum(packet.messages for packet in packets if packet.kind == PacketKind.DATA) == 51
+    assert max(packet.messages for packet in packets if packet.kind == PacketKind.DATA) <= 3
 
 
 class Emits(ps.WindowableTask):
@@ -148,14 +148,14 @@ def test_messages_of_the_end_of_input_count_as_well() -> None:
     emitted = app.input("m.i").process(Emits, stores=["s"], key=ps.Bytes(), value=ps.Bytes())
     emitted.send_to(app.output("m.o", key=ps.Bytes(), value=ps.Bytes()))
     planned, settings = plan_topology(app.graph()), RuntimeSettings("a", 2, {"m.o": 1}, window_ms=1)
-    batch, together = Batch(1, 1, 10_000, before_ms=5), router.Together(2)
+    batch, together = Batch(1, 1, 10_000, before_ms=5), router.JointOutput(2)
     with patch.object(outlet, "FLUSH_BYTES", 1000), patch.object(outlet, "MAX_PACKET_BYTES", 1000):
         for task in range(2):
             instance = TaskInstance(task, planned, settings, {"s": MemoryEngine()}, 0)
             attempt = instance.start_attempt(1, new_token(), batch)
             list(attempt.accept(trailer((0, task), dest=task)))
             packets = list(attempt.finish(together))
-            assert sum(packet.messages for packet in packets if packet.kind == Kind.DATA) == 50
+            assert sum(packet.messages for packet in packets if packet.kind == PacketKind.DATA) == 50
 
 
 def test_two_channels_to_an_output_keep_their_order() -> None:
@@ -166,13 +166,13 @@ def test_two_channels_to_an_output_keep_their_order() -> None:
     messages.filter(lambda value: value != b"9").map(lambda value: b"X" + value).send_to(output)
     messages.map(lambda value: b"Y" + value).send_to(output)
     packets = from_all(app, [[(b"k", b"1"), (None, b"9")], []])
-    data = sorted((packet for packet in packets if packet.kind == Kind.DATA), key=lambda each: each.source_task)
+    data = sorted((packet for packet in packets if packet.kind == PacketKind.DATA), key=lambda each: each.source_task)
     values = [value for packet in data for value in decode_columns(packet, ps.Bytes()).values.to_pylist()]
     assert values == [b"X1", b"Y1", b"Y9"]
 
 
 def count(packets: list[Packet]) -> int:
-    return sum(packet.kind == Kind.DATA for packet in packets)
+    return sum(packet.kind == PacketKind.DATA for packet in packets)
 
 
 def test_messages_that_nobody_sends_are_not_lost_in_silence() -> None:
@@ -181,14 +181,14 @@ def test_messages_that_nobody_sends_are_not_lost_in_silence() -> None:
     app.input("m.i").process(Count, stores=["s"]).send_to(app.output("m.o"))
     planned, settings = plan_topology(app.graph()), RuntimeSettings("a", 2, {"m.o": 1})
     attempt = TaskInstance(0, planned, settings, {"s": MemoryEngine()}, 0).start_attempt(1, "t", BATCH)
-    together = router.Together(2)
+    together = router.JointOutput(2)
     column = pa.RecordBatch.from_arrays(
         [pa.array([part], field.type) for part, field in zip([b'"k"', b"1", 0, 0, 0], MESSAGE_SCHEMA, strict=True)],
         schema=MESSAGE_SCHEMA,
     )
-    message = Packet(0, 1, Kind.DATA, 0, 0, "s", 0, -1, 0, 1, encode_messages(column))
+    message = Packet(0, 1, PacketKind.DATA, 0, 0, "s", 0, -1, 0, 1, encode_messages(column))
     for packet in (message, trailer((0, 0), 1, 1, token="s")):
         assert list(attempt.accept(packet)) == []
-    assert [packet.kind for packet in attempt.finish(together)] == [Kind.REPORT]
+    assert [packet.kind for packet in attempt.finish(together)] == [PacketKind.REPORT]
     with pytest.raises(ValueError, match="they would be lost"):
         list(together.end())

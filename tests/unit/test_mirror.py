@@ -1,6 +1,9 @@
-"""tests/unit has the folders of the package: who knows where code is finds its tests."""
+"""tests/unit has the folders of the package: who knows where code is finds its tests. Packages say their promises."""
 
 from __future__ import annotations
+
+import ast
+from configparser import ConfigParser
 
 from tests.support.tools.places import ROOT
 
@@ -22,6 +25,24 @@ def test_every_folder_of_unit_tests_is_a_folder_or_module_of_the_package() -> No
     modules = {file.stem for file in (ROOT / "penstock").glob("*.py")}
     flat = {file.stem.removeprefix("test_") for file in unit.glob("test_*.py")}
     assert flat - WHOLE - modules == set(), "put it in the folder of what it tests"
+
+
+def test_rooms_say_what_they_promise_and_who_may_import_them() -> None:
+    """A room's top package says it in its docstring. Pages describe the folders inside, which have an empty file."""
+    plan = ConfigParser()
+    plan.read(ROOT / ".importlinter", "utf-8")
+    tops = {name.replace(".", "/") for name in plan["importlinter:contract:rooms"]["rooms"].split()}
+    silent, talkative = [], []
+    for file in sorted((ROOT / "penstock").rglob("__init__.py")):
+        name = file.parent.relative_to(ROOT).as_posix()
+        text = file.read_text("utf-8")
+        tree = ast.parse(text)
+        if name in tops or name == "penstock":
+            if "import" not in (ast.get_docstring(tree) or ""):
+                silent.append(name)
+        elif text and all(isinstance(node, ast.Expr) for node in tree.body):
+            talkative.append(name)
+    assert (silent, talkative) == ([], [])
 
 
 def test_no_two_files_have_the_same_name() -> None:

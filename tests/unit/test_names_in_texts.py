@@ -8,6 +8,8 @@ import re
 import tokenize
 from collections.abc import Iterator
 
+import pytest
+
 from penstock.config.settings import KEYS
 from tests.support.tools.places import ROOT
 
@@ -16,8 +18,16 @@ FILES = {file.relative_to(PACKAGE).as_posix(): file.read_text("utf-8") for file 
 MODULES = {name.removesuffix(".py").removesuffix("/__init__").replace("/", "."): text for name, text in FILES.items()}
 WORDS = {name: set(re.findall(r"\w+", text)) for name, text in MODULES.items()}
 DOTTED = re.compile(r"(?<![\w./<-])(penstock\.)?([a-z_]+(?:\.\w+)+)(?![\w(<=*-]|\.\w)")
+MEMBER = re.compile(r"`(_?[A-Z]\w*[a-z]\w*)\.(\w+)")
 PATH = re.compile(r"`((?:[a-z_]+/)+[a-z_]+(?:\.py)?)`")
 KEYS_TEXT = " ".join(key.name for key in KEYS)
+NAMES = {
+    token.string
+    for source in FILES.values()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline)
+    if token.type == tokenize.NAME
+}
+"""All names in code."""
 OTHERS = {"spark", "system"}
 """Keys of Spark begin so, and the names of streams in texts."""
 MISTAKEN = {"job.commit.interval.ms"}
@@ -25,10 +35,27 @@ MISTAKEN = {"job.commit.interval.ms"}
 OF_KAFKA = {"heartbeat", "partitions", "progress", "signature", "tasks", "timestamp"}
 """Headers, properties and loggers that are named `penstock.<word>`."""
 
+OF_OTHERS = {"DataFrame.toArrow", "JavaPairRDD.values", "Utils.toPositive"}
+"""Members of classes of Spark and Kafka."""
+
+
+ELSEWHERE = {
+    "EndTxn", "WatermarkTracker", "__penstock_owners", "applyInPandasWithState", "createSimpleWorker", "handleDrain",
+    "iloc", "rooms",
+}  # fmt: skip
+"""Names in Kafka, Spark, Samza, pandas and `.importlinter`."""
+PAGES = {
+    page.relative_to(ROOT).as_posix(): page.read_text("utf-8")
+    for page in (
+        ROOT / "ARCHITECTURE.md",
+        *(file for file in sorted(PACKAGE.rglob("README.md")) if file.with_name("__init__.py").exists()),
+    )
+}
+"""The page on the whole, and those of packages."""
+
 
 def _texts() -> Iterator[tuple[str, str]]:
-    for page in ("ARCHITECTURE.md", "penstock/README.md"):
-        yield page, (ROOT / page).read_text("utf-8")
+    yield from PAGES.items()
     for file, source in FILES.items():
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
             if token.type == tokenize.COMMENT:
@@ -64,6 +91,16 @@ def test_names_with_dots() -> None:
     assert wrong == set()
 
 
+def test_members_of_classes() -> None:
+    wrong = {
+        f"{file}: {kind}.{member}"
+        for file, text in TEXTS
+        for kind, member in MEMBER.findall(text)
+        if not {kind, member} <= NAMES and f"{kind}.{member}" not in OF_OTHERS
+    }
+    assert wrong == set()
+
+
 def test_paths() -> None:
     named = {(file, path) for file, text in TEXTS for path in PATH.findall(text) if path.partition("/")[0] in MODULES}
     wrong = {
@@ -72,8 +109,26 @@ def test_paths() -> None:
     assert wrong == set()
 
 
-def test_paths_of_the_readme_of_the_kernel() -> None:
-    text = (PACKAGE / "README.md").read_text("utf-8")
-    paths = re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.py|(?:[a-z_]+/)+[a-z_]+)`", text)
-    assert len(paths) > 20
+@pytest.mark.parametrize("page", PAGES)
+def test_paths_of_pages(page: str) -> None:
+    """A file is named with its whole path, below `penstock/` or from the root."""
+    paths = re.findall(r"`((?:[a-z_]+/)*\w+\.py|(?:[a-z_]+/)+)`", PAGES[page])
     assert [each for each in paths if not (PACKAGE / each).exists() and not (ROOT / each).exists()] == []
+
+
+def test_names_of_pages() -> None:
+    """A class, a function or a member in a page is a word of the code."""
+    words = set().union(*WORDS.values(), ELSEWHERE, *({file.stem} for file in (ROOT / "tests").rglob("*.py")))
+    named = {
+        (page, name)
+        for page, text in PAGES.items()
+        for code in re.findall(r"`([A-Za-z_][\w.]*)`", text)
+        for name in ([] if code.endswith((".py", ".yml")) else code.split("."))
+    }
+    assert {f"{page}: {name}" for page, name in named if name and name not in words} == set()
+
+
+def test_the_page_on_the_whole_lists_every_page_of_a_package() -> None:
+    text = PAGES["ARCHITECTURE.md"]
+    assert len(text.splitlines()) <= 500
+    assert [page for page in PAGES if page != "ARCHITECTURE.md" and f"]({page})" not in text] == []

@@ -66,7 +66,8 @@ def test_what_the_package_needs_beside_its_code_is_packed() -> None:
     tool = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
     package = ROOT / "penstock"
     packed = {each for name in tool["setuptools"]["package-data"]["penstock"] for each in package.glob(name)}
-    others = {path for path in package.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
+    pages = {path.with_name("README.md") for path in package.rglob("__init__.py")}
+    others = {path for path in package.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")} - pages
     assert others - packed == set()
 
 

@@ -20,7 +20,7 @@ from penstock.base.wording import counted
 from penstock.batch.offered_batch import QUERY, QuerySection
 from penstock.checkpoint.choice import refuse_unknown
 from penstock.checkpoint.edit import (
-    Content,
+    CheckpointContent,
     OffsetChange,
     OffsetKey,
     choose_origin,
@@ -107,8 +107,8 @@ class CheckpointChange(Shown):
     job: FoundJob = field(repr=False)
     command: str
     base: CheckpointRecord = field(repr=False)
-    before: Content | None = field(repr=False)
-    content: Content = field(repr=False)
+    before: CheckpointContent | None = field(repr=False)
+    content: CheckpointContent = field(repr=False)
     seen: LogView = field(repr=False)
     log: CheckpointLog = field(repr=False)
     changes: tuple[OffsetChange, ...]
@@ -264,7 +264,9 @@ def plan_offsets(
     asked = stream_ends(job.config, {key.ssp.system_stream for key in wanted})
     changes = offset_changes(before.next_offsets, next_offsets)
     moved = before.moved.union(change.ssp for change in changes) if base.stores else frozenset[SystemStreamPartition]()
-    content = Content(next_offsets, before.markers, with_identities(base, wanted.keys(), asked.identities), moved)
+    content = CheckpointContent(
+        next_offsets, before.markers, with_identities(base, wanted.keys(), asked.identities), moved
+    )
     refuse_outside(changes, asked.ends, asked.unknown)
     warnings = (*asked.warnings(), *_older(base, view.latest), *_state(base, changes))
     return CheckpointChange(job, "set", base, before, content, view, log, changes, warnings=warnings)
@@ -292,7 +294,7 @@ def effect_on_state(changes: Sequence[OffsetChange]) -> str:
     return " and ".join(filter(None, (twice, never)))
 
 
-def edited_sections(base: CheckpointRecord, content: Content, view: LogView) -> Sections:
+def edited_sections(base: CheckpointRecord, content: CheckpointContent, view: LogView) -> Sections:
     """The sections of the successor of `base` with this content: those of `base`, with two exceptions. What the last
     checkpoint leaves to be published remains to be published, whatever `base` is. The query's last batch is not known
     if offsets were set by hand.
@@ -306,7 +308,7 @@ def edited_sections(base: CheckpointRecord, content: Content, view: LogView) -> 
     )
 
 
-def _query(base: CheckpointRecord, content: Content, view: LogView) -> QuerySection:
+def _query(base: CheckpointRecord, content: CheckpointContent, view: LogView) -> QuerySection:
     """Only the last checkpoint has the output of the query's last batch."""
     offered = base.section(QUERY).offered
     if offered is None:

@@ -21,7 +21,7 @@ from penstock.errors import NotFoundError
 from penstock.facts import Column, Facts, FactTable
 from penstock.job.paths import JobPaths
 from penstock.notebook import Shown
-from penstock.outbox.unpublished import OUTBOX, Unpublished
+from penstock.outbox.unpublished import OUTBOX, UnpublishedObjects
 from penstock.side.shown import SideStoreFacts
 
 _RANGES = 5
@@ -335,7 +335,7 @@ def read_checkpoint(job: FoundJob, checkpoint_id: str | None = None) -> Checkpoi
     record = find_checkpoint(view, checkpoint_id, job.paths.root)
     slot = view.slot_of(record)
     named = record.section(OUTBOX)
-    owed = (*named.unpublished, Unpublished(slot, named.objects))
+    owed = (*named.unpublished, UnpublishedObjects(slot, named.objects))
     objects = [each for own in owed for each in own.objects]
     return CheckpointFacts.of(
         record,

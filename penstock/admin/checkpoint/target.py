@@ -13,7 +13,7 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.application.application import Application
 from penstock.base.wording import argument
 from penstock.checkpoint.choice import refuse_unknown
-from penstock.checkpoint.edit import Content, content_of
+from penstock.checkpoint.edit import CheckpointContent, content_of
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
@@ -74,7 +74,7 @@ class ImportTarget:
 
     config: JobConfig
     base: CheckpointRecord
-    before: Content | None
+    before: CheckpointContent | None
     inputs: Mapping[int, Collection[SystemStreamPartition]]
     ends: StreamEnds
 

@@ -19,7 +19,7 @@ from penstock.batch.offered_batch import QUERY
 from penstock.batch.watermarks import TIME
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.store_layout import StoreLayout
-from penstock.drain.monitor import DrainMonitor as Monitor
+from penstock.drain.monitor import DrainPoller
 from penstock.drain.notification import NAMESPACE, decode_notification, drained_together, encode_notification
 from penstock.drain.progress import DrainProgress
 from penstock.drain.requests import DRAIN, DrainNotifications, DrainRequests
@@ -413,7 +413,7 @@ class DrainUtils:
             return cleanup_all(job.objects, job.paths)
 
 
-class DrainMonitor(Monitor):
+class DrainMonitor(DrainPoller):
     """Looks for a request to drain one run, on a separate thread, as Samza's DrainMonitor. It calls back once, from
     that thread, and then stops. A store that fails delays the answer and ends nothing.
 

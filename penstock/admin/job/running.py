@@ -12,7 +12,7 @@ import psutil
 from penstock.admin.job.audit import audited, this_process
 from penstock.admin.jobs import FoundJob
 from penstock.errors import NotFoundError, PenstockTimeoutError
-from penstock.job.lease import LeaseHeldError, LeaseHolder, LeaseState, Sighting, Verdict, judge
+from penstock.job.lease import LeaseHeldError, LeaseHolder, LeaseState, LeaseVerdict, Sighting, judge
 from penstock.job.stop_request import StopRequests
 from penstock.objects.store import ObjectStore
 
@@ -56,17 +56,17 @@ def watch_lease(
         if state is None:
             return LeaseFacts("not running", "no driver has the lease")
         match judge(first, state, tag, clock(), lease_ms=0):
-            case Verdict.FREE:
+            case LeaseVerdict.FREE:
                 alive = None if state.released else state.holder.known_alive()
                 if alive is not None:
                     return LeaseFacts("not responding", _why_silent(state, alive), state.holder, token=state.token)
                 gone = not state.released
                 return LeaseFacts("not running", _why_free(state), state.holder, gone, state.token, state.renewed_ms)
-            case Verdict.WAIT if state.holder.known_alive() == psutil.STATUS_STOPPED:
+            case LeaseVerdict.WAIT if state.holder.known_alive() == psutil.STATUS_STOPPED:
                 return LeaseFacts(
                     "not responding", _why_silent(state, psutil.STATUS_STOPPED), state.holder, token=state.token
                 )
-            case Verdict.HELD:
+            case LeaseVerdict.HELD:
                 return LeaseFacts("running", "its lease is being renewed", state.holder, token=state.token)
         if not wait:
             return LeaseFacts("held, not verified", "its lease was read only once", state.holder, token=state.token)

@@ -15,7 +15,7 @@ from penstock.admin.state.store_uploads import StoreUploads
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.clock import SYSTEM_CLOCK
 from penstock.batch.offered_batch import QUERY, OfferedBatch, QuerySection
-from penstock.checkpoint.edit import Content, successor
+from penstock.checkpoint.edit import CheckpointContent, successor
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog, OnDamage
 from penstock.checkpoint.record import CheckpointRecord
@@ -129,8 +129,8 @@ def _base(state: FirstState, streams: JobStreams) -> CheckpointRecord:
     )
 
 
-def _content(state: FirstState, streams: JobStreams, markers: Mapping[int, Markers]) -> Content:
-    return Content(_offsets(state, streams), markers, streams.identities())
+def _content(state: FirstState, streams: JobStreams, markers: Mapping[int, Markers]) -> CheckpointContent:
+    return CheckpointContent(_offsets(state, streams), markers, streams.identities())
 
 
 def _offsets(state: FirstState, streams: JobStreams) -> dict[int, dict[SystemStreamPartition, int]]:

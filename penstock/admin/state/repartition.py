@@ -40,7 +40,7 @@ from penstock.notebook import Shown
 from penstock.objects.open import open_job_root
 from penstock.repartition.move import MadePart, Move, move_here
 from penstock.repartition.placement import RULES as RULES
-from penstock.repartition.placement import ByKey, Change
+from penstock.repartition.placement import ByKey, TaskCountChange
 from penstock.repartition.placement import Rule as Rule
 from penstock.repartition.plan import RepartitionPlan, check_count, placement_text, plan_move
 from penstock.repartition.split import StorePart, moved_entries
@@ -197,7 +197,7 @@ def _plan(
     largest = listed([f"`{stream}`" for stream, count in sorted(counts.items()) if count == max(counts.values())])
     check_count(tasks, record.task_count, grouping, largest)
     check_copartitioning(graph, ends, tasks, streams.broadcast)
-    change = Change(record.task_count, tasks, _partitions(record, ends), streams.broadcast)
+    change = TaskCountChange(record.task_count, tasks, _partitions(record, ends), streams.broadcast)
     return plan_move(continue_stores(graph, record), record, grouping, ends, change, rules, SYSTEM_CLOCK.now_ms())
 
 

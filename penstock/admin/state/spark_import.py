@@ -18,7 +18,7 @@ from penstock.admin.state.store_uploads import StoreUploads
 from penstock.application.application import Application
 from penstock.base.clock import SYSTEM_CLOCK
 from penstock.base.wording import argument
-from penstock.checkpoint.edit import Content, successor
+from penstock.checkpoint.edit import CheckpointContent, successor
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.versions.value import Markers
 from penstock.errors import ConfigError, IncompatibleError
@@ -275,7 +275,7 @@ def _successor(
     """The job's last checkpoint, but for the store."""
     base, store = target.base.base, target.spec.name
     before = target.base.before
-    content = Content(
+    content = CheckpointContent(
         next_offsets=target.next_offsets,
         markers={
             task: _with_store(before.markers.get(task, {}) if before else {}, store, markers.get(task, {}))

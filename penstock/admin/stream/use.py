@@ -105,7 +105,7 @@ def is_restored_from(stream: SystemStream, record: CheckpointRecord) -> bool:
     """True if a store's state at the checkpoint is in the stream."""
     streamed = (needed_markers(record, task, {}).get(changelog_marker.BACKEND, {}) for task in record.tasks)
     texts = (text for stores in streamed for own in stores.values() for text in own)
-    return any(ChangelogStreamMarker.deserialize(text).ssp.system_stream == stream for text in texts)
+    return any(ChangelogStreamMarker.parse(text).ssp.system_stream == stream for text in texts)
 
 
 def _owned(found: FoundJob, name: str, uid: str) -> list[str]:

@@ -1,1 +1,0 @@
-"""Stores, tables, state of the current key, and the side inputs that fill stores."""

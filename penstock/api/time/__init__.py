@@ -1,1 +1,0 @@
-"""Event time: watermarks, windows, triggers, timers, and the aggregates of windows."""

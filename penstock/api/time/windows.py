@@ -84,7 +84,7 @@ class Panes(Serde[WindowPane[Any, Any]]):
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class WindowShape:
     """When windows begin and end. A new shape answers here, and has a class that runs it: nothing else knows it."""
 
     node: ClassVar[str] = ""
@@ -102,7 +102,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed(Shape):
+class Fixed(WindowShape):
     """Spans of one size that begin at regular intervals."""
 
     node = "penstock.runtime.windows.fixed:FixedNode"
@@ -114,7 +114,7 @@ class Fixed(Shape):
 
 
 @dataclass(frozen=True, slots=True)
-class Session(Shape):
+class Session(WindowShape):
     """Spans that grow with each message, and end when none came for a time."""
 
     node = "penstock.runtime.windows.sessions:SessionNode"
@@ -124,7 +124,7 @@ class Session(Shape):
 
 
 @dataclass(frozen=True, slots=True)
-class Counting(Shape):
+class Counting(WindowShape):
     """A fixed number of messages."""
 
     node = "penstock.runtime.windows.counting:CountingNode"
@@ -135,7 +135,7 @@ class Counting(Shape):
 
 
 @dataclass(frozen=True, slots=True)
-class Sliding(Shape):
+class Sliding(WindowShape):
     """A span of this size that ends with a message."""
 
     node = "penstock.runtime.windows.sliding:SlidingNode"
@@ -145,7 +145,7 @@ class Sliding(Shape):
 
 
 @dataclass(frozen=True, slots=True)
-class Running(Shape):
+class Running(WindowShape):
     """A span of this size that ends with a message, for each message as it comes."""
 
     node = "penstock.runtime.windows.running:RunningNode"
@@ -198,7 +198,7 @@ Contents: TypeAlias = Fold | Aggregates | Messages
 class Window:
     """A kind of window. Make one with `Windows`."""
 
-    shape: Shape
+    shape: WindowShape
     time: TimeDomain
     contents: Contents
     value: Serde[Any]
@@ -390,7 +390,7 @@ class Windows:
         return _window("count", Counting(whole_number("messages", messages, "messages")), options)
 
 
-def _window(kind: str, shape: Shape, options: WindowOptions) -> Window:
+def _window(kind: str, shape: WindowShape, options: WindowOptions) -> Window:
     known = list(WindowOptions.__annotations__)
     if unknown := [name for name in options if name not in known]:
         raise ConfigError(
@@ -400,7 +400,7 @@ def _window(kind: str, shape: Shape, options: WindowOptions) -> Window:
 
 
 def _with_options(
-    shape: Shape,
+    shape: WindowShape,
     *,
     time: TimeDomain = "event",
     fold: tuple[Any, ...] | None = None,

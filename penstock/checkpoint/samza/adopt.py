@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.wording import argument, counted
-from penstock.checkpoint.edit import MAX_OFFSET, Content, inputs_text
+from penstock.checkpoint.edit import MAX_OFFSET, CheckpointContent, inputs_text
 from penstock.checkpoint.samza.imported import SamzaCheckpoint
 from penstock.checkpoint.versions.changelog_marker import ChangelogOffset
 from penstock.checkpoint.versions.value import TaskCheckpoint
@@ -23,7 +23,7 @@ def adopt(
     stores: Collection[str],
     ends: Mapping[SystemStreamPartition, PartitionOffsets],
     left_out: Mapping[str, str],
-) -> tuple[Content, list[str]]:
+) -> tuple[CheckpointContent, list[str]]:
     """The content for the log of a job with these inputs by task, and notes for the user. Each of the stores needs a
     marker in every task. Samza's last processed offsets become next offsets, one more each.
 
@@ -53,7 +53,7 @@ def adopt(
     if first_read:
         named = inputs_text(dict.fromkeys(first_read))
         notes.append(f"no message of {named} was processed yet: they begin at their oldest message")
-    return Content(positions, markers), notes
+    return CheckpointContent(positions, markers), notes
 
 
 def _refuse_other_tasks(found: SamzaCheckpoint, inputs: Collection[int]) -> None:

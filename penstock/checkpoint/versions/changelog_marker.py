@@ -56,7 +56,7 @@ class ChangelogStreamMarker:
         return orjson.dumps(document).decode()
 
     @classmethod
-    def deserialize(cls, text: str) -> ChangelogStreamMarker:
+    def parse(cls, text: str) -> ChangelogStreamMarker:
         """Read what Samza or Penstock wrote; unknown fields and the key bucket are ignored.
 
         Raises:
@@ -78,8 +78,8 @@ class ChangelogStreamMarker:
 
 
 def changelog_markers(markers: Mapping[str, Mapping[str, str]]) -> dict[str, ChangelogStreamMarker]:
-    """Store -> marker, of the markers of a task by backend and store. Raises as `ChangelogStreamMarker.deserialize`."""
-    return {store: ChangelogStreamMarker.deserialize(text) for store, text in markers.get(BACKEND, {}).items()}
+    """Store -> marker, of the markers of a task by backend and store. Raises as `ChangelogStreamMarker.parse`."""
+    return {store: ChangelogStreamMarker.parse(text) for store, text in markers.get(BACKEND, {}).items()}
 
 
 class _Version(Struct):

@@ -19,7 +19,7 @@ from penstock.errors import ConfigError, NotFoundError
 if TYPE_CHECKING:
     from penstock.admin.state.texts import Texts
     from penstock.state.reading.diff import Difference
-    from penstock.state.reading.store_version import Entry
+    from penstock.state.reading.store_version import VersionEntry
 
 _CHANGES = ("added", "removed", "changed")
 
@@ -168,11 +168,11 @@ def _bounds(
     )
 
 
-def _entry_fields(entry: Entry, keys: Texts, values: Texts) -> dict[str, Any]:
+def _entry_fields(entry: VersionEntry, keys: Texts, values: Texts) -> dict[str, Any]:
     return {**keys.field("key", entry.key), **values.field("value", entry.value), "task": entry.task}
 
 
-def _print_entries(title: str, entries: Iterator[Entry], limit: int, keys: Texts, values: Texts) -> None:
+def _print_entries(title: str, entries: Iterator[VersionEntry], limit: int, keys: Texts, values: Texts) -> None:
     from penstock.cli.state.reading import say_more
 
     shown = ((keys.short(each.key), values.short(each.value), each.task) for each in islice(entries, limit))

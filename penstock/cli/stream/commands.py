@@ -24,7 +24,7 @@ from penstock.cli.shared.options import Call, JsonCall, StreamName, command
 from penstock.cli.shared.output import print_json, show
 from penstock.cli.stream.messages import publish, replay, tail
 from penstock.config.settings import DEFAULT_SYSTEM
-from penstock.config.values.kinds import Bytes, Millis, Number, RefusedError
+from penstock.config.values.kinds import ByteSize, Millis, Number, RefusedError
 from penstock.errors import ConfigError
 from penstock.facts import Facts, FactTable
 
@@ -50,7 +50,7 @@ def retention_of(age: str | None, size: str | None, before: StreamRetention) -> 
     """The limits that the options ask for. Raises ConfigError for a text that is none."""
     return StreamRetention(
         _limit("--retention", Millis(1), age, before.max_age_ms),
-        _limit("--retention-bytes", Bytes(LEAST_RETENTION_BYTES), size, before.max_bytes),
+        _limit("--retention-bytes", ByteSize(LEAST_RETENTION_BYTES), size, before.max_bytes),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.config.values.kinds import Listed, RefusedError
+from penstock.config.values.kinds import ListOf, RefusedError
 from penstock.errors import ConfigError
 
 _NUMBER = "([0-9]{1,9})"
@@ -31,7 +31,7 @@ class PartitionRange:
         return f"{self.stream}#{numbers}"
 
 
-class BroadcastInputs(Listed[PartitionRange]):
+class BroadcastInputs(ListOf[PartitionRange]):
     """Single partitions and ranges. A repeated entry counts once."""
 
     expected = "a list, separated by commas, of partitions: `system.stream#p`, or `system.stream#[first-last]`"

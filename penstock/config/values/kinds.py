@@ -29,7 +29,7 @@ class RefusedError(ValueError):
     """A value is not of its kind. A text, if there is one, adds to the kind's `expected`."""
 
 
-class Kind(ABC, Generic[T]):
+class ValueKind(ABC, Generic[T]):
     """Reads and writes the values of a key. Stateless."""
 
     unit: ClassVar[str] = ""
@@ -54,7 +54,7 @@ class Kind(ABC, Generic[T]):
         return str(value)
 
 
-class Verbatim(Kind[str]):
+class Verbatim(ValueKind[str]):
     """Any text, untouched."""
 
     expected = "text"
@@ -81,7 +81,7 @@ class Passphrase(Verbatim):
 
 
 @dataclass(frozen=True)
-class Word(Kind[str]):
+class Word(ValueKind[str]):
     """A name that is safe in paths, URLs and keys: at most `longest` of `characters`, no dot or dash at its start."""
 
     characters: str
@@ -98,7 +98,7 @@ class Word(Kind[str]):
 
 
 @dataclass(frozen=True)
-class Choice(Kind[S]):
+class OneOf(ValueKind[S]):
     """One of a few words."""
 
     choices: tuple[S, ...]
@@ -114,7 +114,7 @@ class Choice(Kind[S]):
         raise RefusedError
 
 
-class Flag(Kind[bool]):
+class Flag(ValueKind[bool]):
     """Yes or no."""
 
     expected = "`true` or `false`"
@@ -129,7 +129,7 @@ class Flag(Kind[bool]):
 
 
 @dataclass(frozen=True)
-class Number(Kind[int]):
+class Number(ValueKind[int]):
     """An integer within bounds (both inclusive); subclasses add suffixes for larger units."""
 
     minimum: int | None = None
@@ -177,7 +177,7 @@ class Millis(Number):
 
 
 @dataclass(frozen=True)
-class Bytes(Number):
+class ByteSize(Number):
     """A size in bytes. KB, MB and GB are powers of 1024, as they are for Spark and RocksDB."""
 
     unit = "bytes"
@@ -189,7 +189,7 @@ class Bytes(Number):
     units = SIZES
 
 
-class Listed(Kind[tuple[T, ...]]):
+class ListOf(ValueKind[tuple[T, ...]]):
     """A list, in order and without repetition, of at least one item."""
 
     noun: ClassVar[str] = "a name"
@@ -216,7 +216,7 @@ class Listed(Kind[tuple[T, ...]]):
 
 
 @dataclass(frozen=True)
-class Versions(Listed[int]):
+class Versions(ListOf[int]):
     """Some of the known version numbers."""
 
     known: tuple[int, ...]
@@ -233,7 +233,7 @@ class Versions(Listed[int]):
 
 
 @dataclass(frozen=True)
-class Factory(Kind[str]):
+class Factory(ValueKind[str]):
     """The factory of a part of a job: a short name, Samza's class name of the same, or `module:Class` for one's own."""
 
     known: tuple[str, ...]
@@ -251,7 +251,7 @@ class Factory(Kind[str]):
 
 
 @dataclass(frozen=True)
-class Backends(Listed[str]):
+class Backends(ListOf[str]):
     """Names of state backends: short ones, Samza's class names of the same, or `module:Class` for one's own."""
 
     known: tuple[str, ...]
@@ -272,7 +272,7 @@ def is_own(factory: str) -> bool:
     return re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", factory) is not None
 
 
-class LocalPath(Kind[Path]):
+class LocalPath(ValueKind[Path]):
     """A path of this machine, made absolute against the working directory."""
 
     expected = "a path"
@@ -285,7 +285,7 @@ class LocalPath(Kind[Path]):
         return absolute(text)
 
 
-class Url(Kind[str]):
+class Url(ValueKind[str]):
     """The URL of a place for objects. A plain path is taken as a `file:///` URL; no slash at the end."""
 
     expected = "a URL `file:///...`, `s3://...`, `gs://...`, `az://...`, `memory://...`, or a path"
@@ -306,7 +306,7 @@ class Url(Kind[str]):
 
 
 @dataclass(frozen=True)
-class StreamName(Kind[SystemStream]):
+class StreamName(ValueKind[SystemStream]):
     """A stream, `system.stream`. With a default system, a name without a dot is a stream of that system."""
 
     default_system: str = ""
@@ -326,7 +326,7 @@ class StreamName(Kind[SystemStream]):
             raise RefusedError from error
 
 
-class StreamNames(Listed[SystemStream]):
+class StreamNames(ListOf[SystemStream]):
     """Streams `system.stream`."""
 
     expected = "a list, separated by commas, of streams `system.stream`, for example `local.planes,local.gates`"
@@ -336,7 +336,7 @@ class StreamNames(Listed[SystemStream]):
         return StreamName().read(text)
 
 
-class OwnFactory(Kind[str]):
+class OwnFactory(ValueKind[str]):
     """A class of the user's."""
 
     expected = "a class, `module:Class`"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from penstock.config.values.kinds import Kind, Raw, RefusedError
+from penstock.config.values.kinds import Raw, RefusedError, ValueKind
 
 _FORM = re.compile(r"([1-9][0-9]{0,3})(?: *, *([0-9]{1,4})h)?(?: *, *([0-9]{1,4})d)?")
 
@@ -19,7 +19,7 @@ class RetentionPolicy:
     days: int = 0
 
 
-class Retention(Kind[RetentionPolicy]):
+class RetainedCheckpoints(ValueKind[RetentionPolicy]):
     """A number, optionally followed by hours and by days: `10,24h,7d`."""
 
     expected = "how many of the newest, then for how many hours one each, then for how many days: `10`, `10,24h,7d`"

@@ -1,1 +1,0 @@
-"""A container in one epoch: it restores its tasks, runs their attempts, and commits them."""

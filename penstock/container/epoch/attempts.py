@@ -16,7 +16,7 @@ from penstock.host.log_lines import Work, at_work
 from penstock.job.shown_work import MOST_KEYS, TaskWork, most_work
 from penstock.runtime.hot_keys import HotKeys
 from penstock.runtime.messages.packet import Packet
-from penstock.runtime.messages.router import Together
+from penstock.runtime.messages.router import JointOutput
 from penstock.runtime.messages.sources import DiscardedAttemptError
 from penstock.runtime.stage.attempt import PacketAttempt
 from penstock.runtime.stage.task_instance import TaskAttempt, TaskInstance
@@ -190,7 +190,7 @@ class Attempts(Service):
         with self._turn(running), at_work(self._work(running)), running.touch() as attempt:
             return [ready for packet in packets for ready in attempt.accept(packet)]
 
-    def finish(self, running: RunningAttempt, together: Together | None = None) -> list[Packet]:
+    def finish(self, running: RunningAttempt, together: JointOutput | None = None) -> list[Packet]:
         """See `Attempt.finish`."""
         with self._turn(running), at_work(self._work(running)), running.touch() as attempt:
             rest = list(attempt.finish(together))

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from penstock.base.clock import Clock
 from penstock.checkpoint.id import CheckpointId
 from penstock.state.engines.engine import Engine, EngineFailedError
-from penstock.state.engines.write_behind import Mark, WriteBehindEngine
-from penstock.state.kept.store import StoreTarget
+from penstock.state.engines.write_behind import EngineMark, WriteBehindEngine
+from penstock.state.kept.store import StoreAtCheckpoint
 
 logger = logging.getLogger(__name__)
 _APART_S = 5.0
@@ -24,7 +24,7 @@ _CHEAP = 5_000
 _MARKS_BYTES = 32 << 20
 """The memory of each kind that the marks of a container may take together. It also bounds the time to go back: some
 seconds for a container."""
-Targets = Callable[[CheckpointId, str, Mapping[str, Mapping[str, str]]], StoreTarget]
+Targets = Callable[[CheckpointId, str, Mapping[str, Mapping[str, str]]], StoreAtCheckpoint]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class StoreAt:
     """A store with exactly the content of a checkpoint. The engine belongs to the caller."""
 
     engine: Engine
-    target: StoreTarget
+    target: StoreAtCheckpoint
 
 
 class TaskMarks:
@@ -45,8 +45,8 @@ class TaskMarks:
         self._clock = clock
         self._made_at: float | None = None
         self._is_trusted = True
-        self._committed: dict[str, tuple[Mark, StoreTarget]] = {}
-        self._under_way: tuple[CheckpointId, dict[str, Mark]] | None = None
+        self._committed: dict[str, tuple[EngineMark, StoreAtCheckpoint]] = {}
+        self._under_way: tuple[CheckpointId, dict[str, EngineMark]] | None = None
 
     def snapshot(self, checkpoint_id: CheckpointId) -> None:
         """Mark the present content as that of a commit that begins, unless the last marks are too new. In that case the

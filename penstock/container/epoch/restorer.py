@@ -22,7 +22,7 @@ from penstock.state.backends.registry import backend_factory
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.engines.write_behind import WriteBehindEngine
-from penstock.state.kept.store import KeptStore, StoreTarget
+from penstock.state.kept.store import KeptStore, StoreAtCheckpoint
 from penstock.state.kept.stores import StorePlace
 from penstock.state.restore import FailedRestore, RestoredStore, restore_order, restore_store
 from penstock.wire.protocol import OpenEpoch
@@ -190,7 +190,7 @@ class Restorer:
         self.notes.extend(_fallbacks(store, task, self._checkpoint_id, restored))
         return _OpenStore(restored.engine, restored.failed)
 
-    def _take_over(self, place: StorePlace, wanted: StoreTarget, progress: RestoreProgress) -> _OpenStore | None:
+    def _take_over(self, place: StorePlace, wanted: StoreAtCheckpoint, progress: RestoreProgress) -> _OpenStore | None:
         """The store that this process has, as the task's before or as its standby, brought to the checkpoint if it is
         behind."""
         task, store = place.task, place.store
@@ -224,7 +224,7 @@ class Restorer:
             metrics.new_counter("standby", "takeovers").inc()
         return _OpenStore(taken.engine, was_here=taken.was_working)
 
-    def _open_copy(self, store: str, task: int, wanted: StoreTarget, live: Path) -> Engine | None:
+    def _open_copy(self, store: str, task: int, wanted: StoreAtCheckpoint, live: Path) -> Engine | None:
         """The store over the copy on this host, if there is one of exactly this checkpoint that can be used."""
         if not self._config.job.keeps_copies:
             return None

@@ -1,1 +1,0 @@
-"""The process of a container: its launch, its ports, its server, and the handlers of calls."""

@@ -19,13 +19,13 @@ from penstock.runtime.context import OperatorFailedError
 from penstock.runtime.messages.packet import (
     NO_PACKETS,
     PACKET_SCHEMA,
-    Kind,
     Packet,
+    PacketKind,
     from_batch,
     split_by_size,
     to_batch,
 )
-from penstock.runtime.messages.router import Together
+from penstock.runtime.messages.router import JointOutput
 from penstock.runtime.stage.attempt import new_token
 from penstock.runtime.stage.failed_attempt import failed_attempt
 from penstock.state.engines.engine import EngineFailedError
@@ -97,7 +97,7 @@ class ContainerServer(flight.FlightServerBase):  # type: ignore[misc]
             attempts = epoch.attempts
             if call.starts:
                 epoch.start_run(StartRun(call.batch))
-            together = Together(len(call.tasks))
+            together = JointOutput(len(call.tasks))
             failed = _begin(epoch, call, running, together)
             for chunk in reader:
                 if _is_end(chunk):
@@ -143,7 +143,7 @@ def _is_end(chunk: Any) -> bool:
     return chunk.app_metadata is not None and chunk.app_metadata.to_pybytes() == END_OF_INPUT
 
 
-def _begin(epoch: Epoch, call: AttemptCall, running: dict[int, RunningAttempt], together: Together) -> list[Packet]:
+def _begin(epoch: Epoch, call: AttemptCall, running: dict[int, RunningAttempt], together: JointOutput) -> list[Packet]:
     """Begin an attempt for each task. Returns the reports of attempts whose `init` or store failed: they run no
     further."""
     failed: list[Packet] = []
@@ -165,7 +165,7 @@ def _outputs(batch: pa.RecordBatch, attempts: Attempts, running: Mapping[int, Ru
         if packet.dest in running:
             own = waiting.setdefault(packet.dest, [])
             own.append(packet)
-            if packet.kind == Kind.DATA:
+            if packet.kind == PacketKind.DATA:
                 yield from attempts.process(running[packet.dest], own)
                 own.clear()
     for task, own in waiting.items():
@@ -174,7 +174,7 @@ def _outputs(batch: pa.RecordBatch, attempts: Attempts, running: Mapping[int, Ru
 
 
 def _rest(
-    attempts: Attempts, running: dict[int, RunningAttempt], together: Together, failed: Iterable[Packet]
+    attempts: Attempts, running: dict[int, RunningAttempt], together: JointOutput, failed: Iterable[Packet]
 ) -> Iterator[Packet]:
     """Finish every attempt and yield its remaining packets, then the trailers of all, then the reports, after those of
     the attempts that failed before: a reader that has the reports has everything.

@@ -23,7 +23,7 @@ from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import BackendContext
 from penstock.state.backends.pools import BackendPools
 from penstock.state.backends.roots import BackendRoots
-from penstock.state.kept.store import StoreTarget
+from penstock.state.kept.store import StoreAtCheckpoint
 from penstock.state.kept.stores import KeptStores
 from penstock.state.restore import restore_order
 from penstock.wire.package import JobPackage
@@ -120,10 +120,12 @@ class EpochResources:
         objects = MeteredObjectStore(self._roots.of(backend), metrics, f"backend.{backend}")
         return replace(context, objects=objects, metrics=metrics, damaged=set())
 
-    def target(self, checkpoint_id: CheckpointId, store: str, markers: Mapping[str, Mapping[str, str]]) -> StoreTarget:
+    def target(
+        self, checkpoint_id: CheckpointId, store: str, markers: Mapping[str, Mapping[str, str]]
+    ) -> StoreAtCheckpoint:
         """A store at a checkpoint. `markers`: of its task, by backend and store."""
         order = restore_order(store, self.package.config.store(store).restore_factories, markers)
-        return StoreTarget.of(checkpoint_id, store, order, markers)
+        return StoreAtCheckpoint.of(checkpoint_id, store, order, markers)
 
     def time_to_go_back(self) -> float:
         """The end of the time that stores have to go back to a checkpoint, on the monotonic clock, if it begins now."""

@@ -1,1 +1,0 @@
-"""The driver's part of a drain: finds requests, counts progress, and ends the run."""

@@ -12,7 +12,7 @@ from penstock.base.wording import listed
 from penstock.checkpoint.sections import SectionValues
 from penstock.drain.driver.report import DrainReport
 from penstock.drain.driver.tally import DrainTally
-from penstock.drain.monitor import DrainMonitor
+from penstock.drain.monitor import DrainPoller
 from penstock.drain.notification import drained_together
 from penstock.drain.progress import DrainProgress
 from penstock.drain.requests import DRAIN, DrainRequests, DrainSection
@@ -20,7 +20,7 @@ from penstock.drain.shown import drain_board
 from penstock.drain.utils import write_drain_notification
 from penstock.drain.wing import DRAIN_WING
 from penstock.driver.context import RunContext
-from penstock.driver.feed.boundary import Boundary, Draining
+from penstock.driver.feed.boundary import Boundary, DrainedOperators
 from penstock.driver.part import DriverPart
 from penstock.errors import PenstockError
 from penstock.job.board import Shown
@@ -55,7 +55,7 @@ class Drain(DriverPart):
         self._begun: frozenset[str] | None = frozenset()
         """The operators of the drain that has brought some to their end; empty: none has."""
         self._asked = threading.Event()
-        self._monitor: DrainMonitor | None = None
+        self._monitor: DrainPoller | None = None
         self._looked = False
         self._looked_before = False
         """True once the requests have been read at all."""
@@ -99,8 +99,8 @@ class Drain(DriverPart):
         return bool(self.notifications)
 
     @property
-    def draining(self) -> Draining | None:
-        return Draining(self.operators) if self.active else None
+    def draining(self) -> DrainedOperators | None:
+        return DrainedOperators(self.operators) if self.active else None
 
     @property
     def operators(self) -> frozenset[str] | None:
@@ -110,7 +110,7 @@ class Drain(DriverPart):
 
     def is_done(self, boundary: Boundary) -> bool:
         """True if nothing is left to drain at this boundary. The end of a stream drains a run as well."""
-        return Draining(self.operators).is_done_at(boundary) if self.active else boundary.closed
+        return DrainedOperators(self.operators).is_done_at(boundary) if self.active else boundary.closed
 
     def begin(self, boundary: Boundary) -> None:
         """Begin an epoch at this boundary. The requests are read again before its first batch.
@@ -320,6 +320,6 @@ class Drain(DriverPart):
     def _watch(self) -> None:
         if self._poll_ms is None or (self._monitor is not None and self._monitor.state.value != "STOPPED"):
             return
-        self._monitor = DrainMonitor(self._requests, self._run_id, self._poll_ms)
+        self._monitor = DrainPoller(self._requests, self._run_id, self._poll_ms)
         self._monitor.register_drain_callback(self.ask)
         self._monitor.start()

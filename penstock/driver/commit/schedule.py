@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from penstock.base.clock import SYSTEM_CLOCK
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.driver.commit.coordinator import CommitCoordinator, CompletedCommit
 from penstock.driver.commit.policy import CommitDecision, CommitFacts, CommitPolicy
 from penstock.driver.commit.record import CommitRequest
 from penstock.driver.context import RunContext
 from penstock.driver.feed.boundary import Boundary
-from penstock.driver.guards.failures import Failures
+from penstock.driver.guards.failures import RunFailures
 from penstock.driver.guards.lease_gate import LeaseGate
 from penstock.driver.show.metrics import NS_PER_MS
-from penstock.driver.show.progress import BatchTimer, now_ms
+from penstock.driver.show.progress import BatchTimer
 
 
-class Commits:
+class CommitSchedule:
     """Begins a commit when the policy says so, and notes complete ones."""
 
-    def __init__(self, run: RunContext, coordinator: CommitCoordinator, gate: LeaseGate, failures: Failures) -> None:
+    def __init__(self, run: RunContext, coordinator: CommitCoordinator, gate: LeaseGate, failures: RunFailures) -> None:
         task = run.job.config.task
         self._coordinator = coordinator
         self._policy = CommitPolicy.of(task)
@@ -116,4 +117,4 @@ class Commits:
             self._board.metrics.snapshot_ns.update(done.snapshot_ms * NS_PER_MS)
             self._board.metrics.commit_ns.update(done.total_ms * NS_PER_MS)
             self._board.uncommitted.commit_completed()
-            self._board.update(last_checkpoint=str(done.record.id), checkpoint_ms=now_ms())
+            self._board.update(last_checkpoint=str(done.record.id), checkpoint_ms=SYSTEM_CLOCK.now_ms())

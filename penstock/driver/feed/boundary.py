@@ -14,7 +14,7 @@ from penstock.batch.portions import PortionRead
 from penstock.batch.positions import Positions, TaskSsp, to_positions
 from penstock.batch.ranges import BatchRanges
 from penstock.batch.watermarks import TIME, Watermarks, later_event_times
-from penstock.checkpoint.intermediate import STREAMS, Intermediate, Ranges, WrittenRanges
+from penstock.checkpoint.intermediate import STREAMS, IntermediateStream, Ranges, WrittenRanges
 from penstock.checkpoint.record import CheckpointRecord, Closing
 from penstock.graph.specs import IntermediateSpec
 
@@ -22,7 +22,7 @@ _CLOSINGS: Mapping[Control, Closing] = {"end-of-stream": "end-of-stream", "drain
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class BatchTime:
     """The time of a batch: chosen when it is planned, and the same in every run of it."""
 
     time_ms: int
@@ -38,7 +38,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Draining:
+class DrainedOperators:
     """The operators that a run brings to their end: it reads nothing more, and everything that waits for time fires."""
 
     operators: frozenset[str] | None = None
@@ -68,7 +68,7 @@ class Boundary:
     when an epoch is opened."""
     closing: Closing | None = None
     """The way in which the last batch closed the job, if it did: everything that waited for time has fired."""
-    intermediate: Mapping[SystemStream, Intermediate] = field(default_factory=dict)
+    intermediate: Mapping[SystemStream, IntermediateStream] = field(default_factory=dict)
     """The durable intermediate streams: the messages that ended batches wrote to them, and the unread ones."""
     closed_operators: frozenset[str] = frozenset()
     """Operators that were brought to their end, while others after an intermediate stream were not yet."""
@@ -128,7 +128,7 @@ class Boundary:
 
     def next_batch(
         self,
-        moment: Moment,
+        moment: BatchTime,
         runs: int,
         control: Control = "none",
         closes: frozenset[str] | None = None,
@@ -233,7 +233,7 @@ class Boundary:
             for partition, offsets in each.next_ranges().items()
         }
 
-    def due(self, moment: Moment) -> bool:
+    def due(self, moment: BatchTime) -> bool:
         """True if a timer or a window is to fire, in the next batch or once watermarks have come to it."""
         firing, coming = moment.watermarks.firing, moment.coming
         return any(
@@ -278,14 +278,14 @@ def written_in(
 
 
 def _read_and_written(
-    before: Mapping[SystemStream, Intermediate],
+    before: Mapping[SystemStream, IntermediateStream],
     read: Mapping[TaskSsp, PortionRead],
     written: Mapping[SystemStream, WrittenRanges],
-) -> dict[SystemStream, Intermediate]:
+) -> dict[SystemStream, IntermediateStream]:
     by_stream: dict[SystemStream, dict[int, int]] = {}
     for at, part in read.items():
         by_stream.setdefault(at.ssp.system_stream, {})[at.ssp.partition] = part.next_offset
     return {
-        stream: before.get(stream, Intermediate()).after(by_stream.get(stream, {}), written.get(stream))
+        stream: before.get(stream, IntermediateStream()).after(by_stream.get(stream, {}), written.get(stream))
         for stream in {**before, **written}
     }

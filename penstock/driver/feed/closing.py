@@ -8,15 +8,15 @@ from dataclasses import replace
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.clock import Clock
 from penstock.batch.batch import Control
-from penstock.batch.pace import Pace
+from penstock.batch.pace import BatchPace
 from penstock.batch.ranges import NOTHING, BatchRanges, UnreadMessages, plan_ranges
-from penstock.driver.feed.boundary import Boundary, Moment
+from penstock.driver.feed.boundary import BatchTime, Boundary
 from penstock.driver.feed.event_time import EventTime
 from penstock.driver.feed.planned import End, PlannedBatch
 from penstock.graph.specs import ApplicationGraph
 
 
-class Closing:
+class ClosingFeed:
     """Plans the batches of a run that reads nothing more from its inputs.
 
     They read the messages that wait in intermediate streams. Then each part of the application has a batch without
@@ -31,7 +31,7 @@ class Closing:
         self._clock = clock
 
     def next(
-        self, boundary: Boundary, control: Control, pace: Pace, latest: Mapping[SystemStreamPartition, int]
+        self, boundary: Boundary, control: Control, pace: BatchPace, latest: Mapping[SystemStreamPartition, int]
     ) -> PlannedBatch | End:
         """Plan the next batch, or the end if the last one closed the job.
 
@@ -51,7 +51,7 @@ class Closing:
         self,
         boundary: Boundary,
         operators: Set[str],
-        pace: Pace,
+        pace: BatchPace,
         latest: Mapping[SystemStreamPartition, int],
     ) -> PlannedBatch | End:
         """Plan the next batch of a drain of these operators alone, or the end once they have drained. All others keep
@@ -75,14 +75,14 @@ class Closing:
         return End()
 
     def close(
-        self, boundary: Boundary, control: Control, moment: Moment, latest: Mapping[SystemStreamPartition, int]
+        self, boundary: Boundary, control: Control, moment: BatchTime, latest: Mapping[SystemStreamPartition, int]
     ) -> PlannedBatch:
         *before_last, _ = self._parts
         closes = next((part for part in before_last if not part <= boundary.closed_operators), None)
         return PlannedBatch(NOTHING, latest, self._event_time.close(boundary, moment, closes), control, closes)
 
     def _unread(
-        self, boundary: Boundary, pace: Pace, known: Mapping[SystemStreamPartition, int], moment: Moment
+        self, boundary: Boundary, pace: BatchPace, known: Mapping[SystemStreamPartition, int], moment: BatchTime
     ) -> PlannedBatch | None:
         """A batch of the messages that wait in intermediate streams; None: there are none."""
         unread = UnreadMessages.of(boundary.unread, boundary.left)

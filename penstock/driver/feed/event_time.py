@@ -25,7 +25,7 @@ from penstock.batch.watermarks import (
     next_watermarks,
 )
 from penstock.config.model import JobConfig
-from penstock.driver.feed.boundary import Boundary, Moment
+from penstock.driver.feed.boundary import BatchTime, Boundary
 from penstock.graph.specs import ApplicationGraph
 
 logger = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class EventTime:
         *,
         idle: Mapping[TaskSsp, int] | None = None,
         given: Mapping[SystemStream, GivenWatermark] | None = None,
-    ) -> Moment:
+    ) -> BatchTime:
         """Compute the moment of a batch that is planned now. Raises ConfigError if a watermark policy fails.
 
         Args:
@@ -98,14 +98,14 @@ class EventTime:
         time_ms = boundary.time_at(now_ms)
         ended = boundary.ended_inputs if ends is None else ended_partitions(boundary.positions, ends)
         if self._flow is None:
-            return Moment(time_ms, ended_inputs=ended)
+            return BatchTime(time_ms, ended_inputs=ended)
         if ends is not None:
             self._waiting = at_the_end(self._waiting, boundary.positions, ends, time_ms)
         if idle is None:
             idle = idle_partitions(self._waiting, self._idle_ms, time_ms)
         find = partial(self._finder(boundary, ended), given=given)
         coming = find(idle=idle, carried=True).firing if self._flow.intermediates else {}
-        return Moment(time_ms, find(idle=idle), ended, frozenset(idle), coming)
+        return BatchTime(time_ms, find(idle=idle), ended, frozenset(idle), coming)
 
     def _finder(self, boundary: Boundary, ended: Collection[SystemStreamPartition]) -> Callable[..., Watermarks]:
         assert self._flow is not None  # noqa: S101 - asked before
@@ -120,7 +120,7 @@ class EventTime:
             intermediate=boundary.intermediate,
         )
 
-    def tell(self, boundary: Boundary, moment: Moment, quiet_ms: int = 0) -> None:
+    def tell(self, boundary: Boundary, moment: BatchTime, quiet_ms: int = 0) -> None:
         """When there is nothing to read, log the partitions that keep something due from firing although they have
         had nothing new for `quiet_ms`, and are not idle yet. Each is logged once."""
         if self._flow is None or not (due := _oldest_due(boundary)):
@@ -158,7 +158,7 @@ class EventTime:
                 stream,
             )
 
-    def is_due(self, boundary: Boundary, moment: Moment, *, periods: bool = True) -> bool:
+    def is_due(self, boundary: Boundary, moment: BatchTime, *, periods: bool = True) -> bool:
         """True if a batch is to run although there may be nothing to read: something is due, or a period begins.
         `periods`: the start of a period counts. If batches take longer than a period, one begins in each."""
         if periods and is_new_period(boundary.batch_time_ms or None, moment.time_ms, self._period_ms):
@@ -172,7 +172,7 @@ class EventTime:
             times.append((boundary.batch_time_ms // self._period_ms + 1) * self._period_ms)
         return min((time for time in times if time is not None), default=None)
 
-    def close(self, boundary: Boundary, moment: Moment, closes: Collection[str] | None = None) -> Moment:
+    def close(self, boundary: Boundary, moment: BatchTime, closes: Collection[str] | None = None) -> BatchTime:
         """The moment of a batch that brings these operators to their end; None: all."""
         if self._flow is None:
             return moment

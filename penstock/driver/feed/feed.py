@@ -14,13 +14,13 @@ from penstock.base.clock import Clock
 from penstock.base.wording import listed
 from penstock.batch.input_order import InputOrder
 from penstock.batch.losses import find_losses, refuse_losses
-from penstock.batch.pace import BatchBounds, Pace
+from penstock.batch.pace import BatchBounds, BatchPace
 from penstock.batch.portions import Portion, PortionRead
 from penstock.batch.positions import Ends, Positions, TaskSsp
 from penstock.batch.ranges import BatchRanges, UnreadMessages, plan_with_unread, read_by_input, up_to
 from penstock.config.settings import JobSettings
 from penstock.driver.feed.boundary import Boundary
-from penstock.driver.feed.closing import Closing
+from penstock.driver.feed.closing import ClosingFeed
 from penstock.driver.feed.event_time import EventTime
 from penstock.driver.feed.planned import End, Idle, Next, PlannedBatch, Skip
 from penstock.graph.specs import ApplicationGraph
@@ -135,8 +135,8 @@ class OffsetFeed:
         self._event_time = event_time
         self._close = close and event_time.has_end
         self._skipped = skipped
-        self._closing = Closing(graph, event_time, clock)
-        self._pace = Pace.first(bounds)
+        self._closing = ClosingFeed(graph, event_time, clock)
+        self._pace = BatchPace.first(bounds)
         self._latest: Mapping[SystemStreamPartition, int] = {}
         self._nothing_new: tuple[Positions, Ends] | None = None
         """The positions and ends of the last look, if it found nothing to read: an idle job makes many such looks."""
@@ -185,7 +185,7 @@ class OffsetFeed:
             return End()
         return self._closing.close(boundary, "end-of-stream", moment, latest)
 
-    def _of_inputs(self, positions: Positions, ends: Ends, pace: Pace) -> dict[TaskSsp, Portion]:
+    def _of_inputs(self, positions: Positions, ends: Ends, pace: BatchPace) -> dict[TaskSsp, Portion]:
         if self._targets is None:
             self._targets = self._order.targets(ends)
             if lagging := self._order.lagging(positions, ends, self._targets):
@@ -220,7 +220,7 @@ class OffsetFeed:
         inputs = self._ends()
         lost = bool(find_losses({at: start for at, start in planned.items() if at.ssp in inputs}, inputs))
         if lost:
-            self._pace = Pace.first(self._bounds)
+            self._pace = BatchPace.first(self._bounds)
         return lost
 
     def ended(self, took_ms: float, read: Mapping[TaskSsp, PortionRead]) -> None:

@@ -15,7 +15,7 @@ from penstock.batch.portions import Portion, PortionRead
 from penstock.batch.positions import TaskSsp
 from penstock.batch.ranges import NOTHING, BatchRanges
 from penstock.batch.watermarks import GivenWatermark, QueryWatermark
-from penstock.driver.feed.boundary import Boundary, Moment
+from penstock.driver.feed.boundary import BatchTime, Boundary
 from penstock.driver.feed.event_time import EventTime
 from penstock.driver.feed.planned import End, Next, PlannedBatch
 from penstock.errors import ConfigError, PenstockError
@@ -113,7 +113,7 @@ class OfferedFeed:
         times = (self._event_time.next_ms(boundary), self._idle_makes_due(boundary, moment))
         return min((max(at, behind) for at in times if at is not None), default=None)
 
-    def _idle_makes_due(self, boundary: Boundary, now: Moment) -> int | None:
+    def _idle_makes_due(self, boundary: Boundary, now: BatchTime) -> int | None:
         """The time at which something is due because the inputs that hold it open now are idle by then; None: never."""
         idle_since = self._event_time.idle_since(self._quiet)
         for at_ms in sorted(each for each in idle_since.values() if each > boundary.batch_time_ms):
@@ -122,7 +122,7 @@ class OfferedFeed:
                 return at_ms
         return None
 
-    def _look(self, boundary: Boundary, time_ms: int) -> Moment:
+    def _look(self, boundary: Boundary, time_ms: int) -> BatchTime:
         idle_since = self._event_time.idle_since(self._quiet)
         since = {at: idle_since.get(at.ssp.system_stream, sys.maxsize) for at in boundary.positions}
         idle = {at: each for at, each in since.items() if each <= time_ms}

@@ -11,7 +11,7 @@ from penstock.batch.batch import Control
 from penstock.batch.losses import Loss
 from penstock.batch.offered_batch import OfferedBatch
 from penstock.batch.ranges import BatchRanges
-from penstock.driver.feed.boundary import Moment
+from penstock.driver.feed.boundary import BatchTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class PlannedBatch:
     ranges: BatchRanges
     latest: Mapping[SystemStreamPartition, int]
     """The next offset that every input partition assigns, as of the planning."""
-    moment: Moment
+    moment: BatchTime
     control: Control = "none"
     closes: frozenset[str] | None = None
     """The operators that the control is for; None: all that are left."""

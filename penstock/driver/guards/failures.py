@@ -32,7 +32,7 @@ def pause_s(count: int) -> float:
     return 0.0 if count < 2 else min(_PAUSE_SECONDS * 2.0 ** min(count - 2, 10), _LONGEST_PAUSE_SECONDS)
 
 
-class Failures:
+class RunFailures:
     """Counts failures against `job.retry.max`, and explains them. Once the run has a checkpoint, it waits for a
     system that is away, without counting. Before, it pauses between the tries and counts them: a start does not wait
     for long (docs/kafka.md), but a system that restarts meanwhile does not end it."""

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.batch.batch import Batch
-from penstock.batch.suspects import Culprit, Watched
+from penstock.batch.suspects import Culprit, WatchedTask
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.driver.context import RunContext
 from penstock.host.position_page import TIMER, MessageId, Span, Spot
@@ -80,7 +80,7 @@ class Suspects:
             spans.setdefault((each.spot.stage, each.spot.task), {})[each.spot.span] = None
         if not spans and not batch.watched:
             return batch
-        watched = tuple(Watched(*place, tuple(own)) for place, own in sorted(spans.items()))
+        watched = tuple(WatchedTask(*place, tuple(own)) for place, own in sorted(spans.items()))
         return batch.with_suspects(watched, tuple(self._culprits.values()))
 
     def settle(self, record: CheckpointRecord) -> None:

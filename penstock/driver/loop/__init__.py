@@ -1,1 +1,0 @@
-"""A run: its parts, put together, and the loop that runs them."""

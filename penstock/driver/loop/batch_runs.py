@@ -6,10 +6,10 @@ import logging
 from dataclasses import dataclass
 
 from penstock.batch.batch import Batch
-from penstock.driver.commit.schedule import Commits
+from penstock.driver.commit.schedule import CommitSchedule
 from penstock.driver.context import RunContext
 from penstock.driver.feed.planned import PlannedBatch
-from penstock.driver.guards.failures import Failures
+from penstock.driver.guards.failures import RunFailures
 from penstock.errors import (
     KINDS,
     ContainerLostError,
@@ -46,7 +46,7 @@ class GoodRun:
 class BatchRuns:
     """Repeats a batch until one run succeeds."""
 
-    def __init__(self, run: RunContext, commits: Commits, failures: Failures) -> None:
+    def __init__(self, run: RunContext, commits: CommitSchedule, failures: RunFailures) -> None:
         self._topology = run.job.topology
         self._tasks = run.job.settings.tasks
         self._named = run.job.streams.named

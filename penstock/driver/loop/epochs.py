@@ -13,10 +13,10 @@ from dataclasses import replace
 from penstock.checkpoint.origin import Origin
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.driver.commit.record import CommitRequest
-from penstock.driver.commit.schedule import Commits
+from penstock.driver.commit.schedule import CommitSchedule
 from penstock.driver.context import RunContext
 from penstock.driver.feed.boundary import Boundary
-from penstock.driver.guards.failures import Failures
+from penstock.driver.guards.failures import RunFailures
 from penstock.driver.part import DriverPart
 from penstock.errors import ContainerLostError, CorruptError, PenstockError, RetryableError
 from penstock.runtime.stage.outcome import earliest
@@ -33,8 +33,8 @@ class Epochs:
     def __init__(
         self,
         run: RunContext,
-        commits: Commits,
-        failures: Failures,
+        commits: CommitSchedule,
+        failures: RunFailures,
         wings: Sequence[DriverPart],
     ) -> None:
         """

@@ -9,12 +9,12 @@ from penstock.batch.pace import BatchBounds
 from penstock.driver.commit.collection import Collection
 from penstock.driver.commit.coordinator import CommitCoordinator
 from penstock.driver.commit.record import Recorder
-from penstock.driver.commit.schedule import Commits
+from penstock.driver.commit.schedule import CommitSchedule
 from penstock.driver.commit.truncation import Truncation
 from penstock.driver.context import RunContext
 from penstock.driver.feed.event_time import EventTime
 from penstock.driver.feed.feed import BatchRhythm, Feed, OffsetFeed
-from penstock.driver.guards.failures import Failures
+from penstock.driver.guards.failures import RunFailures
 from penstock.driver.guards.input_watch import InputWatch, NextStart
 from penstock.driver.guards.lease_gate import LeaseGate
 from penstock.driver.loop.batch_runs import BatchRuns
@@ -41,7 +41,7 @@ class RunParts:
         job, fleet, board, clock = run.job, run.fleet, run.board, run.clock
         watch = input_watch(job, _next_start(run))
         self.feed = feed or offset_feed(job, watch)
-        self.failures = Failures(run)
+        self.failures = RunFailures(run)
         self.gate = LeaseGate(run.keeper, job.config.job.lease_ms, clock)
         self.wings = driver_parts(run)
         recorder = Recorder(
@@ -65,7 +65,7 @@ class RunParts:
             wings=self.wings,
             confirm=watch.confirm,
         )
-        self.commits = Commits(run, coordinator, self.gate, self.failures)
+        self.commits = CommitSchedule(run, coordinator, self.gate, self.failures)
         self.epochs = Epochs(run, self.commits, self.failures, self.wings)
         self.runs = BatchRuns(run, self.commits, self.failures)
         self.reporter = ProgressReporter(run, self.feed, self.commits)

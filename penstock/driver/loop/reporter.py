@@ -10,10 +10,12 @@ from dataclasses import replace
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.time.watermarks import END_OF_TIME, NO_WATERMARK
 from penstock.base.wording import counted, utc_text
+from penstock.batch.portions import PortionRead
+from penstock.batch.positions import TaskSsp
 from penstock.batch.watermarks import TimeFlow, slowest_partitions
-from penstock.driver.commit.schedule import Commits
+from penstock.driver.commit.schedule import CommitSchedule
 from penstock.driver.context import RunContext
-from penstock.driver.feed.boundary import Boundary, Moment
+from penstock.driver.feed.boundary import BatchTime, Boundary
 from penstock.driver.feed.feed import Feed
 from penstock.driver.feed.planned import PlannedBatch
 from penstock.driver.loop.batch_runs import GoodRun
@@ -22,6 +24,7 @@ from penstock.driver.show.progress import (
     BatchTimer,
     JobProgress,
     SinkProgress,
+    SourceProgress,
     SourceTime,
     now_text,
     source_progress,
@@ -38,7 +41,7 @@ YEAR_2000_MS = 946_684_800_000
 class ProgressReporter:
     """Makes a `JobProgress` of each batch."""
 
-    def __init__(self, run: RunContext, feed: Feed, commits: Commits) -> None:
+    def __init__(self, run: RunContext, feed: Feed, commits: CommitSchedule) -> None:
         job, board = run.job, run.board
         self._job = job
         self._feed = feed
@@ -58,28 +61,50 @@ class ProgressReporter:
 
     def ended(self, planned: PlannedBatch, good: GoodRun, before: Boundary, after: Boundary, watch: BatchTimer) -> None:
         """Show a batch that has ended, and a commit that has begun if one was due."""
-        rows: Counter[SystemStream] = Counter()
-        highest: dict[SystemStream, int] = {}
-        inputs = {at: read for at, read in good.outcome.inputs.items() if at in before.positions}
-        for at, read in good.outcome.inputs.items():
+        outcome = good.outcome
+        inputs = {at: read for at, read in outcome.inputs.items() if at in before.positions}
+        highest = _highest_times(inputs)
+        for at, read in outcome.inputs.items():
             if read.foreign:
                 self._warn_of_foreign(at.ssp, read.foreign)
         for at, read in inputs.items():
-            rows[at.ssp.system_stream] += read.messages
             if read.ahead:
                 self._warn_of(at.ssp, read.ahead)
-            if (time_ms := read.event_time_ms) is not None:
-                stream = at.ssp.system_stream
-                highest[stream] = max(time_ms, highest.get(stream, time_ms))
-        self._dead_letters.count(good.outcome.dead_letters, good.outcome.dead_letter, self._job.clock.monotonic())
+        self._dead_letters.count(outcome.dead_letters, outcome.dead_letter, self._job.clock.monotonic())
         for stream, time_ms in highest.items():
             self._warn_of_seconds(stream, time_ms, after.batch_time_ms)
-        messages, total_ms = rows.total(), watch.total_ms()
+        total_ms = watch.total_ms()
         times = {} if self._flow is None else _source_times(self._flow, planned.moment, after)
-        self._total_rows += messages
         since_s = None if self._began is None else max(good.began - self._began, 0.001)
         self._began = good.began
-        progress = JobProgress(
+        sources = tuple(
+            _with_rates(source, total_ms, since_s)
+            for source in source_progress(
+                before.positions, after.positions, planned.latest, _rows(inputs), times, self._job.streams.systems
+            )
+        )
+        event_time = _event_time(highest, [source.watermark for source in times.values()])
+        progress = self._progress(good, after, watch.parts, total_ms, since_s, sources, event_time)
+        self._board.metrics.took(watch.parts, total_ms, self._runner.way)
+        now = self._job.clock.monotonic()
+        again = self._board.replay.ended(inputs, planned.latest, before.positions, after.positions, good.began, now)
+        self._board.metrics.replayed(again)
+        self._show(progress, planned, after)
+
+    def _progress(
+        self,
+        good: GoodRun,
+        after: Boundary,
+        parts_ms: Mapping[str, int],
+        total_ms: int,
+        since_s: float | None,
+        sources: tuple[SourceProgress, ...],
+        event_time: Mapping[str, str],
+    ) -> JobProgress:
+        """`since_s`: the time since the batch before began."""
+        messages = sum(source.num_input_rows for source in sources)
+        self._total_rows += messages
+        return JobProgress(
             id=self._job.uid,
             run_id=self._job.claim.run_id,
             name=self._job.paths.root,
@@ -89,20 +114,11 @@ class ProgressReporter:
             num_output_rows=good.outcome.messages_out,
             dead_letters=good.outcome.dead_letters,
             processed_rows_per_second=messages / max(total_ms, 1) * 1000,
-            duration_ms={"triggerExecution": total_ms, **watch.parts},
-            sources=tuple(
-                replace(
-                    source,
-                    input_rows_per_second=None if since_s is None else source.num_input_rows / since_s,
-                    processed_rows_per_second=source.num_input_rows / max(total_ms, 1) * 1000,
-                )
-                for source in source_progress(
-                    before.positions, after.positions, planned.latest, rows, times, self._job.streams.systems
-                )
-            ),
+            duration_ms={"triggerExecution": total_ms, **parts_ms},
+            sources=sources,
             batch_duration=total_ms,
             input_rows_per_second=None if since_s is None else messages / since_s,
-            event_time=_event_time(highest, [source.watermark for source in times.values()]),
+            event_time=event_time,
             state_operators=self._state.of_batch(good.reports),
             sink=SinkProgress(self._outputs, good.outcome.messages_out),
             total_input_rows=self._total_rows,
@@ -112,13 +128,12 @@ class ProgressReporter:
             commit_ms=self._commits.last_ms,
             way=self._runner.way,
         )
-        self._board.metrics.took(watch.parts, total_ms, self._runner.way)
-        now = self._job.clock.monotonic()
-        again = self._board.replay.ended(inputs, planned.latest, before.positions, after.positions, good.began, now)
-        self._board.metrics.replayed(again)
+
+    def _show(self, progress: JobProgress, planned: PlannedBatch, after: Boundary) -> None:
+        metrics = self._board.metrics
         marks = {source.description: source.watermark for source in progress.sources if source.watermark is not None}
-        self._board.metrics.event_time(marks, after.batch_time_ms)
-        self._board.metrics.lag({str(stream): between.left() for stream, between in after.intermediate.items()})
+        metrics.event_time(marks, after.batch_time_ms)
+        metrics.lag({str(stream): between.left() for stream, between in after.intermediate.items()})
         self._board.note_ends(planned.latest)
         counted = all(source.lag_unit == "message" for source in progress.sources)
         self._board.update(last=progress, remaining=self._feed.remaining(after) if counted else None)
@@ -160,13 +175,39 @@ class ProgressReporter:
             )
 
 
+def _rows(inputs: Mapping[TaskSsp, PortionRead]) -> Counter[SystemStream]:
+    """The messages that were read of each input."""
+    rows: Counter[SystemStream] = Counter()
+    for at, read in inputs.items():
+        rows[at.ssp.system_stream] += read.messages
+    return rows
+
+
+def _highest_times(inputs: Mapping[TaskSsp, PortionRead]) -> dict[SystemStream, int]:
+    """The highest event time that was read of each input that has one."""
+    highest: dict[SystemStream, int] = {}
+    for at, read in inputs.items():
+        if (time_ms := read.event_time_ms) is not None:
+            stream = at.ssp.system_stream
+            highest[stream] = max(time_ms, highest.get(stream, time_ms))
+    return highest
+
+
+def _with_rates(source: SourceProgress, total_ms: int, since_s: float | None) -> SourceProgress:
+    return replace(
+        source,
+        input_rows_per_second=None if since_s is None else source.num_input_rows / since_s,
+        processed_rows_per_second=source.num_input_rows / max(total_ms, 1) * 1000,
+    )
+
+
 def _event_time(highest_ms: Mapping[SystemStream, int], watermarks: Sequence[int | None]) -> dict[str, str]:
     found = {"max": utc_text(max(highest_ms.values()))} if highest_ms else {}
     known = [each for each in watermarks if each is not None]
     return {**found, "watermark": utc_text(min(known))} if known and len(known) == len(watermarks) else found
 
 
-def _source_times(flow: TimeFlow, moment: Moment, after: Boundary) -> dict[SystemStream, SourceTime]:
+def _source_times(flow: TimeFlow, moment: BatchTime, after: Boundary) -> dict[SystemStream, SourceTime]:
     """Input → its event time after a batch. An input that has ended has none."""
     ended = after.ended_inputs
     slowest = slowest_partitions(flow, after.positions, after.event_times, idle=moment.idle, ended=ended)

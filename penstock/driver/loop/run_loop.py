@@ -13,14 +13,15 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
+from penstock.base.clock import SYSTEM_CLOCK
 from penstock.base.retry import interruptible
 from penstock.checkpoint.sections import Section
 from penstock.driver.commit.record import CommitRequest
-from penstock.driver.feed.boundary import Boundary, Draining, written_in
+from penstock.driver.feed.boundary import Boundary, DrainedOperators, written_in
 from penstock.driver.feed.planned import End, Idle, PlannedBatch, Skip
 from penstock.driver.loop.parts import RunParts
 from penstock.driver.part import checked
-from penstock.driver.show.progress import BatchTimer, now_ms
+from penstock.driver.show.progress import BatchTimer
 from penstock.errors import ContainerLostError, FencedError, NotFoundError, RetryableError, UserCodeError
 from penstock.wire.calls import END
 from penstock.wire.protocol import EndBatch
@@ -141,7 +142,7 @@ class RunLoop:
         return draining is not None and not draining.is_done_at(self.boundary)
 
     @property
-    def _draining(self) -> Draining | None:
+    def _draining(self) -> DrainedOperators | None:
         return next((found for part in self.parts.wings if (found := part.draining) is not None), None)
 
     def commit(self) -> None:
@@ -263,7 +264,7 @@ class RunLoop:
             part.counted(good.reports, after, parts.commits.last_batch)
         parts.feed.ended((run.clock.monotonic() - good.began) * 1000, good.outcome.inputs)
         self._reach(after)
-        run.board.uncommitted.batch_ended(now_ms())
+        run.board.uncommitted.batch_ended(SYSTEM_CLOCK.now_ms())
         if good.outcome.commit or (good.batch.culprits and good.outcome.dead_letters):  # no process ends for it again
             parts.commits.request()
         if not after.ends:  # otherwise the last commit follows

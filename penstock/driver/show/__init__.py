@@ -1,1 +1,0 @@
-"""The outside view of a run: progress, metrics, notes in the log."""

@@ -13,20 +13,21 @@ from importlib.metadata import version
 from typing import TypeVar
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.base.clock import SYSTEM_CLOCK
 from penstock.base.http_hosts import is_loopback
 from penstock.base.wording import size_text
 from penstock.batch.positions import Positions, TaskSsp
 from penstock.config.settings import JobSettings
 from penstock.driver.show.end_watch import EndWatch
 from penstock.driver.show.graph import graph_of
-from penstock.driver.show.progress import ProgressBoard, now_ms
+from penstock.driver.show.progress import ProgressBoard
 from penstock.errors import PenstockError
 from penstock.job.board import Board, Shown
 from penstock.job.shown_graph import graph_board
 from penstock.job.shown_metrics import MetricsBoard, ShownRun
 from penstock.job.shown_outage import RunOutage, outage_board
 from penstock.job.shown_phase import RunPhase, phase_board
-from penstock.metrics.samza import Origin, samza_messages
+from penstock.metrics.samza import MetricsHeader, samza_messages
 from penstock.metrics.snapshot import Snapshot
 from penstock.start.job import ClaimedJob
 from penstock.system.base import System
@@ -115,7 +116,7 @@ def _board_exports(
         if owns_job():
             now_at, reached = board.replay.now_at, board.replay.reached
             metrics_now, work = board.metrics.snapshot(), board.work_now()
-            run = ShownRun(run_id, now_ms(), metrics_now, _plain(reached), driver, _plain(now_at), work)
+            run = ShownRun(run_id, SYSTEM_CLOCK.now_ms(), metrics_now, _plain(reached), driver, _plain(now_at), work)
             metrics.put(run)
 
     def outage() -> RunOutage:
@@ -248,7 +249,9 @@ class SnapshotReporter:
         self, job: JobSettings, run_id: str, system: System, stream: SystemStream, snapshot: Callable[[], Snapshot]
     ) -> None:
         """Raises NotFoundError if there is no such stream."""
-        self._origin = Origin(job.name, job.id, run_id, version("penstock-streams"), socket.gethostname(), now_ms())
+        self._origin = MetricsHeader(
+            job.name, job.id, run_id, version("penstock-streams"), socket.gethostname(), SYSTEM_CLOCK.now_ms()
+        )
         self._system = system
         self._stream = stream
         self._snapshot = snapshot
@@ -257,7 +260,7 @@ class SnapshotReporter:
 
     def report(self) -> None:
         """Append the present metrics. Raises PenstockError if the system does not take them."""
-        time_ms = now_ms()
+        time_ms = SYSTEM_CLOCK.now_ms()
         with closing(self._system.writer(None)) as writer:
             for source, message in samza_messages(self._snapshot(), self._origin, time_ms):
                 key = source.encode()

@@ -11,11 +11,12 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, NamedTuple
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.base.clock import SYSTEM_CLOCK
 from penstock.base.wording import counted, duration_text, lag_text
 from penstock.batch.positions import Positions
 from penstock.driver.show.metrics import JobMetrics
 from penstock.driver.show.replay import Replay
-from penstock.driver.show.run_state import RunFacts, Uncommitted
+from penstock.driver.show.run_state import RunFacts, UncommittedTime
 from penstock.driver.show.state_progress import StateOperatorProgress
 from penstock.driver.show.work import work_of
 from penstock.facts import Column, Facts, FactTable
@@ -155,11 +156,6 @@ class BatchProgress:
         return ", ".join([f"batch {self.batch} of {counted(self.messages, 'message')}", *(done or ["0 processed"])])
 
 
-def now_ms() -> int:
-    """The wall clock, in epoch milliseconds."""
-    return time.time_ns() // 1_000_000
-
-
 @dataclass(slots=True)
 class ProgressBoard:
     """The progress of a run: the run loop writes it, everybody else reads it."""
@@ -168,7 +164,7 @@ class ProgressBoard:
     restored_bytes: int = 0
     last_checkpoint: str | None = None
     phase: str = "starting"
-    phase_since_ms: int = field(default_factory=now_ms)
+    phase_since_ms: int = field(default_factory=SYSTEM_CLOCK.now_ms)
     """The begin of the phase, in epoch milliseconds, as in the next two."""
     checkpoint_ms: int = 0
     """The time at which the last checkpoint was complete; 0 before the first one of the run."""
@@ -177,7 +173,7 @@ class ProgressBoard:
     epoch: int = 0
     failures: int = 0
     """Since the last checkpoint; waits for a system that is away are none."""
-    uncommitted: Uncommitted = field(default_factory=Uncommitted)
+    uncommitted: UncommittedTime = field(default_factory=UncommittedTime)
     positions: Positions = field(default_factory=dict)
     """The next offsets of all tasks."""
     ends: dict[SystemStreamPartition, int] = field(default_factory=dict)
@@ -208,7 +204,7 @@ class ProgressBoard:
         """Set fields and wake the threads that wait."""
         with self.changed:
             if values.get("phase", self.phase) != self.phase:
-                self.phase_since_ms = now_ms()
+                self.phase_since_ms = SYSTEM_CLOCK.now_ms()
             for name, value in values.items():
                 setattr(self, name, value)
             self.changed.notify_all()
@@ -261,7 +257,7 @@ class ProgressBoard:
 
     @contextmanager
     def batch(self, number: int, messages: int) -> Iterator[None]:
-        self.update(running=(number, messages), batch_since_ms=now_ms())
+        self.update(running=(number, messages), batch_since_ms=SYSTEM_CLOCK.now_ms())
         try:
             yield
         finally:

@@ -29,7 +29,7 @@ PHASES: Final = (
 
 
 @dataclass(slots=True)
-class Uncommitted:
+class UncommittedTime:
     """Since when there is something that no complete checkpoint has, in epoch milliseconds; 0: there is nothing.
 
     Used by the run loop's thread; any thread may read `since_ms`.

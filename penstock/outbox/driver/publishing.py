@@ -27,7 +27,7 @@ from penstock.errors import (
 )
 from penstock.outbox.debts import Debts
 from penstock.outbox.shown import PublishingProgress
-from penstock.outbox.unpublished import OwedOutput, Unpublished
+from penstock.outbox.unpublished import OwedOutput, UnpublishedObjects
 from penstock.outbox.wing import PUBLISH, Publish, PublishProgress
 from penstock.wire.ports import Fleet
 
@@ -139,7 +139,7 @@ class Publishing:
         finally:
             self._board.tell("outbox", self._board.wings.get("outbox") if self.debts.now().unpublished else None)
 
-    def _show_to_readers(self, published: Unpublished) -> None:
+    def _show_to_readers(self, published: UnpublishedObjects) -> None:
         """All of a record has been published: readers may see it."""
         for stream in sorted(published.streams):
             self._admins[stream.system].published(stream.stream, self._publisher, published.slot)

@@ -1,1 +1,0 @@
-"""Messages on their way through a stage and between stages: in columns, in packets, to their outlets."""

@@ -12,8 +12,8 @@ from penstock.api.serdes import ColumnSerde
 from penstock.arrays.sequences import ArrowSequence
 from penstock.graph.serde_failures import SerdePlace
 from penstock.graph.topology import Channel
-from penstock.runtime.context import Page, Position
-from penstock.runtime.messages.columns import Accept, Columns, Raw, encode_column, rows_of
+from penstock.runtime.context import MessagePage, Position
+from penstock.runtime.messages.columns import Accept, MessageColumns, Raw, encode_column, rows_of
 from penstock.runtime.messages.outlet import MAX_PACKET_BYTES, Outlet
 from penstock.runtime.messages.packet import in_one, rows_schema, with_headers
 
@@ -60,7 +60,7 @@ class ColumnOutlet(Outlet):
     def _make_accept_columns(self, position: Position) -> Accept:
         channel = self.channel
 
-        def accept(columns: Columns) -> None:
+        def accept(columns: MessageColumns) -> None:
             values = rows_of(columns, self._serde, position, channel.source)
             keys = columns.written_by("key", channel.key_serde)
             if keys is None:
@@ -105,7 +105,7 @@ class ColumnOutlet(Outlet):
     def is_ready(self) -> bool:
         return len(self) >= _FLUSH_MESSAGES or self.bytes >= _FLUSH_BYTES
 
-    def end_page(self, page: Page) -> None:
+    def end_page(self, page: MessagePage) -> None:
         self._gather()
         if not self._blocks:
             return

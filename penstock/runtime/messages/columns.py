@@ -24,7 +24,7 @@ from penstock.api.serdes import Bytes, ColumnSerde, Serde, not_bytes
 from penstock.arrays.json_values import shown_row
 from penstock.arrays.sequences import ArrowSequence, NoObjectError
 from penstock.graph.serde_failures import Part, SerdePlace
-from penstock.runtime.context import OperatorFailedError, Page, Position, failure_in
+from penstock.runtime.context import MessagePage, OperatorFailedError, Position, failure_in
 
 _LONGEST = 2**62
 """Limit of an event time, in milliseconds before or after 1970, so that delays can be added."""
@@ -35,9 +35,9 @@ Push: TypeAlias = Callable[[Any, Any], None]
 
 Raw: TypeAlias = Sequence[bytes | None]
 
-Accept: TypeAlias = "Callable[[Columns], None]"
+Accept: TypeAlias = "Callable[[MessageColumns], None]"
 
-Step: TypeAlias = "Callable[[Columns], Columns]"
+Step: TypeAlias = "Callable[[MessageColumns], MessageColumns]"
 
 
 class Target(Protocol):
@@ -52,7 +52,7 @@ class Target(Protocol):
         """Take one message, which was made from the message at the position."""
 
 
-class Columns:
+class MessageColumns:
     """Some messages. Every column has the same length and never changes.
 
     Keys that no operator looks at are not decoded.
@@ -62,7 +62,7 @@ class Columns:
 
     def __init__(
         self,
-        entry: Entry | None,
+        entry: StageEntry | None,
         keys: Sequence[Any] | None,
         values: Sequence[Any],
         rows: Sequence[int],
@@ -95,26 +95,26 @@ class Columns:
     def has_keys(self) -> bool:
         return self._keys is not None
 
-    def with_values(self, values: Sequence[Any]) -> Columns:
-        return Columns(self.entry, self._keys, values, self.rows, self.key_bytes, None)
+    def with_values(self, values: Sequence[Any]) -> MessageColumns:
+        return MessageColumns(self.entry, self._keys, values, self.rows, self.key_bytes, None)
 
-    def with_keys(self, keys: Sequence[Any]) -> Columns:
-        return Columns(self.entry, keys, self.values, self.rows, None, self.value_bytes)
+    def with_keys(self, keys: Sequence[Any]) -> MessageColumns:
+        return MessageColumns(self.entry, keys, self.values, self.rows, None, self.value_bytes)
 
-    def where(self, kept: Sequence[bool]) -> Columns:
+    def where(self, kept: Sequence[bool]) -> MessageColumns:
         columns = (self._keys, self.values, self.rows, self.key_bytes, self.value_bytes)
         if isinstance(self.values, ArrowSequence):
             mask = np.asarray(kept, np.bool_)
-            return Columns(self.entry, *(None if c is None else _masked(c, mask) for c in columns))  # type: ignore[arg-type]
-        return Columns(self.entry, *(None if c is None else list(compress(c, kept)) for c in columns))  # type: ignore[arg-type]
+            return MessageColumns(self.entry, *(None if c is None else _masked(c, mask) for c in columns))  # type: ignore[arg-type]
+        return MessageColumns(self.entry, *(None if c is None else list(compress(c, kept)) for c in columns))  # type: ignore[arg-type]
 
-    def with_key_bytes(self, key_bytes: Raw, entry: Entry) -> Columns:
+    def with_key_bytes(self, key_bytes: Raw, entry: StageEntry) -> MessageColumns:
         """The same messages with other keys, which `entry` decodes if somebody looks at them."""
-        return Columns(entry, None, self.values, self.rows, key_bytes, None)
+        return MessageColumns(entry, None, self.values, self.rows, key_bytes, None)
 
-    def expanded(self, results: Sequence[Sequence[Any]]) -> Columns:
+    def expanded(self, results: Sequence[Sequence[Any]]) -> MessageColumns:
         """Each message once for each of its results, which becomes the value."""
-        return Columns(
+        return MessageColumns(
             self.entry,
             _repeated(self._keys, results),
             [value for some in results for value in some],
@@ -146,7 +146,7 @@ def _repeated(column: Sequence[Any] | None, results: Sequence[Sequence[Any]]) ->
     return None if column is None else [each for each, some in zip(column, results, strict=True) for _ in some]
 
 
-class Entry:
+class StageEntry:
     """The entry of serialised messages into a stage, from an input or a channel. They go to outlets as they are, and
     decoded to operators."""
 
@@ -213,7 +213,9 @@ class Entry:
             if decoded is None:
                 decoded = self.decoded("value", values, rows)
             with _making_objects(self._source, self._position):
-                self._target.accept(Columns(self, None, decoded, rows, keys, None if decoded is values else values))
+                self._target.accept(
+                    MessageColumns(self, None, decoded, rows, keys, None if decoded is values else values)
+                )
 
     def _check_headers(self, rows: range) -> None:
         """Raises OperatorFailedError for the first row whose headers could not be read."""
@@ -305,7 +307,7 @@ class Entry:
                 raise self._place.unreadable(part, serde, _given_last(column, elements) or b"", error) from error
 
 
-def rows_of(columns: Columns, serde: ColumnSerde, position: Position, operator: str) -> pa.StructArray:
+def rows_of(columns: MessageColumns, serde: ColumnSerde, position: Position, operator: str) -> pa.StructArray:
     """The values as columns of the serde's schema. Rows that became objects are made columns again."""
     values = columns.values
     if isinstance(values, ArrowSequence):
@@ -322,7 +324,7 @@ def rows_of(columns: Columns, serde: ColumnSerde, position: Position, operator: 
 
 @contextmanager
 def locating_row(
-    operator: str, columns: Columns, position: Position, again: Callable[[pa.RecordBatch], object]
+    operator: str, columns: MessageColumns, position: Position, again: Callable[[pa.RecordBatch], object]
 ) -> Iterator[None]:
     """Turn a failure for all rows at once into one of the row that fails by itself: `again` is called with each of
     them. If none does, the first row counts."""
@@ -341,7 +343,9 @@ def locating_row(
         raise failure_in(operator, error) from error
 
 
-def key_bytes_of(columns: Columns, serde: Serde[Any], position: Position, operator: str, place: SerdePlace) -> pa.Array:
+def key_bytes_of(
+    columns: MessageColumns, serde: Serde[Any], position: Position, operator: str, place: SerdePlace
+) -> pa.Array:
     """The bytes of the keys, as a column."""
     keys = columns.written_by("key", serde)
     if keys is None:
@@ -459,12 +463,12 @@ class _making_objects:  # noqa: N801 - as `blaming`
             raise failure_in(self._operator, error) from error
 
 
-def envelope_of(key: Any, value: Any, page: Page, row: int) -> IncomingMessageEnvelope:
+def envelope_of(key: Any, value: Any, page: MessagePage, row: int) -> IncomingMessageEnvelope:
     """A message as the application sees it. Equals the NamedTuple's own constructor, without its Python frame."""
     return tuple.__new__(IncomingMessageEnvelope, (key, value, page, row))
 
 
-def envelopes_of(columns: Columns, page: Page) -> Iterator[IncomingMessageEnvelope]:
+def envelopes_of(columns: MessageColumns, page: MessagePage) -> Iterator[IncomingMessageEnvelope]:
     """The envelopes of all messages in the columns, without a Python frame."""
     parts = zip(columns.keys, columns.values, repeat(page), columns.rows)
     return map(tuple.__new__, repeat(IncomingMessageEnvelope), parts)
@@ -473,7 +477,7 @@ def envelopes_of(columns: Columns, page: Page) -> Iterator[IncomingMessageEnvelo
 def one_by_one(push: Push, position: Position) -> Accept:
     """Makes an `accept` that pushes each message by itself, with the position at its row."""
 
-    def accept(columns: Columns) -> None:
+    def accept(columns: MessageColumns) -> None:
         for row, key, value in zip(columns.rows, columns.keys, columns.values, strict=True):
             position.row = row
             push(key, value)
@@ -486,7 +490,7 @@ def as_columns(accept: Accept, position: Position) -> Push:
 
     def push(key: Any, value: Any) -> None:
         with making:
-            accept(Columns(None, (key,), (value,), (position.row,)))
+            accept(MessageColumns(None, (key,), (value,), (position.row,)))
 
     return push
 
@@ -502,7 +506,7 @@ class Fork:
             for push in pushes:
                 push(key, value)
 
-        def accept_all(columns: Columns) -> None:
+        def accept_all(columns: MessageColumns) -> None:
             for accept in accepts:
                 accept(columns)
 
@@ -524,7 +528,7 @@ class MeetingFork(Fork):
         ends = [branch.end for branch in branches]
         end = ends[0]
 
-        def accept_together(columns: Columns) -> None:
+        def accept_together(columns: MessageColumns) -> None:
             rows = columns.rows
             if type(rows) is not range and len(set(rows)) < len(rows):
                 each(columns)  # a row does not say which message it is
@@ -543,7 +547,7 @@ class Branch:
     steps: tuple[Step, ...]
     end: Accept
 
-    def run(self, columns: Columns) -> Columns:
+    def run(self, columns: MessageColumns) -> MessageColumns:
         """Run the steps. Keeps only the last columns: a loop holds no others."""
         for step in self.steps:
             columns = step(columns)
@@ -552,7 +556,7 @@ class Branch:
         return columns
 
 
-def interleaved(parts: Sequence[Columns]) -> Columns:
+def interleaved(parts: Sequence[MessageColumns]) -> MessageColumns:
     """The messages of two or more parts, in the order of the rows that they were made from; within a row, in the order
     of the parts."""
     rows = [row for part in parts for row in part.rows]
@@ -568,7 +572,7 @@ def interleaved(parts: Sequence[Columns]) -> Columns:
 
     key_bytes = sort(part.key_bytes for part in parts)
     decoded = key_bytes is None or any(part.has_keys for part in parts)
-    return Columns(
+    return MessageColumns(
         parts[0].entry,
         sort(part.keys for part in parts) if decoded else None,
         sort(part.values for part in parts) or (),
@@ -578,10 +582,10 @@ def interleaved(parts: Sequence[Columns]) -> Columns:
     )
 
 
-class _Nowhere:
-    def accept(self, columns: Columns) -> None: ...
+class _NoTarget:
+    def accept(self, columns: MessageColumns) -> None: ...
 
     def push(self, key: Any, value: Any) -> None: ...
 
 
-NOWHERE: Target = _Nowhere()
+NOWHERE: Target = _NoTarget()

@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from penstock.api.serdes import ColumnSerde
 from penstock.arrays.byte_arrays import ByteArray, Integers
-from penstock.arrays.entries import Entries, Flags, Found
+from penstock.arrays.entries import Entries, Flags, FoundRows
 from penstock.arrays.key_index import KeyIndex
 from penstock.graph.aggregation import UNFIT, ColumnAggregates
 from penstock.runtime.context import Position
-from penstock.runtime.messages.columns import Columns, locating_row, rows_of
+from penstock.runtime.messages.columns import MessageColumns, locating_row, rows_of
 from penstock.runtime.operators.base import KeyValue
 from penstock.state.stores.columns import ColumnTaskStore
 from penstock.state.stores.task_store import TaskStore
@@ -23,7 +23,7 @@ AT_ONCE = 1 << 16
 """Messages that are gathered before they are added to their groups."""
 
 
-class Gathered:
+class GatheredMessages:
     """Messages that wait until they are added to their groups."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Gathered:
         return ByteArray.concat(keys), pa.concat_arrays(rows), np.concatenate(times)
 
 
-class Groups:
+class KeyGroups:
     """Numbers the keys of a batch: 0, 1, 2, ... in no particular order.
 
     A key that the store has is found there once, when its messages come; where it has no engine in columns, or a key
@@ -110,7 +110,7 @@ class Groups:
             groups[absent] = self._new(keys.take(absent))
         known = self._joined(self._rows)[before:]
         stored = np.flatnonzero(known >= 0)
-        values, present = self._store.at(Found(found.engine, known[stored]))
+        values, present = self._store.at(FoundRows(found.engine, known[stored]))
         return groups, *_spread(values, present, stored, len(known))
 
     def _of_index(self, keys: ByteArray) -> tuple[Integers, ByteArray, Flags]:
@@ -144,8 +144,8 @@ class Groups:
         known = np.flatnonzero(rows >= 0)
         if len(known) == 0:
             return Entries(self._index.keys.all(), values, present)
-        found = Found(self._numbering, rows)
-        keys = self._store.keys_at(Found(self._numbering, rows[known]))
+        found = FoundRows(self._numbering, rows)
+        keys = self._store.keys_at(FoundRows(self._numbering, rows[known]))
         if len(known) < len(rows):
             both = ByteArray.concat([keys, self._index.keys.all()])
             order = np.empty(len(rows), np.int64)
@@ -169,7 +169,7 @@ class Folds:
 
     def __init__(self, store: ColumnTaskStore, new_aggregates: Callable[[], ColumnAggregates]) -> None:
         self._new_aggregates = new_aggregates
-        self._groups = Groups(store)
+        self._groups = KeyGroups(store)
         self.stored: list[Flags] = []
         """For each group, if the store has it."""
         self.begin()
@@ -178,7 +178,7 @@ class Folds:
         """Forget everything: an attempt begins."""
         self._groups.reset()
         self.aggregates = self._new_aggregates()
-        self._gathered = Gathered()
+        self._gathered = GatheredMessages()
         self.stored = []
 
     def mark(self) -> int:
@@ -192,7 +192,9 @@ class Folds:
         if self._gathered.is_full:
             self.settle()
 
-    def values_of(self, columns: Columns, serde: ColumnSerde, position: Position, operator: str) -> pa.StructArray:
+    def values_of(
+        self, columns: MessageColumns, serde: ColumnSerde, position: Position, operator: str
+    ) -> pa.StructArray:
         """The values that the aggregates take of messages. Raises OperatorFailedError, with the position at the row
         that fails."""
         rows = rows_of(columns, serde, position, operator)

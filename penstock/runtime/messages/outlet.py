@@ -12,8 +12,8 @@ import pyarrow as pa
 from penstock.api.serdes import not_bytes
 from penstock.graph.serde_failures import SerdePlace
 from penstock.graph.topology import Channel
-from penstock.runtime.context import Page, Position, failure_in
-from penstock.runtime.messages.columns import Accept, Columns, Push, Raw, encode_column
+from penstock.runtime.context import MessagePage, Position, failure_in
+from penstock.runtime.messages.columns import Accept, MessageColumns, Push, Raw, encode_column
 from penstock.runtime.messages.packet import MESSAGE_SCHEMA, with_headers
 
 FLUSH_MESSAGES = 8192
@@ -94,7 +94,7 @@ class Outlet:
         key_serde, value_serde = self.channel.key_serde, self.channel.value_serde
         source, place = self.channel.source, self._place
 
-        def accept(columns: Columns) -> None:
+        def accept(columns: MessageColumns) -> None:
             rows = columns.rows
             keys, values = columns.written_by("key", key_serde), columns.written_by("value", value_serde)
             if keys is None:
@@ -125,7 +125,7 @@ class Outlet:
     def is_ready(self) -> bool:
         return len(self.keys) >= FLUSH_MESSAGES or self.bytes >= FLUSH_BYTES
 
-    def end_page(self, page: Page) -> None:
+    def end_page(self, page: MessagePage) -> None:
         """Resolve the rows noted on this page, from which all messages collected since the last page are."""
         if self._rows:
             if page.packed_headers:

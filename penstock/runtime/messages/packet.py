@@ -29,7 +29,7 @@ _MAX_COLUMN_BYTES = 2**31 - 1
 """A binary column has offsets of 32 bits."""
 
 
-class Kind(IntEnum):
+class PacketKind(IntEnum):
     """The kind of a packet."""
 
     DATA = 0
@@ -200,7 +200,7 @@ def from_batch(batch: pa.RecordBatch) -> Iterator[Packet]:
         yield Packet(*row)
 
 
-class Received(NamedTuple):
+class PacketColumns(NamedTuple):
     """The columns of a packet."""
 
     keys: pa.Array
@@ -225,7 +225,7 @@ def encode_rows(messages: pa.RecordBatch) -> tuple[bytes | pa.Buffer, bytes]:
     return data if messages.num_columns == _HEADERS else _HEADED + data, packed
 
 
-def decode_columns(packet: Packet, value: Serde[Any]) -> Received:
+def decode_columns(packet: Packet, value: Serde[Any]) -> PacketColumns:
     """The columns of a packet whose values have this serde.
 
     Raises:
@@ -244,7 +244,7 @@ def decode_columns(packet: Packet, value: Serde[Any]) -> Received:
         places = unpack_places(packet.places or b"", len(schema) - _PLACES, messages.num_rows)
         headers = columns[_PLACES:]
     packed = {row: own for column in headers for row, own in enumerate(column.to_pylist()) if own is not None}
-    return Received(columns[0], columns[1], places, packed)
+    return PacketColumns(columns[0], columns[1], places, packed)
 
 
 def decode_messages(payload: bytes | pa.Buffer) -> pa.RecordBatch:

@@ -11,12 +11,12 @@ import pyarrow as pa
 
 from penstock.api.serdes import ColumnSerde
 from penstock.graph.topology import Channel, Routing, Topology
-from penstock.runtime.context import Page, Position
+from penstock.runtime.context import MessagePage, Position
 from penstock.runtime.messages.column_outlet import ColumnOutlet
 from penstock.runtime.messages.limited import LimitedOutlet
 from penstock.runtime.messages.outlet import FLUSH_BYTES, FLUSH_MESSAGES, MAX_PACKET_BYTES, Outlet
-from penstock.runtime.messages.packet import Kind, Packet, encode_messages, encode_rows, in_one
-from penstock.runtime.messages.trailers import Count, Ended, Place, trailers
+from penstock.runtime.messages.packet import Packet, PacketKind, encode_messages, encode_rows, in_one
+from penstock.runtime.messages.trailers import Count, EndedAttempt, Place, trailers
 from penstock.runtime.operators.table import place_of_channel
 from penstock.system.contract.limits import RecordLimits
 from penstock.system.partitioner import partition_of, partitions_of
@@ -25,7 +25,7 @@ _FEW = 32
 """Messages that are sent to their partitions one by one."""
 
 
-class Together:
+class JointOutput:
     """The attempts of a stage whose output leaves in one stream, and counts as a whole or not at all. Each leaves its
     messages here for the last one, which sends them all. Trailers follow for all of them together.
 
@@ -36,7 +36,7 @@ class Together:
         """`attempts`: how many end their output here, one after the other. If the last one fails, messages stay here:
         the trailers say that the batch has failed."""
         self._left = attempts
-        self._ended: dict[int, Ended] = {}
+        self._ended: dict[int, EndedAttempt] = {}
         """By task."""
         self._router: Router | None = None
         self._batches: dict[int, list[pa.RecordBatch]] = {}
@@ -117,7 +117,7 @@ class Router:
         for outlet in self.outlets.values():
             outlet.clear()
 
-    def end_page(self, page: Page) -> None:
+    def end_page(self, page: MessagePage) -> None:
         for outlet in self.outlets.values():
             outlet.end_page(page)
 
@@ -139,7 +139,7 @@ class Router:
     def count_bytes(self) -> int:
         return sum(outlet.count_bytes() for outlet in self.outlets.values())
 
-    def take_ready(self, page: Page) -> Iterator[Packet]:
+    def take_ready(self, page: MessagePage) -> Iterator[Packet]:
         """Packets of the channels that had collected enough at the last `count_bytes`; `page` is the current one."""
         ready = [number for number, outlet in self.outlets.items() if outlet.is_ready]
         if ready:
@@ -176,10 +176,10 @@ class Router:
         """The place of a channel among those that are sent together."""
         return self._oldest.get(number, self._inputs)
 
-    def ended(self, *, failed: bool) -> Ended:
-        return Ended(self._task, self._token, failed, self._sent)
+    def ended(self, *, failed: bool) -> EndedAttempt:
+        return EndedAttempt(self._task, self._token, failed, self._sent)
 
-    def trailers_of(self, ended: Iterable[Ended]) -> Iterator[Packet]:
+    def trailers_of(self, ended: Iterable[EndedAttempt]) -> Iterator[Packet]:
         """The trailers of attempts of this stage."""
         return trailers(self._topology, self._stage, self._tasks, ended)
 
@@ -196,7 +196,7 @@ class Router:
                 yield Packet(
                     dest,
                     channel.target_stage,
-                    Kind.DATA,
+                    PacketKind.DATA,
                     self._stage,
                     self._task,
                     self._token,
@@ -231,9 +231,9 @@ class Router:
             yield partition % self._tasks, partition, messages
 
 
-def finish_output(router: Router, together: Together | None, *, failed: bool) -> Iterator[Packet]:
+def finish_output(router: Router, together: JointOutput | None, *, failed: bool) -> Iterator[Packet]:
     """End the output of an attempt: together with others, which ends later, or alone."""
-    own = together or Together(1)
+    own = together or JointOutput(1)
     yield from own.finish(router, failed=failed)
     if together is None:
         yield from own.end()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from penstock.errors import RetryableError
-from penstock.runtime.messages.packet import Kind, Packet
+from penstock.runtime.messages.packet import Packet, PacketKind
 from penstock.runtime.messages.trailers import Count, Place, add_marks, read_trailer
 
 
@@ -32,7 +32,7 @@ class Sources:
 
     def accept(self, packet: Packet) -> Iterator[Packet]:
         """Take a packet; yields the data packets that are next in their source's sequence."""
-        if packet.kind == Kind.TRAILER:
+        if packet.kind == PacketKind.TRAILER:
             self._end(packet)
             return
         source = (packet.source_stage, packet.source_task)

@@ -15,7 +15,7 @@ from xxhash import xxh3_64_intdigest
 
 from penstock.base.documents import decoder, decoding
 from penstock.graph.topology import Topology
-from penstock.runtime.messages.packet import Kind, Packet
+from penstock.runtime.messages.packet import Packet, PacketKind
 
 Place: TypeAlias = tuple[int, int]
 """A stage and a task."""
@@ -28,7 +28,7 @@ _Counts: TypeAlias = dict[int, Count]
 _MARKS = 1 << 64
 
 
-class Ended(NamedTuple):
+class EndedAttempt(NamedTuple):
     """An attempt that has ended its output."""
 
     task: int
@@ -61,7 +61,7 @@ def add_marks(one: int, other: int) -> int:
     return (one + other) % _MARKS
 
 
-def trailers(topology: Topology, stage: int, tasks: int, ended: Iterable[Ended]) -> Iterator[Packet]:
+def trailers(topology: Topology, stage: int, tasks: int, ended: Iterable[EndedAttempt]) -> Iterator[Packet]:
     """The trailers of these attempts of a stage, for every task that they may send to."""
     ended = list(ended)
     everyone = _encode(ended)
@@ -76,7 +76,7 @@ def trailers(topology: Topology, stage: int, tasks: int, ended: Iterable[Ended])
             named = [(each.task, _encode([each])) for each in ended]
         for dest, names in named:
             sent = msgspec.msgpack.encode(counts.get((target, dest), {}))
-            yield Packet(dest, target, Kind.TRAILER, stage, -1, "", -1, -1, 0, 0, names, sent)
+            yield Packet(dest, target, PacketKind.TRAILER, stage, -1, "", -1, -1, 0, 0, names, sent)
 
 
 def read_trailer(packet: Packet) -> Trailer:
@@ -88,7 +88,7 @@ def read_trailer(packet: Packet) -> Trailer:
     return Trailer(tokens, {(stage, task): count for task, count in counts.items()}, failed, mark)
 
 
-def _encode(ended: Iterable[Ended]) -> bytes:
+def _encode(ended: Iterable[EndedAttempt]) -> bytes:
     named: dict[tuple[str, bool], list[int]] = {}
     for each in ended:
         named.setdefault((each.token, each.failed), []).append(each.task)

@@ -16,8 +16,8 @@ from penstock.batch.batch import NOTHING_DUE, Batch, Due
 from penstock.graph.serde_failures import SerdePlace
 from penstock.graph.specs import OperatorSpec
 from penstock.metrics.registry import MetricsRegistry
-from penstock.runtime.context import Origin, Position
-from penstock.runtime.messages.columns import Accept, Columns, Push, Target, as_columns
+from penstock.runtime.context import MessageOrigin, Position
+from penstock.runtime.messages.columns import Accept, MessageColumns, Push, Target, as_columns
 from penstock.runtime.operator_clock import OperatorClock
 from penstock.runtime.operators.tasks.application_code import Requests
 
@@ -76,7 +76,7 @@ class Firing:
     """The message that waited for it, as it goes to the dead letters."""
     must_succeed: bool = False
     """The run ends if it fails, even with a dead-letter stream."""
-    origin: Origin | None = None
+    origin: MessageOrigin | None = None
     """The message that is processed now, because it waited. What it leads to has its place and headers, and so has its
     dead letter. None: no message leads to the action."""
 
@@ -170,7 +170,7 @@ class GatheringNode(Node, ABC):
     """A node that gathers the rows of its messages until the end of the input."""
 
     @abstractmethod
-    def columns_of(self, columns: Columns) -> tuple[pa.Array, pa.StructArray, Any]:
+    def columns_of(self, columns: MessageColumns) -> tuple[pa.Array, pa.StructArray, Any]:
         """The bytes of the keys, the rows, and the event times of messages."""
 
     @abstractmethod
@@ -178,7 +178,7 @@ class GatheringNode(Node, ABC):
         """Take messages, as `columns_of` gives them."""
 
 
-class Watch(Protocol):
+class CallWatch(Protocol):
     """A test's hook around every call of the application's code."""
 
     def opens(self, stores: Sequence[KeyValue]) -> None: ...
@@ -235,5 +235,5 @@ class Operator(ABC, Generic[S]):
     def build(self, stage: StageContext, downstream: Target) -> Node:
         """Make the running operator. `downstream` takes its output. Raises OperatorFailedError."""
 
-    def watched(self, watch: Watch) -> OperatorSpec:
+    def watched(self, watch: CallWatch) -> OperatorSpec:
         return self.spec

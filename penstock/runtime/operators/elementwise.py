@@ -27,9 +27,9 @@ from penstock.runtime.context import Position, failure_in
 from penstock.runtime.messages.columns import (
     NOWHERE,
     Branch,
-    Columns,
-    Entry,
+    MessageColumns,
     Push,
+    StageEntry,
     Step,
     Target,
     envelope_of,
@@ -37,7 +37,7 @@ from penstock.runtime.messages.columns import (
     index_of_last,
     locating_row,
 )
-from penstock.runtime.operators.base import Node, Operator, StageContext, Watch
+from penstock.runtime.operators.base import CallWatch, Node, Operator, StageContext
 
 F = TypeVar("F", bound=FunctionSpec)
 Deliver: TypeAlias = Callable[[Any, Any, Any], None]
@@ -59,7 +59,7 @@ class Elementwise(Operator[F]):
         return [call(each) for each in given]
 
     @abstractmethod
-    def apply(self, columns: Columns, results: list[Any]) -> Columns: ...
+    def apply(self, columns: MessageColumns, results: list[Any]) -> MessageColumns: ...
 
     @abstractmethod
     def deliver(self, downstream: Push) -> Deliver: ...
@@ -74,7 +74,7 @@ class Elementwise(Operator[F]):
         if not isinstance(function, Expression):
             return by_row
 
-        def step(columns: Columns) -> Columns:
+        def step(columns: MessageColumns) -> MessageColumns:
             if not isinstance(columns.values, ArrowSequence):
                 return by_row(columns)
             batch = pa.RecordBatch.from_struct_array(columns.values.array)
@@ -87,13 +87,13 @@ class Elementwise(Operator[F]):
         """The results for the rows of a batch, as `apply_column` takes them."""
         return function.of_batch(batch)
 
-    def apply_column(self, columns: Columns, results: pa.Array, position: Position) -> Columns:
+    def apply_column(self, columns: MessageColumns, results: pa.Array, position: Position) -> MessageColumns:
         raise NotImplementedError
 
     def _step_by_row(self, position: Position) -> Step:
         op_id, results_of, apply, whole = self.spec.id, self.results, self.apply, self.spec.envelope
 
-        def step(columns: Columns) -> Columns:
+        def step(columns: MessageColumns) -> MessageColumns:
             elements = position.elements = iter(_envelopes(columns, position) if whole else columns.values)
             try:
                 results = results_of(elements)
@@ -118,7 +118,7 @@ class Elementwise(Operator[F]):
 
         return push
 
-    def watched(self, watch: Watch) -> OperatorSpec:
+    def watched(self, watch: CallWatch) -> OperatorSpec:
         op_id, call, whole = self.spec.id, self.call, self.spec.envelope
         if isinstance(self.spec.function, Expression):
             return self.spec  # it runs none of the application's code
@@ -133,10 +133,10 @@ class Elementwise(Operator[F]):
 class Map(Elementwise[MapSpec]):
     """Each result is the message's new value."""
 
-    def apply(self, columns: Columns, results: list[Any]) -> Columns:
+    def apply(self, columns: MessageColumns, results: list[Any]) -> MessageColumns:
         return columns.with_values(results)
 
-    def apply_column(self, columns: Columns, results: pa.Array, position: Position) -> Columns:
+    def apply_column(self, columns: MessageColumns, results: pa.Array, position: Position) -> MessageColumns:
         return columns.with_values(ArrowSequence(results))
 
     def deliver(self, downstream: Push) -> Deliver:
@@ -152,7 +152,7 @@ class FlatMap(Elementwise[FlatMapSpec]):
         function = self.spec.function
         return lambda given: list(function(given))
 
-    def apply(self, columns: Columns, results: list[Any]) -> Columns:
+    def apply(self, columns: MessageColumns, results: list[Any]) -> MessageColumns:
         return columns.expanded(results)
 
     def deliver(self, downstream: Push) -> Deliver:
@@ -178,10 +178,10 @@ class Filter(Elementwise[FilterSpec]):
             for each in given
         ]
 
-    def apply(self, columns: Columns, results: list[Any]) -> Columns:
+    def apply(self, columns: MessageColumns, results: list[Any]) -> MessageColumns:
         return columns.where(results)
 
-    def apply_column(self, columns: Columns, results: pa.Array, position: Position) -> Columns:
+    def apply_column(self, columns: MessageColumns, results: pa.Array, position: Position) -> MessageColumns:
         return columns.where(results.fill_null(False).to_numpy(zero_copy_only=False))
 
     def deliver(self, downstream: Push) -> Deliver:
@@ -208,16 +208,16 @@ class PartitionBy(Elementwise[PartitionBySpec]):
     def place(self, name: str) -> SerdePlace:
         return partition_by_place(name)
 
-    def apply(self, columns: Columns, results: list[Any]) -> Columns:
+    def apply(self, columns: MessageColumns, results: list[Any]) -> MessageColumns:
         return columns.with_keys(results)
 
     def by_column(self, function: Expression, batch: pa.RecordBatch) -> pa.Array:
         """The bytes of the keys."""
         return keys_to_bytes(self.spec.key_serde, function.of_batch(batch))
 
-    def apply_column(self, columns: Columns, results: pa.Array, position: Position) -> Columns:
+    def apply_column(self, columns: MessageColumns, results: pa.Array, position: Position) -> MessageColumns:
         spec = self.spec
-        entry = Entry(spec.id, self.place(spec.id), spec.key_serde, spec.value_serde, position, NOWHERE)
+        entry = StageEntry(spec.id, self.place(spec.id), spec.key_serde, spec.value_serde, position, NOWHERE)
         return columns.with_key_bytes(ArrowSequence(results), entry)
 
     def deliver(self, downstream: Push) -> Deliver:
@@ -238,7 +238,7 @@ class Chain(Node):
         self.branch = Branch((step, *after.steps), after.end)
         super().__init__(self._run, position, push)
 
-    def _run(self, columns: Columns) -> None:
+    def _run(self, columns: MessageColumns) -> None:
         made = self.branch.run(columns)
         if len(made.rows):
             self.branch.end(made)
@@ -248,5 +248,5 @@ def branch_of(target: Target) -> Branch:
     return target.branch if isinstance(target, Chain) else Branch((), target.accept)
 
 
-def _envelopes(columns: Columns, position: Position) -> list[Any]:
+def _envelopes(columns: MessageColumns, position: Position) -> list[Any]:
     return list(envelopes_of(columns, position.page))

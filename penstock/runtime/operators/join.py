@@ -20,8 +20,8 @@ from penstock.runtime.joins.kept import KeptMessages
 from penstock.runtime.joins.newest import NewestRow
 from penstock.runtime.joins.side import Row, Side, sides_of
 from penstock.runtime.joins.waiting import LoneMessage, WaitingMessages, first_end
-from penstock.runtime.messages.columns import Columns, Fork, Raw, Target, as_columns, encode_column
-from penstock.runtime.operators.base import Firing, KeyInEntry, KeyValue, Node, Operator, StageContext, Watch
+from penstock.runtime.messages.columns import Fork, MessageColumns, Raw, Target, as_columns, encode_column
+from penstock.runtime.operators.base import CallWatch, Firing, KeyInEntry, KeyValue, Node, Operator, StageContext
 
 _HELD_ENTRIES = 100_000
 
@@ -56,7 +56,7 @@ class StreamJoin(Operator[JoinSpec]):
     def build(self, stage: StageContext, downstream: Target) -> Node:
         return _JoinNode(self.spec, stage, downstream)
 
-    def watched(self, watch: Watch) -> OperatorSpec:
+    def watched(self, watch: CallWatch) -> OperatorSpec:
         op_id, function = self.spec.id, self.spec.function
 
         def watched(left: Any, right: Any) -> Any:
@@ -170,7 +170,7 @@ class _Inlet:
         self._function = function if self.name == "left" else lambda own, partner: function(partner, own)
         self.push = as_columns(self.accept, node.position)
 
-    def accept(self, columns: Columns) -> None:
+    def accept(self, columns: MessageColumns) -> None:
         node = self._node
         try:
             self._take_all(columns)
@@ -179,7 +179,7 @@ class _Inlet:
             node.forget()  # the message is undone in the store; nothing of it may be stored later
             raise failure_in(node.spec.id, error) from error
 
-    def _take_all(self, columns: Columns) -> None:
+    def _take_all(self, columns: MessageColumns) -> None:
         node, side = self._node, self.side
         position, take, late = node.position, node.kept.take, node.late_watermark
         times = position.page.timestamps
@@ -201,7 +201,7 @@ class _Inlet:
                 if partners:
                     self._add_pairs(key, kept_row, partners, row)
 
-    def _encoded(self, part: Part, serde: Serde[Any], columns: Columns) -> Raw:
+    def _encoded(self, part: Part, serde: Serde[Any], columns: MessageColumns) -> Raw:
         written = columns.written_by(part, serde)
         if written is not None:
             return written
@@ -282,7 +282,7 @@ class _Results:
         if not self._rows:
             return
         position, made_from = self._position, self._made_from
-        columns, message = Columns(None, self._keys, self._values, self._rows), position.row
+        columns, message = MessageColumns(None, self._keys, self._values, self._rows), position.row
         self.clear()
         try:
             self._downstream.accept(columns)

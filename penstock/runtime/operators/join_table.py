@@ -7,8 +7,8 @@ from typing import Any
 
 from penstock.graph.specs import OperatorSpec, TableJoinSpec
 from penstock.runtime.context import failure_in
-from penstock.runtime.messages.columns import Columns, Target, one_by_one
-from penstock.runtime.operators.base import Node, Operator, StageContext, Watch
+from penstock.runtime.messages.columns import MessageColumns, Target, one_by_one
+from penstock.runtime.operators.base import CallWatch, Node, Operator, StageContext
 
 
 class JoinTable(Operator[TableJoinSpec]):
@@ -18,7 +18,7 @@ class JoinTable(Operator[TableJoinSpec]):
         op_id, position, function = self.spec.id, stage.position, self.spec.function
         get, keeps_all = stage.stores[self.spec.table].get, self.spec.kind == "left"
 
-        def accept(columns: Columns) -> None:
+        def accept(columns: MessageColumns) -> None:
             results, kept = [], []
             try:
                 for row, key, value in zip(columns.rows, columns.keys, columns.values, strict=True):
@@ -45,7 +45,7 @@ class JoinTable(Operator[TableJoinSpec]):
 
         return Node(one_by_one(push, position) if stage.followed else accept, position, push)
 
-    def watched(self, watch: Watch) -> OperatorSpec:
+    def watched(self, watch: CallWatch) -> OperatorSpec:
         op_id, function = self.spec.id, self.spec.function
 
         def watched(value: Any, found: Any) -> Any:

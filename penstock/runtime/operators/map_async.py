@@ -15,8 +15,8 @@ from typing import Any
 
 from penstock.errors import ConfigError, SystemAwayError
 from penstock.graph.specs import MapAsyncSpec
-from penstock.runtime.context import Page, Position, failure_in
-from penstock.runtime.messages.columns import Columns, Target
+from penstock.runtime.context import MessagePage, Position, failure_in
+from penstock.runtime.messages.columns import MessageColumns, Target
 from penstock.runtime.operators.base import Node, Operator, StageContext
 
 _PAUSE_S = 0.1
@@ -45,11 +45,11 @@ class _AsyncNode(Node):
         self._position = position
         self._downstream = downstream
         self._calls = _Calls(spec)
-        self._page: Page | None = None
+        self._page: MessagePage | None = None
         self._found: dict[int, tuple[Any, Any]] = {}
         """By row of the page, the value, and the result or the error of its call."""
 
-    def _accept(self, columns: Columns) -> None:
+    def _accept(self, columns: MessageColumns) -> None:
         rows = [int(row) for row in columns.rows]
         if len(set(rows)) < len(rows):  # several messages were made of one: a row does not say which one it is
             found = self._calls.all(list(columns.values))
@@ -63,7 +63,7 @@ class _AsyncNode(Node):
                 self._found[row] = value, result
             found = [self._found[row][1] for row in rows]
         for row, result in zip(rows, found, strict=True):
-            if isinstance(result, _Failed):
+            if isinstance(result, _FailedCall):
                 self._position.row = row
                 raise failure_in(self._spec.id, result.error) from result.error
         self._downstream.accept(columns.with_values(found))
@@ -79,7 +79,7 @@ class _AsyncNode(Node):
 
     def _push(self, key: Any, value: Any) -> None:
         (result,) = self._calls.all([value])
-        if isinstance(result, _Failed):
+        if isinstance(result, _FailedCall):
             raise failure_in(self._spec.id, result.error) from result.error
         self._downstream.push(key, result)
 
@@ -112,7 +112,7 @@ def exact_form(value: Any) -> Any:
     return kind, value
 
 
-class _Failed:
+class _FailedCall:
     """The outcome of a call that raised."""
 
     def __init__(self, error: BaseException) -> None:
@@ -131,7 +131,7 @@ class _Calls:
         """By key, until when a result counts, and the result; the oldest first."""
 
     def all(self, values: Sequence[Any]) -> list[Any]:
-        """The results, or `_Failed`, in order."""
+        """The results, or `_FailedCall`, in order."""
         if not values:
             return []
         if self._spec.key is None:
@@ -147,7 +147,7 @@ class _Calls:
                 key = exact_form(key_of(value))
                 hash(key)
             except Exception as error:
-                key = _Failed(error)
+                key = _FailedCall(error)
                 known[key] = key
             keys.append(key)
             if key in known or key in firsts:
@@ -161,7 +161,7 @@ class _Calls:
         until = time.monotonic() + self._spec.remember_ms / 1000
         for key, result in zip(firsts, results, strict=True):
             known[key] = result
-            if not isinstance(result, _Failed):
+            if not isinstance(result, _FailedCall):
                 self._remembered.pop(key, None)
                 self._remembered[key] = (until, result)
         while len(self._remembered) > _REMEMBERED:
@@ -188,7 +188,7 @@ class _Calls:
                 for call in calls:
                     call.close()
                 if isinstance(error, SystemAwayError):
-                    return [_Failed(error)] * len(calls)
+                    return [_FailedCall(error)] * len(calls)
                 what = f"operator `{self._spec.id}`: `client` of map_async could not be opened"
                 raise ConfigError(f"{what}: {type(error).__name__}: {error}") from error
         slots = asyncio.Semaphore(self._spec.parallel)
@@ -209,7 +209,7 @@ class _Calls:
                 late = TimeoutError(f"the call took longer than {spec.timeout_ms} ms")
                 error = late if limit.expired() else raised
                 if isinstance(error, SystemAwayError) or number == spec.retries or not isinstance(error, spec.retry_on):
-                    return _Failed(error)
+                    return _FailedCall(error)
             await asyncio.sleep(_PAUSE_S * 2**number)
         raise AssertionError("the last try returns")
 

@@ -12,7 +12,7 @@ from penstock.graph.serde_failures import SerdePlace
 from penstock.graph.specs import OperatorSpec
 from penstock.runtime.messages.columns import Target
 from penstock.runtime.messages.groups import column_task_store
-from penstock.runtime.operators.base import GatheringNode, KeyInEntry, KeyValue, Node, Operator, StageContext, Watch
+from penstock.runtime.operators.base import CallWatch, GatheringNode, KeyInEntry, KeyValue, Node, Operator, StageContext
 from penstock.runtime.order import columns, entries
 from penstock.runtime.order.columns import OrderedColumnsNode
 from penstock.runtime.order.rows import OrderedNode
@@ -64,5 +64,5 @@ class OrderedOperator(Operator[OperatorSpec]):
             return OrderedColumnsNode(self.spec.id, self._order, stage, inner)
         return OrderedNode(self.spec.id, self._order, stage, inner)
 
-    def watched(self, watch: Watch) -> OperatorSpec:
+    def watched(self, watch: CallWatch) -> OperatorSpec:
         return replace(self._inner.watched(watch), ordering=self.spec.ordering, stores=self.spec.stores)

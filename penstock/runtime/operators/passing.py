@@ -9,7 +9,7 @@ from penstock.api.expressions import Expression
 from penstock.graph.serde_failures import SerdePlace, input_place
 from penstock.graph.specs import InputSpec, IntermediateSpec, MergeSpec, OperatorSpec, SendToSpec
 from penstock.runtime.messages.columns import Target
-from penstock.runtime.operators.base import Node, Operator, S, StageContext, Watch
+from penstock.runtime.operators.base import CallWatch, Node, Operator, S, StageContext
 
 
 class PassingOperator(Operator[S]):
@@ -27,7 +27,7 @@ class Input(PassingOperator[InputSpec]):
     def place(self, name: str) -> SerdePlace:
         return input_place(self.spec.stream)
 
-    def watched(self, watch: Watch) -> OperatorSpec:
+    def watched(self, watch: CallWatch) -> OperatorSpec:
         spec, timestamp_of = self.spec, self.spec.timestamp
         if timestamp_of is None or isinstance(timestamp_of, Expression):
             return spec

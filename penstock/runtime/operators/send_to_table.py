@@ -10,7 +10,7 @@ from penstock.errors import SerdeError
 from penstock.graph.history import DELETED, EARLIEST_MS
 from penstock.graph.specs import SendToTableSpec
 from penstock.runtime.context import failure_in
-from penstock.runtime.messages.columns import Columns, Target
+from penstock.runtime.messages.columns import MessageColumns, Target
 from penstock.runtime.operators.base import Firing, KeyInEntry, Node, Operator, StageContext
 from penstock.runtime.time_bytes import time_bytes
 
@@ -30,7 +30,7 @@ class SendToTable(Operator[SendToTableSpec]):
             return _HistoryNode(self.spec, stage, self.spec.history_ms)
         op_id, position, put = self.spec.id, stage.position, stage.stores[self.spec.table].put
 
-        def accept(columns: Columns) -> None:
+        def accept(columns: MessageColumns) -> None:
             try:
                 for row, key, value in zip(columns.rows, columns.keys, columns.values, strict=True):
                     position.row = row
@@ -74,7 +74,7 @@ class _HistoryNode(Node):
         reached = min(min(batch.late_watermark(op), batch.output_watermark(op)) for op in self._users)
         self._kept_from = max(NO_WATERMARK, reached - self._history_ms)
 
-    def _accept(self, columns: Columns) -> None:
+    def _accept(self, columns: MessageColumns) -> None:
         position, times, kept_from = self._position, self._position.page.timestamps, self._kept_from
         try:
             for row, key, value in zip(columns.rows, columns.keys, columns.values, strict=True):

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.graph.specs import OperatorSpec, SinkSpec
 from penstock.runtime.messages.columns import NOWHERE, Target
-from penstock.runtime.operators.base import Node, Operator, StageContext, Watch
+from penstock.runtime.operators.base import CallWatch, Node, Operator, StageContext
 from penstock.runtime.operators.tasks.application_code import Collector, envelope_calls
 
 
@@ -26,7 +26,7 @@ class Sink(Operator[SinkSpec]):
         )
         return Node(accept, stage.position, push)
 
-    def watched(self, watch: Watch) -> OperatorSpec:
+    def watched(self, watch: CallWatch) -> OperatorSpec:
         op_id, function = self.spec.id, self.spec.function
 
         def watched(envelope: Any, collector: Any, coordinator: Any) -> Any:

@@ -21,8 +21,8 @@ from penstock.graph.history import EARLIEST_MS
 from penstock.graph.serde_failures import SerdePlace
 from penstock.graph.specs import OperatorSpec, TemporalJoinSpec
 from penstock.runtime.context import failure_in
-from penstock.runtime.messages.columns import Columns, Raw, Target, encode_column
-from penstock.runtime.operators.base import Firing, KeyInEntry, KeyValue, Node, Operator, StageContext, Watch
+from penstock.runtime.messages.columns import MessageColumns, Raw, Target, encode_column
+from penstock.runtime.operators.base import CallWatch, Firing, KeyInEntry, KeyValue, Node, Operator, StageContext
 from penstock.runtime.time_bytes import time_bytes, time_of
 
 _AT_MOST = 50_000
@@ -53,7 +53,7 @@ class TemporalJoin(Operator[TemporalJoinSpec]):
     def build(self, stage: StageContext, downstream: Target) -> Node:
         return _TemporalJoinNode(self.spec, stage, downstream)
 
-    def watched(self, watch: Watch) -> OperatorSpec:
+    def watched(self, watch: CallWatch) -> OperatorSpec:
         op_id, function = self.spec.id, self.spec.function
 
         def watched(value: Any, found: Any) -> Any:
@@ -80,7 +80,7 @@ class _TemporalJoinNode(Node):
 
     # Messages.
 
-    def _accept(self, columns: Columns) -> None:
+    def _accept(self, columns: MessageColumns) -> None:
         try:
             keys = self._bytes_of("key", columns)
             values = self._bytes_of("value", columns)
@@ -91,7 +91,7 @@ class _TemporalJoinNode(Node):
         except BaseException as error:
             raise failure_in(self._spec.id, error) from error
 
-    def _bytes_of(self, part: Any, columns: Columns) -> Raw:
+    def _bytes_of(self, part: Any, columns: MessageColumns) -> Raw:
         spec = self._spec
         serde = spec.key_serde if part == "key" else spec.message_serde
         written = columns.written_by(part, serde)
@@ -101,7 +101,7 @@ class _TemporalJoinNode(Node):
         place = SerdePlace(f"{part}s of operator `{spec.id}`", "")
         return encode_column(part, serde, found, columns.rows, self._position, spec.id, place)
 
-    def _keep(self, keys: Raw, values: Raw, columns: Columns) -> list[int]:
+    def _keep(self, keys: Raw, values: Raw, columns: MessageColumns) -> list[int]:
         times, store, late = self._position.page.timestamps, self._waiting, []
         place = first = int.from_bytes(store.get(_NEXT, b""), "big")
         for number, (row, key, value) in enumerate(zip(columns.rows, keys, values, strict=True)):
@@ -116,7 +116,7 @@ class _TemporalJoinNode(Node):
             store.put(_NEXT, place.to_bytes(_NUMBER_BYTES, "big"))
         return late
 
-    def _send_late(self, columns: Columns, number: int) -> None:
+    def _send_late(self, columns: MessageColumns, number: int) -> None:
         if self._late_to is None:
             self._late.inc()
         else:

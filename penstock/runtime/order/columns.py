@@ -18,7 +18,7 @@ from penstock.arrays.byte_arrays import ByteArray, Integers
 from penstock.arrays.entries import Entries, Flags
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
 from penstock.graph.order import EventTimeOrder
-from penstock.runtime.messages.columns import Columns
+from penstock.runtime.messages.columns import MessageColumns
 from penstock.runtime.messages.groups import AT_ONCE, column_task_store
 from penstock.runtime.operators.base import Firing, Firings, GatheringNode, Node, StageContext
 from penstock.runtime.order import entries
@@ -70,7 +70,7 @@ class OrderedColumnsNode(Node):
 
     # Messages.
 
-    def _accept(self, columns: Columns) -> None:
+    def _accept(self, columns: MessageColumns) -> None:
         keys, rows, times = self._inner.columns_of(columns)
         late = np.flatnonzero(times < self._late_watermark)
         for number in late.tolist():

@@ -34,7 +34,7 @@ _NO_KEY, _KEY = b"\x00", b"\x01"
 _ZERO, _ESCAPED_ZERO, _END = b"\x00", b"\x00\xff", b"\x00\x01"
 
 
-class Waiting(NamedTuple):
+class WaitingMessage(NamedTuple):
     """The content of an entry's value."""
 
     source: int
@@ -95,7 +95,7 @@ def partition_and_offset(entry: bytes) -> tuple[int, int]:
     return int.from_bytes(place[:_PARTITION_BYTES], "big"), time_of(place[_PARTITION_BYTES:])
 
 
-def pack(waiting: Waiting) -> bytes:
+def pack(waiting: WaitingMessage) -> bytes:
     """The value of an entry."""
     stream, value = waiting.stream.encode(), waiting.value
     flags = 0 if value is None else _HAS_VALUE
@@ -103,9 +103,9 @@ def pack(waiting: Waiting) -> bytes:
     return b"".join((head, stream, waiting.headers, value or b""))
 
 
-def unpack(data: bytes) -> Waiting:
+def unpack(data: bytes) -> WaitingMessage:
     source, flags, stream_length, headers_length = _HEAD.unpack_from(data)
     headers_at = _HEAD.size + stream_length
     value_at = headers_at + headers_length
     value = data[value_at:] if flags & _HAS_VALUE else None
-    return Waiting(source, data[_HEAD.size : headers_at].decode(), data[headers_at:value_at], value)
+    return WaitingMessage(source, data[_HEAD.size : headers_at].decode(), data[headers_at:value_at], value)

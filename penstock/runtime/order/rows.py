@@ -19,11 +19,11 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch
 from penstock.graph.order import EventTimeOrder, OrderedSource
 from penstock.graph.serde_failures import Part, SerdePlace
-from penstock.runtime.context import FiredPage, OperatorFailedError, Origin, failure_in
-from penstock.runtime.messages.columns import Columns, Raw, Target, as_columns, encode_column
+from penstock.runtime.context import FiredPage, MessageOrigin, OperatorFailedError, failure_in
+from penstock.runtime.messages.columns import MessageColumns, Raw, Target, as_columns, encode_column
 from penstock.runtime.operators.base import NO_TIMELINE, Firing, KeyValue, Node, StageContext, Timeline
 from penstock.runtime.order import entries
-from penstock.runtime.order.entries import Waiting
+from penstock.runtime.order.entries import WaitingMessage
 from penstock.runtime.time_bytes import time_bytes
 
 AT_MOST = 100_000
@@ -91,7 +91,7 @@ class OrderedNode(Node):
         else:
             del self.fresh[mark:]
 
-    def send_late(self, columns: Columns, number: int) -> None:
+    def send_late(self, columns: MessageColumns, number: int) -> None:
         if self._late_to is None:
             self._late.inc()
         else:
@@ -102,7 +102,7 @@ class OrderedNode(Node):
         ending = batch.ending is not None
         watermark = END_OF_TIME if ending else batch.firing_watermark(self.op_id)
         output = END_OF_TIME if ending else min(watermark, batch.output_watermark(self.op_id))
-        ready = _Ready(self.store, self.fresh, time_bytes(watermark), by_offset=self._by_offset)
+        ready = _ReadyMessages(self.store, self.fresh, time_bytes(watermark), by_offset=self._by_offset)
         turns = _Turns(ready, self._inner.timeline(batch) or NO_TIMELINE, NO_WATERMARK if ending else watermark, output)
         while (due_ms := turns.next_due()) is not None:
             if turns.must_wait(due_ms):
@@ -154,16 +154,16 @@ class OrderedNode(Node):
         self._in_order.inc()
         return message
 
-    def _origin(self, entry: bytes, waiting: Waiting) -> Origin:
+    def _origin(self, entry: bytes, waiting: WaitingMessage) -> MessageOrigin:
         partition, offset = entries.partition_and_offset(entry)
         found = self._ssps.get((waiting.stream, partition))
         if found is None:
             stream = SystemStream.parse(waiting.stream)
             found = SystemStreamPartition(stream.system, stream.stream, partition)
             self._ssps[waiting.stream, partition] = found
-        return Origin(found, offset, waiting.headers)
+        return MessageOrigin(found, offset, waiting.headers)
 
-    def _hand_on(self, inlet: _Inlet, key: bytes | None, waiting: Waiting) -> None:
+    def _hand_on(self, inlet: _Inlet, key: bytes | None, waiting: WaitingMessage) -> None:
         self._targets[inlet.number].push(inlet.key_of(key), inlet.value_of(waiting))
 
     def fired(self, count: int) -> None:
@@ -185,7 +185,7 @@ class _Inlet:
         self._partitions: dict[int, tuple[bytes, str]] = {}
         """By origin code: the part of an entry, and the name of the stream."""
 
-    def accept(self, columns: Columns) -> None:
+    def accept(self, columns: MessageColumns) -> None:
         node = self._node
         position, page = node.position, node.position.page
         try:
@@ -199,7 +199,7 @@ class _Inlet:
                     continue
                 partition, stream = self._partition(origins[row])
                 place = entries.number_part(node.new_place())
-                waiting = Waiting(self.number, stream, headers.get(row, b""), value)
+                waiting = WaitingMessage(self.number, stream, headers.get(row, b""), value)
                 entry = entries.entry_of(time_ms, key, partition, offsets[row], place)
                 node.fresh.append((entry, entries.pack(waiting)))
         except BaseException as error:
@@ -213,7 +213,7 @@ class _Inlet:
             found = self._partitions[origin] = entries.partition_part(ssp), str(ssp.system_stream)
         return found
 
-    def _bytes_of(self, part: Part, columns: Columns) -> Raw:
+    def _bytes_of(self, part: Part, columns: MessageColumns) -> Raw:
         source = self.source
         serde = source.key_serde if part == "key" else source.stored_serde
         written = columns.written_by(part, serde)
@@ -225,7 +225,7 @@ class _Inlet:
     def key_of(self, key: bytes | None) -> Any:
         return None if key is None else self.source.key_serde.from_bytes(key)
 
-    def value_of(self, waiting: Waiting) -> Any:
+    def value_of(self, waiting: WaitingMessage) -> Any:
         serde, data = self.source.stored_serde, waiting.value
         if data is None:
             return None
@@ -244,7 +244,7 @@ class _Inlet:
             return None
 
 
-class _Ready:
+class _ReadyMessages:
     """The messages that the watermark has passed, in order: those of the store, and those of the attempt."""
 
     def __init__(self, store: KeyValue, fresh: list[tuple[bytes, bytes]], bound: bytes, *, by_offset: bool) -> None:
@@ -282,7 +282,7 @@ class _Ready:
 class _Turns:
     """Messages and timers, each when it is its turn. The next one is decided after the one before was processed."""
 
-    def __init__(self, ready: _Ready, timeline: Timeline, watermark: int, output: int) -> None:
+    def __init__(self, ready: _ReadyMessages, timeline: Timeline, watermark: int, output: int) -> None:
         self._messages = iter(ready)
         self._timeline = timeline
         self._watermark, self._output = watermark, output

@@ -21,26 +21,26 @@ from penstock.api.messages.headers import pack_headers
 from penstock.arrays.sequences import ArrowSequence
 from penstock.batch.batch import Batch, Due
 from penstock.batch.portions import Portion, PortionRead
-from penstock.runtime.context import OperatorFailedError, Page, ReceivedPage
+from penstock.runtime.context import MessagePage, OperatorFailedError, ReceivedPage
 from penstock.runtime.hot_keys import HotKeys
 from penstock.runtime.intermediate import read_user_messages
-from penstock.runtime.messages.columns import Entry, Raw
+from penstock.runtime.messages.columns import Raw, StageEntry
 from penstock.runtime.messages.dead_letters import encode_dead_letter
 from penstock.runtime.messages.packet import Packet, decode_columns, origin_code
-from penstock.runtime.messages.router import Together, finish_output
+from penstock.runtime.messages.router import JointOutput, finish_output
 from penstock.runtime.messages.sources import Sources
 from penstock.runtime.reports import Report
-from penstock.runtime.stage.failures import Failures
+from penstock.runtime.stage.failures import AttemptFailures
 from penstock.runtime.stage.firings import FiringRuns
 from penstock.runtime.stage.instance import StageInstance
-from penstock.runtime.stage.pace import Pace
-from penstock.runtime.stage.watch import Watch, slot_for, watch_for
+from penstock.runtime.stage.pace import AttemptPace
+from penstock.runtime.stage.watch import MessageWatch, slot_for, watch_for
 from penstock.runtime.steps import Step
 from penstock.state.engines.engine import EngineFailedError
 from penstock.state.records import deletes_in
 from penstock.system.base import ColumnChunk, RawMessage, headers_in
 
-_Run: TypeAlias = Callable[[Entry, Raw, Raw, int], None]
+_Run: TypeAlias = Callable[[StageEntry, Raw, Raw, int], None]
 
 
 def new_token() -> str:
@@ -59,8 +59,8 @@ class Attempt(ABC):
         self._started = False
         self._slot = slot_for(instance, batch)
         self._watch = watch_for(instance, batch)
-        self._failures = Failures(instance)
-        self._pace = Pace()
+        self._failures = AttemptFailures(instance)
+        self._pace = AttemptPace()
         self._firings = FiringRuns(instance, self._failures, self._pace, self._slot, self._watch)
         self._run_some: _Run = self._run_undoable if self._failures.buries else self._run_plain
         instance.begin(token, batch)
@@ -109,12 +109,12 @@ class Attempt(ABC):
 
     # The end.
 
-    def finish(self, together: Together | None = None) -> Iterator[Packet]:
+    def finish(self, together: JointOutput | None = None) -> Iterator[Packet]:
         """The rest of the output, the trailers unless it ends together with others, and the report.
 
         Args:
             together: the attempts of this stage, which end one after the other, that this one belongs to. They have
-                their trailers in common, which are not among these packets (`Together.end`).
+                their trailers in common, which are not among these packets (`JointOutput.end`).
         """
         yield from self._start_input()
         if not self.failed:
@@ -173,7 +173,7 @@ class Attempt(ABC):
             if not self.failed:
                 yield from self._firings.run(self.instance.on_start_of_input(self.batch))
 
-    def _run(self, entry: Entry, keys: Raw, values: Raw, page: Page, way: int) -> Iterator[Packet]:
+    def _run(self, entry: StageEntry, keys: Raw, values: Raw, page: MessagePage, way: int) -> Iterator[Packet]:
         """Process a page of messages; yields packets that are ready to be sent on. A failed message ends the attempt's
         work, or goes to the dead-letter stream. `way`: see `MessageId`."""
         self.instance.position.page = page
@@ -189,7 +189,7 @@ class Attempt(ABC):
             first = end
         router.end_page(page)
 
-    def _run_piece(self, entry: Entry, keys: Raw, values: Raw, first: int, way: int) -> None:
+    def _run_piece(self, entry: StageEntry, keys: Raw, values: Raw, first: int, way: int) -> None:
         run, slot, watch = self._run_some, self._slot, self._watch
         page, end = self.instance.position.page, first + len(keys)
         if watch is not None and watch.suspects(page, first, end):
@@ -203,7 +203,7 @@ class Attempt(ABC):
             finally:
                 slot.leave()
 
-    def _run_plain(self, entry: Entry, keys: Raw, values: Raw, first: int) -> None:
+    def _run_plain(self, entry: StageEntry, keys: Raw, values: Raw, first: int) -> None:
         try:
             entry.run(keys, values, first)
         except (OperatorFailedError, EngineFailedError) as failure:
@@ -212,7 +212,7 @@ class Attempt(ABC):
         else:
             self._messages += len(keys)
 
-    def _run_undoable(self, entry: Entry, keys: Raw, values: Raw, first: int) -> None:
+    def _run_undoable(self, entry: StageEntry, keys: Raw, values: Raw, first: int) -> None:
         """Undo what fails, and bury its message."""
         position = self.instance.position
 
@@ -226,7 +226,9 @@ class Attempt(ABC):
         if self._failures.run_undoable(len(keys), run, bury):
             self._messages += len(keys)
 
-    def _run_watched(self, watch: Watch, way: int, entry: Entry, keys: Raw, values: Raw, first: int) -> None:
+    def _run_watched(
+        self, watch: MessageWatch, way: int, entry: StageEntry, keys: Raw, values: Raw, first: int
+    ) -> None:
         """Process one message after the other, each of them named on the page. Those that must not be processed are
         buried."""
         slot, page = self._slot, self.instance.position.page
@@ -248,7 +250,7 @@ class Attempt(ABC):
                 if slot is not None:
                     slot.leave()
 
-    def _bury(self, entry: Entry, failure: OperatorFailedError, key: bytes | None, value: Raw, row: int) -> None:
+    def _bury(self, entry: StageEntry, failure: OperatorFailedError, key: bytes | None, value: Raw, row: int) -> None:
         page, identities = self.instance.position.page, self.instance.settings.identities
         failed = failure.describe(page.ssp(row), page.offsets[row], key)
         letter = encode_dead_letter(
@@ -297,7 +299,7 @@ class InputAttempt(Attempt):
             offsets, timestamps, keys, values, packed = _columns(messages)
         origins, entry = [origin] * len(messages), self.instance.input_entries[input_index]
         times = list(timestamps) if entry.gives_times else timestamps
-        page = Page(self.instance.ssps, times, origins, offsets, packed)
+        page = MessagePage(self.instance.ssps, times, origins, offsets, packed)
         try:
             yield from self._run(entry, keys, values, page, -1 - input_index)
             self._note_times(origin, page)
@@ -321,7 +323,7 @@ class InputAttempt(Attempt):
             before, next_offset=last_offset + 1, messages=before.messages + count, bytes=before.bytes + size
         )
 
-    def _note_times(self, origin: int, page: Page) -> None:
+    def _note_times(self, origin: int, page: MessagePage) -> None:
         if (ahead_ms := self.instance.settings.max_ahead_ms) is not None and not self.failed:
             highest = page.highest_time(self.batch.time_ms + ahead_ms)
             self._read[origin] = self._read[origin].with_times(*highest)
@@ -366,7 +368,7 @@ class PacketAttempt(Attempt):
                 page = ReceivedPage(self.instance.ssps, times, origins, offsets, received.packed_headers)
                 yield from self._run(entry, keys, values, page, ready.channel)
 
-    def finish(self, together: Together | None = None) -> Iterator[Packet]:
+    def finish(self, together: JointOutput | None = None) -> Iterator[Packet]:
         """See `Attempt.finish`. Raises DiscardedAttemptError unless all packets have come."""
         self._sources.check_complete()
         yield from super().finish(together)

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import FailedMessage
 from penstock.graph.topology import Topology
-from penstock.runtime.context import OperatorFailedError, Page, Position, SspTable
+from penstock.runtime.context import MessagePage, OperatorFailedError, Position, SspTable
 from penstock.runtime.messages.packet import Packet
-from penstock.runtime.messages.router import Router, Together, finish_output
+from penstock.runtime.messages.router import JointOutput, Router, finish_output
 from penstock.runtime.reports import Report, engine_error
 from penstock.runtime.settings import RuntimeSettings
 from penstock.state.engines.engine import EngineFailedError
@@ -26,11 +26,16 @@ def failed_attempt(
     task: int,
     token: str,
     error: BaseException,
-    together: Together | None = None,
+    together: JointOutput | None = None,
 ) -> Iterator[Packet]:
     """The packets of an attempt that failed outside of any message. `together`: see `Attempt.finish`."""
     router = Router(
-        topology, stage, task, settings.tasks, Position(Page(SspTable(()), (), (), ())), settings.output_partitions
+        topology,
+        stage,
+        task,
+        settings.tasks,
+        Position(MessagePage(SspTable(()), (), (), ())),
+        settings.output_partitions,
     )
     router.begin(token)
     yield from finish_output(router, together, failed=True)

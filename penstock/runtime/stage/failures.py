@@ -14,7 +14,7 @@ from penstock.runtime.stage.instance import StageInstance
 from penstock.state.engines.engine import EngineFailedError
 
 
-class Failures:
+class AttemptFailures:
     """The failures of an attempt so far. With a dead-letter stream, a failure of the application is undone, and its
     message buried there; without one it ends the attempt's work. Any other failure ends it in both cases."""
 

@@ -7,15 +7,15 @@ from functools import partial
 from time import perf_counter_ns
 
 from penstock.errors import FIRED_OFFSET, PenstockTimeoutError
-from penstock.host.position_page import Slot
+from penstock.host.position_page import PositionSlot
 from penstock.runtime.context import FiredPage, OperatorFailedError, blaming
 from penstock.runtime.messages.dead_letters import encode_dead_letter
 from penstock.runtime.messages.packet import Packet, fired_origin
 from penstock.runtime.operators.base import Firing, Firings
-from penstock.runtime.stage.failures import Failures
+from penstock.runtime.stage.failures import AttemptFailures
 from penstock.runtime.stage.instance import StageInstance
-from penstock.runtime.stage.pace import Pace
-from penstock.runtime.stage.watch import Watch
+from penstock.runtime.stage.pace import AttemptPace
+from penstock.runtime.stage.watch import MessageWatch
 from penstock.state.engines.engine import EngineFailedError
 
 
@@ -23,7 +23,12 @@ class FiringRuns:
     """Runs the firings of an attempt."""
 
     def __init__(
-        self, instance: StageInstance, failures: Failures, pace: Pace, slot: Slot | None, watch: Watch | None
+        self,
+        instance: StageInstance,
+        failures: AttemptFailures,
+        pace: AttemptPace,
+        slot: PositionSlot | None,
+        watch: MessageWatch | None,
     ) -> None:
         self._instance = instance
         self._failures = failures
@@ -113,7 +118,7 @@ class FiringRuns:
                 self._enter_step()
         self.count += 1
 
-    def _look_at(self, watch: Watch, operator: str, firing: Firing, *, can_be_buried: bool) -> None:
+    def _look_at(self, watch: MessageWatch, operator: str, firing: Firing, *, can_be_buried: bool) -> None:
         """Name a firing on the page. Raises OperatorFailedError if it must not be run."""
         page, row = self._instance.position.page, self._instance.position.row
         message = watch.firing(operator, firing, page.origins[row], page.offsets[row])

@@ -14,7 +14,7 @@ from penstock.batch.batch import NOTHING_DUE, Batch, Due, earlier
 from penstock.graph.stores import StoreSpec
 from penstock.graph.topology import DEAD_LETTER_CHANNEL, Topology
 from penstock.metrics.registry import MetricsRegistry
-from penstock.runtime.context import Page, Position, SspTable, blaming
+from penstock.runtime.context import MessagePage, Position, SspTable, blaming
 from penstock.runtime.messages.columns import Push
 from penstock.runtime.messages.outlet import Outlet
 from penstock.runtime.messages.router import Router
@@ -57,7 +57,7 @@ class StageInstance:
         self.settings = settings
         self.topology = topology
         self.ssps = SspTable.of(topology.graph)
-        self.position = Position(Page(self.ssps, (), (), ()))
+        self.position = Position(MessagePage(self.ssps, (), (), ()))
         self.requests = Requests()
         self.operator_metrics = MetricsRegistry(f"Partition {task}", "operator.")
         self.clock = OperatorClock()

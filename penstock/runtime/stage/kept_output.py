@@ -8,7 +8,7 @@ from typing import Protocol
 from penstock.batch.batch import Batch
 from penstock.graph.topology import Topology
 from penstock.runtime.messages.packet import Packet
-from penstock.runtime.messages.router import Together
+from penstock.runtime.messages.router import JointOutput
 from penstock.runtime.steps import Step
 
 
@@ -31,7 +31,7 @@ class KeptAttempt(Protocol):
 
     def accept(self, packet: Packet) -> Iterable[Packet]: ...
 
-    def finish(self, together: Together | None = None) -> Iterable[Packet]: ...
+    def finish(self, together: JointOutput | None = None) -> Iterable[Packet]: ...
 
     def apply(self) -> int:
         """Keep the packets: End names this attempt. Returns their bytes. Cannot fail half-way."""

@@ -12,7 +12,7 @@ from penstock.runtime.messages.spool import Spool
 from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.instance import StageInstance
 from penstock.runtime.stage.sink import OutputWriters, SinkAttempts
-from penstock.runtime.stage.source import InputReaders, SourceProgress, run_sources
+from penstock.runtime.stage.source import InputReaders, ReadProgress, run_sources
 from penstock.system.base import System, WriterIdentity
 
 
@@ -35,7 +35,7 @@ class OuterStages:
         epoch: Hashable,
         batch: Batch,
         portions: Mapping[int, Sequence[tuple[int, Portion]]],
-        progress: SourceProgress,
+        progress: ReadProgress,
     ) -> Iterator[Packet]:
         """All output of stage 0 for the portions of each task; see `run_sources`."""
         if self._readers is None or self._readers[0] != epoch:

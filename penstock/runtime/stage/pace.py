@@ -12,7 +12,7 @@ BLOCK = 1 << 15
 """As `AT_ONCE`, of messages that stay in columns."""
 
 
-class Pace:
+class AttemptPace:
     """The number of messages that an attempt processes at once, so that their output has a bounded size; and the time
     that they took. Used by one thread; any thread may read `process_ns`."""
 

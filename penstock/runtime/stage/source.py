@@ -20,7 +20,7 @@ from penstock.errors import PenstockError, RetryableError, SystemAwayError
 from penstock.graph.topology import Topology
 from penstock.runtime.context import OperatorFailedError, Position
 from penstock.runtime.messages.packet import Packet
-from penstock.runtime.messages.router import Together
+from penstock.runtime.messages.router import JointOutput
 from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.attempt import InputAttempt, new_token
 from penstock.runtime.stage.failed_attempt import failed_attempt
@@ -183,7 +183,7 @@ def _until_the_end(
     return rest.start
 
 
-class SourceProgress:
+class ReadProgress:
     """The progress of stage 0, for another thread to look at."""
 
     def __init__(self) -> None:
@@ -219,9 +219,9 @@ def run_source(
     task: int,
     portions: Sequence[tuple[int, Portion]],
     readers: PortionReaders,
-    progress: SourceProgress | None = None,
+    progress: ReadProgress | None = None,
     kept: dict[int, StageInstance] | None = None,
-    together: Together | None = None,
+    together: JointOutput | None = None,
     token: str | None = None,
 ) -> Iterator[Packet]:
     """All output for the task's portions (input index, portion): data packets, trailers unless it ends together with
@@ -269,13 +269,13 @@ def run_sources(
     batch: Batch,
     portions: Mapping[int, Sequence[tuple[int, Portion]]],
     readers: InputReaders,
-    progress: SourceProgress,
+    progress: ReadProgress,
     kept: dict[int, StageInstance],
 ) -> Iterator[Packet]:
     """All output of several tasks, one after the other. `portions`: task → its portions (input index, portion).
     `kept`: see `run_source`."""
     readers.expect(portion for own in portions.values() for _, portion in own)
-    together, token = Together(len(portions)), new_token()
+    together, token = JointOutput(len(portions)), new_token()
     for task, own in portions.items():
         yield from run_source(topology, settings, batch, task, own, readers, progress, kept, together, token)
     yield from together.end()

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 
 from penstock.batch.batch import Batch
-from penstock.batch.suspects import Watched
-from penstock.host.position_page import TIMER, MessageId, Slot, present_page
-from penstock.runtime.context import OperatorFailedError, Page
+from penstock.batch.suspects import WatchedTask
+from penstock.host.position_page import TIMER, MessageId, PositionSlot, present_page
+from penstock.runtime.context import MessagePage, OperatorFailedError
 from penstock.runtime.operators.base import Firing
 from penstock.runtime.stage.instance import StageInstance
 
@@ -17,7 +17,7 @@ class ProcessEndedError(Exception):
     """The process that processed this message ended, again and again."""
 
 
-def slot_for(instance: StageInstance, batch: Batch) -> Slot | None:
+def slot_for(instance: StageInstance, batch: Batch) -> PositionSlot | None:
     """The attempt's place on the page of this process; None if it has no page."""
     page = present_page()
     if page is None:
@@ -27,17 +27,17 @@ def slot_for(instance: StageInstance, batch: Batch) -> Slot | None:
     return slot
 
 
-def watch_for(instance: StageInstance, batch: Batch) -> Watch | None:
+def watch_for(instance: StageInstance, batch: Batch) -> MessageWatch | None:
     """The watch over an attempt of the batch; None if no process has ended in it."""
     place = (instance.stage, instance.task)
     watched = next((each for each in batch.watched if (each.stage, each.task) == place), None)
-    return None if watched is None else Watch(instance, batch, watched)
+    return None if watched is None else MessageWatch(instance, batch, watched)
 
 
-class Watch:
+class MessageWatch:
     """Names each message of one attempt before it is processed, and knows those that must not be."""
 
-    def __init__(self, instance: StageInstance, batch: Batch, watched: Watched) -> None:
+    def __init__(self, instance: StageInstance, batch: Batch, watched: WatchedTask) -> None:
         self._watched = watched
         self._stage, self._task = instance.stage, instance.task
         own = ((each.message, each.why) for each in batch.culprits)
@@ -46,12 +46,12 @@ class Watch:
         """(way, origin) -> the last offset, and the number of its messages so far."""
         self._topology = instance.topology
 
-    def suspects(self, page: Page, first: int, end: int) -> bool:
+    def suspects(self, page: MessagePage, first: int, end: int) -> bool:
         """True if these rows are to be processed one at a time."""
         return self._watched.suspects(page.span(first, end))
 
     def message(
-        self, way: int, page: Page, row: int, key: bytes | None, value: Callable[[], bytes | None]
+        self, way: int, page: MessagePage, row: int, key: bytes | None, value: Callable[[], bytes | None]
     ) -> MessageId:
         """Called once for each message that may be it, in their order."""
         origin, offset = int(page.origins[row]), int(page.offsets[row])

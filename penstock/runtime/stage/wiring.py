@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from penstock.graph.specs import OperatorSpec, SourceSpec
 from penstock.graph.topology import Channel, Topology
 from penstock.runtime.context import Position
-from penstock.runtime.messages.columns import NOWHERE, Accept, Entry, Fork, MeetingFork, Push, Target
+from penstock.runtime.messages.columns import NOWHERE, Accept, Fork, MeetingFork, Push, StageEntry, Target
 from penstock.runtime.messages.outlet import Outlet
 from penstock.runtime.messages.router import Router
 from penstock.runtime.operator_clock import OperatorClock
@@ -66,8 +66,8 @@ class Wiring:
             self._nodes[spec.id] = operator.build(context, self._target(spec.id, following, outlets))
             self._reach[spec.id] = behind | stores | {("operator", spec.id)}
 
-    def input_entry(self, spec: SourceSpec) -> Entry:
-        return Entry(
+    def input_entry(self, spec: SourceSpec) -> StageEntry:
+        return StageEntry(
             spec.id,
             operator_of(spec).place(spec.id),
             spec.key_serde,
@@ -78,10 +78,10 @@ class Wiring:
             spec.timestamp,
         )
 
-    def channel_entry(self, channel: Channel) -> Entry:
+    def channel_entry(self, channel: Channel) -> StageEntry:
         place = place_of_channel(channel, self._topology.graph)
         target = self._target(channel.source, channel.targets, ())
-        return Entry(channel.source, place, channel.key_serde, channel.carried_serde, self._position, target)
+        return StageEntry(channel.source, place, channel.key_serde, channel.carried_serde, self._position, target)
 
     def _following(self, spec: OperatorSpec) -> tuple[list[str], list[Outlet]]:
         """The followers of an operator: operators of this stage that read it, and the channels by which all its output

@@ -24,7 +24,7 @@ from penstock.api.state.store import KeyValueStore
 from penstock.base.documents import decoder
 from penstock.batch.batch import END_OF_TIME as NEVER
 from penstock.runtime.time_bytes import BIAS, out_of_range, time_bytes, time_of
-from penstock.runtime.windows.contents import Content
+from penstock.runtime.windows.contents import WindowContent
 
 _SPAN = struct.Struct(">QQ")
 _pack, _unpack = _SPAN.pack, _SPAN.unpack_from
@@ -68,7 +68,7 @@ class _Entry(msgspec.Struct, array_like=True):
     content: bytes
 
 
-class Slot(NamedTuple):
+class WindowSlot(NamedTuple):
     """A window of a key."""
 
     end: int
@@ -76,14 +76,14 @@ class Slot(NamedTuple):
     key: bytes
     """As `key_slot` makes it."""
 
-    def to_bytes(self) -> bytes:
+    def encode(self) -> bytes:
         try:
             return _pack(self.end + BIAS, self.start + BIAS) + self.key
         except struct.error as error:
             raise out_of_range(self.start, self.end) from error
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Slot:
+    def decode(cls, data: bytes) -> WindowSlot:
         end, start = _unpack(data)
         return cls(end - BIAS, start - BIAS, data[16:])
 
@@ -107,9 +107,9 @@ class Cell:
         "timer_ms",
     )
 
-    def __init__(self, slot: Slot, content: Any, *, complete: bool = False) -> None:
+    def __init__(self, slot: WindowSlot, content: Any, *, complete: bool = False) -> None:
         self.slot = slot
-        self.place = slot.to_bytes()
+        self.place = slot.encode()
         self.content = content
         """The new part, if the content is only added to."""
         self.complete = complete
@@ -134,27 +134,27 @@ class Cell:
 class Cells:
     """The cells of an operator in its store."""
 
-    def __init__(self, store: KeyValueStore[bytes, bytes], content: Content, key_serde: Serde[Any]) -> None:
+    def __init__(self, store: KeyValueStore[bytes, bytes], content: WindowContent, key_serde: Serde[Any]) -> None:
         self._store = store
         self._content = content
         self._key_serde = key_serde
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = decoder(_Entry)
 
-    def new(self, slot: Slot, *, complete: bool = False) -> Cell:
+    def new(self, slot: WindowSlot, *, complete: bool = False) -> Cell:
         """A cell without messages. A window that is complete before its first message is so late that only its late
         messages will be known."""
         return Cell(slot, self._content.initial(), complete=complete)
 
-    def load(self, slot: Slot) -> Cell | None:
+    def load(self, slot: WindowSlot) -> Cell | None:
         return self.load_from(slot, complete=False) or self.load_from(slot, complete=True)
 
-    def load_from(self, slot: Slot, *, complete: bool) -> Cell | None:
+    def load_from(self, slot: WindowSlot, *, complete: bool) -> Cell | None:
         """The window's complete (`complete=True`) or incomplete cell, or None."""
-        data = self._store.get((b"f" if complete else b"o") + slot.to_bytes())
+        data = self._store.get((b"f" if complete else b"o") + slot.encode())
         return None if data is None else self._cell(slot, data, complete=complete)
 
-    def _cell(self, slot: Slot, data: bytes, *, complete: bool) -> Cell:
+    def _cell(self, slot: WindowSlot, data: bytes, *, complete: bool) -> Cell:
         if data[:1] == PLAIN:
             cell = Cell(slot, self._content.from_bytes(data[1:]), complete=complete)
             cell.stored = True
@@ -259,21 +259,21 @@ class Cells:
     def complete_by(self, watermark: int) -> Iterator[Cell]:
         """Cells whose window ends at the watermark or before and has not fired, by end, start and key."""
         for key, data in self._store.range(b"o", b"o" + time_bytes(min(watermark, NEVER - 1) + 1)):
-            yield self._cell(Slot.from_bytes(key[1:]), data, complete=False)
+            yield self._cell(WindowSlot.decode(key[1:]), data, complete=False)
         if watermark >= NEVER:  # those without an end
             last = b"o" + time_bytes(NEVER)
             for key, data in self._store.range(last, b"p"):
-                yield self._cell(Slot.from_bytes(key[1:]), data, complete=False)
+                yield self._cell(WindowSlot.decode(key[1:]), data, complete=False)
 
     def kept_until(self, end: int) -> Iterator[Cell]:
         """Complete cells whose window ends at `end` or before."""
         for key, data in self._store.range(b"f", b"f" + time_bytes(min(end, NEVER - 1) + 1)):
-            yield self._cell(Slot.from_bytes(key[1:]), data, complete=True)
+            yield self._cell(WindowSlot.decode(key[1:]), data, complete=True)
 
     def triggered_by(self, batch_ms: int) -> Iterator[Cell]:
         """Cells with a trigger that fires at this batch time or before, by its time."""
         for key, _ in self._store.range(b"t", b"t" + time_bytes(min(batch_ms, NEVER - 1) + 1)):
-            cell = self.load(Slot.from_bytes(key[9:]))
+            cell = self.load(WindowSlot.decode(key[9:]))
             if cell is None:
                 raise ValueError("a trigger in the store belongs to no window")
             yield cell
@@ -281,7 +281,7 @@ class Cells:
     # Sessions of a key.
 
     def sessions(self, key: bytes) -> list[Cell]:
-        found = [self.load(Slot(end, start, key)) for start, end in self._spans(key)]
+        found = [self.load(WindowSlot(end, start, key)) for start, end in self._spans(key)]
         if any(cell is None for cell in found):
             raise ValueError("a session that the store names is missing there")
         return [cell for cell in found if cell is not None]
@@ -289,7 +289,7 @@ class Cells:
     def save_sessions(self, key: bytes, cells: list[Cell]) -> None:
         self._save_spans(key, [(cell.slot.start, cell.slot.end) for cell in cells])
 
-    def forget_session(self, slot: Slot) -> None:
+    def forget_session(self, slot: WindowSlot) -> None:
         self._save_spans(slot.key, [span for span in self._spans(slot.key) if span != (slot.start, slot.end)])
 
     def _spans(self, key: bytes) -> list[tuple[int, int]]:

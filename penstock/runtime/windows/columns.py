@@ -27,7 +27,7 @@ from penstock.batch.batch import END_OF_TIME, Batch, Due
 from penstock.graph.aggregation import ColumnAggregates, window_aggregates
 from penstock.graph.serde_failures import SerdePlace
 from penstock.graph.specs import WindowSpec
-from penstock.runtime.messages.columns import NOWHERE, Columns, Entry, Target
+from penstock.runtime.messages.columns import NOWHERE, MessageColumns, StageEntry, Target
 from penstock.runtime.messages.groups import AT_ONCE, Folds, column_task_store, refuse_unfit
 from penstock.runtime.operators.base import Firings, KeyValue, Node, StageContext
 from penstock.runtime.windows.node import window_key_bytes
@@ -50,7 +50,7 @@ class ColumnWindowNode(Node):
         self._position = stage.position
         self._downstream = downstream
         place = SerdePlace(f"rows of operator `{spec.id}`", "")
-        self._entry = Entry(spec.id, place, spec.key_serde, spec.value_serde, stage.position, NOWHERE)
+        self._entry = StageEntry(spec.id, place, spec.key_serde, spec.value_serde, stage.position, NOWHERE)
         self._store = column_task_store(stage.stores[spec.stores[0]])
         late_to = spec.window.late_to
         self._late_to = None if late_to is None else stage.outputs[str(late_to)]
@@ -91,7 +91,7 @@ class ColumnWindowNode(Node):
 
     # Messages.
 
-    def _accept(self, columns: Columns) -> None:
+    def _accept(self, columns: MessageColumns) -> None:
         self._folds.make_room()
         keys = window_key_bytes(self._spec, columns, self._position)
         array = keys.array if isinstance(keys, ArrowSequence) else pa.array(keys, pa.binary())
@@ -187,12 +187,12 @@ class ColumnWindowNode(Node):
         decode = self._spec.key_serde.from_bytes
         shown = [None if key is None else decode(key) for key in keys[some]]
         panes = [WindowPane(key, span, row, firing, 0) for key, row in zip(shown, rows[some], strict=True)]
-        self._downstream.accept(Columns(None, shown, panes, range(first, first + len(shown))))
+        self._downstream.accept(MessageColumns(None, shown, panes, range(first, first + len(shown))))
 
     def _emit_rows(self, keys: ArrowSequence, rows: ArrowSequence, span: TimeWindow, some: slice, first: int) -> None:
         refuse_unfit(rows[some].array, self._position, first)
         own, shown = keys[some], _with_span(span, rows[some].array)
-        self._downstream.accept(Columns(self._entry, None, shown, range(first, first + len(own)), own, None))
+        self._downstream.accept(MessageColumns(self._entry, None, shown, range(first, first + len(own)), own, None))
 
     def fired(self, count: int) -> None:
         self._pane_count.inc(count)

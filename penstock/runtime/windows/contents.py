@@ -17,7 +17,7 @@ from penstock.errors import SerdeError
 from penstock.graph.serde_failures import SerdePlace, unstorable_states
 
 
-class Content(ABC):
+class WindowContent(ABC):
     """Makes, merges, stores and shows the value of a window."""
 
     appends = False
@@ -54,7 +54,7 @@ class Content(ABC):
         return content
 
 
-class FoldContent(Content):
+class FoldContent(WindowContent):
     """The value of a fold."""
 
     declaration = "fold=..., {part}={serde}"
@@ -82,7 +82,7 @@ class FoldContent(Content):
         return self.serde.from_bytes(data)
 
 
-class AggregateContent(Content):
+class AggregateContent(WindowContent):
     """The states of several aggregates."""
 
     serde = Json()
@@ -125,7 +125,7 @@ class AggregateContent(Content):
         return {name: result(state) for (name, result), state in zip(self._results, content, strict=True)}
 
 
-class MessageContent(Content):
+class MessageContent(WindowContent):
     """All values. Sessions whose fold cannot merge keep them too, and fold when they fire."""
 
     appends = True
@@ -165,7 +165,7 @@ class MessageContent(Content):
         return self._shown(content)
 
 
-def content_of(window: Window, messages: Serde[Any]) -> Content:
+def content_of(window: Window, messages: Serde[Any]) -> WindowContent:
     contents = window.contents
     if isinstance(contents, Aggregates):
         return AggregateContent(contents)

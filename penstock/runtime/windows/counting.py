@@ -9,7 +9,7 @@ from penstock.batch.batch import END_OF_TIME
 from penstock.graph.specs import WindowSpec
 from penstock.runtime.messages.columns import Target
 from penstock.runtime.operators.base import StageContext
-from penstock.runtime.windows.cells import Cell, Slot, key_slot
+from penstock.runtime.windows.cells import Cell, WindowSlot, key_slot
 from penstock.runtime.windows.node import WindowNode
 
 
@@ -24,7 +24,7 @@ class CountingNode(WindowNode):
     def _take(self, key: bytes | None, value: Any, time_ms: int) -> bool:
         cell = self._open.get(key)
         if cell is None:
-            slot = Slot(END_OF_TIME, 0, key_slot(key))
+            slot = WindowSlot(END_OF_TIME, 0, key_slot(key))
             cell = self._open[key] = self._cells.load(slot) or self._cells.new(slot)
         self._add(cell, value, time_ms)
         if cell.messages >= self._most:

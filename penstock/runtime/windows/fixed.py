@@ -10,9 +10,9 @@ from penstock.api.time.windows import Firing as FiringType
 from penstock.api.time.windows import Fixed, TimeWindow, WindowPane
 from penstock.batch.batch import END_OF_TIME, Due
 from penstock.graph.specs import WindowSpec
-from penstock.runtime.messages.columns import Columns, Target, index_of_last
+from penstock.runtime.messages.columns import MessageColumns, Target, index_of_last
 from penstock.runtime.operators.base import Firing, Firings, Node, StageContext
-from penstock.runtime.windows.cells import Cell, Slot, key_slot
+from penstock.runtime.windows.cells import Cell, WindowSlot, key_slot
 from penstock.runtime.windows.node import WindowNode, next_due
 from penstock.runtime.windows.open_windows import OpenWindow, OpenWindows
 
@@ -58,7 +58,7 @@ class FixedNode(WindowNode):
         return True
 
     def _cell(self, start: int, key: bytes | None) -> Cell:
-        slot = Slot(start + self._shape.size_ms, start, key_slot(key))
+        slot = WindowSlot(start + self._shape.size_ms, start, key_slot(key))
         complete = slot.end <= self._late_watermark
         cell = self._cells.load(slot) if complete else self._cells.load_from(slot, complete=False)
         return self._cells.new(slot, complete=complete) if cell is None else cell
@@ -86,7 +86,9 @@ class PlainNode(FixedNode):
     def next_due(self) -> Due:
         return next_due(self._window, self._windows.next_end(), self._store)
 
-    def _take_all(self, keys: Iterable[bytes | None], columns: Columns, times: Sequence[int] | None) -> list[int]:
+    def _take_all(
+        self, keys: Iterable[bytes | None], columns: MessageColumns, times: Sequence[int] | None
+    ) -> list[int]:
         rows, position = columns.rows, self._position
         moments = [self._now_ms] * len(rows) if times is None else [times[row] for row in rows]
         take_each = self._take_each_once if self._shape.every_ms == self._shape.size_ms else self._take_each
@@ -158,7 +160,7 @@ class PlainNode(FixedNode):
 
     def _keep_complete(self, window: OpenWindow, keys: Sequence[bytes | None], contents: Sequence[Any]) -> None:
         for key, content in zip(keys, contents, strict=True):
-            cell = self._cells.new(Slot(window.end, window.start, key_slot(key)), complete=True)
+            cell = self._cells.new(WindowSlot(window.end, window.start, key_slot(key)), complete=True)
             cell.number = 1
             if self._window.accumulating:
                 cell.content = content
@@ -196,4 +198,4 @@ class PlainNode(FixedNode):
         panes = [
             emitted(WindowPane(key, span, message, firing, 0)) for key, message in zip(shown_keys, shown, strict=True)
         ]
-        self._downstream.accept(Columns(None, shown_keys, panes, range(first, first + len(keys))))
+        self._downstream.accept(MessageColumns(None, shown_keys, panes, range(first, first + len(keys))))

@@ -13,14 +13,14 @@ from typing import Any
 
 from penstock.api.time.triggers import Trigger
 from penstock.api.time.windows import Firing as FiringType
-from penstock.api.time.windows import Shape, TimeWindow, Window, WindowPane
+from penstock.api.time.windows import TimeWindow, Window, WindowPane, WindowShape
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
 from penstock.graph.serde_failures import SerdePlace
 from penstock.graph.specs import WindowSpec
 from penstock.runtime.context import Position, failure_in
-from penstock.runtime.messages.columns import Columns, Raw, Target, encode_column
+from penstock.runtime.messages.columns import MessageColumns, Raw, Target, encode_column
 from penstock.runtime.operators.base import Firing, Firings, KeyValue, Node, StageContext
-from penstock.runtime.windows.cells import Cell, Cells, Slot, key_in, next_end, next_trigger, slot_key
+from penstock.runtime.windows.cells import Cell, Cells, WindowSlot, key_in, next_end, next_trigger, slot_key
 from penstock.runtime.windows.conditions import due_at, repeats
 from penstock.runtime.windows.contents import content_of
 
@@ -38,7 +38,7 @@ def next_due(window: Window, end: int | None, store: KeyValue) -> Due:
     return None, min((time for time in (end, trigger) if time is not None), default=None)
 
 
-def window_key_bytes(spec: WindowSpec, columns: Columns, position: Position) -> Raw:
+def window_key_bytes(spec: WindowSpec, columns: MessageColumns, position: Position) -> Raw:
     """The bytes of the messages' keys."""
     written = columns.written_by("key", spec.key_serde)
     if written is not None:
@@ -54,7 +54,7 @@ class WindowNode(Node):
     at_most = 100_000
     """On-time panes of an attempt, unless operators downstream rely on more: a batch should not take too long."""
 
-    def __init__(self, spec: WindowSpec, stage: StageContext, downstream: Target, shape: Shape) -> None:
+    def __init__(self, spec: WindowSpec, stage: StageContext, downstream: Target, shape: WindowShape) -> None:
         super().__init__(self._accept, stage.position)
         self._spec, self._window = spec, spec.window
         self._position = stage.position
@@ -76,7 +76,7 @@ class WindowNode(Node):
         self._begin_at(NO_WATERMARK, 0)
 
     @classmethod
-    def of(cls, spec: WindowSpec, stage: StageContext, downstream: Target, shape: Shape) -> Node:
+    def of(cls, spec: WindowSpec, stage: StageContext, downstream: Target, shape: WindowShape) -> Node:
         return cls(spec, stage, downstream, shape)
 
     @staticmethod
@@ -98,7 +98,7 @@ class WindowNode(Node):
 
     # Messages.
 
-    def _accept(self, columns: Columns) -> None:
+    def _accept(self, columns: MessageColumns) -> None:
         times = self._position.page.timestamps if self._window.time == "event" else None
         keys: Iterable[bytes | None] = self._key_bytes(columns) if self._window.keyed else [None] * len(columns.rows)
         try:
@@ -111,10 +111,12 @@ class WindowNode(Node):
             self._forget_open()  # the message is undone in the store; nothing of it may be stored later
             raise failure_in(self._spec.id, error) from error
 
-    def _key_bytes(self, columns: Columns) -> Raw:
+    def _key_bytes(self, columns: MessageColumns) -> Raw:
         return window_key_bytes(self._spec, columns, self._position)
 
-    def _take_all(self, keys: Iterable[bytes | None], columns: Columns, times: Sequence[int] | None) -> list[int]:
+    def _take_all(
+        self, keys: Iterable[bytes | None], columns: MessageColumns, times: Sequence[int] | None
+    ) -> list[int]:
         """Add messages to their windows. Returns the numbers of those that are too late."""
         position, now_ms, take = self._position, self._now_ms, self._take
         late = []
@@ -156,7 +158,7 @@ class WindowNode(Node):
     def _too_late(self, end: int) -> bool:
         return end + self._window.allowed_lateness_ms <= self._late_watermark
 
-    def _send_late(self, columns: Columns, number: int) -> None:
+    def _send_late(self, columns: MessageColumns, number: int) -> None:
         if self._late_to is None:
             self._late.inc()
         else:
@@ -236,7 +238,7 @@ class WindowNode(Node):
             return END_OF_TIME
         return due_at(trigger, cell.since, cell.first_ms, cell.last_ms)
 
-    def _pane(self, slot: Slot, content: Any, firing: FiringType, number: int) -> Firing:
+    def _pane(self, slot: WindowSlot, content: Any, firing: FiringType, number: int) -> Firing:
         bounded = slot.end < END_OF_TIME
         time_ms = self._pane_time(slot.end - 1 if bounded else self._now_ms)
         span = TimeWindow(slot.start, slot.end) if bounded else None

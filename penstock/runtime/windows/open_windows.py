@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 from penstock.api.serdes import Serde
 from penstock.api.state.store import KeyValueStore
 from penstock.batch.batch import END_OF_TIME
-from penstock.runtime.windows.cells import PLAIN, Slot, key_slot, slot_key
-from penstock.runtime.windows.contents import Content
+from penstock.runtime.windows.cells import PLAIN, WindowSlot, key_slot, slot_key
+from penstock.runtime.windows.contents import WindowContent
 
 KEPT_BYTES = 32 << 20
 """Memory for the stored cells that an operator of a task keeps."""
@@ -36,7 +36,7 @@ class OpenWindow:
 
     def __init__(self, start: int, end: int, stored: dict[Key, bytes] | None) -> None:
         self.start, self.end = start, end
-        self.place = b"o" + Slot(end, start, b"").to_bytes()
+        self.place = b"o" + WindowSlot(end, start, b"").encode()
         self.held: dict[Key, Any] = {}
         """Contents that the running attempt has changed and not stored yet."""
         self.stored = stored
@@ -56,7 +56,7 @@ class OpenWindows:
     goes with an attempt that is discarded."""
 
     def __init__(
-        self, store: KeyValueStore[bytes, bytes], content: Content, key_serde: Serde[Any], size_ms: int
+        self, store: KeyValueStore[bytes, bytes], content: WindowContent, key_serde: Serde[Any], size_ms: int
     ) -> None:
         self._store = store
         self._key_serde = key_serde
@@ -74,7 +74,7 @@ class OpenWindows:
         if self._by_start is None:
             self._by_start, behind = {}, b"o"
             while (first := next(iter(self._store.range(behind, b"p")), None)) is not None:
-                slot = Slot.from_bytes(first[0][1:])
+                slot = WindowSlot.decode(first[0][1:])
                 window = self._by_start[slot.start] = OpenWindow(slot.start, slot.end, None)
                 behind = window.place + _BEHIND_ALL_KEYS
         return self._by_start

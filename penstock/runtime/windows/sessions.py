@@ -8,7 +8,7 @@ from penstock.api.time.windows import Session
 from penstock.graph.specs import WindowSpec
 from penstock.runtime.messages.columns import Target
 from penstock.runtime.operators.base import StageContext
-from penstock.runtime.windows.cells import Cell, Slot, key_slot
+from penstock.runtime.windows.cells import Cell, WindowSlot, key_slot
 from penstock.runtime.windows.node import WindowNode
 
 
@@ -31,7 +31,7 @@ class SessionNode(WindowNode):
             start, end = min(start, met[0].slot.start), max(end, met[-1].slot.end)
         if self._too_late(end):
             return False
-        slot = Slot(end, start, slot_key)
+        slot = WindowSlot(end, start, slot_key)
         if len(met) == 1 and met[0].slot == slot:
             self._add(met[0], value, time_ms)
             return True
@@ -40,7 +40,7 @@ class SessionNode(WindowNode):
         self._open[slot_key] = sorted([each for each in sessions if each not in met] + [cell], key=_start)
         return True
 
-    def _merged(self, slot: Slot, met: list[Cell]) -> Cell:
+    def _merged(self, slot: WindowSlot, met: list[Cell]) -> Cell:
         # One that is due and has not fired yet, because too many were due, makes the whole session fire on time.
         complete = slot.end <= self._late_watermark and all(each.complete for each in met)
         cell = self._cells.new(slot, complete=complete)

@@ -24,7 +24,7 @@ from penstock.graph.specs import WindowSpec
 from penstock.runtime.messages.columns import Target
 from penstock.runtime.operators.base import Firing, Firings, StageContext
 from penstock.runtime.time_bytes import time_bytes, time_of
-from penstock.runtime.windows.cells import Slot, key_slot, slot_key
+from penstock.runtime.windows.cells import WindowSlot, key_slot, slot_key
 from penstock.runtime.windows.contents import MessageContent
 from penstock.runtime.windows.node import WindowNode
 
@@ -70,7 +70,7 @@ class SlidingNode(WindowNode):
             every = values if before is None else messages.from_bytes(before) + values
             store.put(place, self._written(key, every))
             if self._fires(time_ms):
-                store.put(b"o" + self._slot(key, time_ms).to_bytes(), b"")
+                store.put(b"o" + self._slot(key, time_ms).encode(), b"")
             else:
                 store.put(b"x" + time_bytes(time_ms) + key, b"")
         self._open.clear()
@@ -87,13 +87,13 @@ class SlidingNode(WindowNode):
             shown = None if own is None else self._spec.key_serde.from_bytes(own)
             raise self._messages.unwritable(values, shown, error) from error
 
-    def _slot(self, key: bytes, time_ms: int) -> Slot:
-        return Slot(time_ms + 1, time_ms + 1 - self._size_ms, key)
+    def _slot(self, key: bytes, time_ms: int) -> WindowSlot:
+        return WindowSlot(time_ms + 1, time_ms + 1 - self._size_ms, key)
 
     def _fire_complete(self, watermark: int, output: int, firing: FiringType) -> Iterator[Firing | Firings]:
         store = self._store
         for fired, (place, _) in enumerate(store.range(b"o", b"o" + _behind(watermark))):
-            slot = Slot.from_bytes(place[1:])
+            slot = WindowSlot.decode(place[1:])
             if fired >= self.at_most and slot.end > output:
                 return  # the next batch begins at once
             store.delete(place)
@@ -102,7 +102,7 @@ class SlidingNode(WindowNode):
             yield Firing(slot_key(slot.key), self._pane_time(slot.end - 1), f"{firing} pane 0", emit)
         self._drop(max(NO_WATERMARK, watermark - self._size_ms))
 
-    def _emit_span(self, slot: Slot, firing: FiringType) -> None:
+    def _emit_span(self, slot: WindowSlot, firing: FiringType) -> None:
         content, add = self._content.initial(), self._content.add
         first = _place(slot.key, slot.start)
         for place, data in self._store.range(first, _place(slot.key, slot.end)):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from penstock.container.shared.resources import EpochResources
 from penstock.errors import PenstockError
-from penstock.side.fill.parts import Part
+from penstock.side.fill.parts import SidePart
 from penstock.side.plan import BACKUP
 from penstock.side.store.engine import SideEngine
 from penstock.state.backends.base import RestoreProgress
@@ -45,7 +45,7 @@ class SideBackups:
         self._stores = stores
         self._markers: Mapping[str, Mapping[str, Mapping[str, str]]] = request.markers
 
-    def fill(self, part: Part) -> Callable[[Path], bool] | None:
+    def fill(self, part: SidePart) -> Callable[[Path], bool] | None:
         """A callback that fills an empty folder from the backup in the checkpoint, and returns False if it could
         not; None if there is no backup."""
         store, task = part.spec.name, part.task

@@ -18,15 +18,15 @@ from penstock.side.container.backups import SideBackups, SideSource
 from penstock.side.container.metrics import side_metrics
 from penstock.side.container.standbys import SideStandbys, entries_for
 from penstock.side.failure import SideFailure
-from penstock.side.fill.entries import Entries
-from penstock.side.fill.filler import Filler, FillSettings
-from penstock.side.fill.group import Group, GroupContext
+from penstock.side.fill.entries import SideEntries
+from penstock.side.fill.filler import FillSettings, SideFiller
+from penstock.side.fill.group import SideGroup, SideGroupContext
 from penstock.side.fill.homes import SideHomes, discard
-from penstock.side.fill.parts import Part, groups_of, parts_of, streams_of
+from penstock.side.fill.parts import SidePart, groups_of, parts_of, streams_of
 from penstock.side.fill.sources import SideSources
 from penstock.side.plan import BACKUP, backed_up_side_stores
 from penstock.side.store.engine import SideEngine
-from penstock.side.store.folders import OpenedSide
+from penstock.side.store.folders import OpenedSide, SideFolders
 from penstock.side.wing import BOOTSTRAP, SIDE_WING, Bootstrap, BootstrapState, SideState
 from penstock.state.stores.view import SideView
 
@@ -61,10 +61,13 @@ class SideInputService(ContainerPart):
         package = resources.package
         config = package.config
         self._tasks = tuple(request.tasks)
-        base, number = resources.folders.base, resources.epoch
-        self._homes = SideHomes(config, base, resources.container, number, package.of_start.get(SIDE_WING.name, {}))
         backed_up = backed_up_side_stores(package.topology.graph, config)
-        self._homes.fills = SideBackups(resources, request, backed_up).fill
+        self._homes = SideHomes(
+            config,
+            SideFolders(resources.folders.base, resources.epoch, resources.container),
+            package.of_start.get(SIDE_WING.name, {}),
+            SideBackups(resources, request, backed_up).fill,
+        )
         self._copied = {
             task: {store: SideSource(partial(self.engine, store, task)) for store in backed_up} for task in self._tasks
         }
@@ -82,7 +85,7 @@ class SideInputService(ContainerPart):
         settings = FillSettings(
             config.side_inputs.bootstrap_timeout_ms, config.side_inputs.on_error, config.task.commit_ms
         )
-        self.filler = Filler(self._groups, settings, self._stopping)
+        self.filler = SideFiller(self._groups, settings, self._stopping)
         self._thread: threading.Thread | None = None
 
     # As a service.
@@ -245,9 +248,9 @@ class SideInputService(ContainerPart):
 
     # Filling.
 
-    def _groups(self) -> list[Group]:
+    def _groups(self) -> list[SideGroup]:
         partitions = {stream: len(self._sources.ends(stream)) for stream in streams_of(self._specs)}
-        around = GroupContext(
+        around = SideGroupContext(
             sources=self._sources,
             lock=self._lock,
             stop=self._stopping,
@@ -258,9 +261,9 @@ class SideInputService(ContainerPart):
         package = self._resources.package
         by_hash = found_by_hash(package.topology.graph)
         parts = parts_of(self._specs, self._tasks, partitions, package.settings.tasks, by_hash)
-        return [Group(group, partitions, around) for group in groups_of(parts)]
+        return [SideGroup(group, partitions, around) for group in groups_of(parts)]
 
-    def _entries(self, part: Part, engine: SideEngine) -> Entries:
+    def _entries(self, part: SidePart, engine: SideEngine) -> SideEntries:
         task = min(self._tasks) if part.task is None else part.task
         metrics = self._resources.metrics.of_task(task)
         return entries_for(self._resources, part, engine, metrics, self._stopping)

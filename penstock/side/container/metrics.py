@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.metrics.snapshot import CounterValue, GaugeValue, MetricId, Snapshot, TimerValue, Value
-from penstock.side.fill.filler import Filler
-from penstock.side.fill.group import Group
-from penstock.side.fill.parts import Part
+from penstock.side.fill.filler import SideFiller
+from penstock.side.fill.group import SideGroup
+from penstock.side.fill.parts import SidePart
 
 LAG = "side-inputs-lag"
 """Messages that a store does not have yet. Each partition has another gauge, whose name ends with the partition."""
@@ -15,7 +15,7 @@ CATCHING_UP = "side-inputs-catching-up"
 FAILING = "side-inputs-failing"
 
 
-def side_metrics(filler: Filler, container: str) -> Snapshot:
+def side_metrics(filler: SideFiller, container: str) -> Snapshot:
     """The metrics of this moment. Those of a store that all tasks share are the container's, others are the task's."""
     found: dict[MetricId, Value] = {}
     troubles = filler.troubles()
@@ -34,7 +34,7 @@ def side_metrics(filler: Filler, container: str) -> Snapshot:
     return Snapshot(found)
 
 
-def _of_part(filler: Filler, group: Group, part: Part) -> Iterator[tuple[str, Value]]:
+def _of_part(filler: SideFiller, group: SideGroup, part: SidePart) -> Iterator[tuple[str, Value]]:
     counts = group.counts[part]
     yield "side-inputs-messages", CounterValue(counts.messages)
     yield "side-inputs-flushes", CounterValue(counts.flushes)

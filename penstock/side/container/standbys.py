@@ -10,19 +10,19 @@ from penstock.container.shared.resources import EpochResources
 from penstock.graph.copartitioning import found_by_hash
 from penstock.graph.stores import StoreSpec
 from penstock.metrics.registry import MetricsRegistry
-from penstock.side.fill.entries import Entries, entries_of
-from penstock.side.fill.filler import Filler, FillSettings
-from penstock.side.fill.group import Group, GroupContext
+from penstock.side.fill.entries import SideEntries, entries_of
+from penstock.side.fill.filler import FillSettings, SideFiller
+from penstock.side.fill.group import SideGroup, SideGroupContext
 from penstock.side.fill.homes import SideHomes, discard
-from penstock.side.fill.parts import Part, groups_of, parts_of, streams_of
+from penstock.side.fill.parts import SidePart, groups_of, parts_of, streams_of
 from penstock.side.fill.sources import SideSources
 from penstock.side.fill.spread import OwnEntries
 from penstock.side.store.engine import SideEngine
 
 
 def entries_for(
-    resources: EpochResources, part: Part, engine: SideEngine, metrics: MetricsRegistry, stop: threading.Event
-) -> Entries:
+    resources: EpochResources, part: SidePart, engine: SideEngine, metrics: MetricsRegistry, stop: threading.Event
+) -> SideEntries:
     entries = entries_of(part, engine, resources.package.settings.config, metrics, stop)
     return OwnEntries(part, entries) if part.spread else entries
 
@@ -83,8 +83,8 @@ class SideStandbys:
         if self._thread is not None:
             self._thread.join()
 
-    def _new_filler(self) -> Filler:
-        return Filler(self._groups, self._settings, self._stopping, name="standbys of side inputs")
+    def _new_filler(self) -> SideFiller:
+        return SideFiller(self._groups, self._settings, self._stopping, name="standbys of side inputs")
 
     def _run(self) -> None:
         try:
@@ -96,12 +96,12 @@ class SideStandbys:
         finally:
             self._sources.close()
 
-    def _groups(self) -> list[Group]:
+    def _groups(self) -> list[SideGroup]:
         partitions = {stream: len(self._sources.ends(stream)) for stream in streams_of(self._specs)}
         package = self._resources.package
         by_hash = found_by_hash(package.topology.graph)
         parts = parts_of(self._specs, self._tasks, partitions, package.settings.tasks, by_hash)
-        around = GroupContext(
+        around = SideGroupContext(
             sources=self._sources,
             lock=threading.Lock(),
             stop=self._stopping,
@@ -110,8 +110,8 @@ class SideStandbys:
             retire=discard,
         )
         own = [part for part in parts if (self._shared if part.task is None else self._homes.is_free(part))]
-        return [Group(group, partitions, around) for group in groups_of(own)]
+        return [SideGroup(group, partitions, around) for group in groups_of(own)]
 
-    def _entries(self, part: Part, engine: SideEngine) -> Entries:
+    def _entries(self, part: SidePart, engine: SideEngine) -> SideEntries:
         metrics = self._resources.standby_metrics.of_task(min(self._tasks) if part.task is None else part.task)
         return entries_for(self._resources, part, engine, metrics, self._stopping)

@@ -1,1 +1,0 @@
-"""Filling side stores from their streams."""

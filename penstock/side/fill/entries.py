@@ -19,7 +19,7 @@ from penstock.errors import ConfigError, Interrupted
 from penstock.graph.serde_failures import side_input_place, store_place
 from penstock.graph.stores import SideInputs, SideStream
 from penstock.metrics.registry import MetricsRegistry
-from penstock.side.fill.parts import Part
+from penstock.side.fill.parts import SidePart
 from penstock.side.store.engine import check_key
 from penstock.state.engines.engine import Content, EngineFailedError
 from penstock.state.engines.overlay import Overlay
@@ -42,7 +42,9 @@ class MessageFailedError(Exception):
     """A message does not decode, or the processor raised at it. `cause` is the error, `index` the message's index
     among those that were passed."""
 
-    def __init__(self, part: Part, ssp: SystemStreamPartition, index: int, message: RawMessage, cause: BaseException):
+    def __init__(
+        self, part: SidePart, ssp: SystemStreamPartition, index: int, message: RawMessage, cause: BaseException
+    ):
         self.part = part
         self.ssp = ssp
         self.index = index
@@ -51,7 +53,7 @@ class MessageFailedError(Exception):
         super().__init__(f"{part.name}: {type(cause).__name__}")
 
 
-class Entries(ABC):
+class SideEntries(ABC):
     """Entries of one store that were made and not written yet. Used by one thread."""
 
     def __init__(self) -> None:
@@ -74,8 +76,8 @@ class Entries(ABC):
 
 
 def entries_of(
-    part: Part, content: Content, config: Mapping[str, str], metrics: MetricsRegistry, stop: threading.Event
-) -> Entries:
+    part: SidePart, content: Content, config: Mapping[str, str], metrics: MetricsRegistry, stop: threading.Event
+) -> SideEntries:
     """The maker of a part's entries: its processor, a new one if there is a factory; copies without one. Once `stop`
     is set, it processes no more messages."""
     side = part.side
@@ -104,7 +106,7 @@ _COMMON = (*_ONE_FORM, Json)
 """Serdes whose instances all read the same."""
 
 
-def _is_copied(stream: SideStream, part: Part) -> bool:
+def _is_copied(stream: SideStream, part: SidePart) -> bool:
     """True if the bytes of a message are also those of its entry."""
     spec = part.spec
     same_key = stream.key_serde is spec.key_serde or type(stream.key_serde) is type(spec.key_serde)
@@ -119,11 +121,11 @@ def _is_same(one: Serde[Any], other: Serde[Any]) -> bool:
     return type(one) is type(other) and type(one) in _COMMON
 
 
-class CopiedEntries(Entries):
+class CopiedEntries(SideEntries):
     """Entries that are copies of messages. Each message is decoded all the same, so that an unreadable one is found
     here, with its offset, and not where a task reads its key."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: SidePart) -> None:
         super().__init__()
         self._part = part
         self._changes: dict[bytes, bytes | None] = {}
@@ -175,10 +177,10 @@ class CopiedEntries(Entries):
                 raise MessageFailedError(self._part, ssp, index, message, error) from error
 
 
-class ProcessedEntries(Entries):
+class ProcessedEntries(SideEntries):
     """Entries that a processor makes. It sees the content together with the entries that it has returned before."""
 
-    def __init__(self, part: Part, content: Content, process: Process, stop: threading.Event) -> None:
+    def __init__(self, part: SidePart, content: Content, process: Process, stop: threading.Event) -> None:
         super().__init__()
         self._stopped = stop.is_set
         self._part = part

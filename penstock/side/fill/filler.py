@@ -15,7 +15,7 @@ from penstock.errors import ContainerLostError, Interrupted, NotFoundError, Pens
 from penstock.runtime.context import OperatorFailedError
 from penstock.side.failure import SideFailure
 from penstock.side.fill.entries import MessageFailedError, StoppedError
-from penstock.side.fill.group import FollowResult, Group
+from penstock.side.fill.group import FollowResult, SideGroup
 from penstock.side.fill.sources import GoneError
 from penstock.state.engines.engine import EngineFailedError
 
@@ -51,12 +51,12 @@ class _Trouble:
     logged: bool = False
 
 
-class Filler:
+class SideFiller:
     """Fills the groups of a container. `run` is the thread's; everything else may be used by any thread."""
 
     def __init__(
         self,
-        groups: Callable[[], Sequence[Group]],
+        groups: Callable[[], Sequence[SideGroup]],
         settings: FillSettings,
         stop: threading.Event,
         monotonic: Callable[[], float] = time.monotonic,
@@ -69,16 +69,16 @@ class Filler:
         self._settings = settings
         self._stop = stop
         self._monotonic = monotonic
-        self.groups: tuple[Group, ...] = ()
+        self.groups: tuple[SideGroup, ...] = ()
         self.caught_up = threading.Event()
         """Set once attempts may read."""
         self.failure: SideFailure | None = None
         """The reason why the thread has ended; the run fails with it."""
         self.began = monotonic()
         self.bootstrap_s: float | None = None
-        self._troubles: dict[Group, _Trouble] = {}
+        self._troubles: dict[SideGroup, _Trouble] = {}
         self._flushed = self._touched = monotonic()
-        self.failures: Counter[Group] = Counter()
+        self.failures: Counter[SideGroup] = Counter()
         self._wake = threading.Event()
         self._changed = threading.Condition()
         self._quiet_from = self._quiet = 0
@@ -86,7 +86,7 @@ class Filler:
         self._waiting = 0
         self._ended = False
 
-    def troubles(self) -> dict[Group, str]:
+    def troubles(self) -> dict[SideGroup, str]:
         """Group → a failure that is being tried again. Its stores keep their content meanwhile."""
         return {group: trouble.what.text for group, trouble in list(self._troubles.items())}
 
@@ -167,7 +167,7 @@ class Filler:
         if self.groups:
             logger.info("%s: all stores are caught up after %.1f s", self._name, self.bootstrap_s)
 
-    def _check(self, group: Group) -> None:
+    def _check(self, group: SideGroup) -> None:
         """Raise StoppedError, or PenstockTimeoutError once catching up has taken too long."""
         if self._stop.is_set():
             raise StoppedError
@@ -190,7 +190,7 @@ class Filler:
                 found = max(found, self._try(group))
         return found
 
-    def _try(self, group: Group) -> FollowResult:
+    def _try(self, group: SideGroup) -> FollowResult:
         try:
             try:
                 found = group.follow()
@@ -206,7 +206,7 @@ class Filler:
             logger.warning("side inputs fill store %s again", group.name)
         return found
 
-    def _failed(self, group: Group, error: Exception) -> None:
+    def _failed(self, group: SideGroup, error: Exception) -> None:
         """Schedule another attempt. Raises the error if it counts and the configuration says so."""
         now = self._monotonic()
         self.failures[group] += 1
@@ -243,7 +243,7 @@ class Filler:
                 self._keep(group, group.touch)
         self._touched = self._monotonic()
 
-    def _keep(self, group: Group, write: Callable[[], None]) -> None:
+    def _keep(self, group: SideGroup, write: Callable[[], None]) -> None:
         """Write the progress that a later start continues from. Readers do not depend on it, so a full disk only
         delays it."""
         try:

@@ -8,24 +8,24 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.base.clock import SYSTEM_CLOCK
 from penstock.base.retry import may_pass
 from penstock.base.wording import counted
 from penstock.errors import IncompatibleError
-from penstock.side.fill.entries import Entries, MessageFailedError
+from penstock.side.fill.entries import MessageFailedError, SideEntries
 from penstock.side.fill.homes import SideHomes
-from penstock.side.fill.parts import Part
-from penstock.side.fill.replica import Replica
-from penstock.side.fill.sources import Ends, GoneError, SideSources
+from penstock.side.fill.parts import SidePart
+from penstock.side.fill.replica import SideReplica
+from penstock.side.fill.sources import GoneError, SideSources, SideStreamEnds
 from penstock.side.store.engine import SideEngine
 from penstock.side.store.folders import OpenedSide
-from penstock.side.store.positions import Positions
-from penstock.side.store.reuse import Reuse
+from penstock.side.store.positions import SidePositions
+from penstock.side.store.reuse import SideReuse
 from penstock.system.base import RawMessage
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class FollowResult(IntEnum):
 
 
 @dataclass(slots=True)
-class Counts:
+class FillCounts:
     """Counters of one part since its group was made."""
 
     messages: int = 0
@@ -61,7 +61,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupContext:
+class SideGroupContext:
     """The objects that the groups of a container share."""
 
     sources: SideSources
@@ -69,29 +69,31 @@ class GroupContext:
     """Held while views are taken, and while a piece is written."""
     stop: threading.Event
     homes: SideHomes
-    entries: Callable[[Part, SideEngine], Entries]
+    entries: Callable[[SidePart, SideEngine], SideEntries]
     retire: Callable[[OpenedSide], None]
     """Called under the lock with a replaced store. Views of it may be open."""
 
 
-class Group:
+class SideGroup:
     """The stores of one group. Filled by one thread; others read `replicas` under the lock."""
 
-    def __init__(self, parts: Sequence[Part], partitions: Mapping[SystemStream, int], around: GroupContext) -> None:
+    def __init__(
+        self, parts: Sequence[SidePart], partitions: Mapping[SystemStream, int], around: SideGroupContext
+    ) -> None:
         """`partitions`: the streams' numbers of partitions when the parts were made."""
         self.parts = tuple(parts)
         self._partitions = partitions
         self.name = ", ".join(dict.fromkeys(f"`{part.spec.name}`" for part in parts))
-        self.counts = {part: Counts() for part in parts}
+        self.counts = {part: FillCounts() for part in parts}
         self._around = around
         self._ssps = tuple(dict.fromkeys(ssp for part in parts for ssp in part.ssps))
         self._streams = tuple(dict.fromkeys(ssp.system_stream for ssp in self._ssps))
-        self.replicas: Mapping[Part, Replica] = {}
+        self.replicas: Mapping[SidePart, SideReplica] = {}
         """The replicas that attempts read; empty until everything is caught up."""
-        self.filling: Mapping[Part, Replica] = {}
-        self.began: dict[tuple[Part, SystemStreamPartition], int] = {}
+        self.filling: Mapping[SidePart, SideReplica] = {}
+        self.began: dict[tuple[SidePart, SystemStreamPartition], int] = {}
         """The offsets at which catching up began."""
-        self.ends = Ends()
+        self.ends = SideStreamEnds()
         """The ends to catch up to, or those that were seen last."""
         self._identities: Mapping[SystemStream, str | None] = {}
         """The identities of the streams that `replicas` were made from."""
@@ -112,7 +114,7 @@ class Group:
             MessageFailedError: a message does not decode, or the processor raised.
             NotFoundError: there is no such stream, or no such partition.
         """
-        opened: dict[Part, Replica] = {}
+        opened: dict[SidePart, SideReplica] = {}
         try:
             for part in self.parts:
                 opened[part] = self._open(part)
@@ -132,7 +134,7 @@ class Group:
         for replica in self.replicas.values():
             replica.opened.give_up()
         self.ends = self._patiently(self.look, check)
-        made: dict[Part, Replica] = {}
+        made: dict[SidePart, SideReplica] = {}
         try:
             for part in self.parts:
                 made[part] = self._over(part, self._around.homes.beside(part), new=True)
@@ -146,10 +148,10 @@ class Group:
             for replica in old.values():
                 self._around.retire(replica.opened)
 
-    def look(self, *, whole: bool = True) -> Ends:
+    def look(self, *, whole: bool = True) -> SideStreamEnds:
         """The present ends of all partitions; `whole`: also the offsets from which they are complete. Raises
         NotFoundError if a stream does not exist, IncompatibleError if its number of partitions has changed."""
-        found, sources = Ends(), self._around.sources
+        found, sources = SideStreamEnds(), self._around.sources
         for stream in self._streams:
             found.identities[stream] = sources.identity(stream)
             ends, complete_from = sources.ends(stream), sources.complete_from(stream) if whole else {}
@@ -166,23 +168,23 @@ class Group:
                 found.deletions_kept_ms[stream] = kept_ms
         return found
 
-    def _open(self, part: Part) -> Replica:
+    def _open(self, part: SidePart) -> SideReplica:
         opened = self._around.homes.open(part, self.ends)
-        return self._over(part, opened, new=not isinstance(opened.decision, Reuse))
+        return self._over(part, opened, new=not isinstance(opened.decision, SideReuse))
 
-    def _over(self, part: Part, opened: OpenedSide, *, new: bool) -> Replica:
+    def _over(self, part: SidePart, opened: OpenedSide, *, new: bool) -> SideReplica:
         """A replica over an engine. If `new`, the engine is empty, and begins at the oldest messages."""
         ends, positions = self.ends, opened.engine.positions
         if new:
-            positions = Positions(
+            positions = SidePositions(
                 {ssp: ends.offsets[ssp].oldest for ssp in part.ssps},
                 {each.stream: ends.identities[each.stream] for each in part.side.streams},
                 self._around.homes.fingerprint(part),
-                updated_ms=time.time_ns() // 1_000_000,
+                updated_ms=SYSTEM_CLOCK.now_ms(),
             )
-        return Replica(part, opened, self._around.entries(part, opened.engine), positions, new=new)
+        return SideReplica(part, opened, self._around.entries(part, opened.engine), positions, new=new)
 
-    def _catch_up(self, replicas: dict[Part, Replica], check: Callable[[], None]) -> None:
+    def _catch_up(self, replicas: dict[SidePart, SideReplica], check: Callable[[], None]) -> None:
         """Read until all replicas are at the ends, and make them survive the process."""
         self.filling = replicas
         self.began = {(part, ssp): offset for part, each in replicas.items() for ssp, offset in each.reached.items()}
@@ -198,10 +200,10 @@ class Group:
         finally:
             self.filling = {}
 
-    def _is_caught_up(self, replicas: Mapping[Part, Replica]) -> bool:
+    def _is_caught_up(self, replicas: Mapping[SidePart, SideReplica]) -> bool:
         return all(r.reached[ssp] >= self.ends.upcoming(ssp) for r in replicas.values() for ssp in r.part.ssps)
 
-    def _changed(self, replicas: dict[Part, Replica], now: Ends) -> bool:
+    def _changed(self, replicas: dict[SidePart, SideReplica], now: SideStreamEnds) -> bool:
         """True if a stream was created again meanwhile: everything read from it is of no use then, and is read
         again."""
         changed = [stream for stream in self._streams if now.identities[stream] != self.ends.identities[stream]]
@@ -212,7 +214,7 @@ class Group:
                     self._begin_again(replicas, part, f"the stream `{stream}` was deleted and created again")
         return bool(changed)
 
-    def _fill(self, replicas: dict[Part, Replica], part: Part, check: Callable[[], None]) -> None:
+    def _fill(self, replicas: dict[SidePart, SideReplica], part: SidePart, check: Callable[[], None]) -> None:
         for ssp in part.ssps:
             while (replica := replicas[part]).reached[ssp] < self.ends.upcoming(ssp):
                 check()
@@ -235,7 +237,7 @@ class Group:
                     self._around.stop.wait(_RETRY_SECONDS)
         replicas[part].load()
 
-    def _read(self, replica: Replica, ssp: SystemStreamPartition, check: Callable[[], None]) -> None:
+    def _read(self, replica: SideReplica, ssp: SystemStreamPartition, check: Callable[[], None]) -> None:
         start, end = replica.reached[ssp], self.ends.upcoming(ssp)
         left = self._around.sources.compacts(ssp.system_stream) and replica.begins_with(ssp)
         for messages in self._around.sources.read(ssp, start, end, READ_AT_ONCE, what_is_left=left):
@@ -249,23 +251,23 @@ class Group:
         replica.take(ssp, [], end)
         replica.has_whole(ssp)
 
-    def _take_ends(self, now: Ends, ssps: Sequence[SystemStreamPartition]) -> None:
+    def _take_ends(self, now: SideStreamEnds, ssps: Sequence[SystemStreamPartition]) -> None:
         for ssp in ssps:
             self.ends.offsets[ssp], self.ends.complete_from[ssp] = now.offsets[ssp], now.complete_from[ssp]
             self.ends.identities[ssp.system_stream] = now.identities[ssp.system_stream]
 
-    def _begin_again(self, replicas: dict[Part, Replica], part: Part, why: str) -> None:
+    def _begin_again(self, replicas: dict[SidePart, SideReplica], part: SidePart, why: str) -> None:
         logger.warning("%s is filled again from the beginning: %s", part.name, why)
         self._count_rebuilds([part])
         opened = self._around.homes.emptied(part, replicas[part].opened)
         replicas[part] = again = self._over(part, opened, new=True)
         self.began.update({(part, ssp): offset for ssp, offset in again.reached.items()})
 
-    def _count_rebuilds(self, parts: Sequence[Part]) -> None:
+    def _count_rebuilds(self, parts: Sequence[SidePart]) -> None:
         for part in parts:
             self.counts[part].rebuilds += 1
 
-    def _patiently(self, look: Callable[[], Ends], check: Callable[[], None]) -> Ends:
+    def _patiently(self, look: Callable[[], SideStreamEnds], check: Callable[[], None]) -> SideStreamEnds:
         while True:
             check()
             try:
@@ -276,9 +278,9 @@ class Group:
                 logger.warning("the side inputs of store %s are looked at again: %s", self.name, error)
                 self._around.stop.wait(_RETRY_SECONDS)
 
-    def progress(self) -> dict[Part, tuple[int, int]]:
+    def progress(self) -> dict[SidePart, tuple[int, int]]:
         """Part → messages read since its catching up began, and of how many. May be called by any thread."""
-        found: dict[Part, tuple[int, int]] = {}
+        found: dict[SidePart, tuple[int, int]] = {}
         ends, filling, caught_up = dict(self.ends.offsets), self.filling, self.replicas
         for part in self.parts:
             replica = filling.get(part) or caught_up.get(part)
@@ -339,7 +341,7 @@ class Group:
         return FollowResult.ALL if end == upcoming else FollowResult.A_PART
 
     def _write(
-        self, replicas: Sequence[Replica], ssp: SystemStreamPartition, messages: Sequence[RawMessage], reached: int
+        self, replicas: Sequence[SideReplica], ssp: SystemStreamPartition, messages: Sequence[RawMessage], reached: int
     ) -> None:
         """Write a piece of a partition to all stores that it fills, up to the first message that fails."""
         try:
@@ -369,7 +371,7 @@ class Group:
         for replica in self.replicas.values():
             replica.write()
 
-    def lag(self) -> dict[Part, dict[SystemStreamPartition, int]]:
+    def lag(self) -> dict[SidePart, dict[SystemStreamPartition, int]]:
         """Part → partition → offsets behind the ends that were seen last. May be called by any thread."""
         replicas, ends = self.filling or self.replicas, dict(self.ends.offsets)
         return {
@@ -382,12 +384,12 @@ class Group:
         _close(self.replicas)
 
 
-def _drop(replicas: Sequence[Replica]) -> None:
+def _drop(replicas: Sequence[SideReplica]) -> None:
     for replica in replicas:
         replica.drop()
 
 
-def _close(replicas: Mapping[Part, Replica]) -> None:
+def _close(replicas: Mapping[SidePart, SideReplica]) -> None:
     """Close all engines. Errors are logged: entries that were not written are read again."""
     for part, replica in replicas.items():
         try:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
+from penstock.base.clock import SYSTEM_CLOCK
 from penstock.config.model import JobConfig
 from penstock.graph.stores import SideInputs, StoreSpec
-from penstock.side.fill.parts import Part
-from penstock.side.fill.sources import Ends
+from penstock.side.fill.parts import SidePart
+from penstock.side.fill.sources import SideStreamEnds
 from penstock.side.store.folders import (
     OpenedSide,
     SideFolder,
@@ -31,17 +31,25 @@ class SideHomes:
     """The folders of one container in one epoch."""
 
     def __init__(
-        self, config: JobConfig, base: Path, container: str, epoch: int, fingerprints: Mapping[str, str]
+        self,
+        config: JobConfig,
+        folders: SideFolders,
+        fingerprints: Mapping[str, str],
+        fills: Callable[[SidePart], Callable[[Path], bool] | None],
     ) -> None:
-        """`fingerprints`: by store, as the driver made them at the start."""
+        """
+        Args:
+            folders: those of the container in this epoch.
+            fingerprints: by store, as the driver made them at the start.
+            fills: for a part, a callback that fills a folder from its backup; None if it has no backup.
+        """
         self._config = config
         self._fingerprints = fingerprints
-        self._folders = SideFolders(base, epoch, container)
+        self._folders = folders
+        self._fills = fills
         self._numbers = count(1)
-        self.fills: Callable[[Part], Callable[[Path], bool] | None] = lambda _: None
-        """For a part: a callback that fills a folder from its backup; None if it has no backup."""
 
-    def open(self, part: Part, ends: Ends) -> OpenedSide:
+    def open(self, part: SidePart, ends: SideStreamEnds) -> OpenedSide:
         wanted = ReuseTarget(
             self.fingerprint(part),
             {ssp: ends.offsets[ssp] for ssp in part.ssps},
@@ -54,22 +62,22 @@ class SideHomes:
             self._folders,
             part.task,
             wanted,
-            now_ms=time.time_ns() // 1_000_000,
+            now_ms=SYSTEM_CLOCK.now_ms(),
             max_age_ms=self._config.side_inputs.max_age_ms,
-            fill=self.fills(part),
+            fill=self._fills(part),
         )
 
-    def is_free(self, part: Part) -> bool:
+    def is_free(self, part: SidePart) -> bool:
         """True if nobody on this host uses the folder of a task's part."""
         folder = SideFolder.lock_beside(self._folders.of_task(part.spec.name, part.task or 0))
         if folder is not None:
             folder.release()
         return folder is not None
 
-    def emptied(self, part: Part, opened: OpenedSide) -> OpenedSide:
+    def emptied(self, part: SidePart, opened: OpenedSide) -> OpenedSide:
         return emptied(self._config.store(part.spec.name), opened)
 
-    def beside(self, part: Part) -> OpenedSide:
+    def beside(self, part: SidePart) -> OpenedSide:
         return open_beside(self._config.store(part.spec.name), self._folders, part.task, next(self._numbers))
 
     def remove_others(self, specs: Iterable[StoreSpec], tasks: int) -> None:
@@ -84,7 +92,7 @@ class SideHomes:
         except OSError as error:
             logger.warning("folders of side stores that the job no longer has were not removed: %s", error)
 
-    def fingerprint(self, part: Part) -> str:
+    def fingerprint(self, part: SidePart) -> str:
         """Identifies everything but the messages that the part's content is made from. If a task takes only its own
         keys, that includes the number of tasks."""
         found = self._fingerprints[part.spec.name]

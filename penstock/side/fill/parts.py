@@ -11,7 +11,7 @@ from penstock.graph.stores import SideInputs, SideStream, StoreSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SidePart:
     """A store of one task, or one that all tasks of a container share, and the partitions that fill it."""
 
     spec: StoreSpec
@@ -46,7 +46,7 @@ def parts_of(
     partitions: Mapping[SystemStream, int],
     of: int,
     by_hash: Collection[str] = (),
-) -> tuple[Part, ...]:
+) -> tuple[SidePart, ...]:
     """The parts that a container with these tasks fills. Stores without side inputs are left out.
 
     Args:
@@ -54,7 +54,7 @@ def parts_of(
         of: the number of the job's tasks.
         by_hash: stores that are looked into behind a `partition_by`: see `found_by_hash`.
     """
-    found: list[Part] = []
+    found: list[SidePart] = []
     for spec in specs:
         side = spec.side
         if not isinstance(side, SideInputs):
@@ -62,13 +62,13 @@ def parts_of(
         streams = [each.stream for each in side.streams]
         if side.broadcast:
             everything = (_ssp(stream, number) for stream in streams for number in range(partitions[stream]))
-            found.append(Part(spec, side, None, tuple(everything)))
+            found.append(SidePart(spec, side, None, tuple(everything)))
         else:
             hashed = spec.name in by_hash
             spread = tuple((stream, partitions[stream]) for stream in streams if hashed or partitions[stream] != of)
             for task in tasks:
                 ssps = tuple(_ssp(s, number) for s in streams for number in partitions_for(task, partitions[s], of))
-                found.append(Part(spec, side, task, ssps, of, spread))
+                found.append(SidePart(spec, side, task, ssps, of, spread))
     return tuple(found)
 
 
@@ -78,10 +78,10 @@ def partitions_for(task: int, partitions: int, tasks: int) -> range:
     return range(task % common, partitions, common)
 
 
-def groups_of(parts: Sequence[Part]) -> tuple[tuple[Part, ...], ...]:
+def groups_of(parts: Sequence[SidePart]) -> tuple[tuple[SidePart, ...], ...]:
     """Groups of parts: parts that share a partition, directly or through others, are in one group. They are filled
     together, so that no reader ever sees them at different messages of a partition."""
-    groups: list[list[Part]] = []
+    groups: list[list[SidePart]] = []
     for part in parts:
         own = set(part.ssps)
         touched = [group for group in groups if any(own.intersection(other.ssps) for other in group)]

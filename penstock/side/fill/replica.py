@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.clock import SYSTEM_CLOCK
 from penstock.errors import CorruptError
-from penstock.side.fill.entries import Entries
-from penstock.side.fill.parts import Part
+from penstock.side.fill.entries import SideEntries
+from penstock.side.fill.parts import SidePart
 from penstock.side.store.folders import OpenedSide
-from penstock.side.store.positions import Positions
+from penstock.side.store.positions import SidePositions
 from penstock.state.engines.engine import EngineFailedError
 from penstock.state.records import Changes
 from penstock.system.base import RawMessage
 
 
-class Replica:
+class SideReplica:
     """A part with its engine. Written by one thread."""
 
     def __init__(
-        self, part: Part, opened: OpenedSide, entries: Entries, positions: Positions, *, new: bool = False
+        self, part: SidePart, opened: OpenedSide, entries: SideEntries, positions: SidePositions, *, new: bool = False
     ) -> None:
         """`positions`: those of the content; or its start, if it is `new` and empty."""
         self.part = part
@@ -30,7 +30,7 @@ class Replica:
         self.engine = engine = opened.engine
         self._entries = entries
         self._written = positions
-        self._flushed: Positions | None = None if new else positions
+        self._flushed: SidePositions | None = None if new else positions
         self.reached: dict[SystemStreamPartition, int] = dict(positions.next_offsets)
         """The next offset of each partition, counting the entries that are not written yet."""
         self._untouched = set(positions.next_offsets) if new else set()
@@ -101,10 +101,10 @@ class Replica:
         except CorruptError as error:
             raise EngineFailedError(f"{self.part.name} is damaged: {error}") from error
 
-    def _moved(self) -> Positions:
-        return self._written.moved(self.reached, time.time_ns() // 1_000_000)
+    def _moved(self) -> SidePositions:
+        return self._written.moved(self.reached, SYSTEM_CLOCK.now_ms())
 
-    def _put(self, put: Callable[[Changes, Positions], None], positions: Positions) -> None:
+    def _put(self, put: Callable[[Changes, SidePositions], None], positions: SidePositions) -> None:
         with self._needed():
             put(self._entries.changes, positions)
         self._written = positions

@@ -19,7 +19,7 @@ class GoneError(Exception):
 
 
 @dataclass(slots=True)
-class Ends:
+class SideStreamEnds:
     """The partitions' offsets and the streams' identities at one moment."""
 
     offsets: dict[SystemStreamPartition, PartitionOffsets] = field(default_factory=dict)

@@ -14,18 +14,18 @@ import pyarrow as pa
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError
-from penstock.side.fill.entries import Entries, MessageFailedError
-from penstock.side.fill.parts import Part
+from penstock.side.fill.entries import MessageFailedError, SideEntries
+from penstock.side.fill.parts import SidePart
 from penstock.state.engines.engine import Content
 from penstock.state.records import Changes
 from penstock.system.base import RawMessage
 from penstock.system.partitioner import partitions_of
 
 
-class OwnEntries(Entries):
+class OwnEntries(SideEntries):
     """Entries of the messages that belong to a task; `inner` makes them."""
 
-    def __init__(self, part: Part, inner: Entries) -> None:
+    def __init__(self, part: SidePart, inner: SideEntries) -> None:
         super().__init__()
         self._part = part
         self._inner = inner

@@ -13,11 +13,11 @@ from itertools import chain, count
 from pathlib import Path
 
 from penstock.errors import CorruptError, RetryableError, SerdeError
-from penstock.side.store.positions import Positions, decode_positions, encode_positions
+from penstock.side.store.positions import SidePositions, decode_positions, encode_positions
 from penstock.state.engines.engine import EngineFailedError
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.engines.rocksdb import RocksDbEngine, engine_error
-from penstock.state.engines.snapshot import Snapshot
+from penstock.state.engines.snapshot import EngineSnapshot
 from penstock.state.stores.view import SideView
 
 RESERVED = b"\xff" * 16
@@ -84,16 +84,16 @@ class SideEngine:
         self._lock = threading.Lock()
         self._number = next(_contents)
         self._changed = ChangedKeys()
-        self._open: weakref.WeakSet[Snapshot] = weakref.WeakSet()
+        self._open: weakref.WeakSet[EngineSnapshot] = weakref.WeakSet()
         self._closed = False
         self._compacts = True
         with self._reading():
             written = engine.get(POSITIONS_KEY)
-            self._positions = Positions() if written is None else decode_positions(written, place)
+            self._positions = SidePositions() if written is None else decode_positions(written, place)
 
     @property
-    def positions(self) -> Positions:
-        """The positions of the newest content; `Positions()` if nothing was ever written."""
+    def positions(self) -> SidePositions:
+        """The positions of the newest content; `SidePositions()` if nothing was ever written."""
         return self._positions
 
     @property
@@ -101,7 +101,7 @@ class SideEngine:
         """The version that a view taken now would have."""
         return self._number, self._changed.version
 
-    def write(self, entries: Mapping[bytes, bytes | None], positions: Positions) -> None:
+    def write(self, entries: Mapping[bytes, bytes | None], positions: SidePositions) -> None:
         """Write entries and positions. Readers and a crash see all or none of them.
 
         Args:
@@ -117,7 +117,7 @@ class SideEngine:
         self._compact(True)
         self._write(self._engine.apply, entries, positions, tuple(entries))
 
-    def load(self, entries: Mapping[bytes, bytes | None], positions: Positions) -> None:
+    def load(self, entries: Mapping[bytes, bytes | None], positions: SidePositions) -> None:
         """As `write`, for many entries at once, in one sorted file. Caches of earlier reads are dropped as a whole.
         Files are not merged until the positions are complete, or `write` is called."""
         if entries:
@@ -135,7 +135,7 @@ class SideEngine:
         self,
         write: Callable[[Mapping[bytes, bytes | None]], None],
         entries: Mapping[bytes, bytes | None],
-        positions: Positions,
+        positions: SidePositions,
         keys: Collection[bytes] | None,
     ) -> None:
         changes = {**entries, POSITIONS_KEY: encode_positions(positions)}
@@ -160,7 +160,9 @@ class SideEngine:
         self._open.add(snapshot)  # a close ends the scan, which would keep the files open
         return self._entries(snapshot, start, end)
 
-    def _entries(self, snapshot: Snapshot, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+    def _entries(
+        self, snapshot: EngineSnapshot, start: bytes | None, end: bytes | None
+    ) -> Iterator[tuple[bytes, bytes]]:
         with self._reading():
             yield from snapshot.scan(start, _bounded(end))
 
@@ -237,7 +239,7 @@ class SideEngine:
 class _View(SideView):
     """A snapshot of the engine without the reserved keys."""
 
-    def __init__(self, content: SideEngine, snapshot: Snapshot, version: tuple[int, int]) -> None:
+    def __init__(self, content: SideEngine, snapshot: EngineSnapshot, version: tuple[int, int]) -> None:
         self._content = content
         self._snapshot = snapshot
         self._get = snapshot.get

@@ -25,8 +25,8 @@ from penstock.config.settings import StoreSettings
 from penstock.errors import CorruptError, IncompatibleError, PenstockError, RetryableError
 from penstock.host.folder import HostFolder, beside
 from penstock.side.store.engine import SideEngine
-from penstock.side.store.positions import Positions
-from penstock.side.store.reuse import Decision, Rebuild, ReuseTarget, decide_reuse
+from penstock.side.store.positions import SidePositions
+from penstock.side.store.reuse import Decision, ReuseTarget, SideRebuild, decide_reuse
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.engines.open import open_rocksdb
 
@@ -37,10 +37,10 @@ _WAIT_SECONDS = 3.0
 """Time for an older process of this job to release a folder."""
 _POLL_SECONDS = 0.05
 _PRIVATE = "-private-"
-_EMPTY = Rebuild("it begins again", expected=True)
+_EMPTY = SideRebuild("it begins again", expected=True)
 
 
-_Decide: TypeAlias = Callable[[Positions], Decision]
+_Decide: TypeAlias = Callable[[SidePositions], Decision]
 _Fill: TypeAlias = Callable[[Path], bool] | None
 
 
@@ -96,7 +96,7 @@ class OpenedSide:
     outlives: bool = False
     """True if the folder is used again after this."""
     decision: Decision = _EMPTY
-    """`Reuse` if it has content to continue from; otherwise it is empty."""
+    """`SideReuse` if it has content to continue from; otherwise it is empty."""
 
     def give_up(self) -> None:
         """Let no later start continue it, however this process ends. It stays readable."""
@@ -138,7 +138,7 @@ def open_side_engine(
     if settings.factory == "memory":
         return _in_memory()
 
-    def decide(positions: Positions) -> Decision:
+    def decide(positions: SidePositions) -> Decision:
         return decide_reuse(positions, wanted, now_ms, max_age_ms)
 
     with explained(f"the folder of store `{settings.name}` cannot be used", _BASE_DIR):
@@ -269,20 +269,20 @@ def _open(settings: StoreSettings, folder: SideFolder, decide: _Decide, fill: _F
 def _open_content(
     settings: StoreSettings, folder: SideFolder, decide: _Decide, where: str
 ) -> tuple[SideEngine | None, Decision]:
-    why = Rebuild("it was found to be damaged, or to lack messages that its streams no longer have")
+    why = SideRebuild("it was found to be damaged, or to lack messages that its streams no longer have")
     if not folder.is_damaged:
         try:
             engine = _open_files(settings, folder)
             decision = decide(engine.positions)
-            if not isinstance(decision, Rebuild):
+            if not isinstance(decision, SideRebuild):
                 logger.info("store `%s` continues from what was kept %s (`%s`)", settings.name, where, folder.path)
                 return engine, decision
             engine.close(flush=False)
             why = decision
         except CorruptError as error:
-            why = Rebuild(f"it is damaged: {error}")
+            why = SideRebuild(f"it is damaged: {error}")
         except IncompatibleError as error:
-            why = Rebuild(str(error))
+            why = SideRebuild(str(error))
     logger.log(
         logging.INFO if why.expected else logging.WARNING,
         "store `%s` does not continue from what was kept %s (`%s`): %s",

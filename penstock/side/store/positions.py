@@ -19,7 +19,7 @@ _FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Positions:
+class SidePositions:
     """The offsets that a side store's content was read up to."""
 
     next_offsets: Mapping[SystemStreamPartition, int] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Positions:
     updated_ms: int = 0
     """The latest time at which it was known to be up to date, in epoch milliseconds."""
 
-    def moved(self, next_offsets: Mapping[SystemStreamPartition, int], updated_ms: int) -> Positions:
+    def moved(self, next_offsets: Mapping[SystemStreamPartition, int], updated_ms: int) -> SidePositions:
         """The positions after more was read. Partitions that are not in `next_offsets` stay."""
         return replace(self, next_offsets={**self.next_offsets, **next_offsets}, updated_ms=updated_ms)
 
@@ -47,7 +47,7 @@ class _WrittenPositions(Struct):
     updated_ms: Count
 
 
-def encode_positions(positions: Positions) -> bytes:
+def encode_positions(positions: SidePositions) -> bytes:
     return orjson.dumps(
         {
             "format": _FORMAT,
@@ -60,7 +60,7 @@ def encode_positions(positions: Positions) -> bytes:
     )
 
 
-def decode_positions(data: bytes, place: str) -> Positions:
+def decode_positions(data: bytes, place: str) -> SidePositions:
     """Decode positions.
 
     Raises:
@@ -70,7 +70,7 @@ def decode_positions(data: bytes, place: str) -> Positions:
     what = f"the positions of the side store in `{place}` are damaged"
     written = decode_format(_WrittenPositions, data, what, f"the side store in `{place}`", _FORMAT)
     with decoding(what):
-        return Positions(
+        return SidePositions(
             {SystemStreamPartition.parse(ssp): offset for ssp, offset in written.next.items()},
             {SystemStream.parse(stream): identity for stream, identity in written.identities.items()},
             written.fingerprint,

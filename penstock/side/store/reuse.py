@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.side.store.positions import Positions
+from penstock.side.store.positions import SidePositions
 from penstock.system.contract.messages import PartitionOffsets
 
 
@@ -27,12 +27,12 @@ class ReuseTarget:
 
 
 @dataclass(frozen=True, slots=True)
-class Reuse:
+class SideReuse:
     """The content is continued from its positions."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rebuild:
+class SideRebuild:
     """The content is made again from the beginning of the streams."""
 
     reason: str
@@ -41,10 +41,10 @@ class Rebuild:
     """True if nothing is lost by it: there was no content."""
 
 
-Decision: TypeAlias = Reuse | Rebuild
+Decision: TypeAlias = SideReuse | SideRebuild
 
 
-def decide_reuse(found: Positions | None, wanted: ReuseTarget, now_ms: int, max_age_ms: int) -> Decision:
+def decide_reuse(found: SidePositions | None, wanted: ReuseTarget, now_ms: int, max_age_ms: int) -> Decision:
     """Reuse the content if reading on from its positions makes the same as reading the streams from the beginning.
 
     Args:
@@ -52,23 +52,23 @@ def decide_reuse(found: Positions | None, wanted: ReuseTarget, now_ms: int, max_
         max_age_ms: content that was up to date longer ago is not continued.
     """
     if found is None or not found.next_offsets:
-        return Rebuild("nothing was kept yet", expected=True)
+        return SideRebuild("nothing was kept yet", expected=True)
     reason = (
         _other_making(found, wanted)
         or _other_streams(found, wanted)
         or _too_old(found, wanted, now_ms, max_age_ms)
         or next(filter(None, (_cannot_continue(ssp, found, wanted) for ssp in sorted(found.next_offsets))), None)
     )
-    return Reuse() if reason is None else Rebuild(reason)
+    return SideReuse() if reason is None else SideRebuild(reason)
 
 
-def _other_making(found: Positions, wanted: ReuseTarget) -> str | None:
+def _other_making(found: SidePositions, wanted: ReuseTarget) -> str | None:
     if found.fingerprint == wanted.fingerprint:
         return None
     return "it was made by another processor or with other serdes"
 
 
-def _other_streams(found: Positions, wanted: ReuseTarget) -> str | None:
+def _other_streams(found: SidePositions, wanted: ReuseTarget) -> str | None:
     if gone := sorted(set(found.next_offsets) - set(wanted.ends)):
         return f"it was made from `{gone[0]}` as well, which is no longer a side input"
     if new := sorted(set(wanted.ends) - set(found.next_offsets)):
@@ -79,7 +79,7 @@ def _other_streams(found: Positions, wanted: ReuseTarget) -> str | None:
     return None
 
 
-def _too_old(found: Positions, wanted: ReuseTarget, now_ms: int, max_age_ms: int) -> str | None:
+def _too_old(found: SidePositions, wanted: ReuseTarget, now_ms: int, max_age_ms: int) -> str | None:
     age_ms = now_ms - found.updated_ms
     said = f"it was brought up to date {age_ms // 1000} s ago, which is more than"
     if age_ms > max_age_ms:
@@ -91,7 +91,7 @@ def _too_old(found: Positions, wanted: ReuseTarget, now_ms: int, max_age_ms: int
     return None
 
 
-def _cannot_continue(ssp: SystemStreamPartition, found: Positions, wanted: ReuseTarget) -> str | None:
+def _cannot_continue(ssp: SystemStreamPartition, found: SidePositions, wanted: ReuseTarget) -> str | None:
     following, upcoming, complete_from = found.next_offsets[ssp], wanted.ends[ssp].upcoming, wanted.complete_from[ssp]
     if following > upcoming:
         return f"it was read up to offset {following} of `{ssp}`, which now ends at {upcoming}"

@@ -48,4 +48,4 @@ def run_batch(context: SparkContext, topology: Topology, lanes: Sequence[Lane], 
     found = [packet for batch in packets.collect() for packet in from_batch(batch)]
     if any(packet.stage != REPORT_STAGE for packet in found):
         raise PenstockError("rows for a stage came out at the end of the job: the topology and the lineage differ")
-    return [Report.from_payload(bytes(packet.payload or b"")) for packet in found]
+    return [Report.decode(bytes(packet.payload or b"")) for packet in found]

@@ -19,7 +19,7 @@ from pyspark.core.rdd import _wrap_function
 from pyspark.serializers import Serializer
 
 from penstock.spark.versions import read_socket
-from penstock.spark.workers.frames import Frames, FramesByLane
+from penstock.spark.workers.frames import FramesByLane, PacketSerializer
 from penstock.spark.workers.worker import ByLane
 
 Step = Callable[[Iterable[Any]], Iterator[Any]]
@@ -36,7 +36,7 @@ class PacketRdd:
     jvm: JvmRdds
     parent: Any
     steps: tuple[Step, ...] = ()
-    reads: Serializer = field(default_factory=Frames)
+    reads: Serializer = field(default_factory=PacketSerializer)
     """Reads the parent's frames for the first step."""
 
     @classmethod
@@ -61,9 +61,9 @@ class PacketRdd:
 
     def collect(self) -> list[pa.RecordBatch]:
         """Run the job. Returns the batches of its last stage; raises Spark's errors."""
-        frames = self.jvm.in_python(self.parent, self.steps, Frames(), self.reads)
+        frames = self.jvm.in_python(self.parent, self.steps, PacketSerializer(), self.reads)
         serve = self.jvm.python_rdd_object.collectAndServe(frames)
-        return read_socket(serve, Frames())
+        return read_socket(serve, PacketSerializer())
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,7 +136,7 @@ class TwoWays(BatchRunner):
             raise
         finally:
             self._running = False
-        return [Report.from_payload(payload) for payload in payloads]
+        return [Report.decode(payload) for payload in payloads]
 
     def _note_sizes(self, reports: list[Report]) -> None:
         reads = [read for report in reports if report.stage == 0 for read in report.inputs.values()]

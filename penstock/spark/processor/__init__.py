@@ -1,1 +1,0 @@
-"""Runs PySpark's StatefulProcessor in the containers of a job."""

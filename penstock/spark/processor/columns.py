@@ -175,7 +175,7 @@ class ColumnsTask(BatchTask):
     def init(self, context: BatchTaskContext) -> None:
         self._context = context
         self._processor: ColumnsProcessor = pickle.loads(self._spec.processor)  # noqa: S301 - the application's own
-        self._state = {each.name: _Stored(self._keys, each, context) for each in self._spec.declared.variables}
+        self._state = {each.name: _StoredVariable(self._keys, each, context) for each in self._spec.declared.variables}
         with task_context(context.task):
             not_started("`init`", self._processor.init())
 
@@ -238,7 +238,7 @@ class _Keys:
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
 
-class _Stored(ColumnState):
+class _StoredVariable(ColumnState):
     """A state variable in its store."""
 
     def __init__(self, keys: _Keys, variable: Variable, context: BatchTaskContext) -> None:

@@ -18,7 +18,7 @@ INITIAL = b"\x01"
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class RowGroups:
     """Rows in the order of their keys; rows of one key are in the order in which they came."""
 
     rows: pa.RecordBatch
@@ -45,15 +45,15 @@ def rows_of(chunks: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
-def grouped(rows: pa.RecordBatch, codec: KeyCodec) -> Groups:
+def grouped(rows: pa.RecordBatch, codec: KeyCodec) -> RowGroups:
     if rows.num_rows == 0:
-        return Groups(rows, [], [])
+        return RowGroups(rows, [], [])
     found = codec.encode_columns(rows).dictionary_encode()
     numbers = found.indices.to_numpy(zero_copy_only=False)
     if (numbers[1:] < numbers[:-1]).any():
         rows = rows.take(pa.array(np.argsort(numbers, kind="stable")))
     ends = np.cumsum(np.bincount(numbers, minlength=len(found.dictionary)))
-    return Groups(rows, found.dictionary.to_pylist(), ends.tolist())
+    return RowGroups(rows, found.dictionary.to_pylist(), ends.tolist())
 
 
 def not_late(rows: pa.RecordBatch, column: str, watermark_ms: int) -> pa.RecordBatch:

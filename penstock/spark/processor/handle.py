@@ -13,14 +13,14 @@ from penstock.graph.batch_task import BatchTaskContext
 from penstock.spark.processor.declared import DeclaredVariables, DeclaringHandle, TimeMode, Variable, deleted_variable
 from penstock.spark.processor.timers import ProcessorTimers
 from penstock.spark.processor.values.lists import StoredLists
-from penstock.spark.processor.variables import Current, StoredList, StoredMap, StoredValue
+from penstock.spark.processor.variables import ProcessedKey, StoredList, StoredMap, StoredValue
 
 
 class TaskState:
     """State with the lifetime of a task: its stores, its timers and the objects of its state variables."""
 
     def __init__(self, context: BatchTaskContext, operator: str, mode: TimeMode, declared: DeclaredVariables) -> None:
-        self.current = Current()
+        self.current = ProcessedKey()
         self.now_ms = 0
         self.mode = mode
         self.declared = declared

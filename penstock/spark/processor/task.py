@@ -16,11 +16,11 @@ from penstock.api.time.watermarks import END_OF_TIME
 from penstock.base.application_code import not_started
 from penstock.graph.batch_task import BatchInfo, BatchTask, BatchTaskContext, Emit, KeyedValue, KeyFailed
 from penstock.spark.processor.declared import DeclaredVariables, TimeMode
-from penstock.spark.processor.groups import INITIAL, Groups, grouped, not_late, rows_of
+from penstock.spark.processor.groups import INITIAL, RowGroups, grouped, not_late, rows_of
 from penstock.spark.processor.handle import RunningHandle, TaskState
 from penstock.spark.processor.outputs import RowOutput
 from penstock.spark.processor.task_context import task_context
-from penstock.spark.processor.values.frames import FrameOutput, Frames, check_pandas, key_values
+from penstock.spark.processor.values.frames import FrameOutput, KeyFrames, check_pandas, key_values
 from penstock.spark.processor.values.keys import KeyCodec
 from penstock.spark.processor.values.rows import Block, KeyedRows, as_rows, row_class
 
@@ -106,10 +106,10 @@ class ProcessorTask(BatchTask):
         else:
             run.handle_initial(before, rows)
 
-    def _by_key(self, groups: Groups) -> KeyedRows:
+    def _by_key(self, groups: RowGroups) -> KeyedRows:
         if self._spec.form == "pandas":
             return KeyedRows(
-                groups, self._keys.names, lambda rows, ends: Frames(rows, ends, self._spec.timezone), key_values
+                groups, self._keys.names, lambda rows, ends: KeyFrames(rows, ends, self._spec.timezone), key_values
             )
         made = row_class(tuple(groups.rows.schema.names))
         return KeyedRows(groups, self._keys.names, lambda rows, _: as_rows(rows, made))

@@ -18,7 +18,7 @@ from penstock.spark.processor.values.lists import StoredLists
 Store = KeyValueStore[bytes, bytes]
 
 
-class Current:
+class ProcessedKey:
     """The key that is being processed."""
 
     __slots__ = ("key",)
@@ -30,7 +30,7 @@ class Current:
 class StoredValue(ValueState):
     """A row for each key."""
 
-    def __init__(self, variable: Variable, store: Store, current: Current) -> None:
+    def __init__(self, variable: Variable, store: Store, current: ProcessedKey) -> None:
         super().__init__(None, variable.name)  # type: ignore[arg-type]
         codec = RowCodec(variable.schema, variable.name)
         self._current = current
@@ -54,7 +54,7 @@ class StoredValue(ValueState):
 class StoredList(ListState):
     """A list of rows for each key."""
 
-    def __init__(self, variable: Variable, lists: StoredLists, current: Current) -> None:
+    def __init__(self, variable: Variable, lists: StoredLists, current: ProcessedKey) -> None:
         super().__init__(None, variable.name)  # type: ignore[arg-type]
         codec = RowCodec(variable.schema, variable.name)
         self._lists, self._current = lists, current
@@ -94,7 +94,7 @@ class StoredList(ListState):
 class StoredMap(MapState):
     """A map of rows for each key. An entry of the store is under the key and the user's key."""
 
-    def __init__(self, variable: Variable, store: Store, current: Current) -> None:
+    def __init__(self, variable: Variable, store: Store, current: ProcessedKey) -> None:
         super().__init__(None, variable.name)  # type: ignore[arg-type]
         assert variable.user_key is not None, "a map has keys"  # noqa: S101
         codec, keys = RowCodec(variable.schema, variable.name), KeyCodec(variable.user_key, f"{variable.name}.key")

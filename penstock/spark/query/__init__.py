@@ -1,1 +1,0 @@
-"""Jobs inside a streaming query: Spark owns the offsets and the ids of batches, Penstock the state."""

@@ -15,7 +15,7 @@ from penstock.errors import ConfigError
 from penstock.graph.specs import ApplicationGraph
 from penstock.spark.query.binding import FromCheckpoint
 from penstock.spark.query.outputs import RowWriter
-from penstock.spark.query.source import RowReader
+from penstock.spark.query.source import FrameReader
 
 _NEVER_MS = str(10 * 365 * 86_400_000)
 
@@ -25,7 +25,7 @@ class QueryInput:
     """A conversion of a DataFrame's rows to messages of the stream `spark.<name>`."""
 
     name: str
-    reader: RowReader
+    reader: FrameReader
     first: Callable[[DataFrame], DataFrame] | None = None
     """Makes the DataFrame that the job's first batch reads in place of the rows."""
 

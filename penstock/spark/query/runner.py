@@ -16,7 +16,7 @@ from penstock.batch.ranges import BatchRanges
 from penstock.errors import ConfigError
 from penstock.spark.batches.packet_rdd import PacketRdd, Step
 from penstock.spark.batches.spark_runner import SparkRunner
-from penstock.spark.query.source import QuerySource, RowReader
+from penstock.spark.query.source import FrameReader, QuerySource
 from penstock.spark.versions import arrow_schema
 from penstock.spark.workers.frames import RawFrames
 from penstock.wire.address import Lane
@@ -32,12 +32,12 @@ class OfferedRows:
     """For each Spark partition, the number of its input."""
     schemas: tuple[pa.Schema, ...]
     """For each input, the schema in which Spark sends its rows."""
-    readers: tuple[RowReader, ...]
+    readers: tuple[FrameReader, ...]
     """For each input, like the schemas."""
 
     @classmethod
     def of(
-        cls, context: SparkContext, frames: Sequence[DataFrame], readers: tuple[RowReader, ...], tasks: int
+        cls, context: SparkContext, frames: Sequence[DataFrame], readers: tuple[FrameReader, ...], tasks: int
     ) -> OfferedRows:
         """The rows of these DataFrames, which are the inputs in the order of their numbers, each with its reader.
 

@@ -11,14 +11,14 @@ import pyarrow as pa
 from penstock.batch.batch import Batch
 from penstock.batch.portions import Portion
 from penstock.runtime.messages.packet import Packet
-from penstock.runtime.messages.router import Together
+from penstock.runtime.messages.router import JointOutput
 from penstock.runtime.stage.attempt import new_token
-from penstock.runtime.stage.source import Chunk, SourceProgress, run_source
+from penstock.runtime.stage.source import Chunk, ReadProgress, run_source
 from penstock.spark.workers.worker import alive_packets, settle_worker, spark_partition
 from penstock.wire.package import PackedPackage
 
 
-class RowReader(Protocol):
+class FrameReader(Protocol):
     """Makes messages of a DataFrame's rows. Sent to Spark's workers."""
 
     def read(self, batches: Iterable[pa.RecordBatch], offset: int, tasks: int) -> Iterator[Chunk]:
@@ -44,7 +44,7 @@ class QuerySource:
     inputs: tuple[int, ...]
     """For each Spark partition, the number of its input."""
     schemas: tuple[pa.Schema, ...]
-    readers: tuple[RowReader, ...]
+    readers: tuple[FrameReader, ...]
     """For each input, like the schemas."""
     epoch: int
 
@@ -55,11 +55,11 @@ class QuerySource:
         number = self.inputs[partition]
         batches = (pa.ipc.read_record_batch(frame, self.schemas[number]) for frame in frames)
         rows = _Rows(self.readers[number], batches, number, partition, self.tasks)
-        progress = SourceProgress()
+        progress = ReadProgress()
 
         def packets() -> Iterator[Packet]:
             tasks = range(partition, self.tasks, len(self.inputs))
-            together, token = Together(len(tasks)), new_token()
+            together, token = JointOutput(len(tasks)), new_token()
             for task in tasks:
                 portions = self.portions.get(task, ())
                 rows.expect(task, portions)
@@ -85,7 +85,7 @@ class _Rows:
     """The rows of one Spark partition, in the place of readers of streams."""
 
     def __init__(
-        self, reader: RowReader, batches: Iterable[pa.RecordBatch], number: int, first: int, tasks: int
+        self, reader: FrameReader, batches: Iterable[pa.RecordBatch], number: int, first: int, tasks: int
     ) -> None:
         self._reader = reader
         self._batches = batches

@@ -55,7 +55,7 @@ class ColumnsReader:
     """The column with the event time; None: the time of a row is when it is read."""
 
     def read(self, batches: Iterable[pa.RecordBatch], offset: int, tasks: int) -> Iterator[ColumnChunk]:
-        """See `RowReader.read`. Raises IncompatibleError for a value that does not fit its column."""
+        """See `FrameReader.read`. Raises IncompatibleError for a value that does not fit its column."""
         for batch in batches:
             for start in range(0, batch.num_rows, _AT_ONCE):
                 rows = batch.slice(start, _AT_ONCE)

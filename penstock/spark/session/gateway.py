@@ -67,7 +67,7 @@ class SparkJvm:
         )
 
 
-class _Current:
+class _CurrentGateway:
     jvm: SparkJvm | None = None
     hear: Callable[[int], None] | None = None
     """Receives the signals to spark-submit."""
@@ -82,12 +82,12 @@ def start_jvm(conf: Mapping[str, str]) -> None:
     if _PORT in os.environ:
         return
     if SparkContext._gateway is not None:  # noqa: SLF001 - pyspark keeps it there, and nothing public asks
-        if _Current.jvm is None or _Current.jvm.death() is None:
+        if _CurrentGateway.jvm is None or _CurrentGateway.jvm.death() is None:
             return
         forget()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "connection"
-        _Current.jvm = jvm = _launch(write_conf(Path(folder) / "spark.conf", conf), file)
+        _CurrentGateway.jvm = jvm = _launch(write_conf(Path(folder) / "spark.conf", conf), file)
         while not file.exists():
             if (death := jvm.death(_POLL_SECONDS)) is not None:
                 raise PenstockError(f"Spark did not start: {death}")
@@ -172,9 +172,9 @@ def hear_signals_of_submit(hear: Callable[[int], None]) -> None:
     Spark below the job. Nothing happens if spark-submit did not start this process.
     """
     gateway: Any = SparkContext._gateway  # noqa: SLF001
-    if _PORT not in os.environ or gateway is None or _Current.hear is not None:
+    if _PORT not in os.environ or gateway is None or _CurrentGateway.hear is not None:
         return
-    _Current.hear = hear
+    _CurrentGateway.hear = hear
     ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
     misc = gateway.jvm.sun.misc
     for name in ("TERM", "INT"):
@@ -185,8 +185,8 @@ class _SubmitSignals:
     """A callback for the JVM."""
 
     def handle(self, received: Any) -> None:
-        if _Current.hear is not None:
-            _Current.hear(int(received.getNumber()))
+        if _CurrentGateway.hear is not None:
+            _CurrentGateway.hear(int(received.getNumber()))
 
     class Java:
         """The interface declaration that py4j needs."""
@@ -221,7 +221,7 @@ def spark_died(error: BaseException, last_checkpoint: str | None) -> SparkDiedEr
 
     A JVM that another process started has no exit status here: a connection to it that is refused counts.
     """
-    ours = _Current.jvm if is_ours() else None
+    ours = _CurrentGateway.jvm if is_ours() else None
     broken = _is_broken(error, may_wait=ours is not None)
     death = ours.death(_DEATH_SECONDS if broken else 0.0) if ours is not None else None
     if isinstance(error, SparkDiedError) or (death is None and (ours is not None or not broken)):
@@ -234,12 +234,12 @@ def spark_died(error: BaseException, last_checkpoint: str | None) -> SparkDiedEr
 
 def is_ours() -> bool:
     gateway: Any = SparkContext._gateway  # noqa: SLF001
-    return _Current.jvm is not None and gateway is not None and gateway.proc is _Current.jvm.process
+    return _CurrentGateway.jvm is not None and gateway is not None and gateway.proc is _CurrentGateway.jvm.process
 
 
 def stop_context(context: SparkContext) -> None:
     """Stop the context, with the session that was made on it meanwhile, or forget it if its JVM is dead."""
-    ours = _Current.jvm if is_ours() else None
+    ours = _CurrentGateway.jvm if is_ours() else None
     if ours is not None and ours.death() is not None:
         forget()
         return
@@ -313,7 +313,7 @@ def forget() -> None:
     SparkContext._active_spark_context = None  # noqa: SLF001
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
     SparkSession._instantiatedSession = None  # noqa: SLF001
-    _Current.jvm = None
+    _CurrentGateway.jvm = None
 
 
 def silence_broken_streams(context: SparkContext) -> None:

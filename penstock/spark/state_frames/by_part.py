@@ -65,13 +65,13 @@ def make_parts(
     rows = reduce(DataFrame.unionAll, frames, rows)
     placed = rows.repartitionById if hasattr(rows, "repartitionById") else rows.repartition  # not in Spark 4.0
     in_order = placed(parts, "part").sortWithinPartitions("part", "key")
-    done: dict[int, Row] = {row.part: row for row in map_in_arrow(in_order, _Make(make), _DONE).collect()}
+    done: dict[int, Row] = {row.part: row for row in map_in_arrow(in_order, _PartFunction(make), _DONE).collect()}
     if done.keys() != set(range(parts)):
         raise PenstockError(f"{len(done)} of {parts} parts of the state were made")
     return done
 
 
-class _Make:
+class _PartFunction:
     """A function for `map_in_arrow`."""
 
     def __init__(self, make: Callable[[Iterator[tuple[int, Iterator[tuple[bytes, bytes]]]]], Iterator[Made]]) -> None:

@@ -23,7 +23,7 @@ from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.spark.state_frames.columns import StateColumns
 from penstock.spark.state_frames.processor_state import is_state_variable, variable_columns
 from penstock.spark.state_frames.stored_state import ReadChanges, ReadEntries, StoreSource
-from penstock.spark.state_frames.types import Function, GivenType, Part, column_of
+from penstock.spark.state_frames.types import ColumnSource, Function, GivenType, column_of
 from penstock.spark.workers.arrow_frames import map_in_arrow
 from penstock.state.reading.reader import check_store
 
@@ -87,7 +87,7 @@ def read_state(
         visits = pss.read_state(spark, root, "visits", value_type="count LONG, last STRING")
         visits.groupBy().sum("value.count").show()
     """
-    given = _Given(app, key_type, value_type, key_function, value_function)
+    given = _GivenTypes(app, key_type, value_type, key_function, value_function)
     with _job(root, job, config) as found:
         (record,) = _records(found, store, [str(checkpoint)])
         source = StoreSource(found.config, found.paths, store, backend)
@@ -136,7 +136,7 @@ def read_changes(
         changes = pss.read_changes(spark, root, "visits", "latest-1", "latest")
         changes.where("change = 'removed'").select("key", "before").show()
     """
-    given = _Given(app, key_type, value_type, key_function, value_function)
+    given = _GivenTypes(app, key_type, value_type, key_function, value_function)
     with _job(root, job, config) as found:
         before, after = _records(found, store, [str(from_checkpoint), str(to_checkpoint)])
         _check_comparable(before, after, store)
@@ -147,7 +147,7 @@ def read_changes(
     return _by_task(spark, after, ReadChanges(source, before, after, columns), schema)
 
 
-class _Given:
+class _GivenTypes:
     """The caller's types and functions for keys and values."""
 
     def __init__(
@@ -167,8 +167,8 @@ class _Given:
         if is_state_variable(layout) and not any((*self._key, *self._value)):
             return variable_columns(store, layout, DataType.fromDDL)
         serdes = store_serdes(record, store, self._app)
-        key, keys = column_of(Part("key", store, serdes.key_name, serdes.key, *self._key))
-        value, values = column_of(Part("value", store, serdes.value_name, serdes.value, *self._value))
+        key, keys = column_of(ColumnSource("key", store, serdes.key_name, serdes.key, *self._key))
+        value, values = column_of(ColumnSource("value", store, serdes.value_name, serdes.value, *self._value))
         columns = StateColumns(store, (("key", keys),), values)
         return [StructField("key", key)], StructField("value", value), columns
 

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from penstock.config.model import JobConfig
 from penstock.errors import IncompatibleError, PenstockError
-from penstock.repartition.move import MadePart, Move, Part
+from penstock.repartition.move import MadePart, Move, TaskPart
 from penstock.spark.session.gateway import stop_context
 from penstock.spark.session.session import create_context, idle_limit
 from penstock.spark.session.spark_errors import cause_of
@@ -83,8 +83,8 @@ class _Split:
     """A function for `map_in_arrow`: the entries of the parts whose numbers it gets, with the parts they move to."""
 
     move: bytes
-    sources: Sequence[Part]
-    targets: Sequence[Part]
+    sources: Sequence[TaskPart]
+    targets: Sequence[TaskPart]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         move: Move = pickle.loads(self.move)  # noqa: S301 - made by the program that sent this class
@@ -92,7 +92,7 @@ class _Split:
         with worker_scratch() as scratch:
             for source in (self.sources[number] for batch in batches for number in batch.column(0).to_pylist()):
                 for task, entries in move.split(source, scratch):
-                    number, keys, values = numbers[Part(source.store, task)], list(entries), list(entries.values())
+                    number, keys, values = numbers[TaskPart(source.store, task)], list(entries), list(entries.values())
                     for first in range(0, len(keys), _ROWS):
                         some = slice(first, first + _ROWS)
                         yield entries_batch([number] * len(keys[some]), keys[some], values[some])
@@ -103,7 +103,7 @@ class _Fill:
     """Makes parts of the new checkpoint, in Spark's workers."""
 
     move: bytes
-    targets: Sequence[Part]
+    targets: Sequence[TaskPart]
 
     def __call__(self, parts: Iterator[tuple[int, Iterator[tuple[bytes, bytes]]]]) -> Iterator[Made]:
         move: Move = pickle.loads(self.move)  # noqa: S301 - made by the program that sent this class

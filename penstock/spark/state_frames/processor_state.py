@@ -30,7 +30,7 @@ from penstock.spark.processor.values.keys import KeyCodec
 from penstock.spark.processor.values.lists import StoredLists
 from penstock.spark.state_frames.columns import StateColumn, StateColumns
 from penstock.spark.versions import TIME_TYPES, arrow_type
-from penstock.state.reading.store_version import Entry
+from penstock.state.reading.store_version import VersionEntry
 
 _KEY = "key-1("
 _KINDS = {"value-1(": "value", "list-1(": "list", "map-1(": "map", "columns-1(": "columns"}
@@ -189,8 +189,8 @@ class _WholeLists:
 
     expires: bool
 
-    def __call__(self, entries: Iterable[Entry], now_ms: int) -> Iterator[Entry]:
-        head: Entry | None = None
+    def __call__(self, entries: Iterable[VersionEntry], now_ms: int) -> Iterator[VersionEntry]:
+        head: VersionEntry | None = None
         pieces = _Pieces()
         for entry in entries:
             if head is None or not entry.key.startswith(head.key):
@@ -201,11 +201,11 @@ class _WholeLists:
         if head is not None:
             yield from self._whole(head, pieces, now_ms)
 
-    def _whole(self, head: Entry, pieces: _Pieces, now_ms: int) -> Iterator[Entry]:
+    def _whole(self, head: VersionEntry, pieces: _Pieces, now_ms: int) -> Iterator[VersionEntry]:
         lists = StoredLists(pieces, 1 if self.expires else None, lambda: now_ms)  # type: ignore[arg-type]
         data = b"".join(len(each).to_bytes(_LENGTH, "big") + each for each in lists.get(head.key))
         if data:
-            yield Entry(head.key, head.task, data)
+            yield VersionEntry(head.key, head.task, data)
 
 
 class _Pieces(dict[bytes, bytes]):

@@ -40,7 +40,7 @@ Function: TypeAlias = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ColumnSource:
     """The keys or the values of a store, with the caller's type and function for their column."""
 
     what: str
@@ -53,7 +53,7 @@ class Part:
     function: Function | None
 
 
-def column_of(part: Part) -> tuple[DataType, StateColumn]:
+def column_of(part: ColumnSource) -> tuple[DataType, StateColumn]:
     """The type and conversion of a column.
 
     Without a given type, Penstock's serdes have the types that follow from them, JSON is text, and values of other
@@ -74,7 +74,7 @@ def column_of(part: Part) -> tuple[DataType, StateColumn]:
     wanted = _parsed(own, part.type)
     if part.function is not None:
         first = None if part.serde is None else part.serde.from_bytes
-        decode = part.function if first is None else _Both(first, part.function)
+        decode = part.function if first is None else _TwoFunctions(first, part.function)
     elif isinstance(wanted, BinaryType):
         decode = None
     elif part.serde is None:
@@ -87,7 +87,7 @@ def column_of(part: Part) -> tuple[DataType, StateColumn]:
     return wanted, StateColumn(part.what, _arrow(wanted), decode)
 
 
-def _derived(part: Part) -> tuple[DataType, StateColumn]:
+def _derived(part: ColumnSource) -> tuple[DataType, StateColumn]:
     found = BinaryType() if part.serde is None else _type_of(part.serde)
     if found is None:
         raise ConfigError(
@@ -136,7 +136,7 @@ def _decoder(serde: Serde[Any]) -> Callable[[bytes], Any] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Both:
+class _TwoFunctions:
     first: Callable[[bytes], Any]
     second: Function
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.errors import CorruptError, PenstockError
-from penstock.spark.state_import.files.changelog import Kind, read_changelog
+from penstock.spark.state_import.files.changelog import RecordKind, read_changelog
 from penstock.state.engines.rocksdb import RocksDbEngine, engine_error
 
 _CACHE_BYTES = 8 << 20
@@ -38,11 +38,11 @@ class PartitionEngine(RocksDbEngine):
     def _replay(self, data: bytes, name: str) -> None:
         pending: dict[bytes, bytes | None] = {}
         for kind, key, value in read_changelog(data, name):
-            if kind is Kind.PUT:
+            if kind is RecordKind.PUT:
                 pending[key] = value
-            elif kind is Kind.DELETE:
+            elif kind is RecordKind.DELETE:
                 pending[key] = None
-            elif kind is Kind.MERGE:
+            elif kind is RecordKind.MERGE:
                 before = pending[key] if key in pending else self.get(key)
                 pending[key] = value if before is None else before + value
             else:

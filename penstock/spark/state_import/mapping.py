@@ -17,7 +17,16 @@ from penstock.errors import ConfigError, IncompatibleError, PenstockError
 from penstock.graph.stores import StoreSpec
 from penstock.spark.state_import.files.unsafe_row import unreadable
 from penstock.spark.state_import.reader import SparkState
-from penstock.spark.state_import.types import Array, Column, Map, SparkType, Struct, UserDefined, decimal_of, type_text
+from penstock.spark.state_import.types import (
+    ArrayType,
+    MapType,
+    SparkType,
+    StructField,
+    StructType,
+    UserDefinedType,
+    decimal_of,
+    type_text,
+)
 
 MapFunction: TypeAlias = Callable[[dict[str, Any], Any], Any]
 """(key, value) of Spark -> (key, value) of the store, or None to leave the entry out. A third item is the key of the
@@ -36,7 +45,7 @@ class MappedColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ImportedEntry:
     """An entry of the store, as bytes; the task of `partition_key` owns it."""
 
     key: bytes
@@ -54,7 +63,7 @@ class EntryMapping:
 
     columns: tuple[MappedColumn, ...]
     problems: tuple[str, ...]
-    convert: Callable[[bytes, bytes], Entry | None]
+    convert: Callable[[bytes, bytes], ImportedEntry | None]
 
 
 def raw_mapping(state: SparkState, store: StoreSpec) -> EntryMapping:
@@ -67,21 +76,21 @@ def raw_mapping(state: SparkState, store: StoreSpec) -> EntryMapping:
             state, lambda side, column: MappedColumn(side, column.name, type_text(column.type), "within the raw bytes")
         ),
         (),
-        lambda key, value: Entry(key, value, key),
+        lambda key, value: ImportedEntry(key, value, key),
     )
 
 
 def function_mapping(state: SparkState, store: StoreSpec, function: MapFunction, name: str) -> EntryMapping:
     """The result of a function over the columns; `name` is the function's name in messages."""
 
-    def given(side: Literal["key", "value"], column: Column) -> MappedColumn:
+    def given(side: Literal["key", "value"], column: StructField) -> MappedColumn:
         why = unreadable(column.type)
         how = f"given to {name} as {_python_name(column.type)}" if why is None else f"not given to {name}: {why}"
         return MappedColumn(side, column.name, type_text(column.type), how)
 
     decode, write = state.decoder(), _Writer(store)
 
-    def convert(key: bytes, value: bytes) -> Entry | None:
+    def convert(key: bytes, value: bytes) -> ImportedEntry | None:
         row = decode(key, value)
         try:
             made = function(*row)
@@ -117,7 +126,7 @@ def plain_mapping(state: SparkState, store: StoreSpec) -> EntryMapping:
             f"Spark's value has {count} columns, which the value serde `{store.value_serde.name}` has no place for"
         )
 
-    def fitted(side: Literal["key", "value"], column: Column) -> MappedColumn:
+    def fitted(side: Literal["key", "value"], column: StructField) -> MappedColumn:
         serde = store.key_serde if side == "key" else store.value_serde
         if side == "value" and as_dict:
             return _fit(side, column, f"`{column.name}`", lambda sample: _back(serde, {"x": sample})["x"], serde.name)
@@ -125,7 +134,7 @@ def plain_mapping(state: SparkState, store: StoreSpec) -> EntryMapping:
 
     decode, write = state.decoder(), _Writer(store)
 
-    def convert(key: bytes, value: bytes) -> Entry:
+    def convert(key: bytes, value: bytes) -> ImportedEntry:
         row, columns = decode(key, value)
         (own,) = row.values()
         return write(row, own, columns if as_dict else next(iter(columns.values())))  # type: ignore[union-attr]
@@ -139,7 +148,7 @@ class _Writer:
     def __init__(self, store: StoreSpec) -> None:
         self._store = store
 
-    def __call__(self, spark_key: dict[str, Any], key: Any, value: Any, partition_key: Any = None) -> Entry:
+    def __call__(self, spark_key: dict[str, Any], key: Any, value: Any, partition_key: Any = None) -> ImportedEntry:
         for what, obj in (("key", key), ("value", value)):
             if obj is None:
                 raise IncompatibleError(
@@ -155,7 +164,7 @@ class _Writer:
         value_bytes = self._bytes("value", self._store.value_serde, value, spark_key)
         if owner is None:  # the messages' key is the store's, in the form that messages have
             owner = self._bytes("key", self._store.key_serde.for_keys(), key, spark_key)
-        return Entry(written, value_bytes, owner)
+        return ImportedEntry(written, value_bytes, owner)
 
     def _bytes(self, what: str, serde: Serde[Any], obj: Any, spark_key: dict[str, Any]) -> bytes:
         try:
@@ -171,14 +180,14 @@ class _Writer:
 
 
 def _columns(
-    state: SparkState, map_column: Callable[[Literal["key", "value"], Column], MappedColumn]
+    state: SparkState, map_column: Callable[[Literal["key", "value"], StructField], MappedColumn]
 ) -> tuple[MappedColumn, ...]:
     key = [map_column("key", column) for column in state.schema.key.columns]
     return (*key, *(map_column("value", column) for column in state.schema.value.columns))
 
 
 def _fit(
-    side: Literal["key", "value"], column: Column, target: str, hold: Callable[[Any], Any], serde: str
+    side: Literal["key", "value"], column: StructField, target: str, hold: Callable[[Any], Any], serde: str
 ) -> MappedColumn:
     """Try one value of the column: `hold` writes it and reads it back. The result says if the serde holds such
     values."""
@@ -216,16 +225,16 @@ def _change(sample: Any, back: Any) -> str:
 def _sample(type_: SparkType) -> Any:
     """A value of the type that takes as much room as any."""
     match type_:
-        case Struct(columns):
+        case StructType(columns):
             return {column.name: _sample(column.type) for column in columns}
-        case Array(element):
+        case ArrayType(element):
             return [_sample(element)]
-        case Map(key, value):
+        case MapType(key, value):
             return {_sample(key): _sample(value)}
         case str(name):
             decimal = decimal_of(name)
             return _SAMPLES.get(name, "text") if decimal is None else Number(1).scaleb(-decimal[1])
-        case UserDefined():
+        case UserDefinedType():
             return "text"
 
 

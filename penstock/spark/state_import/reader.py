@@ -12,7 +12,7 @@ from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.spark.state_import.engine import PartitionEngine
 from penstock.spark.state_import.files.changelog import read_head
 from penstock.spark.state_import.files.checkpoint import OperatorFacts, SparkCheckpoint, StoreFacts
-from penstock.spark.state_import.files.lineage import PartitionFiles, Rebuild, Version, plan_rebuild
+from penstock.spark.state_import.files.lineage import RestoreSteps, StatePartitionFiles, Version, plan_rebuild
 from penstock.spark.state_import.files.snapshot import fetch_snapshot
 from penstock.spark.state_import.rows import EntryDecoder, entry_decoder
 from penstock.spark.state_import.schema import DEFAULT_FAMILY, EntrySchema, read_schema
@@ -72,13 +72,13 @@ class SparkState:
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
-    def _plan(self, partition: int) -> Rebuild:
+    def _plan(self, partition: int) -> RestoreSteps:
         checkpoint, number = self.checkpoint, self.operator.number
         files = checkpoint.partition(number, partition, self.store.name)
         wanted = checkpoint.version(number, self.batch, files, partition)
         return plan_rebuild(files, wanted, lambda version: self._lineage(files, version))
 
-    def _lineage(self, files: PartitionFiles, version: Version) -> Mapping[int, str]:
+    def _lineage(self, files: StatePartitionFiles, version: Version) -> Mapping[int, str]:
         name = f"{files.folder}/{version.changelog}"
         return read_head(self.checkpoint.files.get(name), name).lineage
 

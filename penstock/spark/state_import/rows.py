@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 from penstock.errors import CorruptError, IncompatibleError
 from penstock.spark.state_import.files.unsafe_row import RowDecoder, row_decoder
 from penstock.spark.state_import.schema import EntrySchema, KeyEncoding
-from penstock.spark.state_import.types import Struct
+from penstock.spark.state_import.types import StructType
 
 Row: TypeAlias = dict[str, Any]
 EntryDecoder: TypeAlias = Callable[[bytes, bytes], tuple[Row, Row | list[Row]]]
@@ -38,12 +38,12 @@ def entry_decoder(schema: EntrySchema, holds: Literal["row", "rows"], whose: str
     return lambda key_bytes, value_bytes: (key(key_bytes), value(value_bytes))
 
 
-def _key_decoder(row: Struct, encoding: KeyEncoding, whose: str) -> RowDecoder:
+def _key_decoder(row: StructType, encoding: KeyEncoding, whose: str) -> RowDecoder:
     count = encoding.prefix_columns
     if count == 0:
         return _versioned(row_decoder(row, whose), whose)
-    prefix = _versioned(row_decoder(Struct(row.columns[:count]), whose), whose)
-    rest = _versioned(row_decoder(Struct(row.columns[count:]), whose), whose)
+    prefix = _versioned(row_decoder(StructType(row.columns[:count]), whose), whose)
+    rest = _versioned(row_decoder(StructType(row.columns[count:]), whose), whose)
 
     def decode(data: bytes) -> Row:
         """The prefix's length, the prefix, the rest."""

@@ -15,7 +15,7 @@ import orjson
 from penstock.base.documents import Count, convert, decoding
 from penstock.errors import IncompatibleError
 from penstock.spark.state_import.files.java_stream import JavaStream
-from penstock.spark.state_import.types import Struct, parse_type
+from penstock.spark.state_import.types import StructType, parse_type
 
 _NO_PREFIX, _PREFIX = "NoPrefixKeyStateEncoderSpec", "PrefixKeyScanStateEncoderSpec"
 
@@ -41,8 +41,8 @@ class KeyEncoding(
 class EntrySchema:
     """The keys and values of a store, or of one column family of it."""
 
-    key: Struct
-    value: Struct
+    key: StructType
+    value: StructType
     encoding: KeyEncoding
 
 
@@ -86,8 +86,8 @@ def _chunked(source: JavaStream) -> bytes:
     return b"".join([source.utf() for _ in range(source.number())])
 
 
-def _row(text: bytes) -> Struct:
+def _row(text: bytes) -> StructType:
     parsed = parse_type(orjson.loads(text))
-    if not isinstance(parsed, Struct):
+    if not isinstance(parsed, StructType):
         raise TypeError(f"{text[:80]!r} is not a struct")
     return parsed

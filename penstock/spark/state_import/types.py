@@ -13,46 +13,48 @@ _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 _SHOWN = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
 
 
-class Column(msgspec.Struct, frozen=True):
+class StructField(msgspec.Struct, frozen=True):
     """A column of a row, or a field of a struct."""
 
     name: str
     type: SparkType
 
 
-class Struct(msgspec.Struct, frozen=True, tag_field="type", tag="struct", rename={"columns": "fields"}):
+class StructType(msgspec.Struct, frozen=True, tag_field="type", tag="struct", rename={"columns": "fields"}):
     """A row within a row, or the whole row.
 
     No two columns have one name. Those that do in JSON, as in the state of an aggregation with two `sum`s, become
     `sum` and `sum_2`.
     """
 
-    columns: tuple[Column, ...]
+    columns: tuple[StructField, ...]
 
     def __post_init__(self) -> None:
         names = _unique([column.name for column in self.columns])
-        columns = tuple(Column(name, column.type) for name, column in zip(names, self.columns, strict=True))
+        columns = tuple(StructField(name, column.type) for name, column in zip(names, self.columns, strict=True))
         msgspec.structs.force_setattr(self, "columns", columns)
 
 
-class Array(msgspec.Struct, frozen=True, tag_field="type", tag="array", rename={"element": "elementType"}):
+class ArrayType(msgspec.Struct, frozen=True, tag_field="type", tag="array", rename={"element": "elementType"}):
     """A list of one type."""
 
     element: SparkType
 
 
-class Map(msgspec.Struct, frozen=True, tag_field="type", tag="map", rename={"key": "keyType", "value": "valueType"}):
+class MapType(
+    msgspec.Struct, frozen=True, tag_field="type", tag="map", rename={"key": "keyType", "value": "valueType"}
+):
     """A map."""
 
     key: SparkType
     value: SparkType
 
 
-class UserDefined(msgspec.Struct, frozen=True, tag_field="type", tag="udt"):
+class UserDefinedType(msgspec.Struct, frozen=True, tag_field="type", tag="udt"):
     """A type of the application's. Its other fields describe the storage, which is not read."""
 
 
-SparkType: TypeAlias = str | Array | Map | Struct | UserDefined
+SparkType: TypeAlias = str | ArrayType | MapType | StructType | UserDefinedType
 """A type without parts is its name in JSON: `long`, `string`, `decimal(10,2)`."""
 
 
@@ -77,13 +79,13 @@ def type_text(type_: SparkType) -> str:
         case str(name):
             decimal = decimal_of(name)
             return _SHOWN.get(name, name) if decimal is None else f"decimal({decimal[0]},{decimal[1]})"
-        case Struct(columns):
+        case StructType(columns):
             return f"struct<{','.join(f'{column.name}:{type_text(column.type)}' for column in columns)}>"
-        case Array(element):
+        case ArrayType(element):
             return f"array<{type_text(element)}>"
-        case Map(key, value):
+        case MapType(key, value):
             return f"map<{type_text(key)},{type_text(value)}>"
-        case UserDefined():
+        case UserDefinedType():
             return "udt"
 
 

@@ -1,1 +1,0 @@
-"""Taking over the state of a query that ran PySpark's transformWithState."""

@@ -54,7 +54,7 @@ class SparkReader:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreSource:
+class StateRowsSource:
     """The rows of Spark's reader that become the entries of a store."""
 
     rows: DataFrame
@@ -63,7 +63,7 @@ class StoreSource:
 
 def back_up(
     spark: SparkSession,
-    sources: Mapping[str, StoreSource],
+    sources: Mapping[str, StateRowsSource],
     heads: Mapping[str, Mapping[bytes, bytes]],
     first: FirstBackup,
 ) -> tuple[dict[int, Markers], dict[str, int]]:
@@ -86,7 +86,7 @@ def back_up(
     return dict(markers), counts
 
 
-def entries_of(sources: Mapping[str, StoreSource], stores: tuple[str, ...], tasks: int) -> list[DataFrame]:
+def entries_of(sources: Mapping[str, StateRowsSource], stores: tuple[str, ...], tasks: int) -> list[DataFrame]:
     """The entries of each source, with the columns part, key and value. The part of a store and task is `task *
     len(stores) +` the number of the store."""
     return [

@@ -130,7 +130,7 @@ class TimerEntries:
 
 
 def heads(variable: Variable) -> dict[bytes, bytes]:
-    """Entries that the store of a variable has in each task besides the variable's own."""
+    """The entries about the store itself, which the store of a variable has in each task. Values are not among them."""
     return {} if variable.ttl_ms is None else {META: meta_bytes(None)}
 
 

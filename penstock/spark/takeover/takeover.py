@@ -24,7 +24,7 @@ from penstock.spark.query.offsets import plan_of
 from penstock.spark.session.spark_errors import cause_of
 from penstock.spark.state_import.files.checkpoint import OperatorFacts, SparkCheckpoint
 from penstock.spark.state_import.first_backup import FirstBackup
-from penstock.spark.takeover.first_state import SparkReader, StoreSource, back_up
+from penstock.spark.takeover.first_state import SparkReader, StateRowsSource, back_up
 from penstock.spark.takeover.from_spark import KINDS, TIMERS, TimerEntries, heads, variable_entries
 from penstock.system.contract.names import QUERY_SYSTEM
 
@@ -110,7 +110,7 @@ class Takeover:
         config: JobConfig,
         tasks: int,
     ) -> None:
-        sources: Mapping[str, StoreSource] = {}
+        sources: Mapping[str, StateRowsSource] = {}
         counts: dict[str, int] = {}
         try:
             if self.imports:
@@ -151,23 +151,23 @@ class Takeover:
 
     def sources(
         self, spark: SparkSession, checkpoint: SparkCheckpoint, operator: int, batch: int
-    ) -> tuple[SparkReader, dict[str, StoreSource]]:
+    ) -> tuple[SparkReader, dict[str, StateRowsSource]]:
         facts = checkpoint.operator(operator, batch)
         self._check(facts, checkpoint.url)
         checkpoint.check_last_partition(facts)
         has_ids = checkpoint.has_checkpoint_ids(operator, batch)
         reader = SparkReader(spark, checkpoint.url, operator, batch, has_ids=has_ids)
         spec = self.processor
-        found: dict[str, StoreSource] = {}
+        found: dict[str, StateRowsSource] = {}
         for variable in spec.declared.variables:
             if variable.name in facts.variables:  # any other one is new
                 rows = reader.variable(variable.name)
-                found[variable.name] = StoreSource(rows, variable_entries(spec, variable, rows.schema))
+                found[variable.name] = StateRowsSource(rows, variable_entries(spec, variable, rows.schema))
         if TIMERS.get(spec.mode) in facts.variables:
-            found[timers_store(spec.operator)] = StoreSource(reader.timers(), TimerEntries(spec.key, spec.mode))
+            found[timers_store(spec.operator)] = StateRowsSource(reader.timers(), TimerEntries(spec.key, spec.mode))
         return reader, found
 
-    def _heads(self, sources: Mapping[str, StoreSource]) -> dict[str, dict[bytes, bytes]]:
+    def _heads(self, sources: Mapping[str, StateRowsSource]) -> dict[str, dict[bytes, bytes]]:
         variables = self.processor.declared.variables
         return {each.name: heads(each) for each in variables if each.name in sources}
 

@@ -17,7 +17,7 @@ _LANE = struct.Struct("!iq")
 """The number of a partition, with its length before it, as PySpark's PairwiseRDD reads it."""
 
 
-class Frames(Serializer):
+class PacketSerializer(Serializer):
     """Serializes batches of packets. An empty batch is sent at once, with everything written before it: it shows that
     the worker is alive."""
 

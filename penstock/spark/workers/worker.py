@@ -23,7 +23,7 @@ from penstock.runtime.messages.streams import run_together
 from penstock.runtime.pandas_later import keep_pandas_out
 from penstock.runtime.stage.outer_stages import OuterStages
 from penstock.runtime.stage.sink import SinkAttempts
-from penstock.runtime.stage.source import SourceProgress
+from penstock.runtime.stage.source import ReadProgress
 from penstock.system.base import WriterIdentity
 from penstock.wire.address import Lane
 from penstock.wire.exchange import exchange
@@ -88,7 +88,7 @@ class SourceStage:
         settle_worker(package.pages, self.epoch)
         for _ in batches:
             pass  # a worker whose input was not read to its end is not used again
-        progress = SourceProgress()
+        progress = ReadProgress()
         portions = {task: self.portions.get(task, ()) for task in self.lanes[spark_partition()].tasks}
         packets = outer_stages(self.package).read(self.epoch, self.batch, portions, progress)
         yield from alive_packets(packets, progress)

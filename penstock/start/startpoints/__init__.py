@@ -1,1 +1,0 @@
-"""Startpoints (SEP-18): requests for positions, and what a start makes of them."""

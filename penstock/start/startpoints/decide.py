@@ -263,7 +263,7 @@ def _refuse_after(latest: CheckpointRecord, inputs: JobInputs, gone: Collection[
 
 
 @dataclass(frozen=True, slots=True)
-class Nearest:
+class NearestCheckpoint:
     """The checkpoint that a start goes back to, and the newer ones that are near enough and whose state does not agree
     with their positions."""
 
@@ -277,7 +277,7 @@ def nearest_checkpoint(
     ends: Mapping[SystemStreamPartition, PartitionOffsets],
     *,
     accepts_state: bool = False,
-) -> Nearest:
+) -> NearestCheckpoint:
     """The newest retained checkpoint whose offsets are all at or before the wanted ones, and can still be read, and
     whose state agrees with them: none of them was moved while the state stayed. With `accepts_state`, somebody declares
     that it agrees nevertheless.
@@ -308,7 +308,7 @@ def nearest_checkpoint(
                 f"offset {offset}, but it holds {ends[at.ssp]}: the messages to read again were "
                 f"deleted.{_although(passed_over)} {_ALTERNATIVES}"
             )
-    return Nearest(record, passed_over)
+    return NearestCheckpoint(record, passed_over)
 
 
 _ALTERNATIVES = (

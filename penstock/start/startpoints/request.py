@@ -138,7 +138,7 @@ def kind_and_value(startpoint: Startpoint) -> tuple[str, str | int | None]:
 
 
 def describe(startpoint: Startpoint) -> str:
-    """A startpoint for people."""
+    """The startpoint in words, as commands print it."""
     kind, value = kind_and_value(startpoint)
     return kind if value is None else f"{'offset' if kind == 'specific' else kind} {value}"
 
@@ -194,14 +194,14 @@ def decode_request(key: str, uuid: str, data: bytes) -> StartpointRequest:
         CorruptError: this is no request.
     """
     try:
-        own = decode(_Written, data, "it is damaged")
+        own = decode(_WrittenRequest, data, "it is damaged")
         key_of, startpoint = RequestKey.parse(key), own.startpoint()
         return StartpointRequest(key_of, uuid, startpoint, own.with_state, own.clamp, own.with_output, own.accept_state)
     except (CorruptError, ConfigError) as error:
         raise CorruptError(str(error)) from error
 
 
-class _Written(WrittenStartpoint, rename="camel"):
+class _WrittenRequest(WrittenStartpoint, rename="camel"):
     """The stored document: Samza's fields, and those that Samza does not have."""
 
     with_state: WithState | None = None

@@ -1,1 +1,0 @@
-"""The streams of a job at its start: inputs and their tasks, identities, durable streams, debts to outputs."""

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from penstock.api.ssp import SystemStream
 from penstock.base.wording import argument, counted
-from penstock.checkpoint.intermediate import STREAMS, Intermediate
+from penstock.checkpoint.intermediate import STREAMS, IntermediateStream
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import IncompatibleError
 from penstock.graph.specs import ApplicationGraph
@@ -48,7 +48,7 @@ def kept_streams(
     reset: Collection[str] = (),
     job: str = "JOB",
     has_grown: bool = False,
-) -> dict[SystemStream, Intermediate]:
+) -> dict[SystemStream, IntermediateStream]:
     """The unread part of the checkpoint's streams that a start keeps: none if it clears the state or resets the
     operator. Streams that the application no longer has, and new ones, are left out.
 
@@ -65,7 +65,7 @@ def kept_streams(
     """
     if record is None:
         return {}
-    kept: dict[SystemStream, Intermediate] = {}
+    kept: dict[SystemStream, IntermediateStream] = {}
     recorded = record.section(STREAMS)
     for stream, before in recorded.streams.items():
         layout, now = recorded.layouts[stream], declared.get(stream)
@@ -80,10 +80,10 @@ def kept_streams(
 
 def begin_streams(
     declared: Layouts,
-    kept: Mapping[SystemStream, Intermediate],
+    kept: Mapping[SystemStream, IntermediateStream],
     ends: Mapping[SystemStream, Mapping[int, PartitionOffsets]],
     new: Collection[SystemStream],
-) -> dict[SystemStream, Intermediate]:
+) -> dict[SystemStream, IntermediateStream]:
     """Where the run begins in each stream, as the streams are now. What is in a stream that no checkpoint knows
     belongs to nobody, and is not read.
 
@@ -96,13 +96,13 @@ def begin_streams(
     Raises:
         IncompatibleError: a stream no longer has what is to be read of it.
     """
-    begun: dict[SystemStream, Intermediate] = {}
+    begun: dict[SystemStream, IntermediateStream] = {}
     for stream, layout in declared.items():
         partitions = ends[stream]
         upcoming = {partition: end.upcoming for partition, end in partitions.items()}
         before = kept.get(stream)
         if before is None:
-            begun[stream] = Intermediate(positions=upcoming)
+            begun[stream] = IntermediateStream(positions=upcoming)
             continue
         if before.unread:
             _refuse_missing(stream, layout, before, partitions, recreated=stream in new)
@@ -114,7 +114,7 @@ def begin_streams(
 def _refuse_changed(
     record: CheckpointRecord,
     stream: SystemStream,
-    before: Intermediate,
+    before: IntermediateStream,
     layout: str,
     now: str | None,
     job: str,
@@ -140,7 +140,7 @@ def _refuse_changed(
 def _refuse_missing(
     stream: SystemStream,
     layout: str,
-    before: Intermediate,
+    before: IntermediateStream,
     ends: Mapping[int, PartitionOffsets],
     *,
     recreated: bool,

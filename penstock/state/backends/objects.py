@@ -39,8 +39,8 @@ class ObjectBackendAdmin(StateBackendAdmin):
 
     def plan(self, retention: Retention) -> set[str]:
         """The keys to delete. They stay garbage, so they may be deleted at any later time, even if another driver has
-        taken the job over since: see "One retention for all" in ARCHITECTURE.md. That holds only if every retained
-        marker could be read.
+        taken the job over since: see "One retention for all" in penstock/state/README.md. That holds only if every
+        retained marker could be read.
 
         Raises NotFoundError or CorruptError if one could not.
         """

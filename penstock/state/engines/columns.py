@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from penstock.arrays.byte_arrays import ByteArray, Heap, Integers, with_room
-from penstock.arrays.entries import Entries, Flags, Found
+from penstock.arrays.entries import Entries, Flags, FoundRows
 from penstock.arrays.key_index import KeyIndex
 from penstock.errors import ConfigError
 from penstock.state.engines.engine import Engine
@@ -81,13 +81,13 @@ class ColumnEngine(Engine):
             there = self._values.take(np.where(found, rows, 0)) if len(self._index) else ByteArray.empty(len(keys))
             return ByteArray(there.data, there.starts, np.where(found, there.lengths, 0)).copied(), found
 
-    def find(self, keys: ByteArray) -> Found:
+    def find(self, keys: ByteArray) -> FoundRows:
         """The rows of the keys. They stay the same until the engine numbers its rows again. A row may be that of a
         deleted key."""
         with self._lock:
-            return Found(self._numbering, self._index.find(keys))
+            return FoundRows(self._numbering, self._index.find(keys))
 
-    def at(self, found: Found) -> tuple[ByteArray, Flags]:
+    def at(self, found: FoundRows) -> tuple[ByteArray, Flags]:
         """The value in each row, which is not -1, empty where the key was deleted; and where it was not.
 
         Raises:
@@ -97,13 +97,13 @@ class ColumnEngine(Engine):
             self._check(found)
             return self._values.take(found.rows).copied(), self._present[found.rows]
 
-    def keys_at(self, found: Found) -> ByteArray:
+    def keys_at(self, found: FoundRows) -> ByteArray:
         """The key of each row. Raises KeyError as `at`."""
         with self._lock:
             self._check(found)
             return self._index.keys.take(found.rows).copied()
 
-    def _check(self, found: Found) -> None:
+    def _check(self, found: FoundRows) -> None:
         if found.engine is not self._numbering:
             raise KeyError("the rows of the store have other numbers by now")
 
@@ -170,7 +170,7 @@ class ColumnEngine(Engine):
             rows = np.flatnonzero(self._present[: len(self._index)])
             rows = rows[wanted(self._index.keys.take(rows))]
             keys, values = self._index.keys.take(rows).copied(), self._values.take(rows).copied()
-            return Entries(keys, values, np.ones(len(rows), np.bool_), Found(self._numbering, rows))
+            return Entries(keys, values, np.ones(len(rows), np.bool_), FoundRows(self._numbering, rows))
 
     def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         """As `Engine.scan`. The cost is that of the whole store: it is copied and sorted."""

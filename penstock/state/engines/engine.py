@@ -31,7 +31,7 @@ class Content(Protocol):
         """The entries with start <= key < end (None: unbounded), in order, as they are now."""
 
 
-class Moment(Protocol):
+class EngineMoment(Protocol):
     """The content of an engine at one moment, key by key."""
 
     def get(self, key: bytes, /) -> bytes | None: ...
@@ -83,7 +83,7 @@ class Engine(ABC):
         """Make the directory, which must not exist, with files that hold the present content. The cost does not grow
         with the state if the engine keeps immutable files: those are linked."""
 
-    def moment(self) -> Moment | None:
+    def moment(self) -> EngineMoment | None:
         """The present content, which later changes do not change; None if the engine cannot keep it."""
         return None
 

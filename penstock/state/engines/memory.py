@@ -13,7 +13,7 @@ from sortedcontainers import SortedDict
 
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.entries_file import ENTRIES, read_entries, write_entries
-from penstock.state.engines.snapshot import Snapshot, released
+from penstock.state.engines.snapshot import EngineSnapshot, released
 from penstock.state.records import Changes
 
 
@@ -47,7 +47,7 @@ class _MemoryScan(Iterator[tuple[bytes, bytes]]):
                 self._next, self._inclusive = keys[-1], False
 
 
-class _MemorySnapshot(Snapshot):
+class _MemorySnapshot(EngineSnapshot):
     """The content of a sorted map at one moment: the map, and the values that later writes replaced.
 
     It never holds more than one value of a key.
@@ -140,7 +140,7 @@ class MemoryEngine(Engine):
             self._scans.add(scan)
         return scan
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> EngineSnapshot:
         """The present content. Values that are replaced later are kept until the snapshot is released."""
         snapshot = _MemorySnapshot(self._map, self._lock)
         with self._lock:

@@ -19,7 +19,7 @@ from penstock.base.files import explain, os_error_in
 from penstock.errors import CorruptError, PenstockError
 from penstock.metrics.snapshot import CounterValue, TimerValue
 from penstock.state.engines.engine import Engine, found_in
-from penstock.state.engines.snapshot import Snapshot, released
+from penstock.state.engines.snapshot import EngineSnapshot, released
 from penstock.state.records import Changes
 
 _BULK = 1000
@@ -237,7 +237,7 @@ class RocksDbEngine(Engine):
         compactions would drop."""
         return RocksDbMoment(self._db, self._path)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> EngineSnapshot:
         """The present content. It costs some microseconds, and keeps its files and memory until it is released.
         Not to be called while another thread writes."""
         return _RocksDbSnapshot(self._db, self._path)
@@ -303,7 +303,7 @@ class RocksDbMoment:
         self._snapshot = None
 
 
-class _RocksDbSnapshot(RocksDbMoment, Snapshot):
+class _RocksDbSnapshot(RocksDbMoment, EngineSnapshot):
     """A moment with an iterator of the same moment for scans.
 
     The binding's snapshot cannot be scanned: its iterators show later writes. An iterator that is made together with it

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from penstock.state.engines.engine import EngineFailedError
 
 
-class Snapshot(ABC):
+class EngineSnapshot(ABC):
     """The content of an engine at one moment. Any thread may read it; the engine's owner may release it meanwhile."""
 
     @abstractmethod

@@ -19,7 +19,7 @@ from penstock.arrays.byte_arrays import ByteArray
 from penstock.arrays.entries import Flags
 from penstock.errors import PenstockError, PenstockTimeoutError
 from penstock.metrics.snapshot import CounterValue, TimerValue
-from penstock.state.engines.engine import Engine, Moment
+from penstock.state.engines.engine import Engine, EngineMoment
 from penstock.state.engines.gaps import Gaps
 from penstock.state.engines.overlay import Overlay
 from penstock.state.records import Changes, changes_bytes
@@ -33,12 +33,12 @@ _NOTED_BYTES = 100
 
 
 @dataclass(slots=True, eq=False)
-class Mark:
+class EngineMark:
     """A content that the engine can go back to: the changes that were gathered, the engine below them as it was, and
     the keys that were changed since."""
 
     above: Changes
-    below: Moment
+    below: EngineMoment
     writes: int
     """The number of writes below that had begun."""
     most_changed: int
@@ -66,7 +66,7 @@ class WriteBehindEngine(Engine):
         """Entries given to `apply` so far, and their bytes: for the average size of an entry."""
         self._writes = 0
         """The number of writes that have begun."""
-        self._marks: list[Mark] = []
+        self._marks: list[EngineMark] = []
 
     def get(self, key: bytes) -> bytes | None:
         return self._above.get(key)
@@ -123,7 +123,7 @@ class WriteBehindEngine(Engine):
         """The number of changes that are gathered or being written."""
         return len(self._above.changes)
 
-    def mark(self, most_bytes: int) -> Mark | None:
+    def mark(self, most_bytes: int) -> EngineMark | None:
         """Remember the present content, to go back to it. Not called while changes are applied. It costs a copy of what
         is gathered, and later changes note their keys, until it is released. Each of the two may take `most_bytes` of
         memory. None if the first takes more, or if the engine below cannot remember its content."""
@@ -133,7 +133,7 @@ class WriteBehindEngine(Engine):
         below = self._engine.moment()
         if below is None:
             return None
-        mark = Mark(gathered, below, self._writes, most_bytes // _NOTED_BYTES)
+        mark = EngineMark(gathered, below, self._writes, most_bytes // _NOTED_BYTES)
         self._marks.append(mark)
         return mark
 
@@ -145,14 +145,14 @@ class WriteBehindEngine(Engine):
                 mark.changed, mark.above = set(), {}
                 self.release(mark)
 
-    def release(self, mark: Mark) -> None:
+    def release(self, mark: EngineMark) -> None:
         """Forget a content. Idempotent."""
         with self._lock:
             if mark in self._marks:
                 self._marks.remove(mark)
                 mark.below.release()
 
-    def go_back(self, mark: Mark, deadline: float) -> Engine:
+    def go_back(self, mark: EngineMark, deadline: float) -> Engine:
         """The engine below, with exactly the content that was marked. It belongs to the caller, and this engine is of
         no use any more. Nobody applies changes meanwhile.
 

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class StoreTarget:
+class StoreAtCheckpoint:
     """A store at a checkpoint: its marker from each backend that has one, in the order of preference."""
 
     checkpoint_id: CheckpointId
@@ -35,7 +35,7 @@ class StoreTarget:
         store: str,
         order: Sequence[str],
         markers: Mapping[str, Mapping[str, str]],
-    ) -> StoreTarget:
+    ) -> StoreAtCheckpoint:
         """`order`: the backends, from `restore_order`. `markers`: by backend and store."""
         own = {name: markers[name][store] for name in order if store in markers.get(name, {})}
         return cls(checkpoint_id, own)
@@ -49,7 +49,12 @@ class KeptStore:
     """
 
     def __init__(
-        self, store: str, wanted: StoreTarget, backend: str, directory: Path, open_engine: Callable[[Path], Engine]
+        self,
+        store: str,
+        wanted: StoreAtCheckpoint,
+        backend: str,
+        directory: Path,
+        open_engine: Callable[[Path], Engine],
     ) -> None:
         """Create an empty copy; `made` fills it."""
         self._store = store
@@ -68,7 +73,7 @@ class KeptStore:
     def made(
         cls,
         store: str,
-        wanted: StoreTarget,
+        wanted: StoreAtCheckpoint,
         contexts: Callable[[str], BackendContext],
         directory: Path,
         open_engine: Callable[[Path], Engine],
@@ -110,7 +115,7 @@ class KeptStore:
         raise CorruptError(f"store `{store}` could not be restored for a standby. {'; '.join(errors) or 'No marker'}")
 
     @classmethod
-    def kept(cls, store: str, wanted: StoreTarget, directory: Path, engine: Engine) -> KeptStore:
+    def kept(cls, store: str, wanted: StoreAtCheckpoint, directory: Path, engine: Engine) -> KeptStore:
         """A store that a task of this process has worked with, brought back to a checkpoint. The open engine and the
         folder belong to the copy."""
         copy = cls(store, wanted, next(iter(wanted.markers)), directory, lambda _: engine)
@@ -132,7 +137,7 @@ class KeptStore:
         return self._directory
 
     def advance(
-        self, wanted: StoreTarget, contexts: Callable[[str], BackendContext], progress: RestoreProgress
+        self, wanted: StoreAtCheckpoint, contexts: Callable[[str], BackendContext], progress: RestoreProgress
     ) -> bool:
         """Bring the copy to a later checkpoint of the same run. False if it has to be restored whole.
 

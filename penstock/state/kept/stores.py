@@ -19,7 +19,7 @@ from penstock.errors import RetryableError
 from penstock.host.folder import HostFolder
 from penstock.state.backends.base import BackendContext, RestoreProgress
 from penstock.state.engines.engine import Engine
-from penstock.state.kept.store import KeptStore, StoreTarget
+from penstock.state.kept.store import KeptStore, StoreAtCheckpoint
 
 logger = logging.getLogger(__name__)
 _FOLDER = ".standbys"
@@ -85,7 +85,7 @@ class KeptStores:
     def bring(
         self,
         place: StorePlace,
-        wanted: StoreTarget,
+        wanted: StoreAtCheckpoint,
         contexts: Callable[[str], BackendContext],
         open_engine: Callable[[Path], Engine],
         progress: RestoreProgress,
@@ -119,7 +119,7 @@ class KeptStores:
     def take(
         self,
         place: StorePlace,
-        wanted: StoreTarget,
+        wanted: StoreAtCheckpoint,
         contexts: Callable[[str], BackendContext],
         progress: RestoreProgress,
     ) -> TakenStore | None:
@@ -172,7 +172,7 @@ class KeptStores:
         self,
         place: StorePlace,
         held: KeptStore,
-        wanted: StoreTarget,
+        wanted: StoreAtCheckpoint,
         contexts: Callable[[str], BackendContext],
         progress: RestoreProgress,
     ) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from penstock.state.reading.store_version import Entry, StoreVersion
+from penstock.state.reading.store_version import StoreVersion, VersionEntry
 
 Change: TypeAlias = Literal["added", "removed", "changed"]
 
@@ -27,7 +27,7 @@ class Difference:
         return "removed" if self.after is None else "changed"
 
 
-View: TypeAlias = Callable[[Iterable[Entry], int], Iterator[Entry]]
+View: TypeAlias = Callable[[Iterable[VersionEntry], int], Iterator[VersionEntry]]
 """Turns the entries of a store at a batch time into other entries, in the same order."""
 
 
@@ -45,7 +45,7 @@ def diff(
     return differences(old, new)
 
 
-def differences(before: Iterator[Entry], after: Iterator[Entry]) -> Iterator[Difference]:
+def differences(before: Iterator[VersionEntry], after: Iterator[VersionEntry]) -> Iterator[Difference]:
     """The differences of two sequences of entries, each in order and without duplicate places. Holds one entry of
     each."""
     old, new = next(before, None), next(after, None)

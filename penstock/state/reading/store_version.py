@@ -17,7 +17,7 @@ from penstock.state.restore import RestoredStore
 from penstock.system.partitioner import partition_of
 
 
-class Entry(NamedTuple):
+class VersionEntry(NamedTuple):
     """A key, the task that has it, and its value. Ordered by the key's bytes, then by task."""
 
     key: bytes
@@ -105,7 +105,7 @@ class StoreVersion:
             self._restore(task)
         self._check_retained()
 
-    def get(self, key: bytes, task: int | None = None) -> list[Entry]:
+    def get(self, key: bytes, task: int | None = None) -> list[VersionEntry]:
         """The named task's entry for the key; without a task, its owner's, or else those of all others. A store that is
         not kept by the partition key may have the key in several tasks. Raises as `restore`."""
         if task is not None:
@@ -115,20 +115,20 @@ class StoreVersion:
 
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, tasks: Iterable[int] | None = None
-    ) -> Iterator[Entry]:
+    ) -> Iterator[VersionEntry]:
         """The entries with start <= key < end (None: unbounded) of these tasks (None: all), in order. Everything is
         restored before this returns. Raises as `restore`."""
         wanted = list(self.tasks if tasks is None else tasks)
         self.restore(wanted)
         return heapq.merge(*(self._entries(task, start, end) for task in wanted))
 
-    def _lookup(self, key: bytes, tasks: list[int]) -> list[Entry]:
+    def _lookup(self, key: bytes, tasks: list[int]) -> list[VersionEntry]:
         self.restore(tasks)
         values = ((task, self._seen[task].get(key)) for task in tasks)
-        return [Entry(key, task, value) for task, value in values if value is not None]
+        return [VersionEntry(key, task, value) for task, value in values if value is not None]
 
-    def _entries(self, task: int, start: bytes | None, end: bytes | None) -> Iterator[Entry]:
-        return (Entry(key, task, value) for key, value in self._seen[task].scan(start, end))
+    def _entries(self, task: int, start: bytes | None, end: bytes | None) -> Iterator[VersionEntry]:
+        return (VersionEntry(key, task, value) for key, value in self._seen[task].scan(start, end))
 
     def _restore(self, task: int) -> None:
         if task in self._open:

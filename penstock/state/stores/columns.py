@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from penstock.arrays.byte_arrays import ByteArray
-from penstock.arrays.entries import Entries, Flags, Found
+from penstock.arrays.entries import Entries, Flags, FoundRows
 from penstock.graph.stores import StoreSpec
 from penstock.state.engines.columns import ColumnEngine
 from penstock.state.engines.engine import Content, Engine
@@ -93,7 +93,7 @@ class ColumnTaskStore(SerdeStore):
         except BaseException as error:
             raise self._engine_failed(error) from error
 
-    def find_rows(self, keys: ByteArray) -> Found | None:
+    def find_rows(self, keys: ByteArray) -> FoundRows | None:
         """Where the engine has the keys; None if it has no rows, or they are not all that is known."""
         if not isinstance(self._engine, ColumnEngine) or self._overlay.net:
             return None
@@ -103,7 +103,7 @@ class ColumnTaskStore(SerdeStore):
         except BaseException as error:
             raise self._engine_failed(error) from error
 
-    def at(self, found: Found) -> tuple[ByteArray, Flags]:
+    def at(self, found: FoundRows) -> tuple[ByteArray, Flags]:
         """The value in each of these rows, empty where the key was deleted; and where it was not."""
         self._engine_gets += len(found.rows)
         try:
@@ -111,7 +111,7 @@ class ColumnTaskStore(SerdeStore):
         except BaseException as error:
             raise self._engine_failed(error) from error
 
-    def keys_at(self, found: Found) -> ByteArray:
+    def keys_at(self, found: FoundRows) -> ByteArray:
         """The key of each of these rows."""
         try:
             return self._columns().keys_at(found)

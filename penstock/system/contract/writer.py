@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Self, TypeAlias
+from typing import NamedTuple, Self, TypeAlias
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, IncompatibleError
@@ -61,6 +61,14 @@ class Progress:
                 f"chunk {self.chunk} of record {self.slot} is already published to `{ssp}`, which is at chunk "
                 f"{last.chunk} of record {last.slot}; nothing was appended"
             )
+
+
+class WriterMark(NamedTuple):
+    """The marks of a writer's name in one partition, where a system keeps both together."""
+
+    epoch: int
+    """The largest epoch that has written; a smaller one must not."""
+    progress: Progress | None
 
 
 Marks: TypeAlias = Mapping[SystemStreamPartition, Progress]

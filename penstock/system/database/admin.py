@@ -23,7 +23,7 @@ from penstock.system.database import marks
 from penstock.system.database.connection import Database
 from penstock.system.database.rows import TableForm, TableLimits
 from penstock.system.database.settings import DatabaseSettings
-from penstock.system.database.tables import Target
+from penstock.system.database.tables import TableTarget
 from penstock.system.database.writer import DatabaseWriter
 
 logger = logging.getLogger(__name__)
@@ -111,4 +111,4 @@ class DatabaseAdmin(SystemAdmin):
         self._used.add(stream)
         looking = f"the table `{self._settings.name}.{stream}` cannot be looked at"
         with self._lock, self._database.look(looking) as connection:
-            return Target(self._settings, stream, connection).form
+            return TableTarget(self._settings, stream, connection).form

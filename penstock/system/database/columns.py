@@ -24,7 +24,7 @@ _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """A column of a table.
 
     Args:
@@ -53,7 +53,7 @@ class Column:
     precision: int | None = None
     scale: int | None = None
     choices: tuple[str, ...] = ()
-    item: Column | None = None
+    item: TableColumn | None = None
 
     def of_json(self, value: Any) -> Any:
         """The value that a driver takes, of one that was read from JSON. Raises ValueError if it does not fit."""
@@ -80,13 +80,13 @@ def _not(value: Any, what: str) -> ValueError:
     return ValueError(f"{shown(value)} is not {what}")
 
 
-def _boolean(column: Column, value: Any) -> bool:
+def _boolean(column: TableColumn, value: Any) -> bool:
     if not isinstance(value, bool):
         raise _not(value, "true or false")
     return value
 
 
-def _integer(column: Column, value: Any) -> int:
+def _integer(column: TableColumn, value: Any) -> int:
     low, high = column.bounds
     if not isinstance(value, int) or isinstance(value, bool):
         raise _not(value, "an integer")
@@ -95,11 +95,11 @@ def _integer(column: Column, value: Any) -> int:
     return value
 
 
-def _flag(column: Column, value: Any) -> int:
+def _flag(column: TableColumn, value: Any) -> int:
     return _integer(column, int(value) if isinstance(value, bool) else value)
 
 
-def _float(column: Column, value: Any) -> float:
+def _float(column: TableColumn, value: Any) -> float:
     if not isinstance(value, int | Decimal) or isinstance(value, bool):
         raise _not(value, "a number")
     try:
@@ -111,7 +111,7 @@ def _float(column: Column, value: Any) -> float:
     return number
 
 
-def _decimal(column: Column, value: Any) -> Decimal:
+def _decimal(column: TableColumn, value: Any) -> Decimal:
     if isinstance(value, bool) or not isinstance(value, int | str | Decimal):
         raise _not(value, "a decimal")
     try:
@@ -131,7 +131,7 @@ def _decimal(column: Column, value: Any) -> Decimal:
     return number
 
 
-def _text(column: Column, value: Any) -> str:
+def _text(column: TableColumn, value: Any) -> str:
     if not isinstance(value, str):
         raise _not(value, "text")
     if "\0" in value:
@@ -141,13 +141,13 @@ def _text(column: Column, value: Any) -> str:
     return value
 
 
-def _choice(column: Column, value: Any) -> str:
+def _choice(column: TableColumn, value: Any) -> str:
     if value not in column.choices:
         raise _not(value, f"one of {', '.join(column.choices)}")
     return str(value)
 
 
-def _bytes(column: Column, value: Any) -> bytes:
+def _bytes(column: TableColumn, value: Any) -> bytes:
     try:
         return base64.b64decode(value, validate=True)
     except (TypeError, ValueError, binascii.Error):
@@ -163,7 +163,7 @@ def _parsed(value: Any, parse: Callable[[str], Any], what: str) -> Any:
         raise _not(value, what) from None
 
 
-def _timestamp(column: Column, value: Any) -> datetime:
+def _timestamp(column: TableColumn, value: Any) -> datetime:
     what = "a time: text with a zone, as in 2026-01-31T12:00:00Z, or epoch milliseconds"
     if isinstance(value, int) and not isinstance(value, bool):
         try:
@@ -179,7 +179,7 @@ def _timestamp(column: Column, value: Any) -> datetime:
         raise _not(value, what) from None
 
 
-def _local(column: Column, value: Any) -> datetime:
+def _local(column: TableColumn, value: Any) -> datetime:
     what = "a time without a zone, as in 2026-01-31T12:00:00"
     found: datetime = _parsed(value, datetime.fromisoformat, what)
     if found.tzinfo is not None:
@@ -187,19 +187,19 @@ def _local(column: Column, value: Any) -> datetime:
     return found
 
 
-def _array(column: Column, value: Any) -> list[Any]:
+def _array(column: TableColumn, value: Any) -> list[Any]:
     if not isinstance(value, list) or column.item is None:
         raise _not(value, "an array")
     return [column.item.of_json(each) for each in value]
 
 
-def _other(column: Column, value: Any) -> Any:
+def _other(column: TableColumn, value: Any) -> Any:
     if isinstance(value, dict | list):
         raise _not(value, "a text or a number")
     return value
 
 
-_KINDS: Mapping[Kind, Callable[[Column, Any], Any]] = {
+_KINDS: Mapping[Kind, Callable[[TableColumn, Any], Any]] = {
     "array": _array,
     "boolean": _boolean,
     "bytes": _bytes,

@@ -107,8 +107,8 @@ class Database:
         return self._engine.connect()
 
 
-def _engine(settings: DatabaseSettings) -> sa.Engine:
-    """An engine with at most one connection, which is checked before each use."""
+def _checked_url(settings: DatabaseSettings) -> sa.URL:
+    """The URL with the password. Raises ConfigError."""
     system = f"systems.{settings.name}"
     key = f"{system}.url"
     try:
@@ -129,8 +129,13 @@ def _engine(settings: DatabaseSettings) -> sa.Engine:
         raise ConfigError(f"`{key}` is of the kind `{name}`, whose upserts are not known: known are {known}")
     if name == "sqlite" and url.database in (None, "", ":memory:"):
         raise ConfigError(f"`{key}` names no file, and a database in memory is that of one process alone")
-    if settings.password is not None:
-        url = url.set(password=settings.password)
+    return url if settings.password is None else url.set(password=settings.password)
+
+
+def _engine(settings: DatabaseSettings) -> sa.Engine:
+    """An engine with at most one connection, which is checked before each use. Raises ConfigError."""
+    key, url = f"systems.{settings.name}.url", _checked_url(settings)
+    name = url.get_backend_name()
     try:
         own = _WAITS.get(url.get_dialect().driver, {})
         engine = sa.create_engine(

@@ -4,7 +4,6 @@ the tables, so that one transaction changes both."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
@@ -13,6 +12,7 @@ from sqlalchemy.schema import CreateTable
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import FencedError, NotFoundError, PenstockError, SystemRefusedError
 from penstock.system.base import Progress, WriterIdentity
+from penstock.system.contract.writer import WriterMark
 from penstock.system.database.connection import Database
 from penstock.system.database.errors import BusyError, is_of_a_row
 
@@ -29,14 +29,6 @@ _MARKS = sa.Table(
     sa.Column("chunk", sa.BigInteger),
     implicit_returning=False,
 )
-
-
-class Mark(NamedTuple):
-    """The marks of a writer's name in a partition."""
-
-    epoch: int
-    """The largest epoch that has written; a smaller one must not."""
-    progress: Progress | None
 
 
 def is_there(database: Database) -> bool:
@@ -64,7 +56,7 @@ def ensure(database: Database) -> None:
 
 def take_over(
     connection: sa.Connection, identity: WriterIdentity, ssps: Iterable[SystemStreamPartition]
-) -> dict[SystemStreamPartition, Mark]:
+) -> dict[SystemStreamPartition, WriterMark]:
     """Lock the marks of a writer's name in these partitions until the transaction ends, and set its epoch. Returns them
     as they are now.
 
@@ -89,7 +81,8 @@ def take_over(
     older = [ssp for ssp in wanted if ssp in found and found[ssp].epoch < identity.epoch]
     _update(connection, identity.name, {ssp: {"epoch": identity.epoch} for ssp in older})
     return {
-        ssp: found[ssp]._replace(epoch=identity.epoch) if ssp in found else Mark(identity.epoch, None) for ssp in wanted
+        ssp: found[ssp]._replace(epoch=identity.epoch) if ssp in found else WriterMark(identity.epoch, None)
+        for ssp in wanted
     }
 
 
@@ -98,7 +91,9 @@ def keep(connection: sa.Connection, name: str, progress: Mapping[SystemStreamPar
     _update(connection, name, {ssp: {"slot": own.slot, "chunk": own.chunk} for ssp, own in progress.items()})
 
 
-def read(database: Database, name: str, ssps: Sequence[SystemStreamPartition]) -> dict[SystemStreamPartition, Mark]:
+def read(
+    database: Database, name: str, ssps: Sequence[SystemStreamPartition]
+) -> dict[SystemStreamPartition, WriterMark]:
     """The marks of a writer's name, without a lock."""
     try:
         with database.look(f"the table `{TABLE}` cannot be read") as connection:
@@ -109,7 +104,7 @@ def read(database: Database, name: str, ssps: Sequence[SystemStreamPartition]) -
 
 def _read(
     connection: sa.Connection, name: str, ssps: Sequence[SystemStreamPartition], *, lock: bool
-) -> dict[SystemStreamPartition, Mark]:
+) -> dict[SystemStreamPartition, WriterMark]:
     by_stream: dict[str, dict[int, SystemStreamPartition]] = {}
     for ssp in ssps:
         by_stream.setdefault(str(ssp.system_stream), {})[ssp.partition] = ssp
@@ -121,7 +116,7 @@ def _read(
             .order_by(_MARKS.c.part)  # everybody locks them in this order
         )
         for part, epoch, slot, chunk in connection.execute(asked.with_for_update() if lock else asked):
-            found[parts[part]] = Mark(epoch, None if slot is None else Progress(slot, chunk))
+            found[parts[part]] = WriterMark(epoch, None if slot is None else Progress(slot, chunk))
     return found
 
 

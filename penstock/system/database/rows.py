@@ -10,12 +10,12 @@ import msgspec
 
 from penstock.base.literals import decimal_of
 from penstock.system.base import RecordLimits
-from penstock.system.database.columns import Column, shown
+from penstock.system.database.columns import TableColumn, shown
 
 _decode: Callable[[bytes], Any] = msgspec.json.Decoder(float_hook=decimal_of).decode
 
 
-class Change(NamedTuple):
+class RowChange(NamedTuple):
     """A change of one row: it is deleted, or these columns get these values."""
 
     key: tuple[Any, ...]
@@ -27,15 +27,15 @@ class TableForm:
     """The columns of a table and its key, by which messages become changes.
 
     Example:
-        >>> columns = Column("shop", "text", "TEXT", nullable=False), Column("amount", "integer", "BIGINT")
+        >>> columns = TableColumn("shop", "text", "TEXT", nullable=False), TableColumn("amount", "integer", "BIGINT")
         >>> form = TableForm("db.totals", columns, ["shop"])
         >>> form.change(b"s1", b'{"amount": 5}')
-        Change(key=('s1',), row={'shop': 's1', 'amount': 5})
+        RowChange(key=('s1',), row={'shop': 's1', 'amount': 5})
         >>> form.problem(b"s1", b'{"amount": "many"}')
         'column `amount` of `db.totals`, BIGINT: "many" is not an integer'
     """
 
-    def __init__(self, table: str, columns: Sequence[Column], key: Sequence[str]) -> None:
+    def __init__(self, table: str, columns: Sequence[TableColumn], key: Sequence[str]) -> None:
         """
         Args:
             table: its name, for messages.
@@ -47,11 +47,11 @@ class TableForm:
         self.key = tuple(key)
         self._required = tuple(each.name for each in columns if each.required and each.name not in self.key)
 
-    def change(self, key: bytes | None, value: bytes | None) -> Change:
+    def change(self, key: bytes | None, value: bytes | None) -> RowChange:
         """The change that a message makes. Raises ValueError if it fits no row."""
         if value is None:
             found = self._key_of(key, "it has no value, so it deletes the row of its key")
-            return Change(tuple(found[name] for name in self.key), None)
+            return RowChange(tuple(found[name] for name in self.key), None)
         row = self._row_of(value)
         if any(name not in row for name in self.key):
             row = self._key_of(key, f"its value lacks columns of the key ({self._names})") | row
@@ -60,7 +60,7 @@ class TableForm:
                 raise ValueError(
                     f"its value has no `{name}`, a column of `{self.table}` that is NOT NULL and has no default"
                 )
-        return Change(tuple(row[name] for name in self.key), row)
+        return RowChange(tuple(row[name] for name in self.key), row)
 
     def problem(self, key: bytes | None, value: bytes | None) -> str | None:
         """The reason why a message is no change; None if it is one."""
@@ -148,15 +148,15 @@ class TableLimits(RecordLimits):
         return self.form.problem(key, value)
 
 
-def needed(changes: Sequence[Change]) -> list[Change]:
+def needed(changes: Sequence[RowChange]) -> list[RowChange]:
     """The changes without those that later ones of their key undo. The order stays.
 
     It stays because a database may take two keys for one that differ here, as a collation without case does.
 
     Example:
-        >>> steps = Change((1,), {"a": 1}), Change((1,), {"a": 1, "b": 2}), Change((1,), {"a": 3}), Change((2,), None)
-        >>> needed(steps)
-        [Change(key=(1,), row={'a': 1, 'b': 2}), Change(key=(1,), row={'a': 3}), Change(key=(2,), row=None)]
+        >>> steps = [RowChange((1,), row) for row in ({"a": 1}, {"a": 1, "b": 2}, {"a": 3})]
+        >>> [(change.key, change.row) for change in needed([*steps, RowChange((2,), None)])]
+        [((1,), {'a': 1, 'b': 2}), ((1,), {'a': 3}), ((2,), None)]
     """
     found = []
     later: dict[tuple[Any, ...], set[str] | None] = {}
@@ -170,14 +170,15 @@ def needed(changes: Sequence[Change]) -> list[Change]:
     return found[::-1]
 
 
-def alike(changes: Sequence[Change]) -> Iterator[tuple[frozenset[str] | None, list[Change]]]:
+def alike(changes: Sequence[RowChange]) -> Iterator[tuple[frozenset[str] | None, list[RowChange]]]:
     """The changes in runs that one statement makes: deletes, or rows with the same columns.
 
     Example:
-        >>> [(sorted(names or ()), len(run)) for names, run in alike([Change((1,), {"a": 1}), Change((2,), {"a": 2})])]
+        >>> changes = RowChange((1,), {"a": 1}), RowChange((2,), {"a": 2})
+        >>> [(sorted(names or ()), len(run)) for names, run in alike(changes)]
         [(['a'], 2)]
     """
-    run: list[Change] = []
+    run: list[RowChange] = []
     names: frozenset[str] | None = None
     for change in changes:
         own = None if change.row is None else frozenset(change.row)

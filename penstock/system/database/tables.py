@@ -12,9 +12,9 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import NoSuchTableError
 
 from penstock.errors import ConfigError, NotFoundError
-from penstock.system.database.columns import Column, Kind
+from penstock.system.database.columns import Kind, TableColumn
 from penstock.system.database.errors import place_of
-from penstock.system.database.rows import Change, TableForm, alike
+from penstock.system.database.rows import RowChange, TableForm, alike
 from penstock.system.database.settings import DatabaseSettings
 
 _KINDS: Sequence[tuple[type[Any], Kind]] = (
@@ -37,7 +37,7 @@ _KINDS: Sequence[tuple[type[Any], Kind]] = (
 """The first class that fits says how values are read."""
 
 
-class Target:
+class TableTarget:
     """A table with its form and its statements.
 
     Args:
@@ -80,7 +80,7 @@ class Target:
         ]
         self._delete = self._table.delete().where(*matches)
 
-    def change(self, connection: sa.Connection, changes: Sequence[Change]) -> None:
+    def change(self, connection: sa.Connection, changes: Sequence[RowChange]) -> None:
         """Make the changes, in their order."""
         for names, run in alike(changes):
             if names is None:
@@ -166,9 +166,9 @@ def _unique(inspector: sa.Inspector, table: sa.Table) -> Iterator[frozenset[str]
             yield frozenset(name for name in names if name is not None)
 
 
-def _column(column: sa.Column[Any], dialect: str) -> Column:
+def _column(column: sa.Column[Any], dialect: str) -> TableColumn:
     kind = column.type
-    found = Column(
+    found = TableColumn(
         column.name,
         _kind(kind, dialect),
         _words(kind),
@@ -180,7 +180,7 @@ def _column(column: sa.Column[Any], dialect: str) -> Column:
     return _detailed(found, kind, dialect)
 
 
-def _detailed(found: Column, kind: Any, dialect: str) -> Column:
+def _detailed(found: TableColumn, kind: Any, dialect: str) -> TableColumn:
     """The column with the limits of its type."""
     if found.kind == "text" and dialect != "sqlite":  # which has no limits
         return replace(found, length=kind.length)
@@ -190,7 +190,7 @@ def _detailed(found: Column, kind: Any, dialect: str) -> Column:
         return replace(found, choices=tuple(kind.enums))
     if found.kind == "array":
         own = kind.item_type
-        item = Column(found.name, _kind(own, dialect), _words(own), bounds=_bounds(own, dialect))
+        item = TableColumn(found.name, _kind(own, dialect), _words(own), bounds=_bounds(own, dialect))
         return replace(found, item=_detailed(item, own, dialect))
     return found
 

@@ -18,14 +18,13 @@ from penstock.system.base import (
     WriterTransaction,
     check_may_mark,
 )
-from penstock.system.contract.writer import Marks, Parts
+from penstock.system.contract.writer import Marks, Parts, WriterMark
 from penstock.system.database import marks
 from penstock.system.database.connection import Database
 from penstock.system.database.errors import BusyError, busy_is_away, is_of_a_row
-from penstock.system.database.marks import Mark
-from penstock.system.database.rows import Change, needed
+from penstock.system.database.rows import RowChange, needed
 from penstock.system.database.settings import DatabaseSettings
-from penstock.system.database.tables import Target
+from penstock.system.database.tables import TableTarget
 
 T = TypeVar("T")
 
@@ -37,7 +36,7 @@ class DatabaseWriter(SystemWriter):
         self._settings = settings
         self._identity = identity
         self._database = Database(settings)
-        self._targets: dict[str, Target] = {}
+        self._targets: dict[str, TableTarget] = {}
         self._is_ready = False
 
     def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> int:
@@ -53,7 +52,7 @@ class DatabaseWriter(SystemWriter):
         identity, wanted = check_may_mark(self._identity), list(ssps)
         self._prepare()
 
-        def once() -> dict[SystemStreamPartition, Mark]:
+        def once() -> dict[SystemStreamPartition, WriterMark]:
             with self._database.transaction(f"the table `{marks.TABLE}` cannot be written") as connection:
                 return marks.take_over(connection, identity, wanted)
 
@@ -73,7 +72,7 @@ class DatabaseWriter(SystemWriter):
             RetryableError: others had the locks all the time, or the database does not answer.
         """
         self._prepare()
-        changes: dict[str, list[Change]] = {}
+        changes: dict[str, list[RowChange]] = {}
         for ssp in sorted(parts):
             self._check(ssp)
             form, own = self._target(ssp.stream).form, changes.setdefault(ssp.stream, [])
@@ -96,7 +95,7 @@ class DatabaseWriter(SystemWriter):
     def _once(
         self,
         ssps: list[SystemStreamPartition],
-        changes: Mapping[str, list[Change]],
+        changes: Mapping[str, list[RowChange]],
         progress: Marks,
     ) -> None:
         with self._database.transaction("the tables cannot be written") as connection:
@@ -109,7 +108,7 @@ class DatabaseWriter(SystemWriter):
             if self._identity is not None:
                 marks.keep(connection, self._identity.name, progress)
 
-    def _refusal(self, changes: Mapping[str, list[Change]], refused: SystemRefusedError) -> PenstockError:
+    def _refusal(self, changes: Mapping[str, list[RowChange]], refused: SystemRefusedError) -> PenstockError:
         """The error, with the row that the database refuses: the rows are written one by one, and rolled back."""
         self._targets.clear()  # somebody may have changed the table
         for stream, rows in changes.items():
@@ -135,10 +134,10 @@ class DatabaseWriter(SystemWriter):
             marks.ensure(self._database)
             self._is_ready = True
 
-    def _target(self, stream: str) -> Target:
+    def _target(self, stream: str) -> TableTarget:
         if stream not in self._targets:
             with self._database.look(f"the table `{self._settings.name}.{stream}` cannot be looked at") as connection:
-                self._targets[stream] = Target(self._settings, stream, connection)
+                self._targets[stream] = TableTarget(self._settings, stream, connection)
         return self._targets[stream]
 
     def _check(self, ssp: SystemStreamPartition) -> None:

@@ -28,7 +28,7 @@ from penstock.system.files.folders import Folder
 from penstock.system.files.formats import column_names, numbered_rows
 from penstock.system.files.listing import ROW_BITS, ROW_MASK, FoundFile, Listing, Order, name_order
 from penstock.system.files.listings import Listings
-from penstock.system.files.logs import Logs
+from penstock.system.files.logs import PartitionLogs
 from penstock.system.files.manifests import MANIFESTS, note_partitions, noted_partitions, number_of
 from penstock.system.files.others import check_listed, check_no_others, check_none_ignored
 from penstock.system.files.settings import FilesSettings
@@ -52,7 +52,7 @@ class FilesAdmin(SystemAdmin):
         self._settings = settings
         self._lock = threading.Lock()
         self._listings = Listings(settings)
-        self._logs = Logs(settings)
+        self._logs = PartitionLogs(settings)
         self._next_look: dict[str, float] = {}
         self._warned: set[str] = set()
         self._claimed: set[str] = set()

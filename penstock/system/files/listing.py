@@ -83,7 +83,7 @@ class _Files(Struct):
     files: Annotated[list[_File], msgspec.Meta(min_length=1)]
 
 
-class _Whole(Struct):
+class _WholeListing(Struct):
     files: list[_File]
 
 
@@ -229,11 +229,11 @@ class Listing:
                 data = self._objects.get(wholes[-1])
             except NotFoundError:  # a newer one has just taken its place
                 continue
-            self._add(self._files(_Whole, data, wholes[-1]))
+            self._add(self._files(_WholeListing, data, wholes[-1]))
             self._next = int(wholes[-1].rpartition("/")[2]) + 1
             return
 
-    def _files(self, form: type[_Files | _Whole], data: bytes, key: str) -> list[_File]:
+    def _files(self, form: type[_Files | _WholeListing], data: bytes, key: str) -> list[_File]:
         what = f"`{key}` of the listing is damaged"
         files = decode(form, data, what).files
         if any(each.partition >= len(self.files) for each in files):
@@ -254,7 +254,9 @@ class Listing:
         wholes = self._objects.list(f"{self._prefix}/whole")
         if self._next != number + 1:
             return  # more has been read already, which belongs to the next one
-        self._objects.put_if_absent(f"{self._prefix}/whole/{number:020d}", msgspec.json.encode(_Whole(self._all)))
+        self._objects.put_if_absent(
+            f"{self._prefix}/whole/{number:020d}", msgspec.json.encode(_WholeListing(self._all))
+        )
         for key in wholes:
             self._objects.delete(key)
 

@@ -5,27 +5,27 @@ from __future__ import annotations
 from penstock.api.ssp import SystemStreamPartition
 from penstock.objects.open import open_store
 from penstock.objects.store import ObjectStore
-from penstock.system.files.manifests import Commits, PartitionLog
+from penstock.system.files.manifests import FolderCommits, PartitionLog
 from penstock.system.files.settings import FilesSettings
 
 
-class Logs:
+class PartitionLogs:
     """The manifests of partitions, by stream."""
 
     def __init__(self, settings: FilesSettings) -> None:
         self._settings = settings
         self._stores: dict[str, ObjectStore] = {}
         self._logs: dict[SystemStreamPartition, PartitionLog] = {}
-        self._commits: dict[str, Commits] = {}
+        self._commits: dict[str, FolderCommits] = {}
 
     def get(self, ssp: SystemStreamPartition) -> PartitionLog:
         if ssp not in self._logs:
             self._logs[ssp] = PartitionLog(self.folder(ssp.stream), ssp)
         return self._logs[ssp]
 
-    def commits(self, stream: str) -> Commits:
+    def commits(self, stream: str) -> FolderCommits:
         if stream not in self._commits:
-            self._commits[stream] = Commits(self.folder(stream))
+            self._commits[stream] = FolderCommits(self.folder(stream))
         return self._commits[stream]
 
     def folder(self, stream: str) -> ObjectStore:

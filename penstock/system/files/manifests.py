@@ -61,7 +61,7 @@ class Manifest(Struct, frozen=True):
     """The writer's name and the slot with which the file becomes visible; None: at once."""
 
 
-class Commits:
+class FolderCommits:
     """The commits to a folder that are complete. Used by one thread at a time."""
 
     def __init__(self, objects: ObjectStore) -> None:

@@ -20,7 +20,7 @@ from penstock.system.contract.writer import Marks, Parts
 from penstock.system.files.admin import FilesAdmin
 from penstock.system.files.formats import file_of
 from penstock.system.files.listing import ROW_BITS
-from penstock.system.files.logs import Logs
+from penstock.system.files.logs import PartitionLogs
 from penstock.system.files.manifests import PartitionLog
 from penstock.system.files.settings import FilesSettings
 from penstock.system.rows.form import row_form, row_value
@@ -34,7 +34,7 @@ class FilesWriter(SystemWriter):
         self._admin = admin
         self._identity = identity
         self._kind = settings.written_format()
-        self._logs = Logs(settings)
+        self._logs = PartitionLogs(settings)
         self._partitions: dict[str, int] = {}
 
     def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> int:

@@ -19,7 +19,7 @@ from penstock.system.base import (
     WriterIdentity,
     check_stream_name,
 )
-from penstock.system.lake.log import ADDED, SNAPSHOT, Logs, PartitionFiles, TableLog, offset_of, upcoming
+from penstock.system.lake.log import ADDED, SNAPSHOT, PartitionFiles, TableLog, TableLogs, offset_of, upcoming
 from penstock.system.lake.settings import LakeSettings
 from penstock.system.lake.writer import append
 from penstock.system.rows.form import RowLimits
@@ -33,7 +33,7 @@ class LakeAdmin(SystemAdmin):
     def __init__(self, settings: LakeSettings) -> None:
         self._settings = settings
         self._lock = threading.Lock()
-        self._logs = Logs(settings.lake.log, settings.poll_ms)
+        self._logs = TableLogs(settings.lake.log, settings.poll_ms)
         self._begins: dict[tuple[str, str], tuple[int, float]] = {}
 
     def partition_count(self, stream: str) -> int:

@@ -18,8 +18,9 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 
 from penstock.errors import ConfigError, NotFoundError, SystemAwayError
 from penstock.system.base import Progress
+from penstock.system.contract.writer import WriterMark
 from penstock.system.lake.delta_log import DeltaLog
-from penstock.system.lake.tables import ConflictError, Lake, Mark, Table
+from penstock.system.lake.tables import ConflictError, Lake, LakeTable
 
 _PARTITIONS = "penstock.partitions"
 _CHUNK_BITS = 24
@@ -83,7 +84,7 @@ class DeltaLake(Lake):
         return f"{self.folder.rstrip('/')}/{stream}" if "://" in self.folder else os.path.join(self.folder, stream)
 
 
-class DeltaLakeTable(Table):
+class DeltaLakeTable(LakeTable):
     """A Delta table."""
 
     def __init__(self, folder: str, stream: str, table: DeltaTable) -> None:
@@ -112,15 +113,17 @@ class DeltaLakeTable(Table):
         with _errors(self._folder, self._stream):
             self._table.alter.set_table_properties({_PARTITIONS: str(count)}, raise_if_not_exists=False)
 
-    def mark(self, writer: str, partition: int) -> Mark | None:
+    def mark(self, writer: str, partition: int) -> WriterMark | None:
         with _errors(self._folder, self._stream):  # it may have to read the log
             epoch = self._table.transaction_version(f"{writer}/{partition}/epoch")
             done = self._table.transaction_version(f"{writer}/{partition}")
         if epoch is None:
             return None
-        return Mark(epoch, None if done is None else Progress(done >> _CHUNK_BITS, done & ((1 << _CHUNK_BITS) - 1)))
+        return WriterMark(
+            epoch, None if done is None else Progress(done >> _CHUNK_BITS, done & ((1 << _CHUNK_BITS) - 1))
+        )
 
-    def append(self, rows: pa.Table | None, writer: str, marks: Mapping[int, Mark]) -> None:
+    def append(self, rows: pa.Table | None, writer: str, marks: Mapping[int, WriterMark]) -> None:
         transactions = []
         for partition, (epoch, progress) in marks.items():
             transactions.append(Transaction(f"{writer}/{partition}/epoch", epoch))

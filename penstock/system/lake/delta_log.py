@@ -20,7 +20,7 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from penstock.errors import IncompatibleError, NotFoundError, SystemAwayError, SystemRefusedError
-from penstock.system.lake.files import Shape, TableFiles, count_rows, reading
+from penstock.system.lake.files import ColumnSelection, TableFiles, count_rows, reading
 from penstock.system.lake.log import Commit, DataFile, TableLog, gone
 
 _PARTITIONS = "penstock.partitions"
@@ -51,7 +51,7 @@ class _Actions:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _KnownFile:
     values: Mapping[str, Any]
     """The values of the partition columns, by physical or logical name."""
     kept: pa.BooleanArray | None = None
@@ -154,7 +154,7 @@ class DeltaLog(TableLog):
         for action in actions.select([name for name in wanted if name in actions.column_names]).to_pylist():
             path = self._path(action["path"])
             own = next((vector for each, vector in kept.items() if each.endswith(f"/{path}")), None)
-            known = _Known(action.get("partition") or {}, own)
+            known = _KnownFile(action.get("partition") or {}, own)
             found.append(DataFile(path, action["num_records"], action["modification_time"], known))
         return sorted(found, key=lambda file: (file.time_ms, file.path))
 
@@ -169,7 +169,7 @@ class DeltaLog(TableLog):
     def batches(
         self, file: DataFile, first: int, rows: int, columns: Sequence[str] | None
     ) -> Generator[pa.RecordBatch, None, None]:
-        shape = Shape(self._schema, columns, _key, lambda field: field.name)
+        shape = ColumnSelection(self._schema, columns, _key, lambda field: field.name)
         constants = {}
         for field in shape.schema:
             values = file.known.values
@@ -272,7 +272,7 @@ class DeltaLog(TableLog):
                 self._path(add["path"]),
                 orjson.loads(add.get("stats") or b"{}").get("numRecords"),
                 at,
-                _Known(add.get("partitionValues") or {}),
+                _KnownFile(add.get("partitionValues") or {}),
             )
             for add in by_kind.get("add", ())
             if add.get("dataChange", True) and add["path"] not in removed  # which a deletion vector makes smaller

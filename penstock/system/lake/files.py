@@ -26,7 +26,7 @@ Key = Callable[[pa.Field], str | None]
 """Gives the key of a field; None if it has none."""
 
 
-class Shape:
+class ColumnSelection:
     """The columns of a table that are to be read."""
 
     def __init__(self, schema: pa.Schema, columns: Sequence[str] | None, key: Key, file_key: Key) -> None:
@@ -157,10 +157,10 @@ class TableFiles:
             with opened_inside(self._folder, f"{self._folder.rstrip('/')}/{path}") as own:
                 return self._local.open_input_file(own)
         with _as_os_errors():
-            return pa.PythonFile(_Readable(obstore.open_reader(self._store, path)), mode="r")
+            return pa.PythonFile(_ReadableFile(obstore.open_reader(self._store, path)), mode="r")
 
 
-class _Readable:
+class _ReadableFile:
     """A file of obstore as Arrow expects one, with bytes and an end."""
 
     def __init__(self, file: Any) -> None:

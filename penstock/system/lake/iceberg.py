@@ -30,8 +30,9 @@ from pyiceberg.table import Table as IcebergTable
 
 from penstock.errors import ConfigError, CorruptError, NotFoundError, SystemAwayError
 from penstock.system.base import Progress
+from penstock.system.contract.writer import WriterMark
 from penstock.system.lake.iceberg_log import IcebergLog, Outside
-from penstock.system.lake.tables import ConflictError, Lake, Mark, Table
+from penstock.system.lake.tables import ConflictError, Lake, LakeTable
 
 try:
     from sqlalchemy.exc import SQLAlchemyError
@@ -111,7 +112,7 @@ def _catalog(name: str, settings: tuple[tuple[str, str], ...]) -> Catalog:
         raise ConfigError(f"the Iceberg catalog `{name}` cannot be opened: {error}") from error
 
 
-class IcebergLakeTable(Table):
+class IcebergLakeTable(LakeTable):
     """An Iceberg table."""
 
     def __init__(self, namespace: str, stream: str, table: IcebergTable) -> None:
@@ -142,7 +143,7 @@ class IcebergLakeTable(Table):
         with _errors(self._namespace, self._stream), self._table.transaction() as transaction:
             transaction.set_properties({_PARTITIONS: str(count)})
 
-    def mark(self, writer: str, partition: int) -> Mark | None:
+    def mark(self, writer: str, partition: int) -> WriterMark | None:
         text = self._table.properties.get(f"{_MARK}.{writer}/{partition}")
         if text is None:
             return None
@@ -150,9 +151,9 @@ class IcebergLakeTable(Table):
         if found is None:
             raise CorruptError(f"the property `{_MARK}.{writer}/{partition}` of `{self._stream}` is no mark: {text!r}")
         epoch, slot, chunk = found.groups()
-        return Mark(int(epoch), None if slot is None else Progress(int(slot), int(chunk)))
+        return WriterMark(int(epoch), None if slot is None else Progress(int(slot), int(chunk)))
 
-    def append(self, rows: pa.Table | None, writer: str, marks: Mapping[int, Mark]) -> None:
+    def append(self, rows: pa.Table | None, writer: str, marks: Mapping[int, WriterMark]) -> None:
         changed = {}
         for partition, (epoch, progress) in marks.items():
             before = self.mark(writer, partition)

@@ -25,7 +25,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.transforms import IdentityTransform
 
 from penstock.errors import IncompatibleError
-from penstock.system.lake.files import Shape, count_rows, reading
+from penstock.system.lake.files import ColumnSelection, count_rows, reading
 from penstock.system.lake.log import Commit, DataFile, TableLog, gone
 from penstock.system.rows.confined import leads_out
 
@@ -37,7 +37,7 @@ Outside: TypeAlias = Literal["refuse", "read"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _KnownFile:
     file: IcebergFile
     task: FileScanTask | None = None
     """Set if rows were deleted from the file."""
@@ -184,7 +184,7 @@ class IcebergLog(TableLog):
         deletes = () if file.known.task is None else file.known.task.delete_files
         for path in (file.path, *(each.file_path for each in deletes)):
             self._check_inside(path)
-        shape = Shape(self.schema, columns, _key, self._file_key)
+        shape = ColumnSelection(self.schema, columns, _key, self._file_key)
         with self._errors(), self._reading(file.path):
             if file.known.task is not None:
                 yield from self._undeleted(file.known.task, shape, first)
@@ -256,7 +256,9 @@ class IcebergLog(TableLog):
                 f"{error}. Compact the table, or begin behind it with the startpoint `version:ID`"
             ) from error
 
-    def _undeleted(self, task: FileScanTask, shape: Shape, first: int) -> Generator[pa.RecordBatch, None, None]:
+    def _undeleted(
+        self, task: FileScanTask, shape: ColumnSelection, first: int
+    ) -> Generator[pa.RecordBatch, None, None]:
         table = self._table
         scan = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
         skip = first
@@ -265,7 +267,7 @@ class IcebergLog(TableLog):
             skip -= min(skip, batch.num_rows)
             yield left
 
-    def _constants(self, file: IcebergFile, shape: Shape) -> Mapping[str | None, pa.Scalar]:
+    def _constants(self, file: IcebergFile, shape: ColumnSelection) -> Mapping[str | None, pa.Scalar]:
         """The values of columns that a file may lack: those of its partition, and defaults of columns added later."""
         wanted = {shape.key(field.name): field.type for field in shape.schema}
         found: dict[str | None, pa.Scalar] = {}
@@ -337,7 +339,7 @@ def _change(snapshot: Snapshot) -> str | None:
 
 def _file(entry: ManifestEntry, time_ms: int, tasks: Mapping[str, FileScanTask]) -> DataFile:
     file = entry.data_file
-    return DataFile(file.file_path, file.record_count, time_ms, _Known(file, tasks.get(file.file_path)))
+    return DataFile(file.file_path, file.record_count, time_ms, _KnownFile(file, tasks.get(file.file_path)))
 
 
 def _key(field: pa.Field) -> str | None:

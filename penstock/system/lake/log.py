@@ -169,7 +169,7 @@ class TableLog(ABC):
         """
 
 
-class Logs:
+class TableLogs:
     """The logs of tables. Each is looked at no more often than is asked for, and for at most a tenth of the time."""
 
     def __init__(self, open_log: Callable[[str], TableLog], poll_ms: int) -> None:

@@ -10,7 +10,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.base.wording import counted
 from penstock.errors import NotFoundError
 from penstock.system.base import OffsetRange, PartitionOffsets
-from penstock.system.lake.log import FileRows, Logs, PartitionFiles, TableLog, upcoming
+from penstock.system.lake.log import FileRows, PartitionFiles, TableLog, TableLogs, upcoming
 from penstock.system.lake.settings import LakeSettings
 from penstock.system.ranges import check_inside
 from penstock.system.rows.cursor import RowCursor
@@ -24,7 +24,7 @@ class LakeReader(RowReader):
     def __init__(self, settings: LakeSettings) -> None:
         super().__init__()
         self._settings = settings
-        self._logs = Logs(settings.lake.log, settings.poll_ms)
+        self._logs = TableLogs(settings.lake.log, settings.poll_ms)
         self._files: dict[SystemStreamPartition, PartitionFiles] = {}
         self._identities: dict[str, tuple[str, int]] = {}
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock.errors import ConfigError
 from penstock.system.lake.log import Changes
-from penstock.system.lake.tables import ConflictError, Lake, Table
+from penstock.system.lake.tables import ConflictError, Lake, LakeTable
 from penstock.system.rows.schema import parse_schema
 
 
@@ -39,7 +39,7 @@ class LakeSettings:
             )
         return parse_schema(text)
 
-    def opened(self, stream: str) -> tuple[Table, int]:
+    def opened(self, stream: str) -> tuple[LakeTable, int]:
         """The table as it is now, and the number of its partitions, which is noted there. Raises NotFoundError."""
         table = self.lake.open(stream)
         known = table.partitions

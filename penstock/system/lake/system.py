@@ -33,7 +33,7 @@ class LakeSystem(LakeSettings, System):
     lag_unit: ClassVar[str] = "commit"
 
     @classmethod
-    def made(cls, name: str, lake: Lake, schemas: Mapping[str, str], options: Mapping[str, str]) -> LakeSystem:
+    def of(cls, name: str, lake: Lake, schemas: Mapping[str, str], options: Mapping[str, str]) -> LakeSystem:
         """The system with the options that all kinds of tables have. Raises ConfigError."""
         changes = next((each for each in CHANGES if each == options.get("changes", CHANGES[0])), None)
         if changes is None:
@@ -79,7 +79,7 @@ class DeltaSystem(LakeSystem):
         check_options(name, rest, ("folder", *_OPTIONS))
         if not options.get("folder"):
             raise ConfigError(f"`systems.{name}.folder` is missing: the URL or path of the folder with the tables")
-        return cls.made(name, DeltaLake(absolute_place(options["folder"]), storage), schemas, rest)
+        return cls.of(name, DeltaLake(absolute_place(options["folder"]), storage), schemas, rest)
 
 
 class IcebergSystem(LakeSystem):
@@ -108,4 +108,4 @@ class IcebergSystem(LakeSystem):
                 f"`systems.{name}.catalog.type: rest` and `systems.{name}.catalog.uri`"
             )
         lake = IcebergLake(name, namespace, catalog, "read" if outside == "read" else "refuse")
-        return cls.made(name, lake, schemas, rest)
+        return cls.of(name, lake, schemas, rest)

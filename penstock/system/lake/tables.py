@@ -9,28 +9,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import pyarrow as pa
 
 from penstock.errors import RetryableError
-from penstock.system.base import Progress
+from penstock.system.contract.writer import WriterMark
 from penstock.system.lake.log import TableLog
-
-
-class Mark(NamedTuple):
-    """The marks of a writer's name in one partition."""
-
-    epoch: int
-    """The largest epoch that has written; a smaller one must not."""
-    progress: Progress | None
 
 
 class ConflictError(RetryableError):
     """Another commit came first. Nothing was written; look at the table again."""
 
 
-class Table(ABC):
+class LakeTable(ABC):
     """A table as it was when it was opened."""
 
     @property
@@ -57,11 +48,11 @@ class Table(ABC):
         """Note the number of partitions. Raises ConflictError."""
 
     @abstractmethod
-    def mark(self, writer: str, partition: int) -> Mark | None:
+    def mark(self, writer: str, partition: int) -> WriterMark | None:
         """The marks of a writer's name; None if it has written nothing."""
 
     @abstractmethod
-    def append(self, rows: pa.Table | None, writer: str, marks: Mapping[int, Mark]) -> None:
+    def append(self, rows: pa.Table | None, writer: str, marks: Mapping[int, WriterMark]) -> None:
         """Append rows, and set the marks of partitions, in one step.
 
         Raises:
@@ -74,7 +65,7 @@ class Lake(ABC):
     """The place of the tables. Plain data."""
 
     @abstractmethod
-    def open(self, stream: str) -> Table:
+    def open(self, stream: str) -> LakeTable:
         """The table as it is now. Raises NotFoundError."""
 
     @abstractmethod

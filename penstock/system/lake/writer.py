@@ -19,10 +19,10 @@ from penstock.system.base import (
     WriterTransaction,
     check_may_mark,
 )
-from penstock.system.contract.writer import Marks, Parts
+from penstock.system.contract.writer import Marks, Parts, WriterMark
 from penstock.system.lake.log import ADDED, offset_of
 from penstock.system.lake.settings import LakeSettings
-from penstock.system.lake.tables import ConflictError, Mark, Table
+from penstock.system.lake.tables import ConflictError, LakeTable
 from penstock.system.rows.form import RowForm, row_value
 
 
@@ -78,7 +78,7 @@ def append(
     identity: WriterIdentity | None,
     partitions: Mapping[int, Progress | None],
     values: list[bytes | None] | None,
-) -> Table:
+) -> LakeTable:
     """Append rows to a table and set the marks of these partitions, in one commit. Returns the table as it was.
 
     Raises:
@@ -89,7 +89,7 @@ def append(
         RetryableError: others wrote to the table all the time, or it cannot be reached.
     """
 
-    def once() -> Table:
+    def once() -> LakeTable:
         table, known = settings.opened(stream)
         if (beyond := max(partitions, default=0)) >= known:
             raise NotFoundError(
@@ -105,8 +105,8 @@ def append(
 
 
 def _marks(
-    table: Table, system: str, stream: str, identity: WriterIdentity, partitions: Mapping[int, Progress | None]
-) -> dict[int, Mark]:
+    table: LakeTable, system: str, stream: str, identity: WriterIdentity, partitions: Mapping[int, Progress | None]
+) -> dict[int, WriterMark]:
     marks = {}
     for partition, progress in partitions.items():
         ssp = SystemStreamPartition(system, stream, partition)
@@ -119,11 +119,11 @@ def _marks(
         done = None if before is None else before.progress
         if progress is not None:
             progress.check_follows(done, ssp)
-        marks[partition] = Mark(identity.epoch, progress)
+        marks[partition] = WriterMark(identity.epoch, progress)
     return marks
 
 
-def _is_new(table: Table, identity: WriterIdentity, marks: Mapping[int, Mark]) -> bool:
+def _is_new(table: LakeTable, identity: WriterIdentity, marks: Mapping[int, WriterMark]) -> bool:
     """True if a mark differs from the one in the table."""
     for partition, mark in marks.items():
         before = table.mark(identity.name, partition)

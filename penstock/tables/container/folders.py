@@ -142,7 +142,7 @@ def _remove(path: Path) -> None:
             unused.remove()
 
 
-class _Complete(Struct):
+class _CompleteMark(Struct):
     """The content of `complete.json`."""
 
     format: Count
@@ -151,6 +151,6 @@ class _Complete(Struct):
 
 def _checksum_in(path: Path) -> str | None:
     try:
-        return decode(_Complete, (path / _COMPLETE).read_bytes(), f"`{path / _COMPLETE}`").checksum
+        return decode(_CompleteMark, (path / _COMPLETE).read_bytes(), f"`{path / _COMPLETE}`").checksum
     except (FileNotFoundError, CorruptError):
         return None

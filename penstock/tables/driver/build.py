@@ -14,10 +14,10 @@ from penstock.errors import ConfigError, FencedError, NotFoundError, PenstockErr
 from penstock.graph.stores import StoreSpec
 from penstock.job.board import Board
 from penstock.tables.versions.build import BuildRequest, TableBuilder, check_candidate, check_rows
-from penstock.tables.versions.choice import Choice
+from penstock.tables.versions.choice import ChosenVersion
 from penstock.tables.versions.fingerprint import fingerprint_of, pushed_table
 from penstock.tables.versions.manifest import PublishedVersion, TableFile, TableManifest
-from penstock.tables.versions.notes import Refusal
+from penstock.tables.versions.notes import VersionRefusal
 from penstock.tables.versions.registry import TableRegistry, build_name
 from penstock.tables.versions.sources import SourceVersion, TableRefusedError, VersionPlace, find_place, read_version
 
@@ -35,7 +35,7 @@ class TableBuild:
     epoch: int
     """The epoch of the run's first claim, which is higher than those of all runs before."""
     registry: TableRegistry
-    refusal: Board[Refusal]
+    refusal: Board[VersionRefusal]
     builder: TableBuilder
     retained: int
     needed: Callable[[str], Collection[int]]
@@ -79,13 +79,13 @@ class TableBuild:
         except TableRefusedError as error:
             self._refuse(str(error), str(error), choice)
 
-    def _choose(self) -> Choice:
+    def _choose(self) -> ChosenVersion:
         choice = self.registry.choose(fingerprint_of(self.spec, self.tasks))
         pinned = choice.version is not None and self.registry.pinned() == choice.version.version
         self.report(self.name, PublishedVersion(choice.version, pinned, choice.warning or self._note))
         return choice
 
-    def _new_source(self, choice: Choice) -> SourceVersion | None:
+    def _new_source(self, choice: ChosenVersion) -> SourceVersion | None:
         """The version to build; None if there is nothing new. Raises TableRefusedError if the source is not a
         complete version."""
         side = pushed_table(self.spec)
@@ -193,7 +193,7 @@ class TableBuild:
         else:
             logger.warning("table `%s`: %s was not built, and is tried again: %s", self.name, source.version, error)
 
-    def _refuse(self, key: str, reason: str, choice: Choice) -> None:
+    def _refuse(self, key: str, reason: str, choice: ChosenVersion) -> None:
         """Log and show a refusal, once. The version that batches read stays."""
         version = "" if key == reason else f"{key} of "
         text = (
@@ -205,9 +205,9 @@ class TableBuild:
         self._refused = key
         self._say(text, choice, error=True)
         with suppress(RetryableError):  # it only informs
-            self.refusal.put(Refusal("" if key == reason else key, reason, self.clock.now_ms()))
+            self.refusal.put(VersionRefusal("" if key == reason else key, reason, self.clock.now_ms()))
 
-    def _say(self, text: str, choice: Choice, *, error: bool = False) -> None:
+    def _say(self, text: str, choice: ChosenVersion, *, error: bool = False) -> None:
         if text != self._note:
             used = (
                 "it has no version yet, and the first batch waits for one"

@@ -1,1 +1,0 @@
-"""Versions of pushed tables: built, published, found and chosen."""

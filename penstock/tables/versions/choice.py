@@ -9,7 +9,7 @@ from penstock.tables.versions.manifest import TableFingerprint, TableManifest
 
 
 @dataclass(frozen=True, slots=True)
-class TableVersions:
+class PublishedVersions:
     """The published versions of a table."""
 
     manifests: tuple[TableManifest, ...] = ()
@@ -30,7 +30,7 @@ class TableVersions:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChosenVersion:
     """The version to use, with a warning for the log and `status`."""
 
     version: TableManifest | None
@@ -38,7 +38,7 @@ class Choice:
     warning: str | None = None
 
 
-def choose(versions: TableVersions, pinned: int | None, wanted: TableFingerprint) -> Choice:
+def choose(versions: PublishedVersions, pinned: int | None, wanted: TableFingerprint) -> ChosenVersion:
     """Choose the pinned version, otherwise the newest one that was built for a job like this. A pinned version that
     cannot be used leaves the choice to the newest one, with a warning.
 
@@ -50,16 +50,16 @@ def choose(versions: TableVersions, pinned: int | None, wanted: TableFingerprint
     newest = fitting[-1] if fitting else None
     if pinned is None:
         unread = [number for number in versions.unreadable if newest is None or number > newest.version]
-        return Choice(newest, f"version {max(unread)} {_unread(versions, max(unread))}" if unread else None)
+        return ChosenVersion(newest, f"version {max(unread)} {_unread(versions, max(unread))}" if unread else None)
     found = versions.of(pinned)
     if found is not None and found.fingerprint == wanted:
-        return Choice(found)
+        return ChosenVersion(found)
     if found is not None and found.fingerprint is not None:
         reason = f"was built for another job: {found.fingerprint.difference(wanted)}"
     else:
         reason = _unread(versions, pinned)
     instead = "no version" if newest is None else f"version {newest.version}"
-    return Choice(newest, f"version {pinned}, which `penstock table use` set, {reason}. The job uses {instead}")
+    return ChosenVersion(newest, f"version {pinned}, which `penstock table use` set, {reason}. The job uses {instead}")
 
 
 def expired(numbers: Sequence[int], newest: int, needed: Collection[int]) -> tuple[int, ...]:
@@ -68,5 +68,5 @@ def expired(numbers: Sequence[int], newest: int, needed: Collection[int]) -> tup
     return tuple(number for number in numbers[: -max(1, newest)] if number not in needed)
 
 
-def _unread(versions: TableVersions, number: int) -> str:
+def _unread(versions: PublishedVersions, number: int) -> str:
     return f"cannot be read: {versions.unreadable[number]}" if number in versions.unreadable else "does not exist"

@@ -24,7 +24,7 @@ PROBLEM = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class VersionProblem:
     """A reason to refuse a version."""
 
     text: str = ""
@@ -35,7 +35,7 @@ class Problem:
         return pa.RecordBatch.from_pydict({"task": [PROBLEM], "key": [key], "value": [b""]}, schema=ENTRIES)
 
     @classmethod
-    def read(cls, key: bytes) -> Problem:
+    def decode(cls, key: bytes) -> VersionProblem:
         """Decode the key that `row` wrote. Raises CorruptError."""
         text, null_keys = decode(tuple[str, int], key, "the reason to refuse a version is damaged")
         return cls(text, null_keys)
@@ -85,9 +85,9 @@ class RowEncoder:
                 if not null_keys:
                     yield self._entries(keys, rows)
         except _RowError as error:
-            yield Problem(str(error)).row()
+            yield VersionProblem(str(error)).row()
         if null_keys:
-            yield Problem("", null_keys).row()
+            yield VersionProblem("", null_keys).row()
 
     def _keys(self, batch: pa.RecordBatch) -> list[Any]:
         """The key of each row; None if a column of it is null."""

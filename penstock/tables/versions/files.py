@@ -14,7 +14,7 @@ import pyarrow as pa
 import rocksdict
 
 from penstock.api.serdes import Serde
-from penstock.tables.versions.encode import PROBLEM, Problem
+from penstock.tables.versions.encode import PROBLEM, VersionProblem
 from penstock.tables.versions.manifest import TableFile
 
 FILE_BYTES = 32 << 20
@@ -57,7 +57,7 @@ class FileWriter:
             try:
                 for task, key, value in _entries(batches):
                     if task == PROBLEM:
-                        problem = Problem.read(key)
+                        problem = VersionProblem.decode(key)
                         written.append({"problem": problem.text, "null_keys": problem.null_keys})
                         continue
                     if task != current.task or current.full(self.file_bytes):

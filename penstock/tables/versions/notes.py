@@ -11,7 +11,7 @@ from penstock.objects.store import ObjectStore
 
 
 @dataclass(frozen=True, slots=True)
-class Pin:
+class VersionPin:
     """A version to use until another one is chosen."""
 
     version: Positive
@@ -19,7 +19,7 @@ class Pin:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class VersionRefusal:
     """A version of the source that did not become one of the table, and the reason."""
 
     source_version: str
@@ -28,13 +28,13 @@ class Refusal:
     """In epoch milliseconds."""
 
 
-def pin_of(objects: ObjectStore, paths: JobPaths, table: str) -> Board[Pin]:
+def pin_of(objects: ObjectStore, paths: JobPaths, table: str) -> Board[VersionPin]:
     """The version to use; without it, the newest one is used."""
     damage = "is damaged, it does not name the version of a table; set it with `penstock table use`"
-    return Board(objects, paths.metadata("table-use", table), Pin, damage)
+    return Board(objects, paths.metadata("table-use", table), VersionPin, damage)
 
 
-def refusal_of(objects: ObjectStore, paths: JobPaths, table: str) -> Board[Refusal]:
+def refusal_of(objects: ObjectStore, paths: JobPaths, table: str) -> Board[VersionRefusal]:
     """The last refusal, unless a later version was accepted. It only informs."""
     damage = "is damaged, it does not say why a table was refused"
-    return Board(objects, paths.metadata("table-refused", table), Refusal, damage)
+    return Board(objects, paths.metadata("table-refused", table), VersionRefusal, damage)

@@ -15,9 +15,9 @@ from penstock.base.retry import Retry, retry
 from penstock.errors import CorruptError, FencedError, IncompatibleError, NotFoundError, PenstockError, RetryableError
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
-from penstock.tables.versions.choice import Choice, TableVersions, choose, expired
+from penstock.tables.versions.choice import ChosenVersion, PublishedVersions, choose, expired
 from penstock.tables.versions.manifest import TableFile, TableFingerprint, TableManifest
-from penstock.tables.versions.notes import Pin, pin_of
+from penstock.tables.versions.notes import VersionPin, pin_of
 
 _WRITE = Retry(pause_s=0.2, tries=5)
 _TRIES = 100
@@ -34,10 +34,10 @@ class TableRegistry:
         self._read: dict[int, TableManifest] = {}
         self.table = table
 
-    def versions(self) -> TableVersions:
+    def versions(self) -> PublishedVersions:
         """All versions, including the numbers of those that cannot be read."""
         records, unreadable = self._records()
-        return TableVersions(tuple(each for each in records if not each.is_fence), unreadable)
+        return PublishedVersions(tuple(each for each in records if not each.is_fence), unreadable)
 
     def manifest(self, version: int) -> TableManifest:
         """One version.
@@ -58,7 +58,7 @@ class TableRegistry:
     def newest(self) -> TableManifest | None:
         return self.versions().newest
 
-    def choose(self, wanted: TableFingerprint) -> Choice:
+    def choose(self, wanted: TableFingerprint) -> ChosenVersion:
         """The version to use: the pinned one, otherwise the newest one that has the `wanted` fingerprint."""
         return choose(self.versions(), self.pinned(), wanted)
 
@@ -111,7 +111,7 @@ class TableRegistry:
             retry(self._pin.remove, _WRITE)
             return
         self._check_files(self.manifest(version))
-        retry(lambda: self._put_pin(Pin(version, who)), _WRITE)
+        retry(lambda: self._put_pin(VersionPin(version, who)), _WRITE)
         # It may have expired between the look and the pin, which nobody saw then.
         try:
             self._objects.get(self._paths.table_version(self.table, version))
@@ -119,7 +119,7 @@ class TableRegistry:
             retry(self._pin.remove, _WRITE)
             raise NotFoundError(self._no_version(version)) from None
 
-    def _put_pin(self, pin: Pin) -> None:
+    def _put_pin(self, pin: VersionPin) -> None:
         if not self._pin.put(pin):
             raise RetryableError(f"`{self._pin.key}` was changed by another process at the same time; try again")
 

@@ -38,7 +38,7 @@ class TableRefusedError(PenstockError):
 
 
 @dataclass(frozen=True, slots=True)
-class SourceFile:
+class TableSourceFile:
     """A file of a source."""
 
     path: str
@@ -53,12 +53,12 @@ class SourceFolders(Protocol):
     Every method raises RetryableError for what may pass, and ConfigError for what needs a person.
     """
 
-    def markers(self, url: str) -> list[SourceFile]:
+    def markers(self, url: str) -> list[TableSourceFile]:
         """The files `_manifest.json` and `_SUCCESS` in the folder and in the folders directly below it. Empty if
         there is no such folder."""
         ...
 
-    def files(self, url: str) -> list[SourceFile]:
+    def files(self, url: str) -> list[TableSourceFile]:
         """All files below a folder, at any depth. Empty if there is no such folder."""
         ...
 
@@ -73,7 +73,7 @@ class VersionPlace:
 
     folder: str
     """Relative to the table's folder; empty: the table's folder itself."""
-    marker: SourceFile
+    marker: TableSourceFile
 
     @property
     def has_manifest(self) -> bool:
@@ -95,14 +95,14 @@ class SourceVersion:
     delta_version: int | None = None
 
 
-def choose_place(markers: Iterable[SourceFile]) -> VersionPlace | None:
+def choose_place(markers: Iterable[TableSourceFile]) -> VersionPlace | None:
     """The newest complete version; None: there is none. Pure."""
     found = {marker.path: marker for marker in markers}
     for own in (MANIFEST, SUCCESS):
         if own in found:
             return VersionPlace("", found[own])
     # A folder that has both is described by its manifest.
-    by_folder: dict[str, SourceFile] = {}
+    by_folder: dict[str, TableSourceFile] = {}
     for marker in sorted(found.values(), key=lambda each: _name(each) == MANIFEST):
         by_folder[marker.path.rpartition("/")[0]] = marker
     if not by_folder:
@@ -180,7 +180,7 @@ def _read_manifest(data: bytes, url: str) -> _SourceManifest:
     return found
 
 
-def _refuse_missing(url: str, named: Sequence[str], present: dict[str, SourceFile]) -> None:
+def _refuse_missing(url: str, named: Sequence[str], present: dict[str, TableSourceFile]) -> None:
     missing = [name for name in named if name not in present]
     if missing:
         shown = listed([f"`{name}`" for name in missing[:_SHOWN]])
@@ -192,7 +192,7 @@ def _refuse_missing(url: str, named: Sequence[str], present: dict[str, SourceFil
 
 
 def _version(
-    url: str, place: VersionPlace, files: Sequence[SourceFile], rows: int | None, manifest: bytes
+    url: str, place: VersionPlace, files: Sequence[TableSourceFile], rows: int | None, manifest: bytes
 ) -> SourceVersion:
     """Identify a version by the names, sizes and times of its files: files that are overwritten under their names
     make another version."""
@@ -205,11 +205,11 @@ def _version(
     return SourceVersion(url, version, tuple(join(url, file.path) for file in files), rows)
 
 
-def _is_data(file: SourceFile) -> bool:
+def _is_data(file: TableSourceFile) -> bool:
     """True unless Spark ignores the file: names of files and folders that begin with `_` or `.`, except for
     partitions, which have a `=`."""
     return not any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in file.path.split("/"))
 
 
-def _name(file: SourceFile) -> str:
+def _name(file: TableSourceFile) -> str:
     return file.path.rpartition("/")[2]

@@ -27,7 +27,7 @@ class Certificates:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class BrokerNode:
     """The place of a broker in its cluster.
 
     Args:
@@ -39,7 +39,7 @@ class Node:
     voters: str = ""
 
 
-ALONE = Node()
+ALONE = BrokerNode()
 _CONTROLLER = "CONTROLLER"
 _LARGEST_MESSAGE = 64 << 20
 _SMALL = {
@@ -82,7 +82,7 @@ def server_settings(
     certificates: Certificates | None,
     password: str,
     given: Mapping[str, object],
-    node: Node = ALONE,
+    node: BrokerNode = ALONE,
 ) -> dict[str, str]:
     """The settings of a server, by their names in `server.properties`.
 

@@ -37,7 +37,7 @@ def checked_graph(graph: ApplicationGraph, mistakes: list[AssertionError]) -> Ap
 
 
 class _Checks:
-    """The `Watch` that finds these mistakes."""
+    """The `CallWatch` that finds these mistakes."""
 
     def __init__(self, mistakes: list[AssertionError]) -> None:
         self._mistakes = mistakes

@@ -10,12 +10,12 @@ from typing import TypeAlias
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.time.watermarks import NO_WATERMARK
 from penstock.batch.input_order import InputOrder
-from penstock.batch.pace import Pace
+from penstock.batch.pace import BatchPace
 from penstock.batch.portions import Portion, PortionRead
 from penstock.batch.positions import Ends, TaskSsp
 from penstock.batch.ranges import BatchRanges, UnreadMessages, plan_with_unread
-from penstock.driver.feed.boundary import Boundary, Moment
-from penstock.driver.feed.closing import Closing
+from penstock.driver.feed.boundary import BatchTime, Boundary
+from penstock.driver.feed.closing import ClosingFeed
 from penstock.driver.feed.event_time import EventTime
 from penstock.driver.feed.planned import End, Next, PlannedBatch
 from penstock.graph.specs import ApplicationGraph
@@ -47,7 +47,7 @@ class RunnerFeed:
         self._raises = graph.parts()[0]
         """Behind durable intermediate streams, watermarks follow with the messages that are in them."""
         self._event_time = event_time
-        self._closing = Closing(graph, event_time, clock)
+        self._closing = ClosingFeed(graph, event_time, clock)
         self._clock = clock
         self.messages = sys.maxsize
         self.watermark = NO_WATERMARK
@@ -66,14 +66,14 @@ class RunnerFeed:
     def next(self, boundary: Boundary) -> Next:
         ends, pace, unread = (
             self._ends(),
-            Pace(self.messages, sys.maxsize),
+            BatchPace(self.messages, sys.maxsize),
             UnreadMessages.of(boundary.unread, boundary.left),
         )
         if boundary.partly_closed:
             return self._closing.next(boundary, "end-of-stream", pace, {})
         targets = self._targets = self._order.targets(ends) if self._targets is None else self._targets
 
-        def of_inputs(left: Pace) -> dict[TaskSsp, Portion]:
+        def of_inputs(left: BatchPace) -> dict[TaskSsp, Portion]:
             planned = self._order.plan(boundary.positions, ends, left, None, targets)
             return planned if self._cut is None else dict(self._cut(planned))
 
@@ -91,7 +91,7 @@ class RunnerFeed:
         marks = boundary.watermarks
         return self._event_time.used and any(marks.get(op, NO_WATERMARK) < self.watermark for op in self._operators)
 
-    def _raised(self, moment: Moment) -> Moment:
+    def _raised(self, moment: BatchTime) -> BatchTime:
         if self.watermark == NO_WATERMARK or not self._event_time.used:
             return moment
         marks = moment.watermarks
@@ -99,7 +99,7 @@ class RunnerFeed:
         return replace(moment, watermarks=replace(marks, firing={**marks.firing, **raised}))
 
     def drain(self, boundary: Boundary, operators: Set[str] | None = None) -> Next:
-        pace = Pace(self.messages, sys.maxsize)
+        pace = BatchPace(self.messages, sys.maxsize)
         if operators is not None:
             return self._closing.drain(boundary, operators, pace, {})
         return self._closing.next(boundary, "drain", pace, {})

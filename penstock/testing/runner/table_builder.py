@@ -21,7 +21,7 @@ from penstock.tables.versions.encode import ENTRIES, RowEncoder
 from penstock.tables.versions.files import FILE_BYTES, FileWriter
 from penstock.tables.versions.manifest import TableFile
 from penstock.tables.versions.registry import TableRegistry
-from penstock.tables.versions.sources import MANIFEST, SUCCESS, SourceFile
+from penstock.tables.versions.sources import MANIFEST, SUCCESS, TableSourceFile
 
 _BATCH_ROWS = 10_000
 
@@ -42,12 +42,12 @@ class ArrowTableBuilder:
         self._file_bytes = file_bytes
         self._cancelled = threading.Event()
 
-    def markers(self, url: str) -> list[SourceFile]:
+    def markers(self, url: str) -> list[TableSourceFile]:
         folder = local_folder(url)
         patterns = (name for own in (MANIFEST, SUCCESS) for name in (own, f"*/{own}"))
         return [_file(path, folder) for pattern in patterns for path in folder.glob(pattern)]
 
-    def files(self, url: str) -> list[SourceFile]:
+    def files(self, url: str) -> list[TableSourceFile]:
         folder = local_folder(url)
         return [_file(path, folder) for path in sorted(folder.rglob("*")) if path.is_file()]
 
@@ -112,6 +112,6 @@ def local_folder(url: str) -> Path:
     return Path(unquote(parts.path) if parts.scheme else url)
 
 
-def _file(path: Path, folder: Path) -> SourceFile:
+def _file(path: Path, folder: Path) -> TableSourceFile:
     status = path.stat()
-    return SourceFile(path.relative_to(folder).as_posix(), status.st_size, status.st_mtime_ns // 1_000_000)
+    return TableSourceFile(path.relative_to(folder).as_posix(), status.st_size, status.st_mtime_ns // 1_000_000)

@@ -35,7 +35,7 @@ def markers(home: Home) -> dict[str, ChangelogMarker]:
 
     last = home.checkpoints[-1]
     return {
-        f"{store}/{task}": ChangelogMarker.deserialize(text)
+        f"{store}/{task}": ChangelogMarker.parse(text)
         for task in last.tasks
         for store, text in of_task(last, task)["changelog-files"].items()
     }

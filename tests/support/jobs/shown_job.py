@@ -12,7 +12,7 @@ from penstock.api.startpoint import StartpointOldest, StartpointTimestamp
 from penstock.api.time.watermarks import END_OF_TIME
 from penstock.batch.watermarks import TIME, TimeSection
 from penstock.checkpoint.id import CheckpointId
-from penstock.checkpoint.intermediate import STREAMS, Intermediate, StreamsSection, WrittenRanges
+from penstock.checkpoint.intermediate import STREAMS, IntermediateStream, StreamsSection, WrittenRanges
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.drain.progress import DrainProgress, StageDrain
 from penstock.drain.requests import DrainRequests
@@ -26,14 +26,14 @@ from penstock.job.shown_phase import RunPhase, phase_board
 from penstock.job.shown_work import KeyWork, RunWork, TaskWork
 from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.snapshot import Snapshot
-from penstock.outbox.unpublished import OUTBOX, OutboxObject, OutboxSection, Part
-from penstock.side.shown import SideStoreFacts, SideStores, side_store_board
+from penstock.outbox.unpublished import OUTBOX, OutboxObject, OutboxSection, OutputPart
+from penstock.side.shown import RunSideStores, SideStoreFacts, side_store_board
 from penstock.standby.shown import RunStandbys, StandbyFacts, standby_board
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.start.startpoints.request import RequestKey, StartpointRequest
 from penstock.system.local import LocalSystem
 from penstock.tables.versions.manifest import TableFile, TableFingerprint, TableManifest
-from penstock.tables.versions.notes import Refusal, refusal_of
+from penstock.tables.versions.notes import VersionRefusal, refusal_of
 from penstock.tables.versions.registry import TableRegistry
 from tests.support.stores.state_job import StateJob
 
@@ -80,8 +80,10 @@ class ShownJob:
     def _last(self) -> CheckpointRecord:
         """The last checkpoint once more, with everything that a record may have."""
         last = self.state.log.read().checkpoints[-1]
-        outbox = OutboxObject(self.paths.outbox("1-1-0-0"), 0, 1000, "0" * 64, {OUT: Part(2, 30)})
-        between = Intermediate(2, 1_700_000_000_000, {0: 7, 1: 3}, (WrittenRanges(4, 5, {0: ((7, 9), (12, 20))}),))
+        outbox = OutboxObject(self.paths.outbox("1-1-0-0"), 0, 1000, "0" * 64, {OUT: OutputPart(2, 30)})
+        between = IntermediateStream(
+            2, 1_700_000_000_000, {0: 7, 1: 3}, (WrittenRanges(4, 5, {0: ((7, 9), (12, 20))}),)
+        )
         record = replace(
             last,
             id=CheckpointId(1_700_000_000_009, 7),
@@ -128,7 +130,7 @@ class ShownJob:
         reached = {(task, IN[task]): 6 + 3 * task for task in range(2)}
         MetricsBoard(objects, paths).put(ShownRun("run", NOW_MS, found, reached, DRIVER, work=WORK))
         stores = (SideStoreFacts("seats", ("local.planes",), "Seats"), SideStoreFacts("planes", pushed="/data/planes"))
-        side_store_board(objects, paths).put(SideStores(stores))
+        side_store_board(objects, paths).put(RunSideStores(stores))
         graph_board(objects, paths).put(GRAPH)
         for number in range(1, 3):
             registry = TableRegistry(objects, paths, "planes")
@@ -136,7 +138,7 @@ class ShownJob:
             files = (TableFile("0-0.sst", 0, "a" * 64, 3_000, 2_000, b"N1", b"N2"),)
             draft = TableManifest("planes", 0, 1, f"1-{number}", "/data/planes", f"v{number}", 2, NOW_MS, PRINT, files)
             registry.publish(draft)
-        refusal_of(objects, paths, "planes").put(Refusal("v3 abd", "it has no column `tail`", NOW_MS))
+        refusal_of(objects, paths, "planes").put(VersionRefusal("v3 abd", "it has no column `tail`", NOW_MS))
         manager = StartpointManager(objects, paths, 1 << 50)
         time = replace(StartpointTimestamp(1_600_000_000_000), creation_timestamp=NOW_MS - 2)
         oldest = replace(StartpointOldest(), creation_timestamp=NOW_MS - 1)

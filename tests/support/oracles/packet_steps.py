@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from pyspark import TaskContext
 
-from penstock.runtime.messages.packet import Kind, Packet, from_batch, to_batch
+from penstock.runtime.messages.packet import Packet, PacketKind, from_batch, to_batch
 
 TASKS = 7
 
@@ -31,7 +31,7 @@ class Send:
         mine = _partition()
         for task in range(TASKS):
             payload = bytes([mine, task]) * (self.size // 2)
-            yield to_batch([Packet(task, 1, Kind.DATA, 0, mine, "token", 0, 0, 0, 1, payload)])
+            yield to_batch([Packet(task, 1, PacketKind.DATA, 0, mine, "token", 0, 0, 0, 1, payload)])
 
 
 @dataclass(frozen=True)

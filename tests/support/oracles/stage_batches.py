@@ -17,8 +17,8 @@ from penstock.graph.topology import plan_topology
 from penstock.metrics.snapshot import Snapshot
 from penstock.runtime.messages.packet import (
     MESSAGE_SCHEMA,
-    Kind,
     Packet,
+    PacketKind,
     decode_messages,
     encode_messages,
     encode_rows,
@@ -102,7 +102,7 @@ class StageBatches:
             if run < discards:
                 self.task.discard_attempt(attempt)
         packets += attempt.finish()
-        report = Report.from_payload(packets.pop().payload or b"")
+        report = Report.decode(packets.pop().payload or b"")
         self.failure, self.metrics = report.failed, Snapshot.of_rows(report.metrics)
         if self.failure is not None:
             self.task.discard_attempt(attempt)
@@ -113,7 +113,7 @@ class StageBatches:
         assert self.task.next_due() == report.next_due, "a container that opens the stores says the same"
         found: dict[str, list[tuple[Any, Any, int]]] = {}
         for packet in packets:
-            if packet.kind == Kind.DATA:
+            if packet.kind == PacketKind.DATA:
                 output = str(self.topology.channels[packet.channel].output)
                 found.setdefault(output, []).extend(_decoded(packet))
         return found
@@ -158,7 +158,7 @@ class StageBatches:
                 batch = pa.RecordBatch.from_arrays(columns, schema=schema)
                 data = encode_rows(batch) if is_row else (encode_messages(batch), None)
                 place = (channels[source], -1, len(sent), len(part))
-                sent.append(Packet(0, self.stage, Kind.DATA, 0, 0, "s", *place, *data))
+                sent.append(Packet(0, self.stage, PacketKind.DATA, 0, 0, "s", *place, *data))
         sent.append(trailer((0, 0), len(sent), count, token="s", stage=self.stage))
         return sent
 

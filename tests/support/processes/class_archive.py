@@ -48,7 +48,7 @@ def main() -> None:
         home.publish(100)
         job = totals_app().run({**home.config, "spark.master": "local[2]"}, until="latest")
         assert job.await_termination(DEADLINE_S)
-        jvm = gateway._Current.jvm
+        jvm = gateway._CurrentGateway.jvm
         assert jvm is not None
         assert jvm.process.stdin is not None
         jvm.process.stdin.close()  # which ends it

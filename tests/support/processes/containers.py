@@ -212,7 +212,7 @@ class Job:
         """Run an attempt to its end: all it sent, and its report."""
         mine = run.for_task(task) if packets is None else packets
         found = attempt(self.homes[task].address, self.call(run, task), [to_batch([packet]) for packet in mine])
-        return found, Report.from_payload(bytes(found[-1].payload or b""))
+        return found, Report.decode(bytes(found[-1].payload or b""))
 
     def outcome(self, run: Run, results: Sequence[Packet]) -> Outcome:
         """Write the outputs; what came of the run."""
@@ -225,7 +225,7 @@ class Job:
                     if packet.stage == self.topology.sink and packet.dest == task:
                         sinks.accept(packet)
                 reports += sinks.write(writers)
-        found = [Report.from_payload(bytes(packet.payload or b"")) for packet in reports]
+        found = [Report.decode(bytes(packet.payload or b"")) for packet in reports]
         return decide_outcome(found, self.topology, self.tasks)
 
     def run_batch(self, batch: int, messages: Sequence[Message], run: int = 1) -> SuccessfulBatch:

@@ -14,7 +14,7 @@ from penstock.objects.open import open_store
 from penstock.state.backends.base import Garbage, RestoreProgress
 from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory
 from penstock.state.backends.changelog_files.marker import ChangelogMarker
-from penstock.state.backends.changelog_files.snapshot import Snapshot
+from penstock.state.backends.changelog_files.snapshot import StoreSnapshot
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.records import Changes
 from penstock.testing.state_backend_harness import BackendHarness, Content, EngineName
@@ -35,7 +35,7 @@ class Version:
     @property
     def marker(self) -> ChangelogMarker:
         """The first store's."""
-        return ChangelogMarker.deserialize(self.markers["first"])
+        return ChangelogMarker.parse(self.markers["first"])
 
 
 class Job:
@@ -100,9 +100,9 @@ class Job:
         """The first store's objects: `delta`, `zip` or `files`; without a kind all of them."""
         return {key for key in self.objects.list(FOLDER) if not kind or kind_of(key) == kind}
 
-    def snapshot(self, version: int, epoch: int = 1) -> Snapshot:
+    def snapshot(self, version: int, epoch: int = 1) -> StoreSnapshot:
         """A snapshot as it is stored."""
-        return Snapshot.decode(self.objects.get(zip_key(version, epoch)), "")
+        return StoreSnapshot.decode(self.objects.get(zip_key(version, epoch)), "")
 
     def files_of(self, version: int, epoch: int = 1) -> set[str]:
         """The keys of a snapshot's shared files."""

@@ -11,7 +11,7 @@ from penstock.config import load_config
 from penstock.config.model import JobConfig
 from penstock.objects.store import ObjectStore
 from penstock.state.backends.changelog_stream.factory import ChangelogStreamFactory
-from penstock.state.backends.changelog_stream.partition import ChangelogMarker
+from penstock.state.backends.changelog_stream.partition import ChangelogRange
 from penstock.system.base import PartitionOffsets, RawMessage, System
 from penstock.testing.state_backend_contract import BackendHarness
 from penstock.testing.system_contract import read_compacted
@@ -42,8 +42,8 @@ def pairs(messages: Sequence[RawMessage]) -> list[tuple[bytes | None, bytes | No
     return [(key, value) for _, _, key, value, *_ in messages]
 
 
-def marker_of(markers: dict[str, str]) -> ChangelogMarker:
-    return ChangelogMarker.deserialize(markers["first"])
+def marker_of(markers: dict[str, str]) -> ChangelogRange:
+    return ChangelogRange.parse(markers["first"])
 
 
 def config(**overrides: object) -> JobConfig:

@@ -12,7 +12,7 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.batch.batch import Batch
 from penstock.graph.topology import Topology, plan_topology
 from penstock.outbox.task import Outbox, OutboxAttempt
-from penstock.runtime.messages.packet import MESSAGE_SCHEMA, Kind, Packet, encode_messages
+from penstock.runtime.messages.packet import MESSAGE_SCHEMA, Packet, PacketKind, encode_messages
 from penstock.system.base import OffsetRange, RawRecord, System
 from tests.support.streams.trailers import trailer
 
@@ -51,7 +51,7 @@ def packets_of(
     """The packets that an attempt of (stage, task) sends to task 0: a packet for each (channel, partition, messages),
     and its trailer."""
     sent = [
-        Packet(0, stage, Kind.DATA, *source, token, channel, partition, seq, len(records), payload(records))
+        Packet(0, stage, PacketKind.DATA, *source, token, channel, partition, seq, len(records), payload(records))
         for seq, (channel, partition, records) in enumerate(parts)
     ]
     messages = sum(packet.messages for packet in sent)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.runtime.messages.packet import Kind, Packet
+from penstock.runtime.messages.packet import Packet, PacketKind
 
 
 def trailer(
@@ -20,4 +20,4 @@ def trailer(
     """The trailer of an attempt of `source` (stage, task) that sent this much to a task."""
     names = msgspec.msgpack.encode([(token, failed, [source[1]])])
     sent = msgspec.msgpack.encode({source[1]: (packets, messages)})
-    return Packet(dest, stage, Kind.TRAILER, source[0], -1, "", -1, -1, 0, 0, names, sent)
+    return Packet(dest, stage, PacketKind.TRAILER, source[0], -1, "", -1, -1, 0, 0, names, sent)

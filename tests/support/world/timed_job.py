@@ -19,7 +19,7 @@ from penstock.api.startpoint import StartpointOldest
 from penstock.batch.batch import Batch, Due
 from penstock.graph.specs import OperatorSpec
 from penstock.job.paths import JobPaths
-from penstock.runtime.messages.columns import Columns, Target
+from penstock.runtime.messages.columns import MessageColumns, Target
 from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, StageContext
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.start.startpoints.request import WithState
@@ -75,7 +75,7 @@ class HoldNode(Node):
         self.batches.append(batch)
         self._late = batch.late_watermark(self._id)
 
-    def _hold(self, columns: Columns) -> None:
+    def _hold(self, columns: MessageColumns) -> None:
         for row, key, value in zip(columns.rows, columns.keys, columns.values, strict=True):
             time = self._position.page.timestamps[row]
             if time < self._late:

@@ -17,7 +17,7 @@ from penstock.base import budgets
 from penstock.errors import CorruptError
 from penstock.spark.state_import.files.changelog import read_changelog
 from penstock.spark.state_import.files.snapshot import fetch_snapshot
-from penstock.state.backends.changelog_files.snapshot import Snapshot
+from penstock.state.backends.changelog_files.snapshot import StoreSnapshot
 from penstock.system.files import text
 from penstock.system.files.formats import read_rows
 from penstock.system.files.text import SourceFile
@@ -90,7 +90,7 @@ def test_snapshots_are_within_a_budget(tmp_path: Path, monkeypatch: pytest.Monke
         fetch_snapshot(OneFile(bomb), "state/0/0", "1.zip", tmp_path / "target")
     assert list((tmp_path / "target").iterdir()) == []
     with pytest.raises(CorruptError, match=says):
-        Snapshot.decode(_checked(bomb), "k")
+        StoreSnapshot.decode(_checked(bomb), "k")
 
 
 LYING = """

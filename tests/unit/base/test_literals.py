@@ -19,7 +19,7 @@ from penstock.base.literals import decimal_of, float_of, uuid_of, whole_of
 from penstock.errors import ConfigError
 from penstock.schemas.avro_logical import logical_of
 from penstock.schemas.avro_misfits import MisfitError
-from penstock.system.database.columns import Column
+from penstock.system.database.columns import TableColumn
 from penstock.system.rows.cells import cell_reader, path_scalar
 
 KIND = pa.decimal128(38, 6)
@@ -56,7 +56,7 @@ def in_path(text: str) -> Decimal | None:
 
 def in_table(text: str) -> Decimal | None:
     try:
-        found = Column("d", "decimal", "DECIMAL(38, 6)", precision=38, scale=6).of_json(text)
+        found = TableColumn("d", "decimal", "DECIMAL(38, 6)", precision=38, scale=6).of_json(text)
     except ValueError:
         return None
     assert isinstance(found, Decimal)
@@ -134,7 +134,7 @@ def test_odd_uuids_are_none(text: str) -> None:
     with pytest.raises(ValueError, match="is no UUID"):
         uuid_of(text)
     with pytest.raises(ValueError, match="is not a UUID"):
-        Column("u", "uuid", "UUID").of_json(text)
+        TableColumn("u", "uuid", "UUID").of_json(text)
     logical = logical_of({"type": "string", "logicalType": "uuid"})
     assert logical is not None
     with pytest.raises(MisfitError):

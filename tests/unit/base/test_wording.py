@@ -62,16 +62,17 @@ def messages() -> Iterator[tuple[str, str]]:
 
 
 def paragraphs() -> Iterator[tuple[str, str]]:
-    """The prose of the README and of the pages: paragraphs, list items and cells, without code."""
+    """The prose of the README and of the pages, of packages too: paragraphs, list items and cells, without code."""
     for file in [
         ROOT / "README.md",
         ROOT / "SECURITY.md",
         ROOT / "ARCHITECTURE.md",
         *sorted((ROOT / "docs").rglob("*.md")),
+        *sorted((ROOT / "penstock").rglob("README.md")),
     ]:
         text = re.sub(r"^```.*?^```", "", file.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
         for block in re.split(r"\n\s*\n|\n\s*(?:[*-]|\d+\.) |\|", text):
-            yield file.name, " ".join(block.split())
+            yield str(file.relative_to(ROOT)), " ".join(block.split())
 
 
 def test_texts_for_people_avoid_phrases_that_make_them_read_twice() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.batch.input_order import InputOrder
-from penstock.batch.pace import Pace
+from penstock.batch.pace import BatchPace
 from penstock.batch.positions import TaskSsp
 from penstock.batch.ranges import BatchRanges, plan_ranges
 from penstock.system.base import PartitionOffsets
@@ -38,7 +38,7 @@ def test_every_message_is_read_once_and_in_order(
     reached, upcoming = dict.fromkeys(AT, 0), first
     for _ in range(1000):
         boots = [at for at in AT if at.ssp.system_stream in order.bootstrap and reached[at] < first[at]]
-        portions = order.plan(reached, ends_at(upcoming), Pace(most, BYTES), None, targets)
+        portions = order.plan(reached, ends_at(upcoming), BatchPace(most, BYTES), None, targets)
         if not portions and upcoming is at_end:
             break
         if boots:
@@ -63,7 +63,7 @@ def test_every_message_is_read_once_and_in_order(
 def test_without_an_order_all_inputs_share_a_batch(
     reached: dict[TaskSsp, int], upcoming: dict[TaskSsp, int], most: int
 ) -> None:
-    ends, pace = ends_at(upcoming), Pace(most, BYTES)
+    ends, pace = ends_at(upcoming), BatchPace(most, BYTES)
     assert InputOrder().plan(reached, ends, pace, None, {}) == plan_ranges(reached, ends, pace, None)
 
 
@@ -71,5 +71,5 @@ def test_a_stream_that_became_shorter_holds_nobody_up() -> None:
     order = InputOrder(bootstrap=frozenset({STREAMS[0]}))
     targets = order.targets(ends_at(dict.fromkeys(AT, 9)))
     shorter = {at: 5 if at.ssp.system_stream == STREAMS[0] else 9 for at in AT}
-    found = order.plan(dict.fromkeys(AT, 5), ends_at(shorter), Pace(100, BYTES), None, targets)
+    found = order.plan(dict.fromkeys(AT, 5), ends_at(shorter), BatchPace(100, BYTES), None, targets)
     assert found.keys() == set(AT[2:])

@@ -16,7 +16,7 @@ from penstock.batch.offered_batch import QUERY, OfferedBatch, QuerySection
 from penstock.batch.watermarks import TIME, TimeSection
 from penstock.checkpoint import record as record_module
 from penstock.checkpoint.id import CheckpointId
-from penstock.checkpoint.intermediate import STREAMS, Intermediate, StreamsSection, WrittenRanges
+from penstock.checkpoint.intermediate import STREAMS, IntermediateStream, StreamsSection, WrittenRanges
 from penstock.checkpoint.record import (
     CheckpointRecord,
     Claim,
@@ -32,7 +32,7 @@ from penstock.checkpoint.versions.value import Checkpoint
 from penstock.drain.requests import DRAIN, DrainSection
 from penstock.errors import ConfigError, CorruptError, IncompatibleError
 from penstock.job.paths import JobPaths, versioned_name
-from penstock.outbox.unpublished import OUTBOX, OutboxObject, OutboxSection, Part, Unpublished
+from penstock.outbox.unpublished import OUTBOX, OutboxObject, OutboxSection, OutputPart, UnpublishedObjects
 from tests.support.tools.places import GOLDEN
 
 SSP = SystemStreamPartition
@@ -101,16 +101,19 @@ OWN = OutboxObject(
     0,
     1234,
     "ab" * 32,
-    {SSP("kafka", "out", 0): Part(2, 700), SSP("local", "my.dotted.stream", 1): Part(1, 0)},
+    {SSP("kafka", "out", 0): OutputPart(2, 700), SSP("local", "my.dotted.stream", 1): OutputPart(1, 0)},
 )
-OLDER = OutboxObject("sums/1/outbox/2-0000000-1", 1, 10, "01" * 32, {SSP("kafka", "out", 1): Part(1, 5)})
+OLDER = OutboxObject("sums/1/outbox/2-0000000-1", 1, 10, "01" * 32, {SSP("kafka", "out", 1): OutputPart(1, 5)})
 STREAMS_BETWEEN = StreamsSection(
-    {BETWEEN: Intermediate(2, -2000, {0: 7, 10: 3}, UNREAD), EMPTY_STREAM: Intermediate(1, NO_WATERMARK, {0: 0})},
+    {
+        BETWEEN: IntermediateStream(2, -2000, {0: 7, 10: 3}, UNREAD),
+        EMPTY_STREAM: IntermediateStream(1, NO_WATERMARK, {0: 0}),
+    },
     {BETWEEN: "by-tail string json", EMPTY_STREAM: "by-n bytes bytes"},
 )
 VALUES: SectionValues = {
     DRAIN: DrainSection(("9c3f0b6e-2c1d-4d8e-9f3a-5b7c1e2d3f40",)),
-    OUTBOX: OutboxSection((OWN,), (Unpublished(11, (OLDER,)),), ("kafka", "local"), "sums-1-0123456789ab"),
+    OUTBOX: OutboxSection((OWN,), (UnpublishedObjects(11, (OLDER,)),), ("kafka", "local"), "sums-1-0123456789ab"),
     QUERY: QuerySection(OfferedBatch("ab" * 32, has_output=False, schema="n bigint")),
     STREAMS: STREAMS_BETWEEN,
     TIME: TIMES,

@@ -63,7 +63,7 @@ def test_golden_versions_of_a_task(version: int) -> None:
 )
 def test_golden_changelog_markers(name: str, marker: ChangelogStreamMarker) -> None:
     assert marker.serialize() == golden(name)
-    assert ChangelogStreamMarker.deserialize(golden(name)) == marker
+    assert ChangelogStreamMarker.parse(golden(name)) == marker
 
 
 @pytest.mark.parametrize(("version", "task"), [(1, 0), (2, 11)])
@@ -103,11 +103,11 @@ def test_positions_of_changelogs(text: str) -> None:
 )
 def test_damaged_changelog_markers(change: dict[str, object]) -> None:
     good = orjson.loads(golden("changelog-marker"))
-    assert ChangelogStreamMarker.deserialize(orjson.dumps(good | {"later": 1}).decode()) == ORDERS
+    assert ChangelogStreamMarker.parse(orjson.dumps(good | {"later": 1}).decode()) == ORDERS
     with pytest.raises(CorruptError, match="changelog stream marker"):
-        ChangelogStreamMarker.deserialize(orjson.dumps(good | change).decode())
+        ChangelogStreamMarker.parse(orjson.dumps(good | change).decode())
     with pytest.raises(CorruptError, match="changelog stream marker"):
-        ChangelogStreamMarker.deserialize("[]")
+        ChangelogStreamMarker.parse("[]")
 
 
 # ---- writing

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from penstock.api.time.watermarks import NO_WATERMARK
-from penstock.checkpoint.intermediate import MOST_ENTRIES, Intermediate, WrittenRanges
+from penstock.checkpoint.intermediate import MOST_ENTRIES, IntermediateStream, WrittenRanges
 from penstock.errors import RetryableError
 
 
 def test_only_what_was_written_is_read_and_its_watermark_counts_behind_it() -> None:
-    stream = Intermediate(positions={0: 5, 1: 9}).after({}, WrittenRanges(1, 100, {0: ((5, 8),), 1: ((12, 13),)}))
+    stream = IntermediateStream(positions={0: 5, 1: 9}).after({}, WrittenRanges(1, 100, {0: ((5, 8),), 1: ((12, 13),)}))
     assert (stream.watermark, stream.left(), stream.left_of(0), stream.left_of(1)) == (NO_WATERMARK, 4, 3, 1)
     assert stream.next_ranges() == {0: (5, 8), 1: (12, 13)}
 
@@ -23,7 +23,7 @@ def test_only_what_was_written_is_read_and_its_watermark_counts_behind_it() -> N
 
 
 def test_the_first_range_reaches_over_batches_but_not_over_a_gap() -> None:
-    stream = Intermediate()
+    stream = IntermediateStream()
     for batch, ranges in enumerate([((0, 2),), ((2, 4),), ((5, 6),)]):
         stream = stream.after({}, WrittenRanges(batch, batch, {0: ranges}))
     assert stream.next_ranges() == {0: (0, 4)}
@@ -34,16 +34,18 @@ def test_the_first_range_reaches_over_batches_but_not_over_a_gap() -> None:
 
 
 def test_a_watermark_without_messages_waits_for_what_was_written_before_it() -> None:
-    assert Intermediate().after({}, WrittenRanges(1, 7)).watermark == 7
+    assert IntermediateStream().after({}, WrittenRanges(1, 7)).watermark == 7
 
-    stream = Intermediate().after({}, WrittenRanges(1, 7, {0: ((0, 1),)})).after({}, WrittenRanges(2, 9))
+    stream = IntermediateStream().after({}, WrittenRanges(1, 7, {0: ((0, 1),)})).after({}, WrittenRanges(2, 9))
     assert (stream.watermark, len(stream.unread)) == (NO_WATERMARK, 1)
     assert stream.after({0: 1}, None).watermark == 9
 
 
 def test_a_later_entry_that_was_read_waits_for_the_older_ones() -> None:
     stream = (
-        Intermediate().after({}, WrittenRanges(1, 5, {0: ((0, 1),)})).after({}, WrittenRanges(2, 6, {1: ((0, 1),)}))
+        IntermediateStream()
+        .after({}, WrittenRanges(1, 5, {0: ((0, 1),)}))
+        .after({}, WrittenRanges(2, 6, {1: ((0, 1),)}))
     )
     early = stream.after({1: 1}, None)
     assert (early.watermark, early.next_ranges()) == (NO_WATERMARK, {0: (0, 1)})
@@ -52,7 +54,9 @@ def test_a_later_entry_that_was_read_waits_for_the_older_ones() -> None:
 
 def test_a_watermark_that_stands_still_is_reached_although_there_is_always_something_unread() -> None:
     stream = (
-        Intermediate().after({}, WrittenRanges(0, 3, {0: ((0, 1),)})).after({}, WrittenRanges(1, 5, {0: ((1, 2),)}))
+        IntermediateStream()
+        .after({}, WrittenRanges(0, 3, {0: ((0, 1),)}))
+        .after({}, WrittenRanges(1, 5, {0: ((1, 2),)}))
     )
     for batch in range(2, 9):
         stream = stream.after({0: batch - 1}, WrittenRanges(batch, 5, {0: ((batch, batch + 1),)}))
@@ -61,7 +65,7 @@ def test_a_watermark_that_stands_still_is_reached_although_there_is_always_somet
 
 
 def test_the_newest_entries_join_when_there_are_too_many() -> None:
-    stream = Intermediate()
+    stream = IntermediateStream()
     for batch in range(3 * MOST_ENTRIES):
         stream = stream.after({}, WrittenRanges(batch, batch, {0: ((2 * batch, 2 * batch + 1),)}))
     assert len(stream.unread) == MOST_ENTRIES
@@ -70,23 +74,25 @@ def test_the_newest_entries_join_when_there_are_too_many() -> None:
 
 
 def test_a_watermark_never_falls() -> None:
-    stream = Intermediate(watermark=50).after({}, WrittenRanges(1, 10, {0: ((0, 1),)})).after({}, WrittenRanges(2, 60))
+    stream = (
+        IntermediateStream(watermark=50).after({}, WrittenRanges(1, 10, {0: ((0, 1),)})).after({}, WrittenRanges(2, 60))
+    )
     assert [stream.watermark, stream.after({0: 1}, WrittenRanges(3, 20)).watermark] == [50, 60]
 
 
 @pytest.mark.parametrize("read", [{0: 4}, {0: 9}, {1: 1}])
 def test_what_is_read_is_within_the_first_range(read: dict[int, int]) -> None:
-    stream = Intermediate().after({}, WrittenRanges(1, 0, {0: ((5, 8), (9, 10))}))
+    stream = IntermediateStream().after({}, WrittenRanges(1, 0, {0: ((5, 8), (9, 10))}))
     with pytest.raises(RetryableError, match=r"partition \d of an intermediate stream"):
         stream.after(read, None)
 
 
 def test_a_stream_that_was_recreated_while_the_job_runs_is_noticed() -> None:
-    stream = Intermediate().after({}, WrittenRanges(1, 0, {0: ((5, 8),)}))
+    stream = IntermediateStream().after({}, WrittenRanges(1, 0, {0: ((5, 8),)}))
     with pytest.raises(RetryableError, match="is not the one that the job wrote before"):
         stream.after({}, WrittenRanges(2, 0, {0: ((0, 3),)}))
 
 
 def test_a_new_generation_has_nothing_to_read_and_begins_behind_everything() -> None:
-    stream = Intermediate(2, 7, {0: 3, 1: 4}, (WrittenRanges(5, 9, {0: ((6, 8), (9, 12))}),))
-    assert stream.next_generation() == Intermediate(3, NO_WATERMARK, {0: 12, 1: 4})
+    stream = IntermediateStream(2, 7, {0: 3, 1: 4}, (WrittenRanges(5, 9, {0: ((6, 8), (9, 12))}),))
+    assert stream.next_generation() == IntermediateStream(3, NO_WATERMARK, {0: 12, 1: 4})

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.columns.fold import Fold
+from penstock.columns.fold import ColumnFold
 from penstock.columns.folds import mean_fold, sum_fold
 from penstock.testing import TestRunner
 
@@ -31,7 +31,7 @@ def batches(draw: st.DrawFn) -> Drawn:
     return pa.decimal128(digits, scale), found
 
 
-def added(fold: Fold, kind: pa.DataType, batch: Batch) -> None:
+def added(fold: ColumnFold, kind: pa.DataType, batch: Batch) -> None:
     groups = np.array([group for group, _ in batch], np.int64)
     fold.add(groups, pa.array([value for _, value in batch], kind), np.zeros(len(batch), np.int64))
 

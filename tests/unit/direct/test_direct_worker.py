@@ -90,7 +90,7 @@ class World:
 
     def outcome(self, payloads: Sequence[bytes]) -> object:
         """The decision by the reports of a run."""
-        return decide_outcome([Report.from_payload(payload) for payload in payloads], self.topology, 1)
+        return decide_outcome([Report.decode(payload) for payload in payloads], self.topology, 1)
 
     def output(self) -> list[bytes | None]:
         reader = self.system.reader()

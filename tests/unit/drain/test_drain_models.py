@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 from penstock.api.drain import NEXT_RUN, DrainMode, DrainNotification
-from penstock.drain.monitor import DrainMonitor, DrainMonitorState
+from penstock.drain.monitor import DrainPoller, DrainPollerState
 from penstock.drain.notification import NAMESPACE, decode_notification, encode_notification
 from penstock.drain.requests import DrainRequests
 from penstock.errors import ConfigError, CorruptError, PenstockError, RetryableError
@@ -103,7 +103,7 @@ def test_a_damaged_note_of_the_run_that_obeys(objects: ObjectStore) -> None:
     assert f"`{path}` does not name a run" in found.unreadable[0][1]
 
 
-def state_of(monitor: DrainMonitor) -> DrainMonitorState:
+def state_of(monitor: DrainPoller) -> DrainPollerState:
     """Its state now: a type checker takes an attribute for constant."""
     return monitor.state
 
@@ -116,39 +116,39 @@ class TestMonitor:
         return DrainRequests(objects, PATHS)
 
     def test_its_life(self, requests: DrainRequests) -> None:
-        monitor, called = DrainMonitor(requests, "a", 1), threading.Event()
-        assert monitor.state is DrainMonitorState.INIT
+        monitor, called = DrainPoller(requests, "a", 1), threading.Event()
+        assert monitor.state is DrainPollerState.INIT
         assert monitor.register_drain_callback(called.set)
         assert not monitor.register_drain_callback(called.set)
         monitor.start()
-        assert state_of(monitor) is DrainMonitorState.RUNNING
+        assert state_of(monitor) is DrainPollerState.RUNNING
         assert not monitor.register_drain_callback(called.set)
         requests.write(DrainNotification.create(uuid.uuid4(), "b"))
         assert not monitor.look()
         requests.write(DrainNotification.create(UUID, "a"))
         assert called.wait(DEADLINE_S)
-        assert state_of(monitor) is DrainMonitorState.STOPPED
+        assert state_of(monitor) is DrainPollerState.STOPPED
         monitor.stop()
         monitor.stop()
 
     def test_it_needs_a_callback(self, requests: DrainRequests) -> None:
         with pytest.raises(PenstockError, match="needs a callback"):
-            DrainMonitor(requests, "a", 1).start()
+            DrainPoller(requests, "a", 1).start()
 
     @pytest.mark.parametrize("interval_ms", [0, -1])
     def test_the_interval_is_positive(self, requests: DrainRequests, interval_ms: int) -> None:
         with pytest.raises(ConfigError, match=r"job\.drain-monitor\.poll\.interval\.ms"):
-            DrainMonitor(requests, "a", interval_ms)
+            DrainPoller(requests, "a", interval_ms)
 
     def test_once_stopped_it_calls_nobody(self, requests: DrainRequests) -> None:
         before = set(threading.enumerate())
-        monitor, calls = DrainMonitor(requests, "a", 1), list[int]()
+        monitor, calls = DrainPoller(requests, "a", 1), list[int]()
         monitor.register_drain_callback(lambda: calls.append(1))
         monitor.start()
         monitor.stop()
         requests.write(DrainNotification.create(UUID, "a"))
         monitor.start()
-        assert (monitor.state, calls) == (DrainMonitorState.STOPPED, [])
+        assert (monitor.state, calls) == (DrainPollerState.STOPPED, [])
         assert not any(each.name == "penstock-drain-monitor" for each in set(threading.enumerate()) - before)
 
     def test_a_store_that_fails_delays_it(self, requests: DrainRequests, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +162,7 @@ class TestMonitor:
 
         monkeypatch.setattr(requests, "find", failing)
         requests.write(DrainNotification.create(UUID, "a"))
-        monitor, called = DrainMonitor(requests, "a", 1), threading.Event()
+        monitor, called = DrainPoller(requests, "a", 1), threading.Event()
         monitor.register_drain_callback(called.set)
         monitor.start()
         assert called.wait(DEADLINE_S)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.tools.places import ROOT
-from tests.unit.test_wording import AVOIDED
+from tests.unit.base.test_wording import AVOIDED
 
 JOBS = sorted(file.stem for file in (ROOT / "examples/jobs").glob("*.py") if file.stem != "__init__")
 INDEX = ROOT / "docs/examples.md"

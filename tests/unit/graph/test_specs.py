@@ -13,14 +13,14 @@ import pytest
 
 import penstock as ps
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.api.time.windows import Shape
+from penstock.api.time.windows import WindowShape
 from penstock.graph import specs
 from penstock.graph.copartitioning import check_copartitioning, found_by_hash
 from penstock.graph.keyed import check_keys
 from penstock.graph.specs import OperatorSpec, Use
 from penstock.graph.stores import StoreSpec
 from penstock.graph.topology import plan_topology
-from penstock.repartition.placement import Change, Stays, placements
+from penstock.repartition.placement import StayingPlacement, TaskCountChange, placements
 
 PACKAGE = Path(ps.__file__).parent
 ROWS = ps.Columns(pa.schema([("user", pa.string()), ("n", pa.int64()), ("text", pa.string())]))
@@ -88,8 +88,8 @@ def test_it_gets_the_columns_that_it_reads() -> None:
 
 
 def test_it_does_not_say_where_the_entries_of_the_table_go() -> None:
-    change = Change(2, 4, {"m.a": (2, 2), "m.b": (2, 2)})
-    assert placements(application(spread=True).graph(), change) == {"t": Stays()}
+    change = TaskCountChange(2, 4, {"m.a": (2, 2), "m.b": (2, 2)})
+    assert placements(application(spread=True).graph(), change) == {"t": StayingPlacement()}
 
 
 def kinds(kind: type[Any]) -> Iterator[str]:
@@ -100,7 +100,7 @@ def kinds(kind: type[Any]) -> Iterator[str]:
 
 def test_nobody_asks_for_a_kind() -> None:
     """A new kind would have to be entered wherever one is asked for."""
-    known = {*kinds(OperatorSpec), *kinds(Shape), *kinds(StoreSpec)}
+    known = {*kinds(OperatorSpec), *kinds(WindowShape), *kinds(StoreSpec)}
     asked = [
         f"{path.relative_to(PACKAGE)}:{where.lineno}"
         for path in PACKAGE.rglob("*.py")

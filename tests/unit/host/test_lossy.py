@@ -11,7 +11,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from penstock.host.lossy import Dropped, LossyStream
+from penstock.host.lossy import DroppedLines, LossyStream
 
 SETUP = """
 import io, logging, os, resource, sys, traceback, warnings
@@ -134,7 +134,7 @@ def test_lines_are_counted_and_told_with_the_next_one(tmp_path: Path) -> None:
     stream.write(b"one\n")
     os.dup2(read_only, stream.fileno())
     assert [stream.write(data) for data in (b"two\n", b"three\nfour\n", b"five")] == [4, 11, 4]
-    assert stream.dropped == Dropped(4, os.strerror(9))
+    assert stream.dropped == DroppedLines(4, os.strerror(9))
     os.dup2(writable, stream.fileno())
     for data in (b"six\n", b"seven\n"):
         stream.write(data)

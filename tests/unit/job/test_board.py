@@ -15,7 +15,7 @@ from penstock.job.shown_failure import Failure, RunFailure, failure_board
 from penstock.job.shown_outage import Outage, RunOutage, outage_board
 from penstock.objects.open import open_store
 from penstock.objects.store import ObjectStore
-from penstock.side.shown import SideStoreFacts, SideStores, put_side_stores, side_store_board
+from penstock.side.shown import RunSideStores, SideStoreFacts, put_side_stores, side_store_board
 from penstock.standby.shown import RunStandbys, StandbyFacts, standby_board
 from penstock.testing.forwarding_store import ForwardingStore
 
@@ -125,7 +125,7 @@ def test_stored_forms(objects: ObjectStore) -> None:
     )
     same(
         sides,
-        SideStores((SideStoreFacts("planes", side_inputs=("local.planes",)),)),
+        RunSideStores((SideStoreFacts("planes", side_inputs=("local.planes",)),)),
         b'{"format":1,"stores":[{"store":"planes","side_inputs":["local.planes"],"processor":"","pushed":"",'
         b'"broadcast":false}]}',
     )

@@ -24,8 +24,8 @@ from penstock.job.lease import (
     LeaseHolder,
     LeaseKeeper,
     LeaseState,
+    LeaseVerdict,
     Sighting,
-    Verdict,
     acquire,
     judge,
 )
@@ -169,13 +169,13 @@ def test_a_batch_may_start_until_half_of_the_lease_after_the_renewal_began(store
 def test_judge() -> None:
     state = LeaseState(ELSEWHERE, 1000, "t")
     seen = Sighting("a", 50.0)
-    assert judge(seen, state, "a", 50.9, 500) is Verdict.WAIT
-    assert judge(seen, state, "a", 51.0, 500) is Verdict.FREE
-    assert judge(seen, state, "a", 51.0, 1500) is Verdict.WAIT
-    assert judge(seen, state, "b", 90.0, 500) is Verdict.HELD
-    assert judge(Sighting(None, 50.0), state, "a", 50.0, 500) is Verdict.HELD, "made before our eyes"
-    assert judge(seen, replace(state, released=True), "b", 50.0, 500) is Verdict.FREE
-    assert judge(seen, None, None, 50.0, 500) is Verdict.FREE
+    assert judge(seen, state, "a", 50.9, 500) is LeaseVerdict.WAIT
+    assert judge(seen, state, "a", 51.0, 500) is LeaseVerdict.FREE
+    assert judge(seen, state, "a", 51.0, 1500) is LeaseVerdict.WAIT
+    assert judge(seen, state, "b", 90.0, 500) is LeaseVerdict.HELD
+    assert judge(Sighting(None, 50.0), state, "a", 50.0, 500) is LeaseVerdict.HELD, "made before our eyes"
+    assert judge(seen, replace(state, released=True), "b", 50.0, 500) is LeaseVerdict.FREE
+    assert judge(seen, None, None, 50.0, 500) is LeaseVerdict.FREE
 
 
 def test_a_dead_process_of_this_host_is_followed_at_once(store: ObjectStore) -> None:

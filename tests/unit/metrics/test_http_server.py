@@ -15,12 +15,12 @@ import pytest
 
 from penstock.config.load import load_config
 from penstock.errors import ConfigError
-from penstock.metrics.http_server import Page, SmallServer, tls_context
+from penstock.metrics.http_server import ServedPage, SmallServer, tls_context
 from penstock.metrics.prometheus import PrometheusEndpoint
 from penstock.metrics.snapshot import Snapshot
 from penstock.testing.kafka.certificates import new_certificates
 
-PAGE = Page(lambda accept: ("text/plain", b"content"))
+PAGE = ServedPage(lambda accept: ("text/plain", b"content"))
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_a_scrape_that_is_being_answered_keeps_its_place() -> None:
         ended.wait(20)
         return "text/plain", b"late"
 
-    server = SmallServer("127.0.0.1", 0, Page(answer), connections=1, seconds=60)
+    server = SmallServer("127.0.0.1", 0, ServedPage(answer), connections=1, seconds=60)
     found: list[tuple[int, bytes]] = []
     scrape = threading.Thread(target=lambda: found.append(get(server.server_port)))
     scrape.start()
@@ -112,7 +112,7 @@ def test_a_scrape_that_is_being_answered_keeps_its_place() -> None:
 
 
 def test_a_name_of_another_site_that_points_to_this_host_gets_nothing() -> None:
-    server, guarded = (SmallServer("127.0.0.1", 0, each) for each in (PAGE, Page(PAGE.answer, "a-token")))
+    server, guarded = (SmallServer("127.0.0.1", 0, each) for each in (PAGE, ServedPage(PAGE.answer, "a-token")))
     try:
         for host in (
             "evil.example",

@@ -10,16 +10,16 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.job.paths import JobPaths
 from penstock.outbox.debts import own_debt
 from penstock.outbox.start import warn_of_copy
-from penstock.outbox.unpublished import OutboxObject, OwedOutput, Part, Unpublished
+from penstock.outbox.unpublished import OutboxObject, OutputPart, OwedOutput, UnpublishedObjects
 
 PATHS = JobPaths("visits", "1")
 ROWS, SENT = SystemStreamPartition("spark", "out", 0), SystemStreamPartition("kafka", "out", 0)
 
 
-def left(slot: int, *parts: SystemStreamPartition) -> Unpublished:
+def left(slot: int, *parts: SystemStreamPartition) -> UnpublishedObjects:
     """A record that left an object with two messages for each of these."""
     key = PATHS.outbox(f"7-{slot}-0")
-    return Unpublished(slot, (OutboxObject(key, 0, 10, "hash", dict.fromkeys(parts, Part(1, 2))),))
+    return UnpublishedObjects(slot, (OutboxObject(key, 0, 10, "hash", dict.fromkeys(parts, OutputPart(1, 2))),))
 
 
 OWED = OwedOutput((left(1, SENT), left(2, ROWS, SENT), left(3, ROWS)), ("kafka",), "visits-1-abc")

@@ -61,7 +61,7 @@ def test_messages_are_in_the_order_of_batch_stage_task_and_sequence(tmp_path: Pa
         for packet in [*reversed(sent[1]), *sent[0]]:  # out of order
             assert list(attempt.accept(packet)) == []
         (report,) = attempt.finish()
-        read = Report.from_payload(bytes(report.payload or b""))
+        read = Report.decode(bytes(report.payload or b""))
         assert (read.stage, read.messages, read.written, read.token) == (1, 18, {"m.out": 18}, f"token-{batch}")
         assert read.read == {0: mark_of(0, [(0, f"{batch}-0"), (1, f"{batch}-1")])}
         assert attempt.apply() > 0
@@ -98,7 +98,7 @@ def test_an_attempt_whose_source_failed_has_nothing(tmp_path: Path) -> None:
     attempt.accept(packets_of((0, 0), [(0, 0, [record(1)])], "s")[0])
     attempt.accept(trailer((0, 0), 1, 1, token="s", failed=True))
     (report,) = attempt.finish()
-    read = Report.from_payload(bytes(report.payload or b""))
+    read = Report.decode(bytes(report.payload or b""))
     assert (read.upstream_failed, read.messages, read.written) == (True, 0, {})
 
 

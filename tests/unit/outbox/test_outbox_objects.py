@@ -14,7 +14,7 @@ from penstock.errors import CorruptError, IncompatibleError
 from penstock.outbox import objects as outbox_objects
 from penstock.outbox.objects import CHUNK_BYTES, CHUNK_MESSAGES, ObjectContents, decode, encode, objects_of
 from penstock.outbox.task import Outbox, OutboxSnapshot
-from penstock.outbox.unpublished import OutboxObject, Part
+from penstock.outbox.unpublished import OutboxObject, OutputPart
 from penstock.system.base import RawRecord
 from tests.support.streams.outboxes import bring, record
 
@@ -143,7 +143,7 @@ def test_an_object_with_other_chunks_than_the_record_names_is_refused() -> None:
     ((named, data),) = written(taken_of((0, [record(1)])))
     ssp = SystemStreamPartition("m", "out", 0)
     with pytest.raises(CorruptError, match="has other partitions or chunks"):
-        decode(replace(named, parts={ssp: Part(2, 1)}), data)
+        decode(replace(named, parts={ssp: OutputPart(2, 1)}), data)
 
 
 def test_only_the_partitions_that_the_record_names_are_there() -> None:

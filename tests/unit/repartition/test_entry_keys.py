@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock.repartition.placement import ByKey, Change, Placement, Stays, Unplaced, placements
+from penstock.repartition.placement import (
+    ByKey,
+    Placement,
+    StayingPlacement,
+    TaskCountChange,
+    UnknownPlacement,
+    placements,
+)
 from penstock.system.partitioner import partition_of
 from penstock.testing.in_process import InProcessDriver
 from tests.support.world.timed_job import steps
@@ -87,7 +94,7 @@ def run(world: World, messages: int) -> tuple[InProcessDriver, Counter[str]]:
         world.append(chance.choice(["left", "right"]), number % TASKS, (0, None, json.dumps(value).encode()))
     steps(driver)
     entries = Counter[str]()
-    found = placements(graph, Change(TASKS, 8, {"m.left": (TASKS, TASKS), "m.right": (TASKS, TASKS)}))
+    found = placements(graph, TaskCountChange(TASKS, 8, {"m.left": (TASKS, TASKS), "m.right": (TASKS, TASKS)}))
     for spec in graph.written_stores:
         for task in range(TASKS):
             engine = driver.fleet.container_of(task).tasks[task].engine(spec.name)
@@ -133,22 +140,22 @@ def kept(*streams: str, key: ps.Serde[Any] | None = None, exchange: bool = False
     return app
 
 
-GROWN = Change(2, 4, {"m.left": (2, 4), "m.right": (4, 4)})
-STILL = Change(2, 8, {"m.left": (2, 2), "m.right": (2, 2)})
+GROWN = TaskCountChange(2, 4, {"m.left": (2, 4), "m.right": (4, 4)})
+STILL = TaskCountChange(2, 8, {"m.left": (2, 2), "m.right": (2, 2)})
 
 
 @pytest.mark.parametrize(
     ("app", "change", "rule", "expected"),
     [
-        (kept("left"), STILL, None, Stays),
+        (kept("left"), STILL, None, StayingPlacement),
         (kept("left"), STILL, "key", ByKey),
-        (kept("left"), GROWN, None, Unplaced),
+        (kept("left"), GROWN, None, UnknownPlacement),
         (kept("left"), GROWN, "key", ByKey),
         (kept("left"), GROWN, lambda key, value: key, ByKey),
-        (kept("left"), GROWN, "stay", Stays),
-        (kept("left", "right"), GROWN, None, Unplaced),
-        (kept("left", "right"), GROWN, "key", Unplaced),
-        (kept("left", "right"), STILL, None, Stays),
+        (kept("left"), GROWN, "stay", StayingPlacement),
+        (kept("left", "right"), GROWN, None, UnknownPlacement),
+        (kept("left", "right"), GROWN, "key", UnknownPlacement),
+        (kept("left", "right"), STILL, None, StayingPlacement),
         (kept("left", "right", exchange=True), GROWN, None, ByKey),
         (kept("left", key=ps.Double(), exchange=True), STILL, None, ByKey),
         (kept("left", key=ps.Long(), exchange=True), STILL, None, ByKey),
@@ -156,7 +163,7 @@ STILL = Change(2, 8, {"m.left": (2, 2), "m.right": (2, 2)})
         (kept("left", key=ps.Tuple(ps.String(), ps.Long()), exchange=True), STILL, None, ByKey),
     ],
 )
-def test_placements(app: ps.StreamApplication, change: Change, rule: Any, expected: type[Placement]) -> None:
+def test_placements(app: ps.StreamApplication, change: TaskCountChange, rule: Any, expected: type[Placement]) -> None:
     rules = {} if rule is None else {"own": rule}
     found = placements(app.graph(), change, rules)["own"]
     assert isinstance(found, expected), found

@@ -9,7 +9,7 @@ import pytest
 from penstock.api.ssp import SystemStream
 from penstock.api.time.watermarks import NO_WATERMARK
 from penstock.checkpoint.id import CheckpointId
-from penstock.checkpoint.intermediate import STREAMS, Intermediate, StreamsSection, WrittenRanges
+from penstock.checkpoint.intermediate import STREAMS, IntermediateStream, StreamsSection, WrittenRanges
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.sections import Sections
 from penstock.errors import IncompatibleError
@@ -18,12 +18,12 @@ from penstock.system.base import PartitionOffsets
 
 STREAM = SystemStream("local", "between")
 DECLARED = {STREAM: "by-tail string json"}
-UNREAD = Intermediate(2, 50, {0: 4, 1: 2}, (WrittenRanges(7, 60, {0: ((4, 6), (8, 9))}),))
-READ = Intermediate(2, 50, {0: 4, 1: 2})
+UNREAD = IntermediateStream(2, 50, {0: 4, 1: 2}, (WrittenRanges(7, 60, {0: ((4, 6), (8, 9))}),))
+READ = IntermediateStream(2, 50, {0: 4, 1: 2})
 ENDS = {STREAM: {0: PartitionOffsets(1, 20), 1: PartitionOffsets(0, 2)}}
 
 
-def record(own: Intermediate = UNREAD) -> CheckpointRecord:
+def record(own: IntermediateStream = UNREAD) -> CheckpointRecord:
     return CheckpointRecord(
         id=CheckpointId(5, 1),
         parent=None,
@@ -40,28 +40,28 @@ def record(own: Intermediate = UNREAD) -> CheckpointRecord:
     )
 
 
-def begin(made: CheckpointRecord | None, **options: object) -> dict[SystemStream, Intermediate]:
+def begin(made: CheckpointRecord | None, **options: object) -> dict[SystemStream, IntermediateStream]:
     kept = kept_streams(made, DECLARED, **{"clears_state": False, **options})  # type: ignore[arg-type]
     return begin_streams(DECLARED, kept, ENDS, ())
 
 
 def test_without_a_checkpoint_what_is_in_the_stream_belongs_to_nobody() -> None:
-    assert begin(None) == {STREAM: Intermediate(1, NO_WATERMARK, {0: 20, 1: 2})}
+    assert begin(None) == {STREAM: IntermediateStream(1, NO_WATERMARK, {0: 20, 1: 2})}
 
 
 def test_a_checkpoint_from_before_the_stream_is_no_other_case() -> None:
     before = replace(record(), sections=Sections())
-    assert begin(before) == {STREAM: Intermediate(1, NO_WATERMARK, {0: 20, 1: 2})}
+    assert begin(before) == {STREAM: IntermediateStream(1, NO_WATERMARK, {0: 20, 1: 2})}
 
 
 @pytest.mark.parametrize("own", [UNREAD, READ])
-def test_from_a_checkpoint_everything_is_as_it_says(own: Intermediate) -> None:
+def test_from_a_checkpoint_everything_is_as_it_says(own: IntermediateStream) -> None:
     assert begin(record(own)) == {STREAM: own}
 
 
 @pytest.mark.parametrize("options", [{"clears_state": True}, {"reset": ["by-tail"]}, {"reset": ["by-tail.through"]}])
 def test_clear_and_reset_drop_what_is_unread(options: dict[str, object]) -> None:
-    assert begin(record(), **options) == {STREAM: Intermediate(3, NO_WATERMARK, {0: 9, 1: 2})}
+    assert begin(record(), **options) == {STREAM: IntermediateStream(3, NO_WATERMARK, {0: 9, 1: 2})}
 
 
 def test_another_operator_that_is_reset_changes_nothing() -> None:
@@ -111,7 +111,7 @@ def test_a_stream_that_somebody_created_again_is_refused_although_it_has_such_of
 
 def test_a_stream_that_was_created_again_while_nothing_was_unread_is_used() -> None:
     ends = {STREAM: {0: PartitionOffsets(0, 0), 1: PartitionOffsets(0, 0)}}
-    assert begin_streams(DECLARED, {STREAM: READ}, ends, [STREAM]) == {STREAM: Intermediate(2, 50, {0: 0, 1: 0})}
+    assert begin_streams(DECLARED, {STREAM: READ}, ends, [STREAM]) == {STREAM: IntermediateStream(2, 50, {0: 0, 1: 0})}
 
 
 def test_the_operators_of_a_checkpoint_by_their_streams() -> None:

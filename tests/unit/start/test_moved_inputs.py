@@ -12,7 +12,7 @@ import pytest
 import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.positions import to_positions
-from penstock.checkpoint.edit import Content, successor
+from penstock.checkpoint.edit import CheckpointContent, successor
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.origin import Origin
 from penstock.config.load import load_config
@@ -155,5 +155,5 @@ def test_checkpoints_that_are_written_by_hand_keep_the_mark(world: SumsWorld) ->
     base = log.read().checkpoints[-1]
     claim = log.claim("run")
     config = load_config(overrides={"job.name": "sums"}, environ={})
-    content = Content(base.next_offsets, {}, moved=frozenset([FIRST]))
+    content = CheckpointContent(base.next_offsets, {}, moved=frozenset([FIRST]))
     assert successor(base, content, log.known(), claim, config.task, 0, 0, base.sections).moved == (FIRST,)

@@ -13,7 +13,7 @@ from penstock.objects.open import open_store
 from penstock.state.backends.base import BackendContext, RestoreProgress
 from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory
 from penstock.state.backends.changelog_files.restore import ChangelogFilesRestore
-from penstock.state.kept.store import KeptStore, StoreTarget
+from penstock.state.kept.store import KeptStore, StoreAtCheckpoint
 from penstock.testing.state_backend_harness import BackendHarness
 
 NAME = "changelog-files"
@@ -33,7 +33,7 @@ def test_a_step_that_was_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         closing(harness.backup(1)) as task,
     ):
         markers = [task.commit(first={b"k": b"%d" % number})["first"] for number in range(3)]
-        first, second, third = (StoreTarget(harness.next_id(), {NAME: marker}) for marker in markers)
+        first, second, third = (StoreAtCheckpoint(harness.next_id(), {NAME: marker}) for marker in markers)
         copy = KeptStore.made("first", first, contexts, tmp_path / "copy", harness.open_engine, progress)
         assert copy.advance(first, contexts, progress)
         with monkeypatch.context() as patch:

@@ -19,7 +19,7 @@ from penstock.container.process.handlers import HANDLERS, serve
 from penstock.container.process.server import ContainerServer
 from penstock.errors import ConfigError, ContainerLostError, CorruptError, NotFoundError, PenstockError, SystemAwayError
 from penstock.host.machine import machine_id
-from penstock.outbox.unpublished import OutboxObject, Part
+from penstock.outbox.unpublished import OutboxObject, OutputPart
 from penstock.outbox.wing import Publish
 from penstock.side.wing import Bootstrap
 from penstock.standby.wing import Follow
@@ -64,7 +64,7 @@ REQUESTS: dict[str, Request] = {
     "load-table": LoadTable("planes", 6, b"\x00\xff"),
     "tables": NoArguments(),
     "clean-up": CleanUp("5-0", MARKERS),
-    "publish": Publish(9, (OutboxObject("a/outbox/1-5-0-2-0", 2, 7, "f" * 64, {SSP: Part(1, 3)}),), 8),
+    "publish": Publish(9, (OutboxObject("a/outbox/1-5-0-2-0", 2, 7, "f" * 64, {SSP: OutputPart(1, 3)}),), 8),
     "follow": Follow("5-0", MARKERS),
     "wind-down": WindDown(),
     "close": NoArguments(),

@@ -19,7 +19,7 @@ from penstock.graph.aggregation import ColumnAggregates, column_aggregates
 from penstock.graph.serde_failures import unstorable_states
 from penstock.graph.specs import AggregateSpec
 from penstock.runtime.context import failure_in
-from penstock.runtime.messages.columns import NOWHERE, Columns, Entry, Target, encode_column
+from penstock.runtime.messages.columns import NOWHERE, MessageColumns, StageEntry, Target, encode_column
 from penstock.runtime.messages.groups import Folds, column_task_store, refuse_unfit
 from penstock.runtime.operators.base import Firings, KeyInEntry, Node, Operator, StageContext
 
@@ -53,15 +53,15 @@ class _AggregateNode(Node):
         self.position = stage.position
         self._place = operator.place(operator.spec.id)
         self._downstream = downstream
-        self._entry = Entry(
+        self._entry = StageEntry(
             self.spec.id, self._place, self.spec.key_serde, self.spec.value_serde, self.position, NOWHERE
         )
         self._earliest_ms = 0
 
-    def _add(self, columns: Columns) -> None:
+    def _add(self, columns: MessageColumns) -> None:
         raise NotImplementedError
 
-    def _key_bytes(self, columns: Columns) -> Any:
+    def _key_bytes(self, columns: MessageColumns) -> Any:
         """The bytes of the keys. Raises OperatorFailedError for a message without one."""
         keys = columns.written_by("key", self.spec.key_serde)
         if keys is None:
@@ -89,7 +89,7 @@ class _AggregateNode(Node):
 
     def _emit(self, keys: ArrowSequence, values: Any, some: slice, first: int) -> None:
         own, results = keys[some], self._results(values[some], first)
-        self._downstream.accept(Columns(self._entry, None, results, range(first, first + len(own)), own, None))
+        self._downstream.accept(MessageColumns(self._entry, None, results, range(first, first + len(own)), own, None))
 
 
 class _ColumnNode(_AggregateNode):
@@ -120,7 +120,7 @@ class _ColumnNode(_AggregateNode):
     def undo(self, mark: int) -> None:
         self._folds.undo(mark)
 
-    def _add(self, columns: Columns) -> None:
+    def _add(self, columns: MessageColumns) -> None:
         self._folds.make_room()
         keys = self._key_bytes(columns)
         array = keys.array if isinstance(keys, ArrowSequence) else pa.array(keys, pa.binary())
@@ -170,7 +170,7 @@ class _RowNode(_AggregateNode):
             else:
                 self._states[key] = states
 
-    def _add(self, columns: Columns) -> None:
+    def _add(self, columns: MessageColumns) -> None:
         times = self.position.page.timestamps
         for row, key, value in zip(columns.rows, self._key_bytes(columns), columns.values, strict=True):
             self.position.row = int(row)

@@ -12,7 +12,7 @@ from penstock.arrays.sequences import ArrowSequence
 from penstock.base.application_code import UNSTARTED, unused
 from penstock.graph.key_columns import keys_from_bytes
 from penstock.graph.specs import FilterBatchesSpec, MapBatchesSpec, WithKeySpec
-from penstock.runtime.messages.columns import Columns, Target, key_bytes_of, locating_row, rows_of
+from penstock.runtime.messages.columns import MessageColumns, Target, key_bytes_of, locating_row, rows_of
 from penstock.runtime.operators.base import Node, Operator, StageContext
 from penstock.runtime.operators.elementwise import Chain
 
@@ -29,12 +29,12 @@ class OfBatches(Operator[F]):
         """The checked result of the function. Raises TypeError, ValueError."""
 
     @abstractmethod
-    def apply(self, columns: Columns, result: Any) -> Columns: ...
+    def apply(self, columns: MessageColumns, result: Any) -> MessageColumns: ...
 
     def build(self, stage: StageContext, downstream: Target) -> Node:
         position, serde = stage.position, self.spec.message_serde
 
-        def step(columns: Columns) -> Columns:
+        def step(columns: MessageColumns) -> MessageColumns:
             rows = rows_of(columns, serde, position, self.spec.id)
             if not isinstance(columns.values, ArrowSequence):
                 columns = columns.with_values(ArrowSequence(rows))
@@ -53,7 +53,7 @@ class WithKey(Operator[WithKeySpec]):
         spec, position = self.spec, stage.position
         place = self.place(spec.id)
 
-        def step(columns: Columns) -> Columns:
+        def step(columns: MessageColumns) -> MessageColumns:
             rows = rows_of(columns, spec.message_serde, position, spec.id)
             key_bytes = key_bytes_of(columns, spec.message_key, position, spec.id, place)
             keys = keys_from_bytes(spec.message_key, key_bytes)
@@ -77,7 +77,7 @@ class MapBatches(OfBatches[MapBatchesSpec]):
             raise ValueError(f"the function got {batch.num_rows} rows and returned {found.num_rows}")
         return serde.fitted(found)
 
-    def apply(self, columns: Columns, result: pa.StructArray) -> Columns:
+    def apply(self, columns: MessageColumns, result: pa.StructArray) -> MessageColumns:
         return columns.with_values(ArrowSequence(result))
 
 
@@ -95,7 +95,7 @@ class FilterBatches(OfBatches[FilterBatchesSpec]):
             raise ValueError(f"the function got {batch.num_rows} rows and returned {len(found)} truth values")
         return found
 
-    def apply(self, columns: Columns, result: Any) -> Columns:
+    def apply(self, columns: MessageColumns, result: Any) -> MessageColumns:
         return columns.where(result)
 
 

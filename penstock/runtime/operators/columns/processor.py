@@ -20,7 +20,7 @@ from penstock.graph.key_columns import keys_from_bytes, keys_to_bytes
 from penstock.graph.specs import ColumnTaskSpec
 from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.context import failure_in
-from penstock.runtime.messages.columns import NOWHERE, Columns, Entry, Target, key_bytes_of, rows_of
+from penstock.runtime.messages.columns import NOWHERE, MessageColumns, StageEntry, Target, key_bytes_of, rows_of
 from penstock.runtime.operators.base import Firing, GatheringNode, KeyValue, Node, Operator, StageContext
 from penstock.runtime.operators.columns.stores import column_store
 
@@ -99,10 +99,10 @@ class _ColumnTaskNode(GatheringNode):
     def undo(self, mark: int) -> None:
         del self._waiting[mark:]
 
-    def _add(self, columns: Columns) -> None:
+    def _add(self, columns: MessageColumns) -> None:
         self.take(*self.columns_of(columns))
 
-    def columns_of(self, columns: Columns) -> tuple[pa.Array, pa.StructArray, Any]:
+    def columns_of(self, columns: MessageColumns) -> tuple[pa.Array, pa.StructArray, Any]:
         spec, position = self._spec, self._position
         keys = key_bytes_of(columns, spec.message_key, position, spec.id, self._place)
         return keys, rows_of(columns, spec.message_serde, position, spec.id), position.page.times_of(columns.rows)
@@ -139,9 +139,9 @@ class _ColumnTaskNode(GatheringNode):
             raise ValueError(f"emit() got {len(keys)} keys and {values.num_rows} rows")
         rows = spec.result_serde.fitted(values)
         key_bytes = ArrowSequence(keys_to_bytes(spec.key_serde, keys))
-        entry = Entry(spec.id, self._place, spec.key_serde, spec.value_serde, position, NOWHERE)
+        entry = StageEntry(spec.id, self._place, spec.key_serde, spec.value_serde, position, NOWHERE)
         row = np.full(len(keys), position.row, np.int64)
-        self._downstream.accept(Columns(entry, None, ArrowSequence(rows), row, key_bytes, None))  # type: ignore[arg-type]
+        self._downstream.accept(MessageColumns(entry, None, ArrowSequence(rows), row, key_bytes, None))  # type: ignore[arg-type]
 
     def close(self) -> None:
         self._processor.close()

@@ -27,7 +27,11 @@ def column_store(store: KeyValue) -> ColumnStore[Any] | None:
     if not isinstance(store, TaskStore) or not isinstance(store.spec.value_serde, PackedColumns):
         return None
     fast = store.find(ColumnTaskStore)
-    return _Slow(store, store.spec.value_serde) if fast is None else _Fast(store, fast, store.spec.value_serde)
+    return (
+        _OneKeyStore(store, store.spec.value_serde)
+        if fast is None
+        else _ManyKeysStore(store, fast, store.spec.value_serde)
+    )
 
 
 class _Store(ColumnStore[Any]):
@@ -96,7 +100,7 @@ class _Store(ColumnStore[Any]):
         return pa.RecordBatch.from_arrays(rows.flatten(), schema=self._serde.schema)
 
 
-class _Fast(_Store):
+class _ManyKeysStore(_Store):
     """A store that knows many keys at once."""
 
     def __init__(self, store: TaskStore, fast: ColumnTaskStore, serde: PackedColumns) -> None:
@@ -127,7 +131,7 @@ class _Fast(_Store):
             yield keys, self._batch(self._serde.packed.unpack(block.value_bytes))
 
 
-class _Slow(_Store):
+class _OneKeyStore(_Store):
     """A store that is asked for one key at a time: its entries have a time to live, or others fill it."""
 
     def get_many(self, keys: ColumnLike) -> pa.RecordBatch:

@@ -11,7 +11,7 @@ from penstock.arrays.sequences import ArrowSequence
 from penstock.graph.key_columns import keys_from_bytes, keys_to_bytes
 from penstock.graph.specs import TableColumnsSpec
 from penstock.runtime.context import failure_in
-from penstock.runtime.messages.columns import Columns, Target, key_bytes_of, rows_of
+from penstock.runtime.messages.columns import MessageColumns, Target, key_bytes_of, rows_of
 from penstock.runtime.operators.base import Node, Operator, StageContext
 from penstock.state.stores.side_input import SideInputStore
 from penstock.state.stores.task_store import TaskStore
@@ -32,7 +32,7 @@ class TableColumns(Operator[TableColumnsSpec]):
         table, packed, table_key = found, serde.packed, found.spec.key_serde
         place = self.place(spec.id)
 
-        def accept(columns: Columns) -> None:
+        def accept(columns: MessageColumns) -> None:
             rows = rows_of(columns, spec.message_serde, position, spec.id)
             array = key_bytes_of(columns, spec.message_key, position, spec.id, place)
             try:

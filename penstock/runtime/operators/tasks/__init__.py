@@ -1,1 +1,0 @@
-"""Operators that run tasks of the application."""

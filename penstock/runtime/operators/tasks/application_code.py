@@ -25,7 +25,7 @@ from penstock.base.application_code import unused
 from penstock.errors import ConfigError
 from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.context import Position, failure_in
-from penstock.runtime.messages.columns import NOWHERE, Accept, Columns, Push, Target, envelopes_of
+from penstock.runtime.messages.columns import NOWHERE, Accept, MessageColumns, Push, Target, envelopes_of
 from penstock.runtime.operators.tasks.task_timers import TaskTimers
 from penstock.state.stores.task_store import TaskStore
 
@@ -242,7 +242,7 @@ def envelope_calls(
     return None. `what` names it in errors."""
     make = tuple.__new__  # what the NamedTuple's own constructor does, without its Python frame
 
-    def accept(columns: Columns) -> None:
+    def accept(columns: MessageColumns) -> None:
         envelopes = envelopes_of(columns, position.page)
         try:
             for position.row, envelope in zip(columns.rows, envelopes, strict=True):

@@ -14,7 +14,7 @@ from penstock.graph.specs import BatchTaskSpec
 from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.values import Counter
 from penstock.runtime.context import OperatorFailedError, Position, failure_in
-from penstock.runtime.messages.columns import Columns, Target
+from penstock.runtime.messages.columns import MessageColumns, Target
 from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, StageContext
 from penstock.runtime.timers import oldest_timers
 
@@ -77,7 +77,7 @@ class _BatchTaskNode(Node):
         self._messages: list[KeyedValue] = []
         self._earliest = 0
 
-    def _add(self, columns: Columns) -> None:
+    def _add(self, columns: MessageColumns) -> None:
         keys = columns.keys if columns.key_bytes is None else columns.key_bytes
         self._messages.extend(zip(keys, columns.values, strict=True))
 

@@ -25,6 +25,7 @@ from penstock.graph.specs import OperatorSpec, ProcessSpec
 from penstock.runtime.context import failure_in
 from penstock.runtime.messages.columns import Accept, Push, Target
 from penstock.runtime.operators.base import (
+    CallWatch,
     Firing,
     KeyInEntry,
     KeyValue,
@@ -32,12 +33,11 @@ from penstock.runtime.operators.base import (
     Operator,
     StageContext,
     Timeline,
-    Watch,
 )
 from penstock.runtime.operators.tasks.application_code import Collector, Context, envelope_calls
 from penstock.runtime.operators.tasks.key_state import Call, with_current_key
 from penstock.runtime.operators.tasks.task_timers import TaskTimer, TaskTimers
-from penstock.runtime.timers import Upcoming, key_in, oldest_timers
+from penstock.runtime.timers import UpcomingTimers, key_in, oldest_timers
 
 
 class Process(Operator[ProcessSpec]):
@@ -97,7 +97,7 @@ class Process(Operator[ProcessSpec]):
         store = stage.stores[timers_store(spec.state_id)]
         return TaskTimers(spec.id, spec.timers, timers_place(spec.id), store, stage.metrics, spec.discards_timers)
 
-    def watched(self, watch: Watch) -> OperatorSpec:
+    def watched(self, watch: CallWatch) -> OperatorSpec:
         return replace(self.spec, task=lambda: _WatchedTask(self.spec, watch))
 
 
@@ -185,7 +185,7 @@ class _TimersBetween:
 
     def __init__(self, node: _ProcessNode, timers: TaskTimers, batch: Batch) -> None:
         self._node, self._timers, self._batch = node, timers, batch
-        self._upcoming: Upcoming = timers.between_messages(batch)
+        self._upcoming: UpcomingTimers = timers.between_messages(batch)
 
     def next_ms(self) -> int | None:
         return self._timers.next_between(self._upcoming)
@@ -214,7 +214,7 @@ def _defines(task: StreamTask, method: str) -> bool:
 
 
 class _WatchedTask(WindowableTask, DrainListenerTask):
-    def __init__(self, spec: ProcessSpec, watch: Watch) -> None:
+    def __init__(self, spec: ProcessSpec, watch: CallWatch) -> None:
         self._spec = spec
         self._watch = watch
         self.task: Any = spec.task()

@@ -14,7 +14,7 @@ from penstock.batch.batch import Batch
 from penstock.errors import ConfigError
 from penstock.graph.serde_failures import SerdePlace
 from penstock.metrics.registry import MetricsRegistry
-from penstock.runtime.timers import DueTimer, Timers, Upcoming, key_and_name, place_of
+from penstock.runtime.timers import DueTimer, Timers, UpcomingTimers, key_and_name, place_of
 
 AT_MOST = 100_000
 """Timers that fire in an attempt, unless operators downstream rely on more: a batch should not take too long."""
@@ -167,17 +167,17 @@ class TaskTimers:
             yield self._taken("event", due)
             self._now = None
 
-    def between_messages(self, batch: Batch) -> Upcoming:
+    def between_messages(self, batch: Batch) -> UpcomingTimers:
         """The timers that `next_between` finds: those up to the firing watermark, or all if the inputs end."""
         up_to_ms = LONGEST_MS if batch.control != "none" else batch.firing_watermark(self._operator)
         return self._timers.upcoming("event", up_to_ms)
 
-    def next_between(self, upcoming: Upcoming) -> int | None:
+    def next_between(self, upcoming: UpcomingTimers) -> int | None:
         """The time of the next timer, if it has come before the next message. Called after each message and timer."""
         self._now = None
         return upcoming.next_ms()
 
-    def taken_between(self, upcoming: Upcoming, batch: Batch) -> TaskTimer | None:
+    def taken_between(self, upcoming: UpcomingTimers, batch: Batch) -> TaskTimer | None:
         """The timer that `next_between` has found; None if a drain drops it."""
         due, firing = upcoming.take(), self._firing_of("event", batch)
         found = firing(due)

@@ -1,1 +1,0 @@
-"""Values of PySpark's state variables as bytes, and rows as PySpark's values."""

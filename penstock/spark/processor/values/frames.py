@@ -37,7 +37,7 @@ def check_pandas() -> None:
         ) from None
 
 
-class Frames:
+class KeyFrames:
     """The rows of several keys. Those of each are taken as a DataFrame with the types that PySpark's worker gives
     them."""
 

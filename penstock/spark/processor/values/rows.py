@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 from pyspark.sql.types import Row
 
-from penstock.spark.processor.groups import Groups
+from penstock.spark.processor.groups import RowGroups
 
 _FIRST_DAY, _LAST_DAY = (date(1, 1, 1) - date(1970, 1, 1)).days, (date(9999, 12, 31) - date(1970, 1, 1)).days
 _UTC = ("UTC", "Etc/UTC", "GMT", "Etc/GMT", "Z")
@@ -111,7 +111,7 @@ class KeyedRows:
 
     def __init__(
         self,
-        groups: Groups,
+        groups: RowGroups,
         names: Sequence[str],
         made: MakeRows,
         key_values: Callable[[pa.Array], list[Any]] = values_of,

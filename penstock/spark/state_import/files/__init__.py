@@ -1,1 +1,0 @@
-"""The files of a Spark state store's checkpoint."""

@@ -27,7 +27,7 @@ _TYPED = {2, 4}
 _WITH_LINEAGE = {3, 4}
 
 
-class Kind(Enum):
+class RecordKind(Enum):
     """The operation of a record. The values are the type bytes of versions 2 and 4."""
 
     PUT = 1
@@ -51,7 +51,7 @@ def read_head(data: bytes, name: str) -> ChangelogHead:
     return _head(_opened(data, name))
 
 
-def read_changelog(data: bytes, name: str) -> Iterator[tuple[Kind, bytes, bytes]]:
+def read_changelog(data: bytes, name: str) -> Iterator[tuple[RecordKind, bytes, bytes]]:
     """(kind, key, value) of every record; the value of a delete is empty.
 
     Raises:
@@ -69,25 +69,25 @@ def _opened(data: bytes, name: str) -> JavaStream:
     return JavaStream(plain_chunks(data, name), name, f"the records of `{name}` break off")
 
 
-def _untyped(source: JavaStream) -> Iterator[tuple[Kind, bytes, bytes]]:
+def _untyped(source: JavaStream) -> Iterator[tuple[RecordKind, bytes, bytes]]:
     while (size := source.number()) >= 0:
         key = source.take(size)
         size = source.number()
         if size < 0:
-            yield Kind.DELETE, key, b""
+            yield RecordKind.DELETE, key, b""
         else:
-            yield Kind.PUT, key, source.take(size)
+            yield RecordKind.PUT, key, source.take(size)
 
 
-def _typed(source: JavaStream) -> Iterator[tuple[Kind, bytes, bytes]]:
+def _typed(source: JavaStream) -> Iterator[tuple[RecordKind, bytes, bytes]]:
     while code := source.take(1)[0]:
         try:
-            kind = Kind(code)
+            kind = RecordKind(code)
         except ValueError:
             raise CorruptError(f"`{source.name}` has a record of the unknown type {code}") from None
         key = source.take(source.number())
         size = source.number()
-        yield kind, key, b"" if kind is Kind.DELETE else source.take(size)
+        yield kind, key, b"" if kind is RecordKind.DELETE else source.take(size)
 
 
 def _head(source: JavaStream) -> ChangelogHead:

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from penstock.base.documents import Count, decode, decoding
 from penstock.errors import IncompatibleError, NotFoundError
-from penstock.spark.state_import.files.lineage import PartitionFiles, Version
+from penstock.spark.state_import.files.lineage import StatePartitionFiles, Version
 
 DEFAULT_STORE = "default"
 _PREFIX = "spark.sql.streaming.stateStore."
@@ -139,9 +139,9 @@ class SparkCheckpoint:
         base = f"state/{operator}/{partition}"
         return base if store == DEFAULT_STORE else f"{base}/{store}"
 
-    def partition(self, operator: int, partition: int, store: str) -> PartitionFiles:
+    def partition(self, operator: int, partition: int, store: str) -> StatePartitionFiles:
         folder = self.folder(operator, partition, store)
-        return PartitionFiles.of(folder, self._names(folder))
+        return StatePartitionFiles.of(folder, self._names(folder))
 
     def check_last_partition(self, operator: OperatorFacts) -> None:
         """Raise NotFoundError if a store's last partition has no files. Spark's own reader counts folders, and would
@@ -151,7 +151,7 @@ class SparkCheckpoint:
             if not self._names(folder):
                 raise NotFoundError(f"`{folder}` of `{self.url}` has no files, and the operator has had it")
 
-    def version(self, operator: int, batch: int, files: PartitionFiles, partition: int) -> Version:
+    def version(self, operator: int, batch: int, files: StatePartitionFiles, partition: int) -> Version:
         """The version of a partition that a batch has made. Its checkpoint id, if there are any, is in the commit."""
         number = batch + 1
         ids = self._checkpoint_ids(operator, batch, partition)

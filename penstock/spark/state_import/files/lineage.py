@@ -32,7 +32,7 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionFiles:
+class StatePartitionFiles:
     """The snapshots and changelogs in a partition's folder, without temporary files and checksums."""
 
     folder: str
@@ -40,7 +40,7 @@ class PartitionFiles:
     changelogs: frozenset[Version]
 
     @classmethod
-    def of(cls, folder: str, names: Iterable[str]) -> PartitionFiles:
+    def of(cls, folder: str, names: Iterable[str]) -> StatePartitionFiles:
         found: dict[str, set[Version]] = {"zip": set(), "changelog": set()}
         for name in names:
             if (match := _NAME.fullmatch(name)) is not None:
@@ -49,14 +49,16 @@ class PartitionFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Rebuild:
+class RestoreSteps:
     """The steps to a version: a snapshot (None: the empty store), then these changelogs in this order."""
 
     snapshot: Version | None
     changelogs: tuple[Version, ...]
 
 
-def plan_rebuild(files: PartitionFiles, wanted: Version, lineage_of: Callable[[Version], Mapping[int, str]]) -> Rebuild:
+def plan_rebuild(
+    files: StatePartitionFiles, wanted: Version, lineage_of: Callable[[Version], Mapping[int, str]]
+) -> RestoreSteps:
     """The newest snapshot at or below the version, and exactly the changelogs after it.
 
     `lineage_of` reads the ids of earlier versions from the changelog of a version with an id.
@@ -70,7 +72,7 @@ def plan_rebuild(files: PartitionFiles, wanted: Version, lineage_of: Callable[[V
     version = wanted
     while version.number > 0:
         if version in files.snapshots:
-            return Rebuild(version, tuple(reversed(changelogs)))
+            return RestoreSteps(version, tuple(reversed(changelogs)))
         if version not in files.changelogs:
             raise NotFoundError(
                 f"`{files.folder}/{version.changelog}` is missing, and there is no snapshot "
@@ -80,10 +82,10 @@ def plan_rebuild(files: PartitionFiles, wanted: Version, lineage_of: Callable[[V
         if version.checkpoint_id is not None and version.number - 1 not in ids:
             ids.update(lineage_of(version))
         version = _before(files, version, ids)
-    return Rebuild(None, tuple(reversed(changelogs)))
+    return RestoreSteps(None, tuple(reversed(changelogs)))
 
 
-def _before(files: PartitionFiles, version: Version, ids: Mapping[int, str]) -> Version:
+def _before(files: StatePartitionFiles, version: Version, ids: Mapping[int, str]) -> Version:
     number = version.number - 1
     if version.checkpoint_id is None or number == 0:
         return Version(number)

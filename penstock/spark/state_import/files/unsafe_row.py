@@ -14,7 +14,15 @@ from decimal import Context
 from typing import Any, TypeAlias
 
 from penstock.errors import CorruptError
-from penstock.spark.state_import.types import Array, Map, SparkType, Struct, UserDefined, decimal_of, type_text
+from penstock.spark.state_import.types import (
+    ArrayType,
+    MapType,
+    SparkType,
+    StructType,
+    UserDefinedType,
+    decimal_of,
+    type_text,
+)
 
 RowDecoder: TypeAlias = Callable[[bytes], dict[str, Any]]
 _Read: TypeAlias = Callable[[bytes, int, int], Any]
@@ -31,12 +39,12 @@ _DIGITS = Context(prec=38)
 def unreadable(type_: SparkType) -> str | None:
     """The reason why values of the type cannot be decoded; None if they can."""
     match type_:
-        case Struct(columns):
+        case StructType(columns):
             return next((why for column in columns if (why := unreadable(column.type)) is not None), None)
-        case Array(element):
+        case ArrayType(element):
             return unreadable(element)
-        case Map(key, value):
-            if isinstance(key, Struct | Array | Map):
+        case MapType(key, value):
+            if isinstance(key, StructType | ArrayType | MapType):
                 return f"a dict cannot have keys of {type_text(key)}"
             return unreadable(key) or unreadable(value)
         case str(name) if name in _SIMPLE or _is_text(name) or decimal_of(name) is not None:
@@ -45,7 +53,7 @@ def unreadable(type_: SparkType) -> str | None:
             return f"there is no Python value for {type_text(type_)}"
 
 
-def row_decoder(row: Struct, whose: str) -> RowDecoder:
+def row_decoder(row: StructType, whose: str) -> RowDecoder:
     """A function from a row's bytes to its columns. Columns that are `unreadable` are left out.
 
     It raises CorruptError, naming `whose`, for bytes that are no such row.
@@ -72,7 +80,7 @@ def _bits_size(count: int) -> int:
     return (count + 63) // 64 * 8
 
 
-def _struct_reader(row: Struct) -> Callable[[bytes, int], dict[str, Any]]:
+def _struct_reader(row: StructType) -> Callable[[bytes, int], dict[str, Any]]:
     bits = _bits_size(len(row.columns))
     reads = [
         (at, column.name, bits + 8 * at, _reader(column.type))
@@ -94,20 +102,20 @@ def _struct_reader(row: Struct) -> Callable[[bytes, int], dict[str, Any]]:
 
 def _reader(type_: SparkType) -> _Read:
     match type_:
-        case Struct():
+        case StructType():
             read = _struct_reader(type_)
             return lambda data, base, slot: read(data, _place(data, base, slot)[0])
-        case Array(element):
+        case ArrayType(element):
             read_array = _array_reader(element)
             return lambda data, base, slot: read_array(data, _place(data, base, slot)[0])
-        case Map(key, value):
+        case MapType(key, value):
             return _map_reader(key, value)
         case str(name) if (decimal := decimal_of(name)) is not None:
             precision, scale = decimal
             return _small_decimal(scale) if precision <= _MAX_WORD_DIGITS else _large_decimal(scale)
         case str(name):
             return _text if _is_text(name) else _SIMPLE[name][1]
-        case UserDefined():
+        case UserDefinedType():
             raise ValueError("a type of the application's cannot be read")  # see `unreadable`
 
 

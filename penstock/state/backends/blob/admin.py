@@ -26,7 +26,7 @@ class BlobAdmin(ObjectBackendAdmin):
 
     def _reach_one(self, own: StoreMarker) -> frozenset[str]:
         names = blob_names(self.context.paths, own.store, own.task)
-        marker = BlobMarker.deserialize(own.marker)
+        marker = BlobMarker.parse(own.marker)
 
         def read() -> Iterator[str]:
             return map(names.key, read_index(self.context.objects, names, marker).directory.objects())

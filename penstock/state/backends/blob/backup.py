@@ -32,7 +32,7 @@ class BlobBackup(TaskBackupManager):
     def init(self, checkpoint_id: CheckpointId | None, markers: Mapping[str, str]) -> None:
         for name, store in self._stores.items():
             if name in markers:
-                store.resume(BlobMarker.deserialize(markers[name]))
+                store.resume(BlobMarker.parse(markers[name]))
             elif checkpoint_id is not None:
                 self._bases.need(name, self._base(name, checkpoint_id))
 

@@ -36,7 +36,7 @@ class BlobFactory(StateBackendFactory):
     def marker_text(self, marker: str) -> str:
         """The name of the index: epoch and checkpoint."""
         try:
-            return BlobMarker.deserialize(marker).index.removesuffix(".index")
+            return BlobMarker.parse(marker).index.removesuffix(".index")
         except (CorruptError, IncompatibleError):
             return super().marker_text(marker)
 

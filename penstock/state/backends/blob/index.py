@@ -31,11 +31,11 @@ class SnapshotIndex(Struct, frozen=True, rename="kebab", tag_field="format", tag
     def __post_init__(self) -> None:
         CheckpointId.parse(self.checkpoint_id)
 
-    def serialize(self) -> bytes:
+    def encode(self) -> bytes:
         """Equal values give equal bytes."""
         return msgspec.json.encode(self)
 
     @classmethod
-    def deserialize(cls, data: bytes, key: str) -> SnapshotIndex:
+    def decode(cls, data: bytes, key: str) -> SnapshotIndex:
         """Raises CorruptError naming the key, IncompatibleError for a newer format."""
         return decode_format(cls, data, f"index `{key}` is damaged", f"index `{key}`", FORMAT)

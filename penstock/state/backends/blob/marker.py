@@ -31,7 +31,7 @@ class BlobMarker:
         return orjson.dumps({"format": _FORMAT, "index": self.index, "sha256": self.sha256}).decode()
 
     @classmethod
-    def deserialize(cls, text: str) -> BlobMarker:
+    def parse(cls, text: str) -> BlobMarker:
         """Raises CorruptError if the text is not a marker, IncompatibleError for a newer format."""
         what = f"`{text}` is not a marker of the blob backend"
         marker = decode_format(cls, text, what, f"marker `{text}`", _FORMAT)
@@ -49,4 +49,4 @@ def read_index(objects: ObjectStore, names: ContentNames, marker: BlobMarker) ->
         raise NotFoundError(f"index `{key}` of {names} is missing") from error
     if hashlib.sha256(data).hexdigest() != marker.sha256:
         raise CorruptError(f"index `{key}` of {names} is damaged: the hash of its {len(data)} bytes does not match")
-    return SnapshotIndex.deserialize(data, key)
+    return SnapshotIndex.decode(data, key)

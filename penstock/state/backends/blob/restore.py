@@ -18,13 +18,13 @@ class BlobRestore(TaskRestoreManager):
 
     def restore(self, store: str, marker: str, target: RestoreTarget, progress: RestoreProgress) -> None:
         names = blob_names(self._context.paths, store, self._context.task)
-        index = read_index(self._context.objects, names, BlobMarker.deserialize(marker))
+        index = read_index(self._context.objects, names, BlobMarker.parse(marker))
         fetch_files(self._context, names, index.directory, target.directory, self._budget, progress)
 
     def advance(self, store: str, held: str, marker: str, target: RestoreTarget, progress: RestoreProgress) -> bool:
         """Keep the files that the later version has, too, and download the others. No engine is opened over them."""
         names = blob_names(self._context.paths, store, self._context.task)
-        index = read_index(self._context.objects, names, BlobMarker.deserialize(marker))
+        index = read_index(self._context.objects, names, BlobMarker.parse(marker))
         keep_files(index.directory, target.directory)
         fetch_files(self._context, names, index.directory, target.directory, self._budget, progress, present=True)
         return True

@@ -76,7 +76,7 @@ class StoreBackup:
             last.marker.index if last else None,
             index,
         )
-        data, name = snapshot.serialize(), index_name(self._context.epoch, checkpoint_id)
+        data, name = snapshot.encode(), index_name(self._context.epoch, checkpoint_id)
         put_once(self._context.objects, self._names.key(name), data, self._context.epoch)
         return StoredSnapshot(BlobMarker(name, hashlib.sha256(data).hexdigest()), index)
 

@@ -11,7 +11,7 @@ from penstock.state.backends.base import Retention, StoreMarker
 from penstock.state.backends.changelog_files.history import StoredVersions
 from penstock.state.backends.changelog_files.marker import ChangelogMarker
 from penstock.state.backends.changelog_files.runs import Runs
-from penstock.state.backends.changelog_files.snapshot import SHARED_FOLDER, Snapshot, shared_names
+from penstock.state.backends.changelog_files.snapshot import SHARED_FOLDER, StoreSnapshot, shared_names
 from penstock.state.backends.content.names import epoch_of
 from penstock.state.backends.objects import ObjectBackendAdmin
 
@@ -40,7 +40,7 @@ class ChangelogFilesAdmin(ObjectBackendAdmin):
         for key in listing:
             by_folder.setdefault(key.rpartition("/")[0], []).append(key)
         for own in retained:
-            marker = ChangelogMarker.deserialize(own.marker)
+            marker = ChangelogMarker.parse(own.marker)
             found = StoredVersions.among(by_folder.get(self.context.paths.state_folder(own.store, own.task), ()))
             later = {each for each in found.snapshots if marker.has(each)} - set(marker.snapshots)
             named = sorted({*marker.snapshots, *(each for each in later if self._is_whole(own, each))}, reverse=True)
@@ -70,7 +70,7 @@ class ChangelogFilesAdmin(ObjectBackendAdmin):
         """The snapshots and their files. Deltas are counted elsewhere."""
         found: set[str] = set()
         for own in markers:
-            for version in ChangelogMarker.deserialize(own.marker).snapshots:
+            for version in ChangelogMarker.parse(own.marker).snapshots:
                 found |= self._reach_one(own, *version)
         return found
 
@@ -79,7 +79,7 @@ class ChangelogFilesAdmin(ObjectBackendAdmin):
         names = shared_names(self.context.paths, own.store, own.task)
 
         def read() -> Iterator[str]:
-            return map(names.key, Snapshot.decode(self.context.objects.get(key), key).shared.objects())
+            return map(names.key, StoreSnapshot.decode(self.context.objects.get(key), key).shared.objects())
 
         return self.reach_of_index(key, read)
 
@@ -103,5 +103,5 @@ class ChangelogFilesAdmin(ObjectBackendAdmin):
 def _one_by_one(markers: Sequence[StoreMarker]) -> Iterator[StoreMarker]:
     """Split each marker into one for each snapshot: the others are found if one of them is gone."""
     for own in markers:
-        for version, epoch in ChangelogMarker.deserialize(own.marker).snapshots:
+        for version, epoch in ChangelogMarker.parse(own.marker).snapshots:
             yield replace(own, marker=ChangelogMarker.of_snapshot(version, epoch).serialize())

@@ -18,7 +18,7 @@ from penstock.state.backends.changelog_files.delta import DeltaHeader, encode_de
 from penstock.state.backends.changelog_files.history import StoredVersions, ways
 from penstock.state.backends.changelog_files.keeper import Limits, SnapshotKeeper
 from penstock.state.backends.changelog_files.marker import KEPT, ChangelogMarker, Version
-from penstock.state.backends.changelog_files.snapshot import Snapshot, shared_names
+from penstock.state.backends.changelog_files.snapshot import StoreSnapshot, shared_names
 from penstock.state.backends.objects import put_once
 from penstock.state.records import Changes
 
@@ -52,7 +52,7 @@ class ChangelogFilesBackup(TaskBackupManager):
             if checkpoint_id is None:
                 self._markers[store] = ChangelogMarker()
                 self._keepers[store].resume(ChangelogMarker(), None)
-            elif store not in markers or not self._resume(store, ChangelogMarker.deserialize(markers[store])):
+            elif store not in markers or not self._resume(store, ChangelogMarker.parse(markers[store])):
                 work = partial(self._make_base, store, checkpoint_id)
                 self._bases.need(store, BaseBackup(work, self._context.pools.maintenance))
 
@@ -62,7 +62,7 @@ class ChangelogFilesBackup(TaskBackupManager):
         context = self._context
         keys = frozenset(context.objects.list(context.paths.state_folder(store, context.task)))
         found = StoredVersions.among(keys)
-        whole: list[Snapshot] = []
+        whole: list[StoreSnapshot] = []
         missing: list[str] = []
         for way in ways(marker, found):
             if (gap := way.missing(found)) is not None:
@@ -87,13 +87,13 @@ class ChangelogFilesBackup(TaskBackupManager):
         self._keepers[store].resume(marker, whole[0] if whole else None)
         return True
 
-    def _whole_snapshot(self, store: str, version: Version, keys: frozenset[str]) -> Snapshot:
+    def _whole_snapshot(self, store: str, version: Version, keys: frozenset[str]) -> StoreSnapshot:
         """Raises CorruptError or NotFoundError unless the snapshot and all its files exist and are whole."""
         context = self._context
         key = context.paths.snapshot(store, context.task, *version)
         if key in context.damaged:  # a listing tells what is there, and only a restore what is damaged
             raise CorruptError(f"snapshot `{key}` could not be restored")
-        snapshot = Snapshot.decode(context.objects.get(key), key)
+        snapshot = StoreSnapshot.decode(context.objects.get(key), key)
         names = shared_names(context.paths, store, context.task)
         for file in map(names.key, snapshot.shared.objects()):
             if file not in keys:

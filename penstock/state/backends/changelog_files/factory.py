@@ -44,7 +44,7 @@ class ChangelogFilesFactory(StateBackendFactory):
     def marker_text(self, marker: str) -> str:
         """The version and its epoch, `12.3`, as in the names of its files."""
         try:
-            own = ChangelogMarker.deserialize(marker)
+            own = ChangelogMarker.parse(marker)
         except (CorruptError, IncompatibleError):
             return super().marker_text(marker)
         return f"{own.version}.{own.epoch}" if own.version else EMPTY

@@ -18,7 +18,7 @@ from penstock.config.settings import StateSettings
 from penstock.errors import PenstockError, RetryableError
 from penstock.state.backends.base import BackendContext, StoreCopy, release_if_cancelled
 from penstock.state.backends.changelog_files.marker import KEPT, ChangelogMarker, Version
-from penstock.state.backends.changelog_files.snapshot import Snapshot, shared_names
+from penstock.state.backends.changelog_files.snapshot import StoreSnapshot, shared_names
 from penstock.state.backends.content.index import DirIndex
 from penstock.state.backends.content.store import ContentStore
 
@@ -88,7 +88,7 @@ class SnapshotKeeper:
         self._newest: Version | None = None
         self.pace = SnapshotPace(context.config.state, context.clock)
 
-    def resume(self, marker: ChangelogMarker, newest: Snapshot | None) -> None:
+    def resume(self, marker: ChangelogMarker, newest: StoreSnapshot | None) -> None:
         """Continue from a marker. `newest`: its newest snapshot that is whole."""
         self._newest = newest.version if newest else None
         self._last = newest.shared if newest else DirIndex.of({})
@@ -142,12 +142,12 @@ class SnapshotKeeper:
             if path.is_file() and path.stat().st_size <= self._small_file_bytes
         }
         shared = self._files.put(checkpoint_id, directory, self._last, cancelled, leave_out=small.keys())
-        snapshot = Snapshot(version, self._store, self._context.task, shared, small)
+        snapshot = StoreSnapshot(version, self._store, self._context.task, shared, small)
         key = self._context.paths.snapshot(self._store, self._context.task, *version)
         data = snapshot.encode()
         if not self._context.objects.put_if_absent(key, data) and (found := self._context.objects.get(key)) != data:
             # An earlier try got through without our knowing, from a copy that holds the same in other files.
-            shared = Snapshot.decode(found, key).shared
+            shared = StoreSnapshot.decode(found, key).shared
         self._files.advance()
         self._last, self._newest = shared, version
         self._snapshot_shown.set(version[0])

@@ -95,7 +95,7 @@ class ChangelogMarker:
         return orjson.dumps(fields | ({"snapshots": self.snapshots} if self.snapshots else {})).decode()
 
     @classmethod
-    def deserialize(cls, text: str) -> ChangelogMarker:
+    def parse(cls, text: str) -> ChangelogMarker:
         """Raises CorruptError if the text is not a marker, or does not lead to its version."""
         what = f"`{text}` is not a marker of the {NAME} backend"
         written = decode_format(_MarkerFields, text, what, f"marker `{text}`", _FORMAT)

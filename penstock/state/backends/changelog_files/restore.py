@@ -11,7 +11,7 @@ from penstock.state.backends.base import BackendContext, RestoreProgress, Restor
 from penstock.state.backends.changelog_files.delta import decode_delta
 from penstock.state.backends.changelog_files.history import StoredVersions, Way, ways
 from penstock.state.backends.changelog_files.marker import ChangelogMarker, Version
-from penstock.state.backends.changelog_files.snapshot import Snapshot, shared_names
+from penstock.state.backends.changelog_files.snapshot import StoreSnapshot, shared_names
 from penstock.state.backends.content.store import fetch_files
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.open import make_empty
@@ -31,7 +31,7 @@ class ChangelogFilesRestore(TaskRestoreManager):
         self._budget = budget
 
     def restore(self, store: str, marker: str, target: RestoreTarget, progress: RestoreProgress) -> None:
-        wanted = ChangelogMarker.deserialize(marker)
+        wanted = ChangelogMarker.parse(marker)
         folder = self._context.paths.state_folder(store, self._context.task)
         # A snapshot that is not listed yet costs deltas; those it would save are there as long as it is named.
         known = ways(wanted, StoredVersions.among(self._context.objects.list(folder)))
@@ -58,8 +58,8 @@ class ChangelogFilesRestore(TaskRestoreManager):
         )
 
     def advance(self, store: str, held: str, marker: str, target: RestoreTarget, progress: RestoreProgress) -> bool:
-        wanted = ChangelogMarker.deserialize(marker)
-        since = wanted.since(ChangelogMarker.deserialize(held))
+        wanted = ChangelogMarker.parse(marker)
+        since = wanted.since(ChangelogMarker.parse(held))
         if since is None:
             return False
         if since:
@@ -80,7 +80,7 @@ class ChangelogFilesRestore(TaskRestoreManager):
             data = context.objects.get(key)
         except NotFoundError as error:
             raise NotFoundError(f"snapshot `{key}` is missing") from error
-        snapshot = Snapshot.decode(data, key)
+        snapshot = StoreSnapshot.decode(data, key)
         if (snapshot.version, snapshot.store, snapshot.task) != (way.snapshot, store, context.task):
             raise CorruptError(f"`{key}` is a snapshot of version {snapshot.version} of store `{snapshot.store}`")
         for path, content in snapshot.small.items():

@@ -14,7 +14,7 @@ class Runs:
     def __init__(self, markers: Sequence[StoreMarker]) -> None:
         self.runs: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
         for own in markers:
-            for epoch, first, last in ChangelogMarker.deserialize(own.marker).lineage:
+            for epoch, first, last in ChangelogMarker.parse(own.marker).lineage:
                 self.runs.setdefault((own.store, own.task, epoch), []).append((first, last))
         for place, runs in self.runs.items():
             merged: list[tuple[int, int]] = []

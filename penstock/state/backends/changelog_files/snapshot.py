@@ -33,7 +33,7 @@ _INDEX, _SMALL = "snapshot.json", "files/"
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class StoreSnapshot:
     """All files of a store at one version."""
 
     version: Version
@@ -56,7 +56,7 @@ class Snapshot:
         return body + hashlib.sha256(body).hexdigest().encode()
 
     @classmethod
-    def decode(cls, data: bytes, key: str) -> Snapshot:
+    def decode(cls, data: bytes, key: str) -> StoreSnapshot:
         """Raises CorruptError naming the key, IncompatibleError for a newer format."""
         if hashlib.sha256(data[:-_CHECKSUM]).hexdigest().encode() != data[-_CHECKSUM:]:
             raise CorruptError(f"snapshot `{key}` is damaged: the checksum of its {len(data)} bytes does not match")

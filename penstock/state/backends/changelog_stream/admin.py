@@ -19,7 +19,7 @@ from penstock.state.backends.base import (
     StoreMarker,
 )
 from penstock.state.backends.changelog_stream.partition import (
-    ChangelogMarker,
+    ChangelogRange,
     changelog_system,
     changelog_writer,
 )
@@ -196,8 +196,8 @@ class ChangelogStreamAdmin(StateBackendAdmin):
 
 def needless(
     ssp: SystemStreamPartition,
-    retained: Sequence[ChangelogMarker],
-    left: Sequence[ChangelogMarker],
+    retained: Sequence[ChangelogRange],
+    left: Sequence[ChangelogRange],
     *,
     in_use: bool,
 ) -> OffsetRange | None:
@@ -217,9 +217,9 @@ def needless(
     return None
 
 
-def _by_partition(markers: Iterable[StoreMarker]) -> dict[SystemStreamPartition, list[ChangelogMarker]]:
-    found: dict[SystemStreamPartition, list[ChangelogMarker]] = {}
+def _by_partition(markers: Iterable[StoreMarker]) -> dict[SystemStreamPartition, list[ChangelogRange]]:
+    found: dict[SystemStreamPartition, list[ChangelogRange]] = {}
     for own in markers:
-        marker = ChangelogMarker.deserialize(own.marker)
+        marker = ChangelogRange.parse(own.marker)
         found.setdefault(marker.ssp, []).append(marker)
     return found

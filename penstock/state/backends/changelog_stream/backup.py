@@ -21,7 +21,7 @@ from penstock.state.backends.base_backup import BaseBackup, Bases
 from penstock.state.backends.changelog_stream.partition import (
     GROUP,
     Changelog,
-    ChangelogMarker,
+    ChangelogRange,
     changelog_system,
     changelog_writer,
 )
@@ -36,15 +36,15 @@ class ChangelogStreamBackup(TaskBackupManager):
     def __init__(self, context: BackendContext) -> None:
         self._context = context
         self._logs: dict[str, Changelog] = {}
-        self._markers: dict[str, ChangelogMarker] = {}
-        self._bases = Bases[ChangelogMarker]()
+        self._markers: dict[str, ChangelogRange] = {}
+        self._bases = Bases[ChangelogRange]()
         self._taken: dict[str, Changes] = {}
         self._timestamp_ms = 0
         self._uploaded = context.metrics.new_counter(GROUP, "bytes-uploaded")
 
     def init(self, checkpoint_id: CheckpointId | None, markers: Mapping[str, str]) -> None:
         self._timestamp_ms = 0 if checkpoint_id is None else checkpoint_id.millis
-        given = {store: ChangelogMarker.deserialize(marker) for store, marker in markers.items()}
+        given = {store: ChangelogRange.parse(marker) for store, marker in markers.items()}
         for store in self._context.stores:
             log = self._logs[store] = self._open(store)
             marker = self._continue(store, log, checkpoint_id, given.get(store))
@@ -86,14 +86,14 @@ class ChangelogStreamBackup(TaskBackupManager):
         return Changelog(system, ssp, writer, self._uploaded)
 
     def _continue(
-        self, store: str, log: Changelog, checkpoint_id: CheckpointId | None, marker: ChangelogMarker | None
-    ) -> ChangelogMarker | None:
+        self, store: str, log: Changelog, checkpoint_id: CheckpointId | None, marker: ChangelogRange | None
+    ) -> ChangelogRange | None:
         """The marker that the next commit follows, with the log brought back to it; None if the store needs a base."""
         upcoming = log.take_over()
         if checkpoint_id is None or (marker is not None and marker.offset is None):
             # The store is empty: a new generation, nothing to revert.
             log.append(self._timestamp_ms, ((key, None) for key in log.leftovers()))
-            return ChangelogMarker(log.ssp, upcoming, None, log.identity)
+            return ChangelogRange(log.ssp, upcoming, None, log.identity)
         if marker is None or marker.ssp != log.ssp:
             return None
         try:
@@ -108,7 +108,7 @@ class ChangelogStreamBackup(TaskBackupManager):
             )
             return None
 
-    def _write_base(self, store: str, copy: StoreCopy, cancelled: threading.Event) -> ChangelogMarker:
+    def _write_base(self, store: str, copy: StoreCopy, cancelled: threading.Event) -> ChangelogRange:
         """Write the whole copy as a new generation. Until it is complete nobody else appends to the partition."""
 
         def proceed() -> None:
@@ -120,7 +120,7 @@ class ChangelogStreamBackup(TaskBackupManager):
             generation = log.take_over()
             with closing(copy.entries()) as entries:
                 written = log.append(self._timestamp_ms, _replacing(log.leftovers(), entries), proceed)
-            return ChangelogMarker(log.ssp, generation, None if written is None else written.end - 1, log.identity)
+            return ChangelogRange(log.ssp, generation, None if written is None else written.end - 1, log.identity)
         finally:
             log.close()
 

@@ -10,7 +10,7 @@ from penstock.errors import CorruptError, IncompatibleError
 from penstock.state.backends.base import EMPTY, AdminContext, BackendContext, KeptIn, StateBackendFactory
 from penstock.state.backends.changelog_stream.admin import ChangelogStreamAdmin
 from penstock.state.backends.changelog_stream.backup import ChangelogStreamBackup
-from penstock.state.backends.changelog_stream.partition import NAME, ChangelogMarker
+from penstock.state.backends.changelog_stream.partition import NAME, ChangelogRange
 from penstock.state.backends.changelog_stream.restore import ChangelogStreamRestore
 
 
@@ -27,7 +27,7 @@ class ChangelogStreamFactory(StateBackendFactory):
 
     def marker_text(self, marker: str) -> str:
         try:
-            own = ChangelogMarker.deserialize(marker)
+            own = ChangelogRange.parse(marker)
         except (CorruptError, IncompatibleError):
             return super().marker_text(marker)
         return EMPTY if own.offset is None else f"offsets {own.generation}..{own.offset}"

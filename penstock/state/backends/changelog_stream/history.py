@@ -24,7 +24,7 @@ _SHOWN = Retry(pause_s=0.02, longest_pause_s=0.5, within_s=10.0)
 """Committed records become readable within this time."""
 
 
-class History:
+class ChangelogReader:
     """Reads ranges of the changelogs of one system. Used by one thread at a time."""
 
     def __init__(self, system: System) -> None:

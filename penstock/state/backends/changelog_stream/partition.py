@@ -25,7 +25,7 @@ from penstock.checkpoint.versions.changelog_marker import BACKEND, ChangelogStre
 from penstock.errors import ConfigError, CorruptError, NotFoundError
 from penstock.job.paths import JobPaths
 from penstock.metrics.values import Counter
-from penstock.state.backends.changelog_stream.history import History
+from penstock.state.backends.changelog_stream.history import ChangelogReader
 from penstock.system.base import OffsetRange, RawMessage, RawRecord, System, WriterIdentity
 
 NAME = BACKEND
@@ -36,7 +36,7 @@ _APPEND_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class ChangelogMarker:
+class ChangelogRange:
     """A store at one commit: the result of the records from `generation` to `offset`, both included, in an empty store.
 
     Its text is a ChangelogStreamMarker. In one that Samza wrote the generation begins with the stream.
@@ -60,9 +60,9 @@ class ChangelogMarker:
         return ChangelogStreamMarker(self.ssp, offset, str(self.generation), self.identity).serialize()
 
     @classmethod
-    def deserialize(cls, text: str) -> ChangelogMarker:
+    def parse(cls, text: str) -> ChangelogRange:
         """Raises CorruptError if the text is not a marker, IncompatibleError for a newer version."""
-        written = ChangelogStreamMarker.deserialize(text)
+        written = ChangelogStreamMarker.parse(text)
         with decoding(f"an offset of marker `{text}` is not a number"):
             generation = 0 if written.generation_offset is None else number(written.generation_offset)
             offset = None if written.offset is None else number(written.offset)
@@ -118,7 +118,7 @@ class Changelog:
         self.ssp = ssp
         self._uploaded = uploaded or Counter()
         self._by_age = not system.compacts_on_request
-        self._history = History(system)
+        self._history = ChangelogReader(system)
         self._writer = system.writer(writer)
         self._identity: str | None = None
 
@@ -171,7 +171,7 @@ class Changelog:
         ranges = transaction.appended()[self.ssp]
         return ranges[0][0], ranges[-1][1]
 
-    def revert(self, marker: ChangelogMarker, timestamp_ms: int) -> ChangelogMarker:
+    def revert(self, marker: ChangelogRange, timestamp_ms: int) -> ChangelogRange:
         """Bring the partition back to the marker. Returns a marker of the same content whose range includes the records
         that were behind it.
 
@@ -212,7 +212,7 @@ class Changelog:
         return net
 
 
-def read_changes(history: History, offsets: OffsetRange) -> Iterator[dict[bytes, bytes | None]]:
+def read_changes(history: ChangelogReader, offsets: OffsetRange) -> Iterator[dict[bytes, bytes | None]]:
     """The net changes of a range, in chunks to be applied in order.
 
     Raises:

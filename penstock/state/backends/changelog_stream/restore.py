@@ -9,10 +9,10 @@ from penstock.state.backends.base import (
     RestoreTarget,
     TaskRestoreManager,
 )
-from penstock.state.backends.changelog_stream.history import History
+from penstock.state.backends.changelog_stream.history import ChangelogReader
 from penstock.state.backends.changelog_stream.partition import (
     GROUP,
-    ChangelogMarker,
+    ChangelogRange,
     changelog_system,
     key_of,
     read_changes,
@@ -31,8 +31,8 @@ class ChangelogStreamRestore(TaskRestoreManager):
         self._downloaded = context.metrics.new_counter(GROUP, "bytes-downloaded")
 
     def restore(self, store: str, marker: str, target: RestoreTarget, progress: RestoreProgress) -> None:
-        wanted, engine = ChangelogMarker.deserialize(marker), target.engine()
-        history = History(changelog_system(self._context.systems, wanted.ssp.system_stream))
+        wanted, engine = ChangelogRange.parse(marker), target.engine()
+        history = ChangelogReader(changelog_system(self._context.systems, wanted.ssp.system_stream))
         try:
             wanted.check_identity(history.identity(wanted.ssp))
             for changes in read_changes(history, wanted.range):
@@ -52,7 +52,7 @@ class ChangelogStreamRestore(TaskRestoreManager):
     def advance(self, store: str, held: str, marker: str, target: RestoreTarget, progress: RestoreProgress) -> bool:
         """Reads every record since. If some of them were compacted away, there may have been deletes among them: then
         the store is restored whole."""
-        before, wanted = ChangelogMarker.deserialize(held), ChangelogMarker.deserialize(marker)
+        before, wanted = ChangelogRange.parse(held), ChangelogRange.parse(marker)
         one_generation = (before.ssp, before.generation, before.identity) == (
             wanted.ssp,
             wanted.generation,
@@ -60,7 +60,7 @@ class ChangelogStreamRestore(TaskRestoreManager):
         )
         if not one_generation or before.range.end > wanted.range.end:
             return False
-        history = History(changelog_system(self._context.systems, wanted.ssp.system_stream))
+        history = ChangelogReader(changelog_system(self._context.systems, wanted.ssp.system_stream))
         engine = target.engine()
         try:
             wanted.check_identity(history.identity(wanted.ssp))

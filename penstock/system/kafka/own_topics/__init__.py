@@ -1,1 +1,0 @@
-"""Topics that Penstock keeps for itself: owners, fences, producers, progress."""

@@ -1,6 +1,6 @@
 """Fencing: after a newer epoch has taken over, no transaction of an older one commits.
 
-ARCHITECTURE.md, "Kafka", has the argument.
+penstock/system/kafka/README.md, "Writing to Kafka", has the argument.
 """
 
 from __future__ import annotations

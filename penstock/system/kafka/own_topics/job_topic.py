@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 import orjson
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.base.documents import Count, Versioned, decode_format, decoding, number
+from penstock.base.documents import Count, VersionedDocument, decode_format, decoding, number
 from penstock.errors import ConfigError, CorruptError, FencedError, IncompatibleError
 from penstock.system.base import Progress, WriterIdentity
 from penstock.system.kafka.own_topics.foreign import ForeignRecords
@@ -56,11 +56,11 @@ def new_transactional_id(topic: str) -> str:
     return f"{topic}-{uuid.uuid4().hex}"
 
 
-class _Producer(Versioned):
+class _Producer(VersionedDocument):
     epoch: Count
 
 
-class _Mark(Versioned):
+class _Mark(VersionedDocument):
     slot: Count
     chunk: Count
 
@@ -180,7 +180,7 @@ class JobTopic:
             with decoding(what):
                 epoch = number(rest.decode())
                 if value is not None:
-                    decode_format(Versioned, value, what, what, FORMAT)
+                    decode_format(VersionedDocument, value, what, what, FORMAT)
         except CorruptError as error:
             self.foreign.add(key, str(error))
             return

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from penstock.base.documents import Versioned, decode_format, decoding
+from penstock.base.documents import VersionedDocument, decode_format, decoding
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError
 from penstock.system.kafka.options.options import KafkaOptions
 from penstock.system.kafka.own_topics import job_log
@@ -41,7 +41,7 @@ TOPIC = f"{PREFIX}owners"
 _OWNER = b"owner"
 
 
-class _Claim(Versioned):
+class _Claim(VersionedDocument):
     stream: str
     owner: str
 

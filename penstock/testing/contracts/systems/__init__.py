@@ -9,7 +9,7 @@ from penstock.testing.contracts.systems.ending import EndingContract
 from penstock.testing.contracts.systems.fencing import FencingContract
 from penstock.testing.contracts.systems.progress import ProgressContract
 from penstock.testing.contracts.systems.reading import ReadingContract
-from penstock.testing.contracts.systems.retention import RetentionContract
+from penstock.testing.contracts.systems.retention import StreamRetentionContract
 from penstock.testing.contracts.systems.streams import StreamsContract
 
 
@@ -20,7 +20,7 @@ class SystemContract(
     CommitContract,
     FencingContract,
     ProgressContract,
-    RetentionContract,
+    StreamRetentionContract,
     EndingContract,
     CompactionContract,
 ):

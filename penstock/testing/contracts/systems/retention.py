@@ -21,7 +21,7 @@ from penstock.testing.contracts.systems.room import (
 )
 
 
-class RetentionContract(SystemRoom):
+class StreamRetentionContract(SystemRoom):
     """For systems with `retains`; the others say that they cannot."""
 
     def test_a_stream_keeps_its_messages_unless_it_has_limits(self, system: System, admin: SystemAdmin) -> None:

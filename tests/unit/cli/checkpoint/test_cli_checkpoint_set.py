@@ -250,7 +250,7 @@ def test_the_versions_of_the_checkpoint_and_those_configured_are_written(job: St
         said = read_task(job.last, 1, version, changelog)
         assert said.offsets == {ssp(1): "0"}
         found, before = (
-            ChangelogStreamMarker.deserialize(own["changelog-stream"]["aircraft"])
+            ChangelogStreamMarker.parse(own["changelog-stream"]["aircraft"])
             for own in (said.markers, markers_of(streamed, 1))
         )
         assert found == replace(before, stream_identity="stream")

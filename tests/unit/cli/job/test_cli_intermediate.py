@@ -9,7 +9,7 @@ import pytest
 
 from penstock import admin
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.checkpoint.intermediate import STREAMS, Intermediate, StreamsSection, WrittenRanges
+from penstock.checkpoint.intermediate import STREAMS, IntermediateStream, StreamsSection, WrittenRanges
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.versions.table import build_versions
 from penstock.job.paths import JobPaths
@@ -21,7 +21,7 @@ PATHS = JobPaths("flights", "1")
 STREAM = SystemStream("local", "trips-by-tail")
 INPUT = SystemStreamPartition("local", "trips", 0)
 AT = 1_700_000_000_000
-OWN = Intermediate(2, AT, {0: 7, 1: 3}, (WrittenRanges(4, AT + 5, {0: ((7, 9), (12, 20))}),))
+OWN = IntermediateStream(2, AT, {0: 7, 1: 3}, (WrittenRanges(4, AT + 5, {0: ((7, 9), (12, 20))}),))
 
 BETWEEN = StreamsSection({STREAM: OWN}, {STREAM: "by-tail string json"})
 

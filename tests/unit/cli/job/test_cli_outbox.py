@@ -10,7 +10,7 @@ import pytest
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import NotFoundError
-from penstock.outbox.unpublished import OUTBOX, OutboxObject, OutboxSection, Part, Unpublished
+from penstock.outbox.unpublished import OUTBOX, OutboxObject, OutboxSection, OutputPart, UnpublishedObjects
 from penstock.system.base import Progress, WriterIdentity
 from tests.support.stores.stopped_job import PATHS, StoppedJob, saved
 from tests.support.tools.cli import call, call_json
@@ -25,7 +25,7 @@ KEYS = {
 }
 
 
-def named(key: str, **parts: Part) -> OutboxObject:
+def named(key: str, **parts: OutputPart) -> OutboxObject:
     by_partition = {OUT[int(name.removeprefix("p"))]: part for name, part in parts.items()}
     return OutboxObject(KEYS[key], 0, 1000, "0" * 64, by_partition)
 
@@ -43,10 +43,10 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoppedJob:
     made.system.admin().create_stream("done", 2)
     for key in KEYS.values():
         made.objects.put_if_absent(key, b"x")
-    left, own = named("left", p0=Part(2, 30), p1=Part(1, 5)), named("own", p0=Part(2, 12))
+    left, own = named("left", p0=OutputPart(2, 30), p1=OutputPart(1, 5)), named("own", p0=OutputPart(2, 12))
     made.run(
         naming(1, OutboxSection((left,), (), ("local",), PUBLISHER)),
-        naming(2, OutboxSection((own,), (Unpublished(1, (left,)),), ("local",), PUBLISHER)),
+        naming(2, OutboxSection((own,), (UnpublishedObjects(1, (left,)),), ("local",), PUBLISHER)),
     )
     return made
 
@@ -96,7 +96,7 @@ def test_a_system_that_cannot_be_asked(job: StoppedJob) -> None:
 def test_rows_for_a_query_are_published_with_their_record(job: StoppedJob) -> None:
     """Nothing more is to be done for its DataFrames; other outputs are shown as ever."""
     named_rows = OutboxObject(
-        PATHS.outbox("2-1-0-0"), 0, 1000, "0" * 64, {SystemStreamPartition("spark", "rows", 0): Part(1, 8)}
+        PATHS.outbox("2-1-0-0"), 0, 1000, "0" * 64, {SystemStreamPartition("spark", "rows", 0): OutputPart(1, 8)}
     )
     job.run(naming(3, OutboxSection((named_rows,), (), ("spark",), PUBLISHER)))
     assert rows(call("status", "flights")[0], "exactly once")["exactly once"] == "8 to spark.rows: published"

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.objects.file import FileObjectStore
 from penstock.tables.versions.manifest import TableFile, TableFingerprint, TableManifest
-from penstock.tables.versions.notes import Refusal, refusal_of
+from penstock.tables.versions.notes import VersionRefusal, refusal_of
 from penstock.tables.versions.registry import TableRegistry
 from tests.support.stores.stopped_job import PATHS, StoppedJob, saved
 from tests.support.tools.cli import call, call_json, own_home
@@ -71,7 +71,7 @@ def test_mistakes_name_what_there_is(objects: FileObjectStore) -> None:
 
 
 def test_what_was_refused_and_what_is_damaged(objects: FileObjectStore) -> None:
-    refusal_of(objects, PATHS, "planes").put(Refusal("v4 abc", "its check failed", 1_700_000_000_000))
+    refusal_of(objects, PATHS, "planes").put(VersionRefusal("v4 abc", "its check failed", 1_700_000_000_000))
     objects.put_if_absent(PATHS.table_version("planes", 4), b"{}")
     said = call("table", "versions", JOB)[1]
     assert "version 4 cannot be read" in said

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from penstock.batch.batch import Batch
-from penstock.batch.suspects import Watched
+from penstock.batch.suspects import WatchedTask
 from penstock.container.epoch.attempts import Attempts, RunningAttempt
 from penstock.runtime.messages.packet import Packet
 
 PLAIN = Batch(1, 1, 0)
-WATCHED = PLAIN.with_suspects((Watched(1, 0, ()),), ())
+WATCHED = PLAIN.with_suspects((WatchedTask(1, 0, ()),), ())
 
 
 @pytest.mark.parametrize(("batch", "together"), [(PLAIN, True), (WATCHED, False)])

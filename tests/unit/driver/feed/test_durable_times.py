@@ -13,7 +13,7 @@ import pytest
 import penstock as ps
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.time.watermarks import END_OF_TIME
-from penstock.batch.pace import Pace
+from penstock.batch.pace import BatchPace
 from penstock.batch.positions import TaskSsp
 from penstock.batch.ranges import UnreadMessages, plan_ranges, plan_with_unread
 from penstock.config.load import load_config
@@ -114,15 +114,15 @@ def test_inputs_wait_until_a_batch_reads_all_that_is_unread() -> None:
     sizes = {(0, source.system_stream): 10.0, (0, between.system_stream): 600.0}
     ends = {source: PartitionOffsets(0, 1000)}
 
-    def planned(end: int, left: int, pace: Pace) -> dict[SystemStream, int]:
+    def planned(end: int, left: int, pace: BatchPace) -> dict[SystemStream, int]:
         unread = UnreadMessages.of({between: (0, end)}, left)
         portions = plan_with_unread(lambda rest: plan_ranges({at: 0}, ends, rest, None), pace, unread)
         return {each.ssp.system_stream: portion.messages for each, portion in portions.items()}
 
-    assert planned(50, 50, Pace(100, 1000, sizes)) == {between.system_stream: 1}
-    assert planned(50, 50, Pace(100, 10**6, sizes)) == {between.system_stream: 50, source.system_stream: 50}
-    assert planned(50, 60, Pace(100, 10**6, sizes)) == {between.system_stream: 50}, "the rest is in another range"
-    assert planned(50, 50, Pace(50, 10**6, sizes)) == {between.system_stream: 50}
+    assert planned(50, 50, BatchPace(100, 1000, sizes)) == {between.system_stream: 1}
+    assert planned(50, 50, BatchPace(100, 10**6, sizes)) == {between.system_stream: 50, source.system_stream: 50}
+    assert planned(50, 60, BatchPace(100, 10**6, sizes)) == {between.system_stream: 50}, "the rest is in another range"
+    assert planned(50, 50, BatchPace(50, 10**6, sizes)) == {between.system_stream: 50}
 
 
 class Keeps(ps.StreamTask):

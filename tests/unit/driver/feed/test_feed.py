@@ -10,8 +10,8 @@ from penstock.batch.batch import Batch
 from penstock.batch.pace import BatchBounds
 from penstock.batch.portions import Portion, PortionRead
 from penstock.batch.positions import TaskSsp
-from penstock.checkpoint.intermediate import Intermediate, WrittenRanges
-from penstock.driver.feed.boundary import Boundary, Moment
+from penstock.checkpoint.intermediate import IntermediateStream, WrittenRanges
+from penstock.driver.feed.boundary import BatchTime, Boundary
 from penstock.driver.feed.event_time import EventTime
 from penstock.driver.feed.feed import BatchRhythm, OffsetFeed
 from penstock.driver.feed.planned import End, Idle, PlannedBatch
@@ -89,7 +89,7 @@ def test_nothing_that_is_due_waits_for_the_latency_target() -> None:
     run(feed, Boundary({AT: 20}, batch_time_ms=1000))
     timer = Boundary({AT: 25}, 1, 1000, next_due={"timer": (None, 3000)})
     assert feed.next(timer) == Idle(2.0, looked=False)
-    between = {STREAM: Intermediate(unread=(WrittenRanges(1, 0, {0: ((0, 5),)}),))}
+    between = {STREAM: IntermediateStream(unread=(WrittenRanges(1, 0, {0: ((0, 5),)}),))}
     assert isinstance(feed.next(Boundary({AT: 20}, intermediate=between)), PlannedBatch)
     to_the_end = feed_to(25, until=25, rhythm=BatchRhythm(idle_s=60.0, target_s=10.0), clock=clock)
     run(to_the_end, Boundary({AT: 20}))
@@ -122,9 +122,9 @@ def test_an_older_boundary_is_read_again() -> None:
 
 def test_batch_time_never_falls_and_no_run_has_the_number_of_another() -> None:
     boundary = Boundary({AT: 3}, batch=4, batch_time_ms=1000)
-    assert boundary.next_batch(Moment(900), 0) == Batch(5, 1, 1000, before_ms=1000)
-    assert boundary.next_batch(Moment(1100), 2) == Batch(5, 3, 1100, before_ms=1000)
-    assert Boundary({AT: 3}).next_batch(Moment(900), 0).before_ms is None
+    assert boundary.next_batch(BatchTime(900), 0) == Batch(5, 1, 1000, before_ms=1000)
+    assert boundary.next_batch(BatchTime(1100), 2) == Batch(5, 3, 1100, before_ms=1000)
+    assert Boundary({AT: 3}).next_batch(BatchTime(900), 0).before_ms is None
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.batch.batch import Batch
-from penstock.batch.suspects import Culprit, Watched
+from penstock.batch.suspects import Culprit, WatchedTask
 from penstock.errors import PenstockError
 from penstock.host.position_page import TIMER, MessageId, Span, Spot
 from penstock.testing.in_process import InProcessDriver
@@ -259,7 +259,7 @@ def test_without_dead_letters_the_error_says_what_to_do(world: SumsWorld) -> Non
 
 
 def test_a_batch_says_what_is_watched() -> None:
-    watched, culprits = (Watched(1, 0, (Span(1, 1, 2, 5),)),), (Culprit(POISON, "why"),)
+    watched, culprits = (WatchedTask(1, 0, (Span(1, 1, 2, 5),)),), (Culprit(POISON, "why"),)
     batch = BATCH.with_suspects(watched, culprits)
     assert batch.next_run() == Batch(1, 2, 0, watched=watched, culprits=culprits)
     assert load(Batch, dump(batch)) == batch
@@ -276,4 +276,4 @@ def test_a_batch_says_what_is_watched() -> None:
     ],
 )
 def test_only_messages_that_may_be_it_are_processed_one_at_a_time(span: Span, suspects: bool) -> None:
-    assert Watched(1, 0, (Span(8, 8, 0, 9), Span(1, 1, 2, 5))).suspects(span) is suspects
+    assert WatchedTask(1, 0, (Span(8, 8, 0, 9), Span(1, 1, 2, 5))).suspects(span) is suspects

@@ -12,10 +12,10 @@ import pytest
 
 import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.clock import SYSTEM_CLOCK
 from penstock.driver.handle.job import Job
 from penstock.driver.show.end_watch import EndWatch
-from penstock.driver.show.progress import now_ms
-from penstock.driver.show.run_state import PHASES, Uncommitted
+from penstock.driver.show.run_state import PHASES, UncommittedTime
 from penstock.errors import SystemAwayError
 from penstock.metrics.snapshot import GaugeValue, MetricId
 from penstock.system.memory import MemorySystem
@@ -48,17 +48,17 @@ def world(tmp_path: Path) -> Iterator[SumsWorld]:
 
 
 def test_an_idle_job_has_committed_everything_and_waits_for_nothing(world: SumsWorld) -> None:
-    began = now_ms()
+    began = SYSTEM_CLOCK.now_ms()
     driver = world.driver()
     assert phases(driver) == {"starting"}
     assert gauge(driver, "last-checkpoint-ms") is None
     driver.loop.start()
     world.put(*range(9))
     drain(driver)
-    assert began <= (gauge(driver, "uncommitted-since-ms") or 0) <= now_ms()
+    assert began <= (gauge(driver, "uncommitted-since-ms") or 0) <= SYSTEM_CLOCK.now_ms()
     driver.loop.commit()
     assert phases(driver) == {"running"}
-    assert began <= (gauge(driver, "last-checkpoint-ms") or 0) <= now_ms()
+    assert began <= (gauge(driver, "last-checkpoint-ms") or 0) <= SYSTEM_CLOCK.now_ms()
     zeros = ("uncommitted-since-ms", "outage-since-ms", "batch-since-ms", "failures-since-checkpoint", "stalled-ms")
     assert {name: gauge(driver, name) for name in zeros} == dict.fromkeys(zeros, 0)
     assert gauge(driver, "containers") == 2
@@ -81,7 +81,7 @@ def test_a_rewind_is_another_epoch_and_a_failure_until_the_next_checkpoint(world
 
 
 def test_what_a_commit_in_flight_has_not_is_still_uncommitted() -> None:
-    found = Uncommitted()
+    found = UncommittedTime()
     found.batch_ended(10)
     found.batch_ended(20)
     assert found.since_ms == 10
@@ -131,7 +131,7 @@ def test_while_a_batch_hangs_its_age_grows_and_the_lag_is_that_of_now(tmp_path: 
         watch = EndWatch([driver.job.plan.inputs[0]], driver.job.streams.systems, driver.board.note_ends)
         watch.look()
         assert lag(driver) == 3 + 23_499
-        assert 0 < (gauge(driver, "batch-since-ms") or 0) <= now_ms()
+        assert 0 < (gauge(driver, "batch-since-ms") or 0) <= SYSTEM_CLOCK.now_ms()
         wait_until(lambda: gauge(driver, "stalled-ms"), "a message that takes long")
         watch.close()
     finally:

@@ -13,7 +13,7 @@ import penstock as ps
 from penstock.admin.checkpoint.change import CheckpointChange, append_successor
 from penstock.admin.jobs import FoundJob
 from penstock.api.ssp import SystemStreamPartition
-from penstock.checkpoint.edit import Content
+from penstock.checkpoint.edit import CheckpointContent
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.versions.markers import markers_of
 from penstock.drain.utils import write_drain_notification
@@ -127,7 +127,7 @@ class TestRecord9:
         left = latest.section(OUTBOX)
         assert left.objects
         log = CheckpointLog(world.objects, PATHS)
-        content = Content(latest.next_offsets, {task: markers_of(latest, task) for task in range(TASKS)})
+        content = CheckpointContent(latest.next_offsets, {task: markers_of(latest, task) for task in range(TASKS)})
         origin = world.log.checkpoints[base]
         job = FoundJob(world.config(), PATHS, world.objects)
         record = append_successor(CheckpointChange(job, "set", origin, None, content, log.read(), log, ()))

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.runtime.context import Page, ReceivedPage, SspTable
+from penstock.runtime.context import MessagePage, ReceivedPage, SspTable
 from penstock.runtime.messages import packet as packets_module
 from penstock.runtime.messages.packet import (
     PACKET_SCHEMA,
-    Kind,
     Packet,
+    PacketKind,
     from_batch,
     origin_code,
     split_by_size,
@@ -27,7 +27,7 @@ PAYLOADS = st.none() | st.binary(max_size=40) | st.binary(max_size=40).map(pa.py
 
 
 def packet(seq: int, payload: bytes | pa.Buffer | None) -> Packet:
-    return Packet(seq % 3, 1, Kind.DATA, 0, 3, "token", 0, 3, seq, 5, payload)
+    return Packet(seq % 3, 1, PacketKind.DATA, 0, 3, "token", 0, 3, seq, 5, payload)
 
 
 def plain(packet: Packet) -> Packet:
@@ -79,5 +79,5 @@ def test_a_received_page_says_where_messages_came_from_and_keeps_nothing_of_the_
     assert (page.timestamps, page.offsets) == ([1000, 1001], [7, 2**40])
     assert all(type(value) is int for value in (*page.timestamps, *page.offsets))
     assert [column.tolist() for column in page.columns()] == data.tolist()
-    listed = Page(SspTable((("m", "a"), ("m", "b"))), *data.tolist())
+    listed = MessagePage(SspTable((("m", "a"), ("m", "b"))), *data.tolist())
     assert [column.tolist() for column in listed.columns()] == data.tolist()

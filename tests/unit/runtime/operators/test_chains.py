@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.graph.specs import FilterSpec, FlatMapSpec, FunctionSpec, MapSpec, PartitionBySpec
-from penstock.runtime.context import Page, Position, SspTable
-from penstock.runtime.messages.columns import NOWHERE, Columns, Target, one_by_one
+from penstock.runtime.context import MessagePage, Position, SspTable
+from penstock.runtime.messages.columns import NOWHERE, MessageColumns, Target, one_by_one
 from penstock.runtime.operators.base import Node, StageContext
 from penstock.runtime.operators.table import operator_of
 from penstock.runtime.operators.tasks.application_code import Requests
@@ -145,11 +145,11 @@ def test_a_filter_behind_a_task_fails_as_a_filter() -> None:
 
 def test_each_message_of_a_column_counts_as_progress() -> None:
     """Who watches for a message that never ends must see that a slow operator goes on."""
-    position = Position(Page(SspTable(()), (), (), ()))
+    position = Position(MessagePage(SspTable(()), (), (), ()))
     seen: list[object] = []
     spec = MapSpec(id="m", upstream=(), key_serde=ps.Bytes(), value_serde=ps.Bytes(), function=_look(position, seen))
     node = operator_of(spec).build(StageContext("j", {}, 0, position, Requests(), {}, {}), NOWHERE)
-    node.accept(Columns(None, [None] * 3, [1, 2, 3], range(3)))
+    node.accept(MessageColumns(None, [None] * 3, [1, 2, 3], range(3)))
     assert len(set(seen)) == 3
     assert position.elements is None
 
@@ -178,7 +178,7 @@ KINDS: dict[str, tuple[type[FunctionSpec], Any]] = {
 def test_messages_alone_become_what_they_become_in_columns(kinds: list[str], values: list[int], envelope: bool) -> None:
     """A task emits messages one by one: an operator treats each as it treats a column of them."""
     rows = range(len(values))
-    position = Position(Page(SspTable((("m", "in"),)), rows, [0] * len(values), rows))
+    position = Position(MessagePage(SspTable((("m", "in"),)), rows, [0] * len(values), rows))
     results: dict[str, list[tuple[int, str, str]]] = {}
     for form in ("one", "columns"):
         seen = results.setdefault(form, [])
@@ -200,7 +200,7 @@ def test_messages_alone_become_what_they_become_in_columns(kinds: list[str], val
             node = operator_of(op).build(StageContext("j", {}, 0, position, Requests(), {}, {}), node)
         keys = [f"k{value}" for value in values]
         if form == "columns":
-            node.accept(Columns(None, keys, values, rows))
+            node.accept(MessageColumns(None, keys, values, rows))
         else:
             for position.row, key, value in zip(rows, keys, values, strict=True):
                 node.push(key, value)

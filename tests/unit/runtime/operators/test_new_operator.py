@@ -17,8 +17,8 @@ from penstock.api.ssp import SystemStream
 from penstock.batch.batch import NO_WATERMARK, Batch
 from penstock.graph.specs import OperatorSpec
 from penstock.graph.topology import plan_topology
-from penstock.runtime.messages.columns import Columns, Target
-from penstock.runtime.messages.packet import MESSAGE_SCHEMA, Kind, Packet, encode_messages
+from penstock.runtime.messages.columns import MessageColumns, Target
+from penstock.runtime.messages.packet import MESSAGE_SCHEMA, Packet, PacketKind, encode_messages
 from penstock.runtime.operators.base import Firing, Node, Operator, StageContext
 from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.task_instance import TaskInstance
@@ -49,7 +49,7 @@ class _TotalsNode(Node):
         self._store = stage.stores[spec.stores[0]]
         self._downstream = downstream
 
-    def _add(self, columns: Columns) -> None:
+    def _add(self, columns: MessageColumns) -> None:
         for key, value in zip(columns.keys, columns.values, strict=True):
             self._store.put(key, (self._store.get(key) or 0) + value)
 
@@ -202,7 +202,7 @@ def test_an_engine_that_fails_is_no_dead_letter(dead_letter: bool, broken: str) 
         [pa.array([part], field.type) for part, field in zip([b"k1", b"1", 0, 0, 0], MESSAGE_SCHEMA, strict=True)],
         schema=MESSAGE_SCHEMA,
     )
-    message = Packet(0, 1, Kind.DATA, 0, 0, "s", 0, -1, 0, 1, encode_messages(column))
+    message = Packet(0, 1, PacketKind.DATA, 0, 0, "s", 0, -1, 0, 1, encode_messages(column))
     for packet in (message, trailer((0, 0), 1, 1, token="s")):
         assert list(attempt.accept(packet)) == []
     list(attempt.finish())
@@ -257,7 +257,7 @@ class _SidesNode(Node):
         self._downstream = downstream
 
     def inlet(self, source: str) -> Target:
-        def accept(columns: Columns) -> None:
+        def accept(columns: MessageColumns) -> None:
             self._downstream.accept(columns.with_values([[source, value] for value in columns.values]))
 
         return Node(accept, self._position)
@@ -299,7 +299,7 @@ class _BegunNode(Node):
     def begin(self, batch: Batch) -> None:
         self._begun.append(batch)
 
-    def _accept(self, columns: Columns) -> None:
+    def _accept(self, columns: MessageColumns) -> None:
         numbers = [batch.number for batch in self._begun]
         last = self._begun[-1]
         for key in columns.keys:

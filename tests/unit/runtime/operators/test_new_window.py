@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock.api.time.windows import Shape
+from penstock.api.time.windows import WindowShape
 from penstock.graph.specs import WindowSpec
 from penstock.runtime.messages.columns import Target
 from penstock.runtime.operators.base import StageContext
-from penstock.runtime.windows.cells import Cell, Slot, key_slot
+from penstock.runtime.windows.cells import Cell, WindowSlot, key_slot
 from penstock.runtime.windows.node import WindowNode
 from penstock.start.layout import store_layout
 from penstock.start.order import order_warnings
@@ -22,7 +22,7 @@ from tests.support.oracles.stage_batches import OUT, Message, StageBatches
 
 
 @dataclass(frozen=True, slots=True)
-class Terms(Shape):
+class Terms(WindowShape):
     """Spans of time between given bounds."""
 
     node = f"{__name__}:TermsNode"
@@ -37,11 +37,11 @@ class TermsNode(WindowNode):
     def __init__(self, spec: WindowSpec, stage: StageContext, downstream: Target, shape: Terms) -> None:
         super().__init__(spec, stage, downstream, shape)
         self._bounds = shape.bounds_ms
-        self._open: dict[Slot, Cell] = {}
+        self._open: dict[WindowSlot, Cell] = {}
 
     def _take(self, key: bytes | None, value: Any, time_ms: int) -> bool:
         number = bisect_right(self._bounds, time_ms)
-        slot = Slot(self._bounds[number], self._bounds[number - 1], key_slot(key))
+        slot = WindowSlot(self._bounds[number], self._bounds[number - 1], key_slot(key))
         if self._too_late(slot.end):
             return False
         cell = self._open.get(slot)

@@ -14,9 +14,9 @@ from penstock.batch.batch import Batch
 from penstock.batch.portions import Portion
 from penstock.errors import ContainerLostError
 from penstock.graph.topology import plan_topology
-from penstock.runtime.messages.packet import MESSAGE_SCHEMA, Kind, Packet, encode_messages
+from penstock.runtime.messages.packet import MESSAGE_SCHEMA, Packet, PacketKind, encode_messages
 from penstock.runtime.messages.sources import DiscardedAttemptError, Sources
-from penstock.runtime.messages.trailers import Ended, mark_of, trailers
+from penstock.runtime.messages.trailers import EndedAttempt, mark_of, trailers
 from penstock.runtime.reports import Report
 from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.attempt import PacketAttempt, new_token
@@ -32,7 +32,7 @@ SOURCE = (0, 0)
 
 
 def data(seq: int, token: str = "t", task: int = 0, messages: int = 2) -> Packet:
-    return Packet(0, 1, Kind.DATA, 0, task, token, 0, -1, seq, messages, b"")
+    return Packet(0, 1, PacketKind.DATA, 0, task, token, 0, -1, seq, messages, b"")
 
 
 def trailer(packets: int, messages: int, token: str = "t", task: int = 0, *, failed: bool = False) -> Packet:
@@ -108,7 +108,7 @@ def test_the_trailers_of_several_attempts() -> None:
     """One for each task; each names all attempts, and has what they sent to this task."""
     app = ps.StreamApplication("a")
     app.input("m.i").partition_by(str).map(str).send_to(app.output("m.o"))
-    ended = [Ended(0, "t", False, {(1, 1): (2, 5)}), Ended(2, "u", False, {(1, 0): (1, 2)})]
+    ended = [EndedAttempt(0, "t", False, {(1, 1): (2, 5)}), EndedAttempt(2, "u", False, {(1, 0): (1, 2)})]
     first, second, third = trailers(plan_topology(app.graph()), 0, 3, ended)
     for packet, packets in ((first, [data(0, "u", 2)]), (third, [])):
         target = sources(0, 2)
@@ -126,7 +126,7 @@ def test_an_attempt_has_only_its_trailer_of_a_stage_that_is_not_shuffled() -> No
     app = ps.StreamApplication("a")
     app.store("s")
     app.input("m.i").process(Count, stores=["s"])
-    sent = list(trailers(plan_topology(app.graph()), 0, 3, [Ended(n, "t", n == 2, {}) for n in (0, 2)]))
+    sent = list(trailers(plan_topology(app.graph()), 0, 3, [EndedAttempt(n, "t", n == 2, {}) for n in (0, 2)]))
     assert [packet.dest for packet in sent] == [0, 2]
     for packet, failed in zip(sent, (False, True), strict=True):
         target = sources(packet.dest)
@@ -193,7 +193,7 @@ class Bench:
 
     def finished(self, packets: list[Packet]) -> PacketAttempt:
         attempt = self.attempt(packets)
-        report = Report.from_payload(bytes(list(attempt.finish())[-1].payload or b""))
+        report = Report.decode(bytes(list(attempt.finish())[-1].payload or b""))
         assert report.failed is None
         self.task.finish_attempt(attempt)
         return attempt

@@ -20,11 +20,11 @@ from penstock.batch.portions import Portion
 from penstock.errors import RetryableError
 from penstock.graph.topology import plan_topology
 from penstock.runtime.messages import outlet
-from penstock.runtime.messages.packet import Kind, Packet, decode_messages
+from penstock.runtime.messages.packet import Packet, PacketKind, decode_messages
 from penstock.runtime.messages.spool import Spool
 from penstock.runtime.reports import Report
 from penstock.runtime.settings import RuntimeSettings
-from penstock.runtime.stage.pace import Pace
+from penstock.runtime.stage.pace import AttemptPace
 from penstock.runtime.stage.sink import OutputWriters, SinkAttempts
 from penstock.runtime.stage.source import InputReaders, run_source
 from penstock.system.base import OffsetRange, WriterIdentity
@@ -54,7 +54,7 @@ def source(system: MemorySystem, app: ps.StreamApplication, messages: int) -> It
 
 
 def values_of(packets: list[Packet]) -> list[Any]:
-    found = [decode_messages(p.payload) for p in packets if p.kind == Kind.DATA and p.payload is not None]
+    found = [decode_messages(p.payload) for p in packets if p.kind == PacketKind.DATA and p.payload is not None]
     return [value for messages in found for value in messages.column(1).to_pylist()]
 
 
@@ -64,7 +64,7 @@ def test_a_source_sends_large_messages_before_it_has_many(system: MemorySystem) 
     values = [bytes([n]) * (2 << 20) for n in range(20)]
     append(system, *values)
     packets = list(source(system, app, 20))
-    sizes = [len(p.payload) for p in packets if p.kind == Kind.DATA and p.payload is not None]
+    sizes = [len(p.payload) for p in packets if p.kind == PacketKind.DATA and p.payload is not None]
     assert values_of(packets) == values
     assert len(sizes) == 5
     assert max(sizes) < outlet.FLUSH_BYTES + (3 << 20)
@@ -83,16 +83,16 @@ def test_messages_that_become_large_are_sent_before_there_are_many(system: Memor
     app.input("m.i", value=ps.Bytes()).map(enlarge).send_to(app.output("m.o", value=ps.Bytes()))
     append(system, *(b"x" for _ in range(3000)))
     for packet in source(system, app, 3000):
-        if packet.kind == Kind.DATA and sent:
+        if packet.kind == PacketKind.DATA and sent:
             most = max(most, made - sent)
-        sent += packet.messages if packet.kind == Kind.DATA else 0
+        sent += packet.messages if packet.kind == PacketKind.DATA else 0
     assert sent == made == 3000
     assert most <= 1024 + 200
 
 
 @given(st.integers(1, 1024), st.integers(0, 1 << 34))
 def test_pieces_stay_between_one_message_and_the_most(messages: int, sent_bytes: int) -> None:
-    pace = Pace(messages)
+    pace = AttemptPace(messages)
     pace.sent(sent_bytes)
     assert 1 <= pace.at_once <= 1024
     if sent_bytes > outlet.FLUSH_BYTES:
@@ -132,7 +132,7 @@ def test_a_sink_writes_what_waited_in_a_file_in_order(system: MemorySystem) -> N
                 sinks.accept(packet)
         assert waiting.level().end > 20 << 20
         (packet,) = sinks.write(writers)
-    report = Report.from_payload(bytes(packet.payload or b""))
+    report = Report.decode(bytes(packet.payload or b""))
     assert (report.messages, report.written) == (40, {"m.o": 40})
     reader = system.reader()
     assert [m[3] for chunk in reader.read(OffsetRange(OUT, 0, 40), 100) for m in chunk] == values

@@ -13,7 +13,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import Batch
 from penstock.batch.portions import Portion, PortionRead
 from penstock.graph.topology import plan_topology
-from penstock.runtime.messages.packet import Kind
+from penstock.runtime.messages.packet import PacketKind
 from penstock.runtime.reports import Report
 from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.source import InputReaders, run_source
@@ -50,9 +50,9 @@ def report_of(app: ps.StreamApplication, values: list[Any], *, max_ahead_ms: int
     readers = InputReaders({"m": system})
     *_, last = run_source(plan_topology(app.graph()), settings, Batch(1, 1, NOW), 0, [(0, portion)], readers)
     readers.close()
-    assert last.kind is Kind.REPORT
+    assert last.kind is PacketKind.REPORT
     assert last.payload is not None
-    return Report.from_payload(last.payload)
+    return Report.decode(last.payload)
 
 
 def app_of(**given: Any) -> ps.StreamApplication:

@@ -16,10 +16,10 @@ from penstock.batch.batch import Batch
 from penstock.batch.portions import Portion
 from penstock.errors import NotFoundError
 from penstock.graph.topology import plan_topology
-from penstock.runtime.messages.packet import Kind, Packet
+from penstock.runtime.messages.packet import Packet, PacketKind
 from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.outer_stages import OuterStages
-from penstock.runtime.stage.source import InputReaders, SourceProgress
+from penstock.runtime.stage.source import InputReaders, ReadProgress
 from penstock.spark.workers import worker
 from penstock.system.base import CHUNK_BYTES, OffsetRange, RawMessage, RawRecord, SystemReader, WriterIdentity
 from penstock.system.local import LocalSystem
@@ -244,9 +244,7 @@ def stages_of(system: LocalSystem, tasks: int) -> OuterStages:
     return OuterStages(topology, RuntimeSettings("a", tasks, {"local.out": 1}), {"local": system})
 
 
-def read(
-    stages: OuterStages, epoch: int, ends: dict[int, tuple[int, int]], progress: SourceProgress
-) -> Iterator[Packet]:
+def read(stages: OuterStages, epoch: int, ends: dict[int, tuple[int, int]], progress: ReadProgress) -> Iterator[Packet]:
     portions = {task: [(0, whole(*end, task))] for task, end in ends.items()}
     return stages.read(epoch, Batch(1, 1, 0), portions, progress)
 
@@ -256,7 +254,7 @@ def test_readers_and_tasks_of_another_epoch_are_closed(system: CountedSystem) ->
     before, opened = Client.opened, []
     with closing(stages_of(system, 1)) as stages:
         for number, epoch in enumerate([1, 1, 2, 2, 1]):
-            list(read(stages, epoch, {0: (number, number + 1)}, SourceProgress()))
+            list(read(stages, epoch, {0: (number, number + 1)}, ReadProgress()))
             assert system.open == 1
             opened.append(Client.opened - before)
     assert system.opened == 3
@@ -269,7 +267,7 @@ def test_a_worker_closes_the_stages_of_another_package(system: CountedSystem) ->
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker, "_outer", {"first": first})
         assert worker.outer_stages(PackedPackage("first", b"")) is first
-        list(read(first, 1, {0: (0, 1)}, SourceProgress()))
+        list(read(first, 1, {0: (0, 1)}, ReadProgress()))
         assert worker.outer_stages(other) is not first
         assert worker.outer_stages(other) is worker.outer_stages(other)
     assert system.open == 0
@@ -280,7 +278,7 @@ def test_all_tasks_of_a_lane_come_in_one_batch_and_each_is_a_sign_of_progress(sy
     for task in range(10):
         append(system, 0, 1, task)
     ends = dict.fromkeys(range(10), (0, 1))
-    progress, signs = SourceProgress(), set()
+    progress, signs = ReadProgress(), set()
     with closing(stages_of(system, 10)) as stages:
 
         def watched() -> Iterator[Packet]:
@@ -290,5 +288,5 @@ def test_all_tasks_of_a_lane_come_in_one_batch_and_each_is_a_sign_of_progress(sy
 
         (batch,) = worker.alive_packets(watched(), progress)
     kinds, messages = (batch.column(name).to_pylist() for name in ("kind", "messages"))
-    assert [count for kind, count in zip(kinds, messages, strict=True) if kind == Kind.DATA] == [10]
+    assert [count for kind, count in zip(kinds, messages, strict=True) if kind == PacketKind.DATA] == [10]
     assert len(signs) >= 10

@@ -144,4 +144,4 @@ def test_a_report_round_trips() -> None:
         Report(1, 2, "t", {0: marks(0, "a", "b")}, 5, 1, {"m.o": 3}, commit=True, shutdown=True, failed=FAILED),
         Report(1, 2, "t", {}, error=("FencedError", "stop"), upstream_failed=True),
     ):
-        assert Report.from_payload(bytes(report.packet().payload or b"")) == report
+        assert Report.decode(bytes(report.packet().payload or b"")) == report

@@ -12,11 +12,11 @@ import pytest
 
 import penstock as ps
 from penstock.batch.batch import Batch
-from penstock.batch.suspects import Culprit, Watched
-from penstock.host.position_page import TIMER, MessageId, PositionPage, Slot, Span, use_page
+from penstock.batch.suspects import Culprit, WatchedTask
+from penstock.host.position_page import TIMER, MessageId, PositionPage, PositionSlot, Span, use_page
 from penstock.runtime.stage import attempt as attempts
 from penstock.runtime.stage.instance import StageInstance
-from penstock.runtime.stage.watch import Watch
+from penstock.runtime.stage.watch import MessageWatch
 from penstock.testing import TestRunner
 
 EVERYTHING = Span(-(1 << 62), 1 << 62, -(1 << 62), 1 << 62)
@@ -24,8 +24,8 @@ ROWS = ps.Columns(pa.schema([("key", pa.string()), ("n", pa.int64())]))
 MESSAGES = [{"key": f"k{n % 5}", "n": n} for n in range(60)]
 
 
-def watch_all(instance: StageInstance, batch: Batch) -> Watch:
-    return Watch(instance, batch, Watched(instance.stage, instance.task, (EVERYTHING,)))
+def watch_all(instance: StageInstance, batch: Batch) -> MessageWatch:
+    return MessageWatch(instance, batch, WatchedTask(instance.stage, instance.task, (EVERYTHING,)))
 
 
 def numbered(event: dict[str, Any]) -> list[dict[str, Any]]:
@@ -68,13 +68,13 @@ def columns() -> ps.StreamApplication:
 def entries(monkeypatch: pytest.MonkeyPatch) -> list[tuple[MessageId, str]]:
     """The messages that are entered on the page from now on."""
     entered: list[tuple[MessageId, str]] = []
-    enter = Slot.enter_message
+    enter = PositionSlot.enter_message
 
-    def note(slot: Slot, message: MessageId, text: str = "") -> None:
+    def note(slot: PositionSlot, message: MessageId, text: str = "") -> None:
         entered.append((message, text))
         enter(slot, message, text)
 
-    monkeypatch.setattr(Slot, "enter_message", note)
+    monkeypatch.setattr(PositionSlot, "enter_message", note)
     return entered
 
 
@@ -127,7 +127,7 @@ def timers() -> ps.StreamApplication:
 def due(culprits: tuple[Culprit, ...], monkeypatch: pytest.MonkeyPatch) -> tuple[list[Any], list[Any]]:
     """The messages that timers sent, and the dead letters."""
 
-    def watch(instance: StageInstance, batch: Batch) -> Watch:
+    def watch(instance: StageInstance, batch: Batch) -> MessageWatch:
         return watch_all(instance, batch.with_suspects((), culprits))
 
     monkeypatch.setattr(attempts, "watch_for", watch)

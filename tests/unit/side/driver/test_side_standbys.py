@@ -12,8 +12,8 @@ import pytest
 from penstock.side.container import standbys as side_standbys
 from penstock.side.container.inputs import SideInputService
 from penstock.side.fill import homes as side_homes
-from penstock.side.fill.group import Group
-from penstock.side.fill.parts import Part
+from penstock.side.fill.group import SideGroup
+from penstock.side.fill.parts import SidePart
 from penstock.side.store.folders import SideFolders
 from penstock.testing.in_process import InProcessDriver
 from tests.support.jobs.home import wait_until
@@ -117,7 +117,7 @@ def test_a_standby_that_fails_tries_again(world: SideWorld, monkeypatch: pytest.
     faults = [OSError("the disk is away")] * 2
     is_free = side_homes.SideHomes.is_free
 
-    def fails(homes: side_homes.SideHomes, part: Part) -> bool:
+    def fails(homes: side_homes.SideHomes, part: SidePart) -> bool:
         if faults:
             raise faults.pop()
         return is_free(homes, part)
@@ -145,7 +145,7 @@ def test_a_task_moves_to_a_new_container_once_its_side_stores_are_filled(
         driver.loop.step()
     may_fill, fills = threading.Event(), side_standbys.SideStandbys._groups
 
-    def fills_late(standby: side_standbys.SideStandbys) -> list[Group]:
+    def fills_late(standby: side_standbys.SideStandbys) -> list[SideGroup]:
         while not may_fill.wait(0.01):
             if standby._stopping.is_set():
                 return []

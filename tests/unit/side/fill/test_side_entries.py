@@ -14,13 +14,13 @@ from penstock.graph.stores import SideInputs, SideStream, StoreSpec
 from penstock.metrics.registry import MetricsRegistry
 from penstock.side.fill.entries import (
     CopiedEntries,
-    Entries,
     MessageFailedError,
     ProcessedEntries,
+    SideEntries,
     StoppedError,
     entries_of,
 )
-from penstock.side.fill.parts import Part
+from penstock.side.fill.parts import SidePart
 from penstock.system.base import RawMessage
 
 SSP = SystemStreamPartition("m", "planes", 0)
@@ -39,11 +39,11 @@ class Held:
         return iter(sorted(self.entries.items()))
 
 
-def made(content: Held, processor: Any = None, stop: threading.Event | None = None, **serdes: Any) -> Entries:
+def made(content: Held, processor: Any = None, stop: threading.Event | None = None, **serdes: Any) -> SideEntries:
     key, value = serdes.get("keys", ps.String()), ps.Json()
     stream = SideStream(SystemStream("m", "planes"), serdes.get("key", key), serdes.get("value", value))
     side = SideInputs((stream,), processor)
-    part = Part(StoreSpec("planes", key, value, side=side), side, 0, (SSP,))
+    part = SidePart(StoreSpec("planes", key, value, side=side), side, 0, (SSP,))
     return entries_of(part, content, {}, MetricsRegistry("Partition 0"), stop or threading.Event())
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.graph.stores import SideInputs, SideStream, StoreSpec
-from penstock.side.fill.parts import Part, groups_of, partitions_for, parts_of, streams_of
+from penstock.side.fill.parts import SidePart, groups_of, partitions_for, parts_of, streams_of
 
 
 def spec(name: str, *streams: str, broadcast: bool = False) -> StoreSpec:
@@ -70,7 +70,7 @@ def test_groups_share_no_partition_and_leave_nothing_out(declared: list[tuple[se
         assert left == []
 
 
-def _place(part: Part) -> tuple[str, int]:
+def _place(part: SidePart) -> tuple[str, int]:
     return part.spec.name, -1 if part.task is None else part.task
 
 

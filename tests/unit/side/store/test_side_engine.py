@@ -14,7 +14,7 @@ import pytest
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.errors import CorruptError, IncompatibleError, SerdeError
 from penstock.side.store.engine import POSITIONS_KEY, RESERVED, ChangedKeys, SideEngine
-from penstock.side.store.positions import Positions, decode_positions, encode_positions
+from penstock.side.store.positions import SidePositions, decode_positions, encode_positions
 from penstock.state.engines.engine import EngineFailedError
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
@@ -23,8 +23,8 @@ SSP = SystemStreamPartition("local", "dep.planes", 3)
 OTHER = SystemStreamPartition("local", "airlines", 0)
 
 
-def at(offset: int) -> Positions:
-    return Positions({SSP: offset, OTHER: 0}, {SSP.system_stream: "made once"}, "serdes", True, 1234)
+def at(offset: int) -> SidePositions:
+    return SidePositions({SSP: offset, OTHER: 0}, {SSP.system_stream: "made once"}, "serdes", True, 1234)
 
 
 def rocksdb(folder: Path) -> RocksDbEngine:
@@ -45,7 +45,7 @@ def engine(below: Callable[[Path], RocksDbEngine | MemoryEngine], tmp_path: Path
 
 
 def test_positions_are_written_with_entries_and_never_seen(engine: SideEngine) -> None:
-    assert engine.positions == Positions()
+    assert engine.positions == SidePositions()
     engine.write({b"a": b"1", b"\xff" * 15: b"2"}, at(2))
     assert engine.positions == at(2)
     assert engine.get(POSITIONS_KEY) is None
@@ -62,7 +62,7 @@ def test_positions_are_written_with_entries_and_never_seen(engine: SideEngine) -
 def test_a_reserved_key_is_refused_and_named(engine: SideEngine, write: str) -> None:
     with pytest.raises(SerdeError, match=r"key b'\\xff.*reserved"):
         getattr(engine, write)({b"a": b"1", RESERVED: b"x"}, at(1))
-    assert (engine.positions, engine.get(b"a")) == (Positions(), None)
+    assert (engine.positions, engine.get(b"a")) == (SidePositions(), None)
 
 
 def test_positions_survive_close_and_copies(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from penstock.config import load_config
 from penstock.config.settings import StoreSettings
 from penstock.errors import PenstockError
 from penstock.side.store.folders import OpenedSide, SideFolder, SideFolders, emptied, open_side_engine, remove_others
-from penstock.side.store.positions import Positions
-from penstock.side.store.reuse import Rebuild, Reuse, ReuseTarget
+from penstock.side.store.positions import SidePositions
+from penstock.side.store.reuse import ReuseTarget, SideRebuild, SideReuse
 from penstock.state.engines.engine import EngineFailedError
 from penstock.system.contract.messages import PartitionOffsets
 
@@ -40,8 +40,8 @@ def settings() -> StoreSettings:
     return load_config(overrides={"job.name": "j", **small}, environ={}).store("planes")
 
 
-def at(offset: int) -> Positions:
-    return Positions({SSP: offset}, {SSP.system_stream: "uid"}, "made so", True, NOW_MS)
+def at(offset: int) -> SidePositions:
+    return SidePositions({SSP: offset}, {SSP.system_stream: "uid"}, "made so", True, NOW_MS)
 
 
 class Opener:
@@ -67,12 +67,12 @@ def open_side(settings: StoreSettings, folders: SideFolders) -> Iterator[Opener]
 
 def test_content_is_used_again(open_side: Opener, folders: SideFolders) -> None:
     first = open_side()
-    assert first.decision == Rebuild("nothing was kept yet", expected=True)
+    assert first.decision == SideRebuild("nothing was kept yet", expected=True)
     first.engine.write({b"a": b"1"}, at(7))
     first.close()
     first.close()
     again = open_side()
-    assert again.decision == Reuse()
+    assert again.decision == SideReuse()
     assert (again.engine.positions, again.engine.get(b"a")) == (at(7), b"1")
     assert again.folder is not None
     assert again.folder.path == folders.of_task("planes", 3)
@@ -83,7 +83,7 @@ def test_content_that_cannot_be_continued_is_removed(open_side: Opener, caplog: 
     first.engine.write({b"a": b"1"}, at(7))
     first.close()
     second = open_side(wanted=replace(WANTED, complete_from={SSP: 8}))
-    assert (second.engine.positions, list(second.engine.scan(None, None))) == (Positions(), [])
+    assert (second.engine.positions, list(second.engine.scan(None, None))) == (SidePositions(), [])
     assert "store `planes`" in caplog.text
     assert "offset 7 of `local.planes.3`, and what followed up to 8 was deleted or compacted" in caplog.text
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
@@ -111,7 +111,7 @@ def test_each_container_has_a_folder_of_what_all_tasks_have(open_side: Opener) -
         each.engine.write({b"%d" % number: b""}, at(number + 1))
     opened[1].close()
     again = open_side(task=None)
-    assert again.decision == Reuse()
+    assert again.decision == SideReuse()
     assert again.engine.get(b"1") == b""
 
 
@@ -142,8 +142,8 @@ def test_memory_has_no_folder(settings: StoreSettings, folders: SideFolders) -> 
     opened.engine.write({b"a": b"1"}, at(7))
     opened.close()
     again = opener()
-    assert isinstance(again.decision, Rebuild)
-    assert again.engine.positions == Positions()
+    assert isinstance(again.decision, SideRebuild)
+    assert again.engine.positions == SidePositions()
     assert not folders.base.exists()
     again.close()
 
@@ -163,7 +163,7 @@ def test_a_damaged_block_is_met_once(open_side: Opener, read: str, caplog: pytes
     data[100_000:100_040] = bytes(40)
     largest.write_bytes(data)
     second = open_side()
-    assert second.decision == Reuse()
+    assert second.decision == SideReuse()
     view = second.engine.view()
     reads: dict[str, Callable[[], object]] = {
         "get": lambda: [view.get(key) for key in entries],
@@ -175,11 +175,13 @@ def test_a_damaged_block_is_met_once(open_side: Opener, read: str, caplog: pytes
         reads[read]()
     second.close()
     third = open_side()
-    assert third.decision == Rebuild("it was found to be damaged, or to lack messages that its streams no longer have")
+    assert third.decision == SideRebuild(
+        "it was found to be damaged, or to lack messages that its streams no longer have"
+    )
     assert list(third.engine.scan(None, None)) == []
     third.engine.write({b"a": b"1"}, at(3))
     third.close()
-    assert open_side().decision == Reuse()
+    assert open_side().decision == SideReuse()
 
 
 @pytest.mark.parametrize("harm", ["truncated", "missing", "no manifest"])
@@ -199,11 +201,11 @@ def test_files_that_cannot_be_opened_are_made_again(
         case _:
             next(first.folder.path.glob("MANIFEST-*")).unlink()
     second = open_side()
-    assert isinstance(second.decision, Rebuild)
+    assert isinstance(second.decision, SideRebuild)
     assert "it is damaged" in caplog.text
     second.engine.write({b"a": b"1"}, at(1))
     second.close()
-    assert open_side().decision == Reuse()
+    assert open_side().decision == SideReuse()
 
 
 def test_a_folder_that_was_being_removed(open_side: Opener) -> None:
@@ -273,5 +275,5 @@ def test_what_was_given_up_is_not_continued(open_side: Opener) -> None:
     assert first.engine.get(b"a") == b"1"
     first.close()
     again = open_side()
-    assert isinstance(again.decision, Rebuild)
+    assert isinstance(again.decision, SideRebuild)
     assert again.engine.get(b"a") is None

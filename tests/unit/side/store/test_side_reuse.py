@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.side.store.positions import Positions
-from penstock.side.store.reuse import Decision, Rebuild, Reuse, ReuseTarget, decide_reuse
+from penstock.side.store.positions import SidePositions
+from penstock.side.store.reuse import Decision, ReuseTarget, SideRebuild, SideReuse, decide_reuse
 from penstock.system.contract.messages import PartitionOffsets
 
 A, B = SystemStreamPartition("local", "a", 1), SystemStreamPartition("local", "b", 0)
 NOW_MS, DAY_MS = 1_000_000_000, 86_400_000
-FOUND = Positions({A: 10, B: 0}, {A.system_stream: "uid a", B.system_stream: None}, "serdes", True, NOW_MS - 1000)
+FOUND = SidePositions({A: 10, B: 0}, {A.system_stream: "uid a", B.system_stream: None}, "serdes", True, NOW_MS - 1000)
 WANTED = ReuseTarget(
     "serdes",
     {A: PartitionOffsets(4, 12), B: PartitionOffsets(0, 0)},
@@ -22,22 +22,22 @@ WANTED = ReuseTarget(
 )
 
 
-def decide(found: Positions | None, wanted: ReuseTarget = WANTED) -> Decision:
+def decide(found: SidePositions | None, wanted: ReuseTarget = WANTED) -> Decision:
     return decide_reuse(found, wanted, NOW_MS, DAY_MS)
 
 
 def test_content_is_continued_where_nothing_was_missed() -> None:
-    assert decide(FOUND) == Reuse()
-    assert decide(replace(FOUND, next_offsets={A: 12, B: 0}, complete=False)) == Reuse()
-    assert decide(replace(FOUND, updated_ms=NOW_MS - DAY_MS)) == Reuse()
-    assert decide(replace(FOUND, updated_ms=NOW_MS + 5000)) == Reuse()
-    assert decide(FOUND, replace(WANTED, deletions_kept_ms={A.system_stream: 2000})) == Reuse()
+    assert decide(FOUND) == SideReuse()
+    assert decide(replace(FOUND, next_offsets={A: 12, B: 0}, complete=False)) == SideReuse()
+    assert decide(replace(FOUND, updated_ms=NOW_MS - DAY_MS)) == SideReuse()
+    assert decide(replace(FOUND, updated_ms=NOW_MS + 5000)) == SideReuse()
+    assert decide(FOUND, replace(WANTED, deletions_kept_ms={A.system_stream: 2000})) == SideReuse()
 
 
-@pytest.mark.parametrize("found", [None, Positions()])
-def test_no_content_is_expected(found: Positions | None) -> None:
+@pytest.mark.parametrize("found", [None, SidePositions()])
+def test_no_content_is_expected(found: SidePositions | None) -> None:
     decision = decide(found)
-    assert isinstance(decision, Rebuild)
+    assert isinstance(decision, SideRebuild)
     assert decision.expected
 
 
@@ -67,8 +67,8 @@ def test_no_content_is_expected(found: Positions | None) -> None:
         (replace(FOUND, next_offsets={A: 9, B: 0}), WANTED, "offset 9 of `local.a.1`, and what followed up to 10"),
     ],
 )
-def test_other_content_is_made_again(found: Positions, wanted: ReuseTarget, reason: str) -> None:
+def test_other_content_is_made_again(found: SidePositions, wanted: ReuseTarget, reason: str) -> None:
     decision = decide(found, wanted)
-    assert isinstance(decision, Rebuild)
+    assert isinstance(decision, SideRebuild)
     assert reason in decision.reason
     assert not decision.expected

@@ -10,7 +10,7 @@ import pytest
 from penstock.admin.checkpoint.change import edited_sections
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.batch.offered_batch import QUERY, OfferedBatch, QuerySection
-from penstock.checkpoint.edit import Content
+from penstock.checkpoint.edit import CheckpointContent
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.errors import IncompatibleError
@@ -177,7 +177,7 @@ def test_a_checkpoint_that_was_made_by_hand_knows_its_batch_if_its_offsets_are_t
     view = log(base, newest)
 
     def edited(record: CheckpointRecord, reached: int) -> OfferedBatch | None:
-        return edited_sections(record, Content(_at(reached), {}), view).get(QUERY).offered
+        return edited_sections(record, CheckpointContent(_at(reached), {}), view).get(QUERY).offered
 
     assert edited(newest, 7) == OfferedBatch("p7")
     assert edited(base, 4) == OfferedBatch("p4", has_output=False), "only the newest one names its output"

@@ -11,7 +11,7 @@ import pytest
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.signing import RootKeys
 from penstock.errors import NotFoundError
-from penstock.outbox.unpublished import OutboxObject, Part
+from penstock.outbox.unpublished import OutboxObject, OutputPart
 from penstock.spark.query.outputs import OutputRows
 
 STREAM = SystemStream("spark", "totals")
@@ -26,7 +26,7 @@ class Nothing:
 def test_rows_that_are_used_too_late_are_gone(tmp_path: Path) -> None:
     """Their object is deleted once the query has gone on to the next batch."""
     named = OutboxObject(
-        "visits-1/outbox/1-2-0", 0, 10, "ab" * 32, {SystemStreamPartition("spark", "totals", 0): Part(1, 1)}
+        "visits-1/outbox/1-2-0", 0, 10, "ab" * 32, {SystemStreamPartition("spark", "totals", 0): OutputPart(1, 1)}
     )
     rows = OutputRows(str(tmp_path), RootKeys(), 7, STREAM, SCHEMA, Nothing())
     asked = pa.RecordBatch.from_pydict({"id": [0]})

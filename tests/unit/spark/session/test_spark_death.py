@@ -74,7 +74,7 @@ def dying(monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkJvm]:
     """The JVM of this process, which ends a moment after its connections broke."""
     process = subprocess.Popen(["/bin/sh", "-c", "sleep 0.2; exit 7"])
     jvm = SparkJvm(process)
-    monkeypatch.setattr(gateway._Current, "jvm", jvm)
+    monkeypatch.setattr(gateway._CurrentGateway, "jvm", jvm)
     monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=process))
     yield jvm
     process.wait()

@@ -29,7 +29,7 @@ from penstock.spark.processor.values.lists import StoredLists
 from penstock.spark.state_frames.columns import StateColumns
 from penstock.spark.state_frames.processor_state import is_state_variable, variable_columns
 from penstock.state.reading.diff import differences
-from penstock.state.reading.store_version import Entry
+from penstock.state.reading.store_version import VersionEntry
 
 KEY = StructType().add("user", StringType()).add("number", LongType())
 NESTED = StructType().add("a b", LongType())
@@ -62,14 +62,14 @@ def columns(variable: Variable) -> tuple[list[str], StateColumns]:
     return [f"{each.name} {each.dataType.simpleString()}" for each in (*keys, value)], pickle.loads(pickle.dumps(made))
 
 
-def shown(made: StateColumns, entries: Iterable[Entry], now_ms: int = 0) -> list[dict[str, Any]]:
+def shown(made: StateColumns, entries: Iterable[VersionEntry], now_ms: int = 0) -> list[dict[str, Any]]:
     found = entries if made.view is None else made.view(entries, now_ms)
     pairs = [(each.key, each.value) for each in found]
     return [row for batch in made.entries(3, pairs) for row in batch.to_pylist()]
 
 
-def entries(store: Mapping[bytes, bytes]) -> list[Entry]:
-    return [Entry(key, 3, store[key]) for key in sorted(store)]
+def entries(store: Mapping[bytes, bytes]) -> list[VersionEntry]:
+    return [VersionEntry(key, 3, store[key]) for key in sorted(store)]
 
 
 def test_a_variant_is_shown_as_arrow_has_it() -> None:
@@ -115,7 +115,7 @@ def test_times_are_those_that_were_stored() -> None:
     local = datetime(2024, 5, 1, 12, 30)  # noqa: DTZ001 - Spark has such times
     key = KeyCodec(KEY).encode(("ann", 1))
     _, made = columns(Variable("value", "times", schema))
-    (row,) = shown(made, [Entry(key, 3, RowCodec(schema).encode((at, [at, None], local)))])
+    (row,) = shown(made, [VersionEntry(key, 3, RowCodec(schema).encode((at, [at, None], local)))])
     assert row["value"] == {"at": at, "all": [at, None], "local": local}
 
 

@@ -12,14 +12,14 @@ import penstock as ps
 from penstock.admin.state.serdes import serde_of
 from penstock.errors import ConfigError, SerdeError
 from penstock.graph.history import DELETED, VersionKey, VersionValue
-from penstock.spark.state_frames.types import Part, column_of
+from penstock.spark.state_frames.types import ColumnSource, column_of
 
 
-def part(serde: ps.Serde[Any] | None, kind: DataType | str | None = None, function: Any = None) -> Part:
-    return Part("value", "totals", "none" if serde is None else serde.name, serde, kind, function)
+def part(serde: ps.Serde[Any] | None, kind: DataType | str | None = None, function: Any = None) -> ColumnSource:
+    return ColumnSource("value", "totals", "none" if serde is None else serde.name, serde, kind, function)
 
 
-def read(given: Part, *data: bytes | None) -> tuple[str, list[Any]]:
+def read(given: ColumnSource, *data: bytes | None) -> tuple[str, list[Any]]:
     """The type's text, and the elements of these bytes."""
     kind, column = column_of(given)
     return kind.simpleString(), column.array("totals", 0, data).to_pylist()

@@ -17,10 +17,10 @@ from xxhash import xxh32_intdigest
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError, PenstockError
 from penstock.objects.open import open_store
 from penstock.spark.state_import.engine import PartitionEngine
-from penstock.spark.state_import.files.changelog import Kind, read_changelog, read_head
+from penstock.spark.state_import.files.changelog import RecordKind, read_changelog, read_head
 from penstock.spark.state_import.files.checkpoint import SparkCheckpoint
 from penstock.spark.state_import.files.codec import plain_chunks
-from penstock.spark.state_import.files.lineage import PartitionFiles, Rebuild, Version, plan_rebuild
+from penstock.spark.state_import.files.lineage import RestoreSteps, StatePartitionFiles, Version, plan_rebuild
 from penstock.spark.state_import.reader import SparkState, open_state
 from penstock.spark.state_import.schema import read_schema
 from penstock.spark.state_import.types import parse_type, type_text
@@ -98,10 +98,10 @@ def test_records_of_version_2() -> None:
     body = b"".join((b"\x00\x02v2", PUT, field(b"k"), field(b"v"), DELETE, field(b"d"), b"\xff\xff\xff\xff"))
     body += MERGE + field(b"m") + field(b"1") + RANGE + field(b"a") + field(b"b") + END
     assert list(read_changelog(zstd(body), "x")) == [
-        (Kind.PUT, b"k", b"v"),
-        (Kind.DELETE, b"d", b""),
-        (Kind.MERGE, b"m", b"1"),
-        (Kind.DELETE_RANGE, b"a", b"b"),
+        (RecordKind.PUT, b"k", b"v"),
+        (RecordKind.DELETE, b"d", b""),
+        (RecordKind.MERGE, b"m", b"1"),
+        (RecordKind.DELETE_RANGE, b"a", b"b"),
     ]
     with pytest.raises(CorruptError, match="continue after their end"):
         list(read_changelog(zstd(body + b"\x00"), "x"))
@@ -111,7 +111,7 @@ def test_records_of_version_2() -> None:
 
 def test_empty_keys_and_values() -> None:
     body = field(b"") + field(b"") + field(b"k") + b"\xff\xff\xff\xff" + b"\xff\xff\xff\xff"
-    assert list(read_changelog(zstd(body), "x")) == [(Kind.PUT, b"", b""), (Kind.DELETE, b"k", b"")]
+    assert list(read_changelog(zstd(body), "x")) == [(RecordKind.PUT, b"", b""), (RecordKind.DELETE, b"k", b"")]
 
 
 def test_a_version_that_is_not_known_is_refused() -> None:
@@ -146,8 +146,8 @@ def test_replay_of_merges_and_ranges(tmp_path: Path) -> None:
 FOLDER = "state/0/0"
 
 
-def files(*names: str) -> PartitionFiles:
-    return PartitionFiles.of(FOLDER, names)
+def files(*names: str) -> StatePartitionFiles:
+    return StatePartitionFiles.of(FOLDER, names)
 
 
 def no_lineage(version: Version) -> dict[int, str]:
@@ -156,9 +156,9 @@ def no_lineage(version: Version) -> dict[int, str]:
 
 def test_the_newest_snapshot_and_what_follows() -> None:
     found = files("1.changelog", "2.changelog", "2.zip", "3.changelog", "4.changelog", "4.zip", ".5.zip.x.tmp")
-    assert plan_rebuild(found, Version(4), no_lineage) == Rebuild(Version(4), ())
-    assert plan_rebuild(found, Version(3), no_lineage) == Rebuild(Version(2), (Version(3),))
-    assert plan_rebuild(found, Version(1), no_lineage) == Rebuild(None, (Version(1),))
+    assert plan_rebuild(found, Version(4), no_lineage) == RestoreSteps(Version(4), ())
+    assert plan_rebuild(found, Version(3), no_lineage) == RestoreSteps(Version(2), (Version(3),))
+    assert plan_rebuild(found, Version(1), no_lineage) == RestoreSteps(None, (Version(1),))
 
 
 def test_a_gap_is_named() -> None:
@@ -171,7 +171,7 @@ def test_the_lineage_decides_between_two_attempts() -> None:
     names = ("1_a.changelog", "1_b.zip", "2_c.changelog", "2_d.changelog", "3_e.changelog")
     lineages = {Version(3, "e"): {2: "c", 1: "a"}, Version(1, "a"): {}}
     plan = plan_rebuild(files(*names), Version(3, "e"), lineages.__getitem__)
-    assert plan == Rebuild(None, (Version(1, "a"), Version(2, "c"), Version(3, "e")))
+    assert plan == RestoreSteps(None, (Version(1, "a"), Version(2, "c"), Version(3, "e")))
 
 
 def test_a_lineage_with_a_gap_is_damage() -> None:
@@ -181,7 +181,7 @@ def test_a_lineage_with_a_gap_is_damage() -> None:
 
 def test_ids_that_began_in_the_middle() -> None:
     plan = plan_rebuild(files("1.changelog", "2.zip", "3_c.changelog"), Version(3, "c"), lambda _: {})
-    assert plan == Rebuild(Version(2), (Version(3, "c"),))
+    assert plan == RestoreSteps(Version(2), (Version(3, "c"),))
 
 
 # Damage in real state.

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 from pyspark.serializers import SpecialLengths
 
-from penstock.runtime.messages.packet import PACKET_SCHEMA, Kind, Packet, from_batch, to_batch
-from penstock.spark.workers.frames import Frames, FramesByLane
+from penstock.runtime.messages.packet import PACKET_SCHEMA, Packet, PacketKind, from_batch, to_batch
+from penstock.spark.workers.frames import FramesByLane, PacketSerializer
 from penstock.spark.workers.worker import ByLane
 
 
 def packet(dest: int, payload: bytes = b"payload") -> Packet:
-    return Packet(dest, 1, Kind.DATA, 0, 3, "token", 0, 3, 0, 5, payload)
+    return Packet(dest, 1, PacketKind.DATA, 0, 3, "token", 0, 3, 0, 5, payload)
 
 
 BATCHES = [
@@ -39,7 +39,7 @@ class Noted(io.BytesIO):
 
 def dumped(batches: list[pa.RecordBatch]) -> bytes:
     stream = io.BytesIO()
-    Frames().dump_stream(batches, stream)
+    PacketSerializer().dump_stream(batches, stream)
     return stream.getvalue()
 
 
@@ -47,7 +47,7 @@ def dumped(batches: list[pa.RecordBatch]) -> bytes:
 def test_batches_come_back(end: bytes) -> None:
     """A worker's input ends with a mark, the driver's with the stream."""
     stream = io.BytesIO(dumped(BATCHES) + end)
-    assert list(Frames().load_stream(stream)) == BATCHES
+    assert list(PacketSerializer().load_stream(stream)) == BATCHES
     assert not end or stream.read() == b"what comes after"
 
 
@@ -55,7 +55,7 @@ def test_batches_come_back(end: bytes) -> None:
 @pytest.mark.parametrize("lost", [1, 100, 1000])
 def test_a_frame_that_breaks_off_is_an_error(lost: int) -> None:
     stream = io.BytesIO(dumped([BATCHES[0], BATCHES[2]])[:-lost])
-    batches = Frames().load_stream(stream)
+    batches = PacketSerializer().load_stream(stream)
     assert next(batches) == BATCHES[0]
     with pytest.raises(EOFError, match="a frame of"):
         next(batches)
@@ -63,12 +63,12 @@ def test_a_frame_that_breaks_off_is_an_error(lost: int) -> None:
 
 def test_a_length_that_breaks_off_is_an_error() -> None:
     with pytest.raises(EOFError, match="length"):
-        list(Frames().load_stream(io.BytesIO(dumped(BATCHES) + b"\0\0")))
+        list(PacketSerializer().load_stream(io.BytesIO(dumped(BATCHES) + b"\0\0")))
 
 
 def test_an_empty_batch_is_sent_at_once_with_what_came_before() -> None:
     stream = Noted()
-    Frames().dump_stream([BATCHES[0], BATCHES[1], BATCHES[0]], stream)
+    PacketSerializer().dump_stream([BATCHES[0], BATCHES[1], BATCHES[0]], stream)
     assert stream.flushed == [len(dumped(BATCHES[:2]))]
 
 

@@ -10,7 +10,7 @@ import penstock as ps
 from penstock.api.ssp import SystemStream
 from penstock.graph.stores import SideInputs, SideStream, StoreSpec
 from penstock.side.store.engine import SideEngine
-from penstock.side.store.positions import Positions
+from penstock.side.store.positions import SidePositions
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.stores.side_input import SideInputStore
 
@@ -25,7 +25,7 @@ def engine(**entries: bytes) -> SideEngine:
 
 
 def write(content: SideEngine, **entries: bytes | None) -> None:
-    content.write({key.encode(): value for key, value in entries.items()}, Positions())
+    content.write({key.encode(): value for key, value in entries.items()}, SidePositions())
 
 
 def test_another_view_shows_what_has_changed_and_reads_nothing_else_again() -> None:

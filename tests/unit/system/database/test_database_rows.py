@@ -11,30 +11,30 @@ from uuid import UUID
 
 import pytest
 
-from penstock.system.database.columns import Column
-from penstock.system.database.rows import Change, TableForm, TableLimits, needed
+from penstock.system.database.columns import TableColumn
+from penstock.system.database.rows import RowChange, TableForm, TableLimits, needed
 
 COLUMNS = (
-    Column("shop", "text", "TEXT", nullable=False, required=True),
-    Column("hour", "integer", "INTEGER", nullable=False, required=True),
-    Column("amount", "integer", "BIGINT"),
-    Column("state", "text", "TEXT", nullable=False, required=True),
-    Column("twice", "integer", "BIGINT", computed=True),
+    TableColumn("shop", "text", "TEXT", nullable=False, required=True),
+    TableColumn("hour", "integer", "INTEGER", nullable=False, required=True),
+    TableColumn("amount", "integer", "BIGINT"),
+    TableColumn("state", "text", "TEXT", nullable=False, required=True),
+    TableColumn("twice", "integer", "BIGINT", computed=True),
 )
 TWO = TableForm("db.totals", COLUMNS, ["shop", "hour"])
 ONE = TableForm("db.shops", [COLUMNS[0], COLUMNS[2]], ["shop"])
 NUMBERED = TableForm("db.hours", COLUMNS[1:3], ["hour"])
-DAYS = TableForm("db.days", [Column("day", "date", "DATE")], ["day"])
+DAYS = TableForm("db.days", [TableColumn("day", "date", "DATE")], ["day"])
 
 
 def test_a_value_is_the_row_of_its_key() -> None:
     row = {"shop": "s", "hour": 1, "amount": None, "state": "x"}
     value = b'{"shop": "s", "hour": 1, "amount": null, "state": "x"}'
-    assert TWO.change(b"any", value) == Change(("s", 1), row)
+    assert TWO.change(b"any", value) == RowChange(("s", 1), row)
     key = b'{"shop": "s", "hour": 1}'
-    assert TWO.change(key, b'{"amount": null, "state": "x"}') == Change(("s", 1), row)
+    assert TWO.change(key, b'{"amount": null, "state": "x"}') == RowChange(("s", 1), row)
     assert TWO.change(key, b'{"hour": 2, "state": "x"}').key == ("s", 2)
-    assert ONE.change(b"s1", b'{"amount": 2}') == Change(("s1",), {"shop": "s1", "amount": 2})
+    assert ONE.change(b"s1", b'{"amount": 2}') == RowChange(("s1",), {"shop": "s1", "amount": 2})
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_value_is_the_row_of_its_key() -> None:
     ],
 )
 def test_a_delete_has_the_row_in_its_key(form: TableForm, key: bytes, expected: tuple[Any, ...]) -> None:
-    assert form.change(key, None) == Change(expected, None)
+    assert form.change(key, None) == RowChange(expected, None)
 
 
 @pytest.mark.parametrize(
@@ -86,37 +86,37 @@ def test_a_message_that_fits_no_row_says_why(
     assert limits.least_bytes == -1
 
 
-NUMBER = Column("x", "decimal", "NUMERIC(5,2)", precision=5, scale=2)
+NUMBER = TableColumn("x", "decimal", "NUMERIC(5,2)", precision=5, scale=2)
 
 
 @pytest.mark.parametrize(
     ("column", "given", "expected"),
     [
-        (Column("x", "boolean", ""), "true", True),
-        (Column("x", "flag", "", bounds=(-128, 127)), "true", 1),
-        (Column("x", "integer", ""), "-9223372036854775808", -(1 << 63)),
-        (Column("x", "float", ""), "1", 1.0),
+        (TableColumn("x", "boolean", ""), "true", True),
+        (TableColumn("x", "flag", "", bounds=(-128, 127)), "true", 1),
+        (TableColumn("x", "integer", ""), "-9223372036854775808", -(1 << 63)),
+        (TableColumn("x", "float", ""), "1", 1.0),
         (NUMBER, "123.45", Decimal("123.45")),
         (NUMBER, '"0.10"', Decimal("0.10")),
         (NUMBER, "1.5e2", Decimal(150)),
         (NUMBER, "0", Decimal(0)),
-        (Column("x", "decimal", ""), "0.1234567890123456789012", Decimal("0.1234567890123456789012")),
-        (Column("x", "text", "", length=2), '"é€"', "é€"),
-        (Column("x", "choice", "", choices=("a", "b")), '"b"', "b"),
-        (Column("x", "bytes", ""), '"AP8="', b"\x00\xff"),
-        (Column("x", "date", ""), '"2026-01-31"', date(2026, 1, 31)),
-        (Column("x", "time", ""), '"12:30:00"', time(12, 30)),
-        (Column("x", "timestamp", ""), '"2026-01-31T12:00:00+02:00"', datetime(2026, 1, 31, 10, tzinfo=UTC)),
-        (Column("x", "timestamp", ""), "1500", datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC)),
-        (Column("x", "local", ""), '"2026-01-31 12:00:00"', datetime(2026, 1, 31, 12)),  # noqa: DTZ001
-        (Column("x", "uuid", ""), '"00000000-0000-0000-0000-00000000000a"', UUID(int=10)),
-        (Column("x", "json", ""), '{"a": [1.50, null]}', {"a": [Decimal("1.50"), None]}),
-        (Column("x", "array", "", item=Column("x", "integer", "")), "[1, null]", [1, None]),
-        (Column("x", "other", "INET"), '"10.0.0.1"', "10.0.0.1"),
-        (Column("x", "integer", ""), "null", None),
+        (TableColumn("x", "decimal", ""), "0.1234567890123456789012", Decimal("0.1234567890123456789012")),
+        (TableColumn("x", "text", "", length=2), '"é€"', "é€"),
+        (TableColumn("x", "choice", "", choices=("a", "b")), '"b"', "b"),
+        (TableColumn("x", "bytes", ""), '"AP8="', b"\x00\xff"),
+        (TableColumn("x", "date", ""), '"2026-01-31"', date(2026, 1, 31)),
+        (TableColumn("x", "time", ""), '"12:30:00"', time(12, 30)),
+        (TableColumn("x", "timestamp", ""), '"2026-01-31T12:00:00+02:00"', datetime(2026, 1, 31, 10, tzinfo=UTC)),
+        (TableColumn("x", "timestamp", ""), "1500", datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC)),
+        (TableColumn("x", "local", ""), '"2026-01-31 12:00:00"', datetime(2026, 1, 31, 12)),  # noqa: DTZ001
+        (TableColumn("x", "uuid", ""), '"00000000-0000-0000-0000-00000000000a"', UUID(int=10)),
+        (TableColumn("x", "json", ""), '{"a": [1.50, null]}', {"a": [Decimal("1.50"), None]}),
+        (TableColumn("x", "array", "", item=TableColumn("x", "integer", "")), "[1, null]", [1, None]),
+        (TableColumn("x", "other", "INET"), '"10.0.0.1"', "10.0.0.1"),
+        (TableColumn("x", "integer", ""), "null", None),
     ],
 )
-def test_a_value_that_fits(column: Column, given: str, expected: Any) -> None:
+def test_a_value_that_fits(column: TableColumn, given: str, expected: Any) -> None:
     row = TableForm("t", [COLUMNS[0], column], ["shop"]).change(b"s", b'{"x": %b}' % given.encode()).row
     found = (row or {})["x"]
     assert found == expected
@@ -126,35 +126,35 @@ def test_a_value_that_fits(column: Column, given: str, expected: Any) -> None:
 @pytest.mark.parametrize(
     ("column", "given", "said"),
     [
-        (Column("x", "boolean", ""), "1", "true or false"),
-        (Column("x", "integer", "", bounds=(0, 255)), "256", "256 is not between 0 and 255"),
-        (Column("x", "integer", ""), "9223372036854775808", "is not between"),
-        (Column("x", "integer", ""), "1.0", "not an integer"),
-        (Column("x", "integer", ""), "true", "not an integer"),
-        (Column("x", "flag", "", bounds=(-128, 127)), "128", "is not between"),
-        (Column("x", "float", ""), '"1"', "not a number"),
-        (Column("x", "float", ""), "1e999", "too large"),
+        (TableColumn("x", "boolean", ""), "1", "true or false"),
+        (TableColumn("x", "integer", "", bounds=(0, 255)), "256", "256 is not between 0 and 255"),
+        (TableColumn("x", "integer", ""), "9223372036854775808", "is not between"),
+        (TableColumn("x", "integer", ""), "1.0", "not an integer"),
+        (TableColumn("x", "integer", ""), "true", "not an integer"),
+        (TableColumn("x", "flag", "", bounds=(-128, 127)), "128", "is not between"),
+        (TableColumn("x", "float", ""), '"1"', "not a number"),
+        (TableColumn("x", "float", ""), "1e999", "too large"),
         (NUMBER, "0.001", "more than 2 digits behind the point"),
         (NUMBER, "1000", "more than 3 digits before it"),
         (NUMBER, '"NaN"', "not a decimal"),
         (NUMBER, '"x"', "not a decimal"),
-        (Column("x", "text", "", length=2), '"abc"', "3 characters, and the column takes 2"),
-        (Column("x", "text", ""), '"\\u0000"', "zero byte"),
-        (Column("x", "choice", "", choices=("a", "b")), '"c"', '"c" is not one of a, b'),
-        (Column("x", "bytes", ""), '"?"', "not Base64"),
-        (Column("x", "bytes", ""), "5", "not Base64"),
-        (Column("x", "date", ""), '"31.1.2026"', "not a date"),
-        (Column("x", "time", ""), "1", "not a time of day"),
-        (Column("x", "timestamp", ""), '"2026-01-31T12:00:00"', "text with a zone"),
-        (Column("x", "timestamp", ""), "99999999999999999", "not a time"),
-        (Column("x", "local", ""), '"2026-01-31T12:00:00Z"', "without a zone"),
-        (Column("x", "uuid", ""), '"x"', "not a UUID"),
-        (Column("x", "array", "", item=Column("x", "integer", "")), '["a"]', '"a" is not an integer'),
-        (Column("x", "array", "", item=Column("x", "integer", "")), "5", "not an array"),
-        (Column("x", "other", "INET"), "[]", "not a text or a number"),
+        (TableColumn("x", "text", "", length=2), '"abc"', "3 characters, and the column takes 2"),
+        (TableColumn("x", "text", ""), '"\\u0000"', "zero byte"),
+        (TableColumn("x", "choice", "", choices=("a", "b")), '"c"', '"c" is not one of a, b'),
+        (TableColumn("x", "bytes", ""), '"?"', "not Base64"),
+        (TableColumn("x", "bytes", ""), "5", "not Base64"),
+        (TableColumn("x", "date", ""), '"31.1.2026"', "not a date"),
+        (TableColumn("x", "time", ""), "1", "not a time of day"),
+        (TableColumn("x", "timestamp", ""), '"2026-01-31T12:00:00"', "text with a zone"),
+        (TableColumn("x", "timestamp", ""), "99999999999999999", "not a time"),
+        (TableColumn("x", "local", ""), '"2026-01-31T12:00:00Z"', "without a zone"),
+        (TableColumn("x", "uuid", ""), '"x"', "not a UUID"),
+        (TableColumn("x", "array", "", item=TableColumn("x", "integer", "")), '["a"]', '"a" is not an integer'),
+        (TableColumn("x", "array", "", item=TableColumn("x", "integer", "")), "5", "not an array"),
+        (TableColumn("x", "other", "INET"), "[]", "not a text or a number"),
     ],
 )
-def test_a_value_that_does_not_fit(column: Column, given: str, said: str) -> None:
+def test_a_value_that_does_not_fit(column: TableColumn, given: str, said: str) -> None:
     form = TableForm("t", [COLUMNS[0], column], ["shop"])
     assert said in (form.problem(b"s", b'{"x": %b}' % given.encode()) or "")
 
@@ -167,15 +167,15 @@ def test_what_is_left_of_changes_comes_to_the_same(seed: int) -> None:
         for _ in range(rng.randrange(8)):
             key = (rng.randrange(2),)
             row = {name: rng.randrange(9) for name in "ab" if rng.random() < 0.6}
-            changes.append(Change(key, None if rng.random() < 0.3 else {"k": key[0], **row}))
+            changes.append(RowChange(key, None if rng.random() < 0.3 else {"k": key[0], **row}))
         start = {(0,): {"k": 0, "a": 1, "b": 1}} if rng.random() < 0.5 else {}
         left = needed(changes)
         assert after(start, left) == after(start, changes)
         assert len(left) <= len(changes)
-    assert needed([Change((1,), {"k": 1, "a": n}) for n in range(5)]) == [Change((1,), {"k": 1, "a": 4})]
+    assert needed([RowChange((1,), {"k": 1, "a": n}) for n in range(5)]) == [RowChange((1,), {"k": 1, "a": 4})]
 
 
-def after(start: dict[Any, dict[str, Any]], changes: list[Change]) -> dict[Any, dict[str, Any]]:
+def after(start: dict[Any, dict[str, Any]], changes: list[RowChange]) -> dict[Any, dict[str, Any]]:
     rows = {key: dict(row) for key, row in start.items()}
     for key, row in changes:
         if row is None:
@@ -202,10 +202,10 @@ def after(start: dict[Any, dict[str, Any]], changes: list[Change]) -> dict[Any, 
 )
 def test_extremes_are_problems_of_one_message(key: bytes, value: bytes, problem: str | None) -> None:
     columns = (
-        Column("k", "text", "TEXT"),
-        Column("v", "json", "JSON"),
-        Column("d", "decimal", "DECIMAL(32, 10)", precision=32, scale=10),
-        Column("t", "timestamp", "TIMESTAMPTZ"),
+        TableColumn("k", "text", "TEXT"),
+        TableColumn("v", "json", "JSON"),
+        TableColumn("d", "decimal", "DECIMAL(32, 10)", precision=32, scale=10),
+        TableColumn("t", "timestamp", "TIMESTAMPTZ"),
     )
     found = TableForm("t", columns, ["k"]).problem(key, value)
     assert problem in found if problem is not None and found is not None else problem is found

@@ -17,8 +17,9 @@ from deltalake import DeltaTable
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, FencedError, IncompatibleError, NotFoundError
 from penstock.system.base import Progress, RawRecord, WriterIdentity
+from penstock.system.contract.writer import WriterMark
 from penstock.system.lake.system import LakeSystem
-from penstock.system.lake.tables import ConflictError, Mark
+from penstock.system.lake.tables import ConflictError
 from penstock.system.rows.form import RowForm
 from tests.support.world.lake_world import Kind, LakeWorld, lake_of, rows_of
 from tests.support.world.sums_job import TASKS, drain
@@ -95,7 +96,7 @@ def test_a_fence_between_the_look_and_the_commit_counts(lake: LakeSystem) -> Non
     lake.admin().fence("sums", WriterIdentity("job-1", 5))
     rows = pa.Table.from_batches([RowForm(table.schema).batch([each[2] for each in records(1)])])
     with pytest.raises(ConflictError):
-        table.append(rows, "job-1", {0: Mark(4, Progress(1, 0))})
+        table.append(rows, "job-1", {0: WriterMark(4, Progress(1, 0))})
     assert totals(lake) == []
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from penstock.api.retention import LEAST_RETENTION_BYTES, StreamRetention
 from penstock.api.ssp import SystemStreamPartition
-from penstock.batch.pace import Pace
+from penstock.batch.pace import BatchPace
 from penstock.batch.portions import Portion
 from penstock.batch.positions import TaskSsp
 from penstock.batch.ranges import plan_ranges
@@ -176,7 +176,7 @@ def test_a_job_that_was_passed_does_not_skip(stream: Stream) -> None:
 
     def plan() -> list[Portion]:
         ends = {ssp(stream.system, 0): stream.admin.offsets(STREAM)[0]}
-        return list(plan_ranges(positions, ends, Pace(100, 100 * MB), None).values())
+        return list(plan_ranges(positions, ends, BatchPace(100, 100 * MB), None).values())
 
     assert plan() == [Portion(OffsetRange(ssp(stream.system, 0), 1, 3), 2)]
     stream.append(2, size=300_000)

@@ -14,9 +14,9 @@ from penstock.errors import CorruptError, FencedError, IncompatibleError, NotFou
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
 from penstock.objects.store import ObjectStore
-from penstock.tables.versions.choice import TableVersions, choose, expired
+from penstock.tables.versions.choice import PublishedVersions, choose, expired
 from penstock.tables.versions.manifest import TableFile, TableFingerprint, TableManifest
-from penstock.tables.versions.notes import Pin, Refusal, pin_of, refusal_of
+from penstock.tables.versions.notes import VersionPin, VersionRefusal, pin_of, refusal_of
 from penstock.tables.versions.registry import TableRegistry, build_epoch, build_name
 from penstock.testing.faulty_store import FaultyStore
 from penstock.testing.forwarding_store import ForwardingStore
@@ -60,7 +60,7 @@ def test_the_manifest_is_written_and_read_as_the_golden_file() -> None:
 
 def test_versions_are_numbered_and_a_build_is_published_once(objects: ObjectStore) -> None:
     table = registry(objects)
-    assert (table.versions(), table.newest()) == (TableVersions(), None)
+    assert (table.versions(), table.newest()) == (PublishedVersions(), None)
     first, second = publish(table, "1-a"), publish(table, "1-b")
     assert (first.version, second.version) == (1, 2)
     assert table.publish(draft("1-a")) == first
@@ -143,7 +143,7 @@ def test_a_driver_that_overtakes_between_reading_and_publishing(tmp_path: Path) 
     table.put_file("1-a", FILE.name, b"abc")
     with pytest.raises(FencedError):
         table.publish(draft("1-a"))
-    assert registry(objects).versions() == TableVersions()
+    assert registry(objects).versions() == PublishedVersions()
 
 
 def test_a_number_that_became_free_is_withdrawn(tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def test_the_choice() -> None:
     other = replace(PRINT, tasks=4, value_columns=("year",))
     one, two, three = (replace(draft(f"1-{n}"), version=n) for n in (1, 2, 3))
     three = replace(three, fingerprint=other)
-    versions = TableVersions((one, two, three))
+    versions = PublishedVersions((one, two, three))
     assert choose(versions, None, PRINT).version == two
     assert choose(versions, None, PRINT).warning is None
     assert choose(versions, 1, PRINT).version == one
@@ -297,9 +297,9 @@ def test_the_choice() -> None:
     foreign = choose(versions, 3, PRINT)
     assert foreign.warning is not None
     assert "value columns (year) and not all, tasks `4` and not `2`" in foreign.warning
-    damaged = choose(TableVersions((one,), {2: "damaged"}), None, PRINT)
+    damaged = choose(PublishedVersions((one,), {2: "damaged"}), None, PRINT)
     assert (damaged.version, damaged.warning) == (one, "version 2 cannot be read: damaged")
-    assert choose(TableVersions(), None, PRINT).version is None
+    assert choose(PublishedVersions(), None, PRINT).version is None
     assert expired([1, 2, 3, 4], 0, ()) == (1, 2, 3)
     assert expired([1, 2, 3, 4], 2, {1}) == (2,)
     assert (build_epoch(build_name(7, "ab")), build_epoch("x")) == (7, 0)
@@ -318,7 +318,7 @@ def test_a_damaged_manifest_stops_collection_and_is_named(objects: ObjectStore) 
 
 
 def test_the_pin_and_the_refusal_are_written_and_read_as_the_golden_files(objects: ObjectStore) -> None:
-    pin, refusal = Pin(7, "ada on h1"), Refusal("v8 0123456789ab", "its check failed", 1_700_000_000_000)
+    pin, refusal = VersionPin(7, "ada on h1"), VersionRefusal("v8 0123456789ab", "its check failed", 1_700_000_000_000)
     pin_of(objects, PATHS, "planes").put(pin)
     refusal_of(objects, PATHS, "planes").put(refusal)
     for name in ("table-use", "table-refused"):

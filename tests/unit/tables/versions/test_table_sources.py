@@ -13,9 +13,9 @@ from penstock.errors import ConfigError, NotFoundError
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
 from penstock.tables.versions.sources import (
-    SourceFile,
     SourceVersion,
     TableRefusedError,
+    TableSourceFile,
     choose_place,
     find_place,
     read_version,
@@ -136,7 +136,11 @@ def test_a_delta_table_has_the_version_of_its_log(tmp_path: Path) -> None:
 
 
 def test_the_choice_is_pure() -> None:
-    files = [SourceFile("b/_SUCCESS", 0, 5), SourceFile("a/_SUCCESS", 0, 5), SourceFile("b/_manifest.json", 9, 5)]
+    files = [
+        TableSourceFile("b/_SUCCESS", 0, 5),
+        TableSourceFile("a/_SUCCESS", 0, 5),
+        TableSourceFile("b/_manifest.json", 9, 5),
+    ]
     place = choose_place(files)
     assert place is not None
     assert (place.folder, place.has_manifest) == ("b", True)

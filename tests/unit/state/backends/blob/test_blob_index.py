@@ -87,9 +87,9 @@ FILE = ("dir-index", "files-present", 0)
 
 
 def test_the_golden_index_reads_and_writes_exactly() -> None:
-    assert SnapshotIndex.deserialize(GOLDEN.encode(), "k") == INDEX
-    assert orjson.loads(INDEX.serialize()) == orjson.loads(GOLDEN)
-    assert SnapshotIndex.deserialize(INDEX.serialize(), "k") == INDEX
+    assert SnapshotIndex.decode(GOLDEN.encode(), "k") == INDEX
+    assert orjson.loads(INDEX.encode()) == orjson.loads(GOLDEN)
+    assert SnapshotIndex.decode(INDEX.encode(), "k") == INDEX
 
 
 def test_parts_of_a_file() -> None:
@@ -100,18 +100,18 @@ def test_parts_of_a_file() -> None:
 
 
 def test_a_first_index_has_none_before_it() -> None:
-    assert SnapshotIndex.deserialize(changed("prev-snapshot-index-blob-id", to=None), "k").previous is None
+    assert SnapshotIndex.decode(changed("prev-snapshot-index-blob-id", to=None), "k").previous is None
 
 
 def test_unknown_fields_are_ignored() -> None:
-    assert SnapshotIndex.deserialize(changed("new", to={"a": 1}), "k") == INDEX
-    assert SnapshotIndex.deserialize(changed(*FILE, "owner", to="root"), "k") == INDEX
-    assert SnapshotIndex.deserialize(changed(*FILE, "blobs", 0, "compression", to="none"), "k") == INDEX
+    assert SnapshotIndex.decode(changed("new", to={"a": 1}), "k") == INDEX
+    assert SnapshotIndex.decode(changed(*FILE, "owner", to="root"), "k") == INDEX
+    assert SnapshotIndex.decode(changed(*FILE, "blobs", 0, "compression", to="none"), "k") == INDEX
 
 
 def test_a_newer_format_is_refused_as_such() -> None:
     with pytest.raises(IncompatibleError, match="index `k` has format 2; this Penstock reads formats up to 1"):
-        SnapshotIndex.deserialize(changed("format", to=2), "k")
+        SnapshotIndex.decode(changed("format", to=2), "k")
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_newer_format_is_refused_as_such() -> None:
 )
 def test_a_damaged_index_is_named(data: bytes) -> None:
     with pytest.raises(CorruptError, match="index `k` is damaged"):
-        SnapshotIndex.deserialize(data, "k")
+        SnapshotIndex.decode(data, "k")
 
 
 @given(
@@ -173,19 +173,19 @@ def test_a_marker_as_it_is_written() -> None:
     marker = BlobMarker("7-1614147487244-33577.index", A)
     text = '{"format":1,"index":"7-1614147487244-33577.index","sha256":"' + A + '"}'
     assert marker.serialize() == text
-    assert BlobMarker.deserialize(text) == marker
-    assert BlobMarker.deserialize(text.replace('"format":1', '"format":1,"new":2')) == marker
+    assert BlobMarker.parse(text) == marker
+    assert BlobMarker.parse(text.replace('"format":1', '"format":1,"new":2')) == marker
 
 
 @pytest.mark.parametrize("name", ["", "x", "../x.index", "7-1-0", f"7-1-0-{A}", "a/7-1-0.index", "07-1-0.index"])
 def test_a_marker_names_an_index_and_nothing_else(name: str) -> None:
     with pytest.raises(CorruptError, match="blob backend"):
-        BlobMarker.deserialize(orjson.dumps({"format": 1, "index": name, "sha256": A}).decode())
+        BlobMarker.parse(orjson.dumps({"format": 1, "index": name, "sha256": A}).decode())
 
 
 def test_a_marker_of_a_newer_format_is_refused_as_such() -> None:
     with pytest.raises(IncompatibleError, match="has format 2"):
-        BlobMarker.deserialize('{"format":2}')
+        BlobMarker.parse('{"format":2}')
 
 
 def test_names_carry_the_epoch_and_are_told_from_others() -> None:

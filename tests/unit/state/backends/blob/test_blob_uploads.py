@@ -104,9 +104,9 @@ def harness(open_harness: Callable[[BlobFactory], BackendHarness]) -> BackendHar
 
 
 def index_of(harness: BackendHarness, marker: str, store: str = "first") -> SnapshotIndex:
-    name = BlobMarker.deserialize(marker).index
+    name = BlobMarker.parse(marker).index
     key = harness.paths.state_object(store, 0, f"blob/{name}")
-    return SnapshotIndex.deserialize(harness.objects.get(key), key)
+    return SnapshotIndex.decode(harness.objects.get(key), key)
 
 
 def blobs_of(harness: BackendHarness, marker: str) -> set[str]:
@@ -149,7 +149,7 @@ def test_the_indexes_of_a_store_are_linked(harness: BackendHarness) -> None:
     first = task.commit(first={b"a": b"1"})["first"]
     second = task.commit(first={b"a": b"2"})["first"]
     assert index_of(harness, first).previous is None
-    assert index_of(harness, second).previous == BlobMarker.deserialize(first).index
+    assert index_of(harness, second).previous == BlobMarker.parse(first).index
 
 
 def test_after_a_restore_what_was_restored_is_not_uploaded_again(harness: BackendHarness) -> None:
@@ -298,7 +298,7 @@ def test_a_truncated_a_vanished_and_a_changed_object_are_named(harness: BackendH
         with pytest.raises(NotFoundError, match=f"blob `{key}`, of file .* of store `first` of task 0, is missing"):
             harness.restore(marker)
         objects.put_if_absent(key, data)
-    index = f"{FOLDER}/{BlobMarker.deserialize(marker).index}"
+    index = f"{FOLDER}/{BlobMarker.parse(marker).index}"
     data = objects.get(index)
     objects.delete(index)
     with pytest.raises(NotFoundError, match=f"index `{index}` of store `first` of task 0 is missing"):
@@ -311,7 +311,7 @@ def test_a_truncated_a_vanished_and_a_changed_object_are_named(harness: BackendH
 def test_a_store_whose_index_is_lost_is_uploaded_whole(harness: BackendHarness, objects: WatchingStore) -> None:
     """Another backend restored it; the marker that cannot be used does not live on."""
     first = harness.backup(1).commit(first={b"a": b"1"})
-    objects.delete(f"{FOLDER}/{BlobMarker.deserialize(first['first']).index}")
+    objects.delete(f"{FOLDER}/{BlobMarker.parse(first['first']).index}")
     later = harness.backup(2, first, content={"first": {b"a": b"1"}}).commit()
     assert later["first"] != first["first"]
     assert later["second"] == first["second"]
@@ -403,7 +403,7 @@ def test_a_collection_never_takes_what_a_retained_marker_needs(
     task.close()
     harness.collect([own for own, _ in log], left, epoch=epoch + 1, sweep=True)
     needed = {blob for markers, _ in log for blob in blobs_of(harness, markers["first"])}
-    indexes = {f"{FOLDER}/{BlobMarker.deserialize(markers['first']).index}" for markers, _ in log}
+    indexes = {f"{FOLDER}/{BlobMarker.parse(markers['first']).index}" for markers, _ in log}
     assert set(objects.list(FOLDER)) == needed | indexes
 
 
@@ -430,7 +430,7 @@ def test_a_damaged_index_stops_collection_until_its_checkpoint_leaves(
 ) -> None:
     task = harness.backup(1)
     markers = [task.commit(first={b"k": b"%d" % number}) for number in range(3)]
-    index = f"{FOLDER}/{BlobMarker.deserialize(markers[1]['first']).index}"
+    index = f"{FOLDER}/{BlobMarker.parse(markers[1]['first']).index}"
     objects.delete(index)
     objects.put_if_absent(index, b"damaged")
     before = objects.list("")

@@ -65,7 +65,7 @@ def test_a_marker_round_trips(epochs: list[int]) -> None:
     marker = ChangelogMarker()
     for epoch in epochs:
         marker = marker.next(epoch)
-    assert ChangelogMarker.deserialize(marker.serialize()) == marker
+    assert ChangelogMarker.parse(marker.serialize()) == marker
     assert [epoch for _, epoch in marker.deltas()] == epochs
     assert [version for version, _ in marker.deltas()] == list(range(1, len(epochs) + 1))
 
@@ -94,12 +94,12 @@ def test_a_lineage_with_a_gap_is_refused(version: int, lineage: Any, said: str) 
     epoch = lineage[-1][0] if isinstance(lineage, list) and lineage else 0
     text = orjson.dumps({"format": 1, "version": version, "epoch": epoch, "lineage": lineage}).decode()
     with pytest.raises(CorruptError, match=said):
-        ChangelogMarker.deserialize(text)
+        ChangelogMarker.parse(text)
 
 
 def test_a_marker_of_a_newer_format_is_refused_as_such() -> None:
     with pytest.raises(IncompatibleError, match="format 2"):
-        ChangelogMarker.deserialize('{"format":2,"version":1,"epoch":1,"lineage":[[1,1,1]]}')
+        ChangelogMarker.parse('{"format":2,"version":1,"epoch":1,"lineage":[[1,1,1]]}')
 
 
 def test_the_names_carry_version_and_epoch(harness: BackendHarness, objects: ObjectStore) -> None:
@@ -112,7 +112,7 @@ def test_commit_8_fails_the_next_epoch_commits_another_8(harness: BackendHarness
     failed = commits(harness, 1, seventh, range(8, 9))
     other = commits(harness, 2, seventh, range(8, 10))
     assert {f"{FOLDER}/8.1.delta", f"{FOLDER}/8.2.delta"} < set(objects.list(FOLDER))
-    assert ChangelogMarker.deserialize(other["first"]).lineage == ((1, 1, 7), (2, 8, 9))
+    assert ChangelogMarker.parse(other["first"]).lineage == ((1, 1, 7), (2, 8, 9))
     assert harness.restore(other["first"]) == content((1, range(1, 8)), (2, range(8, 10)))
     assert harness.restore(failed["first"]) == content((1, range(1, 9)))
     objects.delete(f"{FOLDER}/8.1.delta")

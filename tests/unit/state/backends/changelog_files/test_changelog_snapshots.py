@@ -11,7 +11,7 @@ import pytest
 
 from penstock.errors import CorruptError, IncompatibleError
 from penstock.state.backends.changelog_files.marker import ChangelogMarker
-from penstock.state.backends.changelog_files.snapshot import Snapshot
+from penstock.state.backends.changelog_files.snapshot import StoreSnapshot
 from penstock.testing.state_backend_harness import EngineName
 from tests.support.stores.changelog_job import (
     Job,
@@ -56,12 +56,12 @@ def test_a_marker_with_snapshots_as_it_is_written() -> None:
     marker = ChangelogMarker(9, ((1, 4, 7), (3, 8, 9)), ((8, 3), (3, 1)))
     text = '{"format":1,"version":9,"epoch":3,"lineage":[[1,4,7],[3,8,9]],"snapshots":[[8,3],[3,1]]}'
     assert marker.serialize() == text
-    assert ChangelogMarker.deserialize(text) == marker
+    assert ChangelogMarker.parse(text) == marker
 
 
 def test_a_marker_of_the_first_format_is_read() -> None:
     text = '{"format":1,"version":3,"epoch":2,"lineage":[[1,1,2],[2,3,3]]}'
-    assert ChangelogMarker.deserialize(text) == ChangelogMarker(3, ((1, 1, 2), (2, 3, 3)), ())
+    assert ChangelogMarker.parse(text) == ChangelogMarker(3, ((1, 1, 2), (2, 3, 3)), ())
 
 
 @pytest.mark.parametrize(
@@ -79,13 +79,13 @@ def test_a_marker_of_the_first_format_is_read() -> None:
 )
 def test_snapshots_that_do_not_lead_to_the_version_are_refused(rest: str, said: str) -> None:
     with pytest.raises(CorruptError, match=said):
-        ChangelogMarker.deserialize('{"format":1,"epoch":1,' + rest + "}")
+        ChangelogMarker.parse('{"format":1,"epoch":1,' + rest + "}")
 
 
 def test_a_snapshot_of_a_newer_format_is_refused_as_such(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     version = job.task(1).commit_and_wait({b"a": b"1"}, snapshot=True)
     monkeypatch.setattr("penstock.state.backends.changelog_files.snapshot.FORMAT", 7)
-    newer = Snapshot.decode(job.objects.get(zip_key(1)), "").encode()
+    newer = StoreSnapshot.decode(job.objects.get(zip_key(1)), "").encode()
     monkeypatch.undo()
     job.objects.replace(zip_key(1), newer)
     with pytest.raises(IncompatibleError, match=r"1\.1\.zip` has format 7"):

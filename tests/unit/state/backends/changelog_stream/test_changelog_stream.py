@@ -15,7 +15,7 @@ from penstock.errors import CorruptError, FencedError, NotFoundError, RetryableE
 from penstock.objects.store import ObjectStore
 from penstock.state.backends import base_backup
 from penstock.state.backends.changelog_stream import history, partition
-from penstock.state.backends.changelog_stream.partition import ChangelogMarker
+from penstock.state.backends.changelog_stream.partition import ChangelogRange
 from penstock.system.base import OffsetRange, RawRecord, System, WriterIdentity
 from penstock.system.memory import MemorySystem, MemoryWriter
 from penstock.testing.state_backend_contract import BackendHarness
@@ -35,11 +35,11 @@ from tests.support.stores.changelog_stream import (
 
 def test_a_commit_is_its_net_changes_at_its_time(harness: BackendHarness, system: System) -> None:
     task = harness.backup(1)
-    assert marker_of(task.commit()) == ChangelogMarker(SSP, 0, None)
+    assert marker_of(task.commit()) == ChangelogRange(SSP, 0, None)
     markers = task.commit(first={b"a": b"1", b"": b"", b"gone": None})
     time = harness.last_id().millis
     assert log(system) == [(0, time, b"a", b"1"), (1, time, b"", b""), (2, time, b"gone", None)]
-    assert marker_of(markers) == ChangelogMarker(SSP, 0, 2)
+    assert marker_of(markers) == ChangelogRange(SSP, 0, 2)
     assert task.commit() == markers
     assert len(log(system)) == 3
 
@@ -127,10 +127,10 @@ def test_init_writes_again_what_a_dead_epoch_changed(harness: BackendHarness, sy
     assert sorted(pairs(reverts)) == [(b"changed", b"1"), (b"deleted", b"1"), (b"new", None)]
     assert harness.restore(first["first"]) == second.content()  # the old marker is as exact as ever
     unchanged = second.commit()
-    assert marker_of(unchanged) == ChangelogMarker(SSP, 0, before + 2)  # so that what is dead can be compacted soon
+    assert marker_of(unchanged) == ChangelogRange(SSP, 0, before + 2)  # so that what is dead can be compacted soon
     assert harness.restore(unchanged["first"]) == second.content()
     markers = second.commit(first={b"next": b"1"})
-    assert marker_of(markers) == ChangelogMarker(SSP, 0, before + 3)
+    assert marker_of(markers) == ChangelogRange(SSP, 0, before + 3)
     assert harness.restore(markers["first"]) == second.content()
 
 
@@ -149,9 +149,9 @@ def test_a_start_that_fails_again_and_again_does_not_lengthen_the_log(harness: B
 def test_without_a_checkpoint_a_generation_starts(harness: BackendHarness, system: System) -> None:
     old = harness.backup(1).commit(first={b"a": b"1", b"b": b"1"})
     task = harness.backup(2)
-    assert marker_of(task.commit()) == ChangelogMarker(SSP, 2, None)
+    assert marker_of(task.commit()) == ChangelogRange(SSP, 2, None)
     markers = task.commit(first={b"b": b"2"})
-    assert marker_of(markers) == ChangelogMarker(SSP, 2, 2)
+    assert marker_of(markers) == ChangelogRange(SSP, 2, 2)
     assert harness.restore(markers["first"]) == {b"b": b"2"}
     assert harness.restore(old["first"]) == {b"a": b"1", b"b": b"1"}
 
@@ -164,7 +164,7 @@ def test_an_empty_store_continues_in_a_generation_of_its_own(harness: BackendHar
     second = harness.backup(2, empty)
     assert len(log(system)) == 1
     markers = second.commit(first={b"a": b"1"})
-    assert marker_of(markers) == ChangelogMarker(SSP, 1, 1)
+    assert marker_of(markers) == ChangelogRange(SSP, 1, 1)
     assert harness.restore(markers["first"]) == {b"a": b"1"}
     assert harness.restore(empty["first"]) == {}
 
@@ -192,7 +192,7 @@ def test_a_base_starts_a_generation(harness: BackendHarness, system: System) -> 
     harness.backup(1).commit(first={b"old": b"1", b"a": b"old"})
     task = harness.backup(2, {}, content={"first": {b"a": b"1", b"b": b"1"}})
     markers = task.commit_changes({"first": {b"b": None}}, complete=True)
-    assert marker_of(markers) == ChangelogMarker(SSP, 2, 2)
+    assert marker_of(markers) == ChangelogRange(SSP, 2, 2)
     assert pairs(log(system)) == [(b"old", b"1"), (b"a", b"old"), (b"a", b"1")]
     assert harness.restore(markers["first"]) == {b"a": b"1"}
     markers = task.commit_changes({}, complete=True)
@@ -286,7 +286,7 @@ def test_what_is_missing_is_named(harness: BackendHarness, system: System) -> No
     harness.backup(1).commit(first={b"%d" % number: b"x" for number in range(5)})
 
     def restore(generation: int, offset: int, stream: str = STREAM) -> None:
-        harness.restore(ChangelogMarker(SystemStreamPartition("local", stream, 0), generation, offset).serialize())
+        harness.restore(ChangelogRange(SystemStreamPartition("local", stream, 0), generation, offset).serialize())
 
     with pytest.raises(NotFoundError, match=rf"store `first` of task 0 .*`local\.{STREAM}` partition 0.*is 5"):
         restore(0, 5)

@@ -24,7 +24,7 @@ from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import AdminContext, Retention, StoreMarker
 from penstock.state.backends.changelog_stream.admin import ChangelogStreamAdmin
 from penstock.state.backends.changelog_stream.factory import ChangelogStreamFactory
-from penstock.state.backends.changelog_stream.partition import ChangelogMarker
+from penstock.state.backends.changelog_stream.partition import ChangelogRange
 from penstock.state.backends.registry import backend_factory
 from penstock.system.base import OffsetRange, System, WriterIdentity
 from penstock.system.memory import MemorySystem
@@ -34,15 +34,15 @@ from tests.support.stores.changelog_stream import SSP, STREAM, config, make_harn
 
 
 def test_a_marker_is_samzas_with_one_field_more() -> None:
-    marker = ChangelogMarker(SystemStreamPartition("kafka", "orders-changelog", 3), 1000, 1017)
+    marker = ChangelogRange(SystemStreamPartition("kafka", "orders-changelog", 3), 1000, 1017)
     assert marker.serialize() == (
         '{"version":1,"changelog-ssp":{"system":"kafka","partition":3,"stream":"orders-changelog","keyBucket":-1},'
         '"changelog-offset":"1017","generation-offset":"1000"}'
     )
-    assert ChangelogMarker.deserialize(marker.serialize()) == marker
-    empty = ChangelogMarker(SSP, 5, None)
+    assert ChangelogRange.parse(marker.serialize()) == marker
+    empty = ChangelogRange(SSP, 5, None)
     assert orjson.loads(empty.serialize())["changelog-offset"] is None
-    assert ChangelogMarker.deserialize(empty.serialize()) == empty
+    assert ChangelogRange.parse(empty.serialize()) == empty
     assert (marker.range, empty.range) == (OffsetRange(marker.ssp, 1000, 1018), OffsetRange(SSP, 5, 5))
 
 
@@ -51,7 +51,7 @@ def test_a_marker_that_samza_wrote() -> None:
     text = (
         '{"version":1,"changelog-ssp":{"system":"kafka","stream":"a.b","partition":3},"changelog-offset":"7","new":[]}'
     )
-    assert ChangelogMarker.deserialize(text) == ChangelogMarker(SystemStreamPartition("kafka", "a.b", 3), 0, 7)
+    assert ChangelogRange.parse(text) == ChangelogRange(SystemStreamPartition("kafka", "a.b", 3), 0, 7)
 
 
 @pytest.mark.parametrize(
@@ -69,14 +69,14 @@ def test_a_marker_that_samza_wrote() -> None:
     ids=str,
 )
 def test_a_damaged_marker(fields: dict[str, object]) -> None:
-    good = orjson.loads(ChangelogMarker(SSP, 5, 9).serialize())
+    good = orjson.loads(ChangelogRange(SSP, 5, 9).serialize())
     with pytest.raises(CorruptError, match="marker"):
-        ChangelogMarker.deserialize(orjson.dumps(good | fields).decode())
+        ChangelogRange.parse(orjson.dumps(good | fields).decode())
 
 
 def test_a_marker_of_a_newer_version() -> None:
     with pytest.raises(IncompatibleError, match="version 2; this Penstock reads versions up to 1"):
-        ChangelogMarker.deserialize(ChangelogMarker(SSP, 0, 1).serialize().replace('"version":1', '"version":2'))
+        ChangelogRange.parse(ChangelogRange(SSP, 0, 1).serialize().replace('"version":1', '"version":2'))
 
 
 # -- configuration --
@@ -167,7 +167,7 @@ def test_a_stream_has_one_owner_among_all_jobs(system: System) -> None:
 
 
 def test_a_stream_with_messages_of_somebody_else_is_not_taken_over(system: System) -> None:
-    other = StoreMarker("first", 0, ChangelogMarker(SystemStreamPartition("local", "other", 0), 0, 9).serialize())
+    other = StoreMarker("first", 0, ChangelogRange(SystemStreamPartition("local", "other", 0), 0, 9).serialize())
     with closing(system.admin()) as streams, closing(system.writer(None)) as writer:
         streams.create_stream(STREAM, 2)
         writer.append(SystemStreamPartition("local", STREAM, 1), [(0, b"k", b"precious")])
@@ -182,7 +182,7 @@ def test_a_stream_with_messages_of_somebody_else_is_not_taken_over(system: Syste
 
 def test_a_stream_that_a_checkpoint_names_is_taken_over_with_its_messages(system: System) -> None:
     """Samza wrote it, and its checkpoint was imported. Once the stream has an owner, no checkpoint is looked at."""
-    marker = StoreMarker("first", 0, ChangelogMarker(SSP, 0, None).serialize())
+    marker = StoreMarker("first", 0, ChangelogRange(SSP, 0, None).serialize())
     with closing(system.admin()) as streams, closing(system.writer(None)) as writer:
         streams.create_stream(STREAM, 2)
         writer.append(SystemStreamPartition("local", STREAM, 1), [(0, b"k", b"precious")])
@@ -196,7 +196,7 @@ def test_a_copy_does_not_compact_the_originals_stream(system: System) -> None:
     original.create_resources(1)
     writer = system.writer(WriterIdentity("contract-1/state", 1))
     writer.append(SSP, [(0, b"k", b"%d" % n) for n in range(10)])
-    marker = StoreMarker("first", 0, ChangelogMarker(SSP, 0, 9).serialize())
+    marker = StoreMarker("first", 0, ChangelogRange(SSP, 0, 9).serialize())
     plan = Retention(1, (marker,), (), sweep=True)
     assert copy.collect(plan, dry_run=False).names == ()
     assert original.collect(plan, dry_run=False).names != ()

@@ -20,7 +20,7 @@ from penstock.objects.store import ObjectStore
 from penstock.state.admins import BackendAdmins
 from penstock.state.backends.changelog_stream import history, partition
 from penstock.state.backends.changelog_stream.admin import needless
-from penstock.state.backends.changelog_stream.partition import ChangelogMarker
+from penstock.state.backends.changelog_stream.partition import ChangelogRange
 from penstock.state.records import Changes
 from penstock.system.base import System, WriterIdentity
 from penstock.system.local import LocalSystem
@@ -34,10 +34,10 @@ from tests.support.stores.checkpoints import checkpoint
 
 
 def test_what_is_needless() -> None:
-    def marker(generation: int, offset: int | None) -> ChangelogMarker:
-        return ChangelogMarker(SSP, generation, offset)
+    def marker(generation: int, offset: int | None) -> ChangelogRange:
+        return ChangelogRange(SSP, generation, offset)
 
-    def found(retained: list[ChangelogMarker], left: list[ChangelogMarker], *, in_use: bool) -> tuple[int, int] | None:
+    def found(retained: list[ChangelogRange], left: list[ChangelogRange], *, in_use: bool) -> tuple[int, int] | None:
         offsets = needless(SSP, retained, left, in_use=in_use)
         return None if offsets is None else (offsets.start, offsets.end)
 
@@ -80,9 +80,9 @@ def test_a_collection_waits_until_much_is_new(harness: BackendHarness, system: S
 
 
 def test_a_collection_where_the_stream_is_gone(harness: BackendHarness, system: System) -> None:
-    gone = ChangelogMarker(SystemStreamPartition("local", "gone", 0), 0, 5).serialize()
-    other = ChangelogMarker(SystemStreamPartition("no-such-system", "gone", 0), 0, 5).serialize()
-    beyond = ChangelogMarker(SSP, 0, 500).serialize()
+    gone = ChangelogRange(SystemStreamPartition("local", "gone", 0), 0, 5).serialize()
+    other = ChangelogRange(SystemStreamPartition("no-such-system", "gone", 0), 0, 5).serialize()
+    beyond = ChangelogRange(SSP, 0, 500).serialize()
     harness.backup(1).commit(first={b"k": b"1"})
     for marker in (gone, other, beyond):
         assert harness.collect([{"first": marker}], [{"first": marker}], epoch=1).names == ()
@@ -150,14 +150,14 @@ def test_what_a_checkpoint_with_version_1_alone_needs_stays(tmp_path: Path) -> N
     writer.append(SSP, [(0, b"k%d" % number, b"v") for number in range(10)])
     records = [
         checkpoint_with(number, marker, version)
-        for number, marker, version in ((1, ChangelogMarker(SSP, 0, 4), 1), (2, ChangelogMarker(SSP, 5, 9), 2))
+        for number, marker, version in ((1, ChangelogRange(SSP, 0, 4), 1), (2, ChangelogRange(SSP, 5, 9), 2))
     ]
     admins.collect(1, records, [], sweep=True)
     admins.close()
     assert [key for _, _, key, _, *_ in read_compacted(system, SSP, 0, 5)] == [b"k%d" % number for number in range(5)]
 
 
-def checkpoint_with(number: int, marker: ChangelogMarker, version: int) -> CheckpointRecord:
+def checkpoint_with(number: int, marker: ChangelogRange, version: int) -> CheckpointRecord:
     values = build_versions(
         CheckpointId(number, 0), {}, {"changelog-stream": {"first": marker.serialize()}}, (version,)
     )

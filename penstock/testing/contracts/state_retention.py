@@ -15,7 +15,7 @@ from penstock.testing.state_backend_harness import STORES, BackendHarness, Conte
 _Version = tuple[dict[str, str], dict[str, Content]]
 
 
-class RetentionContract:
+class StateRetentionContract:
     """Tests of `StateBackendAdmin.collect`, over the fixtures of `StateBackendContract`."""
 
     @pytest.mark.parametrize("seed", range(4))
