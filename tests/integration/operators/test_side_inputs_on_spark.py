@@ -10,9 +10,9 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from penstock.admin.job.metrics import side_inputs_in
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import UserCodeError
+from penstock.side.shown import side_inputs_in
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
 from penstock.system.partitioner import partition_of
