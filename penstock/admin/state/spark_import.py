@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from penstock.admin.checkpoint.change import append_record
-from penstock.admin.checkpoint.sections import edited_sections
+from penstock.admin.checkpoint.change import append_record, edited_sections
 from penstock.admin.job.audit import audited
 from penstock.admin.job.ownership import claimed_job
 from penstock.admin.job.running import refuse_running

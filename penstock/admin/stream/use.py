@@ -10,13 +10,12 @@ from functools import partial
 from penstock.admin.job.audit import audited
 from penstock.admin.jobs import FoundJob, open_all_jobs
 from penstock.admin.questions import Questions, answer_or_problem
-from penstock.admin.side_stores import side_stores
 from penstock.admin.stream.names import FoundStream
+from penstock.admin.table import side_stores
 from penstock.api.ssp import SystemStream
 from penstock.checkpoint import changelog_marker
 from penstock.checkpoint.changelog_marker import ChangelogStreamMarker
 from penstock.checkpoint.intermediate import STREAMS
-from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.task_versions import needed_markers
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError, PenstockError
@@ -71,7 +70,7 @@ def _may_use(job: FoundJob, found: FoundStream, owner: str | None) -> bool:
     try:
         if owner is not None and known_uid(job.objects, job.paths) == owner:
             return True
-        record = CheckpointLog(job.objects, job.paths).read("report").latest
+        record = job.log.read("report").latest
         used = record is not None and (is_position(found.stream, record) or is_restored_from(found.stream, record))
         return used or is_side_input(found.stream, job)
     except (CorruptError, IncompatibleError):

@@ -17,9 +17,10 @@ from penstock.driver.show.progress import (
     ProgressBoard,
 )
 from penstock.errors import NotFoundError
+from penstock.facts import Facts
 from penstock.job.shown import Outage, RunWork
 from penstock.metrics.snapshot import Snapshot
-from penstock.notebook import facts_html
+from penstock.notebook import html_of
 
 if TYPE_CHECKING:
     from penstock.drain.progress import DrainProgress
@@ -127,9 +128,8 @@ class Job:
     def _repr_html_(self) -> str:
         """The job as HTML, as it is now."""
         last = self._board.last
-        name = self.name if last is None else None  # the progress has it
-        facts = facts_html([("job", name), ("phase", self.phase), ("run", self.run_id)])
-        return facts if last is None else facts + last._repr_html_()
+        facts = Facts({"phase": self.phase, "run": self.run_id})
+        return html_of(Facts({"job": self.name}) + facts if last is None else facts + last.as_facts())
 
     def __enter__(self) -> Self:
         return self
