@@ -16,7 +16,7 @@ from penstock.errors import NotFoundError
 from penstock.facts import Column
 from penstock.graph.specs import ApplicationGraph
 from penstock.side.shown import SideStoreFacts
-from penstock.start.check import check_config
+from penstock.start.fit import check_config
 from penstock.start.job_streams import JobStreams
 from penstock.start.part import complete, start_parts
 from penstock.system.registry import open_systems

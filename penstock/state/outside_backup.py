@@ -14,7 +14,8 @@ from penstock.errors import PenstockError
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_job_root
 from penstock.state.backends.base import BackendContext, StoreCopy, TaskBackupManager
-from penstock.state.backends.registry import BackendRoots, backend_factory
+from penstock.state.backends.registry import backend_factory
+from penstock.state.backends.roots import BackendRoots
 from penstock.system.registry import open_systems
 
 _UPLOAD = Retry(pause_s=0.4, tries=5)

@@ -25,7 +25,7 @@ from penstock.objects.store import ObjectStore
 from penstock.outbox.debts import own_debt, publisher_name
 from penstock.outbox.unpublished import owed_of
 from penstock.state.backends.changelog_stream.partition import changelog_writer
-from penstock.state.backends.registry import BackendRoots
+from penstock.state.backends.roots import BackendRoots
 from penstock.system.base import System, WriterIdentity
 from penstock.system.registry import open_system, system_class
 

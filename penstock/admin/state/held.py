@@ -16,7 +16,7 @@ from penstock.config.model import JobConfig
 from penstock.facts import Facts, FactTable
 from penstock.notebook import Shown
 from penstock.side.shown import SideStoreFacts
-from penstock.state.backends.registry import BackendRoots
+from penstock.state.backends.roots import BackendRoots
 from penstock.state.reading.inventory import StoredObjects, marker_text, span_text, stored_objects, summed
 
 

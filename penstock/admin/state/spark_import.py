@@ -29,7 +29,7 @@ from penstock.spark.state_import.load import StoreLoad
 from penstock.spark.state_import.mapping import EntryMapping, MappedColumn, function_mapping, plain_mapping, raw_mapping
 from penstock.spark.state_import.reader import SparkState, open_state
 from penstock.state.backends.base import StoreCopy
-from penstock.state.backends.registry import BackendRoots
+from penstock.state.backends.roots import BackendRoots
 from penstock.system.partitioner import partition_of
 
 Progress = Callable[[int, int], None]
