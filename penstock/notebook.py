@@ -1,34 +1,52 @@
-"""Values as tables in a notebook."""
+"""Facts and plots in a notebook, as HTML."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
+from penstock.facts import Facts, Grid
+
+ROWS = 200
+"""The most rows of a table."""
 _WIDTH, _HEIGHT = 480, 90
 _COLORS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b")
 _LEFT = ' style="text-align: left"'
 
 
-def table_html(caption: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table, as HTML. Every cell is escaped: names of streams and errors may have anything in them.
+class Shown:
+    """A value that shows itself to people: a terminal and a page show its facts, and so does a notebook."""
 
-    Args:
-        caption: above the table; may be empty.
-        columns: the heads.
-        rows: a cell for each column. None is empty, and whole numbers have separators.
-    """
-    head = "".join(f"<th{_LEFT}>{escape(column)}</th>" for column in columns)
-    body = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows)
-    above = f"<caption{_LEFT}>{escape(caption)}</caption>" if caption else ""
+    __slots__ = ()
+
+    def as_facts(self) -> Facts:
+        """The value for people."""
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        return html_of(self.as_facts())
+
+
+def html_of(facts: Facts) -> str:
+    """Facts, as HTML."""
+    tables = "".join(grid_html(each.grid(ROWS)) for each in facts.tables)
+    notes = "".join(f"<p>{escape(note)}</p>" for note in facts.notes)
+    return (facts_html(facts.pairs()) if facts.lines else "") + tables + notes
+
+
+def grid_html(grid: Grid) -> str:
+    """A table, as HTML. Every cell is escaped: names of streams and errors may have anything in them. None is empty,
+    and whole numbers have separators."""
+    head = "".join(f"<th{_LEFT}>{escape(column)}</th>" for column in grid.headings)
+    body = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in grid.rows)
+    above = f"<caption{_LEFT}>{escape(grid.title)}</caption>" if grid.title else ""
     return f"<table>{above}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def facts_html(rows: Iterable[tuple[str, object]]) -> str:
     """Names and values, as HTML. Those without a value are left out."""
-    body = "".join(
-        f"<tr><th{_LEFT}>{escape(name)}</th>{_cell(value)}</tr>" for name, value in rows if value not in (None, "")
-    )
+    known = ((escape(name.strip()), value) for name, value in rows if value not in (None, ""))
+    body = "".join(f"<tr><th{_LEFT}>{name}</th>{_cell(value)}</tr>" for name, value in known)
     return f"<table><tbody>{body}</tbody></table>"
 
 

@@ -39,40 +39,40 @@ if TYPE_CHECKING:
     from penstock.admin.job.delete import delete_job as delete_job
     from penstock.admin.job.delete import job_content as job_content
     from penstock.admin.job.drain import DrainFacts as DrainFacts
+    from penstock.admin.job.drain import DrainMonitor as DrainMonitor
+    from penstock.admin.job.drain import DrainUtils as DrainUtils
     from penstock.admin.job.drain import ExportedDrains as ExportedDrains
     from penstock.admin.job.drain import cancel_drain as cancel_drain
     from penstock.admin.job.drain import drain as drain
     from penstock.admin.job.drain import export_drains as export_drains
     from penstock.admin.job.drain import import_drains as import_drains
-    from penstock.admin.job.drain_tools import DrainMonitor as DrainMonitor
-    from penstock.admin.job.drain_tools import DrainUtils as DrainUtils
     from penstock.admin.job.logs import LogLine as LogLine
     from penstock.admin.job.logs import container_logs as container_logs
+    from penstock.admin.job.look import status as status
+    from penstock.admin.job.look import statuses as statuses
+    from penstock.admin.job.metrics import graph as graph
+    from penstock.admin.job.ownership import SigningFacts as SigningFacts
     from penstock.admin.job.ownership import adopt as adopt
+    from penstock.admin.job.ownership import sign as sign
     from penstock.admin.job.running import LeaseFacts as LeaseFacts
+    from penstock.admin.job.running import StopFacts as StopFacts
     from penstock.admin.job.running import lease as lease
-    from penstock.admin.job.sign import SigningFacts as SigningFacts
-    from penstock.admin.job.sign import sign as sign
+    from penstock.admin.job.running import stop as stop
     from penstock.admin.job.status import JobStatus as JobStatus
     from penstock.admin.job.status import UnreadableJob as UnreadableJob
-    from penstock.admin.job.status import status as status
-    from penstock.admin.job.status import statuses as statuses
-    from penstock.admin.job.stop import StopFacts as StopFacts
-    from penstock.admin.job.stop import stop as stop
     from penstock.admin.jobs import FoundJob as FoundJob
     from penstock.admin.jobs import open_all_jobs as open_all_jobs
     from penstock.admin.jobs import open_job as open_job
-    from penstock.admin.shown_graph import graph as graph
     from penstock.admin.startpoint.facts import RequestFacts as RequestFacts
-    from penstock.admin.startpoint.fan_out import FannedOut as FannedOut
-    from penstock.admin.startpoint.fan_out import fan_out as fan_out
     from penstock.admin.startpoint.set import AskedFacts as AskedFacts
     from penstock.admin.startpoint.set import import_startpoints as import_startpoints
     from penstock.admin.startpoint.set import set_startpoint as set_startpoint
     from penstock.admin.startpoint.waiting import DeletedFacts as DeletedFacts
     from penstock.admin.startpoint.waiting import ExportedStartpoints as ExportedStartpoints
+    from penstock.admin.startpoint.waiting import FannedOut as FannedOut
     from penstock.admin.startpoint.waiting import delete_startpoints as delete_startpoints
     from penstock.admin.startpoint.waiting import export_startpoints as export_startpoints
+    from penstock.admin.startpoint.waiting import fan_out as fan_out
     from penstock.admin.startpoint.waiting import startpoints as startpoints
     from penstock.admin.state.garbage import CollectedGarbage as CollectedGarbage
     from penstock.admin.state.garbage import collect_garbage as collect_garbage

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
 from penstock.admin.jobs import NO_JOB
 from penstock.base.secrets import is_secret, without_secrets
@@ -12,9 +13,10 @@ from penstock.config.key import AnyKey
 from penstock.config.model import JobConfig
 from penstock.config.settings import JobSettings, StoreSettings, SystemKeys
 from penstock.errors import NotFoundError
+from penstock.facts import Column
 from penstock.graph.specs import ApplicationGraph
 from penstock.side.wing import SideStoreFacts
-from penstock.start.check import check_config
+from penstock.start.fit import check_config
 from penstock.start.job_streams import JobStreams
 from penstock.start.part import complete, start_parts
 from penstock.system.registry import open_systems
@@ -26,9 +28,9 @@ _HIDDEN = "(hidden)"
 class EffectiveValue:
     """A key, its effective value (None: it has none), and the origin of the value."""
 
-    key: str
-    value: str | None
-    origin: str
+    key: Annotated[str, Column("key")]
+    value: Annotated[str | None, Column("value")]
+    origin: Annotated[str, Column("origin")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +38,12 @@ class KeyFacts:
     """The declaration of a key. `default` is a text as a user would write it; None if the key has no default, which
     `unset` then explains."""
 
-    key: str
+    key: Annotated[str, Column("key")]
     expected: str
-    default: str | None
+    default: Annotated[str | None, Column("default", of=lambda each: each.default or each.unset or None)]
     unset: str
-    description: str
-    source: str
+    description: Annotated[str, Column("meaning")]
+    source: Annotated[str, Column("from")]
 
 
 def key_facts(text: str | None = None) -> list[KeyFacts]:

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,21 +21,46 @@ from penstock.objects.store import ObjectStore
 
 if TYPE_CHECKING:
     from penstock.application.application import Application
+    from penstock.checkpoint.log import CheckpointLog
+    from penstock.drain.requests import DrainRequests
+    from penstock.start.startpoints.manager import StartpointManager
 
 NO_JOB = "none"
 """The value of `job.name` where nothing needs one."""
 _MOST_NAMED = 5
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FoundJob:
     """An open job: its configuration, the keys of its objects, and the object store. `application` is the application
-    that it was opened with, if any."""
+    that it was opened with, if any. Its log, its startpoints and its requests to drain are opened once, by whoever
+    asks first: a list of jobs needs none of them."""
 
     config: JobConfig
     paths: JobPaths
     objects: ObjectStore
     application: Application | None = None
+
+    @cached_property
+    def log(self) -> CheckpointLog:
+        """The checkpoint log. Each reading reads the objects as they are then."""
+        from penstock.checkpoint.log import CheckpointLog
+
+        return CheckpointLog(self.objects, self.paths)
+
+    @cached_property
+    def startpoints(self) -> StartpointManager:
+        """The requests for startpoints."""
+        from penstock.start.startpoints.manager import StartpointManager
+
+        return StartpointManager(self.objects, self.paths, self.config.job.startpoint_ttl_ms)
+
+    @cached_property
+    def drains(self) -> DrainRequests:
+        """The requests to drain."""
+        from penstock.drain.requests import DrainRequests
+
+        return DrainRequests(self.objects, self.paths)
 
 
 def load_without_job(

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated
 
 from penstock.admin.questions import Answer, Questions, answer_or_problem
 from penstock.api.ssp import SystemStreamPartition
 from penstock.config.model import JobConfig
 from penstock.errors import PenstockError
+from penstock.facts import Column
 from penstock.outbox.unpublished import UnpublishedObjects
 from penstock.system.base import Progress
 from penstock.system.contract.definition import QUERY_SYSTEM
@@ -25,9 +27,9 @@ _NAMED = Progress(sys.maxsize, 0)
 class OutboxOutput:
     """The messages of a checkpoint for one output."""
 
-    output: str
-    messages: int
-    published: int | None
+    output: Annotated[str, Column("output")]
+    messages: Annotated[int, Column("messages", right=True)]
+    published: Annotated[int | None, Column("published", right=True)]
     """The messages that are certainly published; None if the system could not be asked."""
 
 

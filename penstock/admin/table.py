@@ -1,15 +1,21 @@
-"""The versions of a job's pushed tables, and which one it uses."""
+"""The versions of a job's pushed tables, and the stores that it only reads."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from penstock.admin.job.audit import audited, operator
 from penstock.admin.jobs import FoundJob
-from penstock.base.wording import listed
+from penstock.api.ssp import SystemStream
+from penstock.base.wording import listed, size_text, utc_text
+from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import NotFoundError
+from penstock.facts import Facts, FactTable
+from penstock.graph.store_declarations import side_input_of
+from penstock.notebook import Shown
+from penstock.side.wing import SideStoreFacts, side_store_board
 from penstock.tables.manifest import TableManifest
 from penstock.tables.registry import TableRegistry, VersionRefusal, refusal_of
 
@@ -34,7 +40,7 @@ class TableVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class TableVersions:
+class TableVersions(Shown):
     """A pushed table: its versions, ascending, and which of them the job is to use."""
 
     table: str
@@ -51,6 +57,27 @@ class TableVersions:
         """The version that a running job uses, once every container has loaded it; None: there is none."""
         numbers = [each.version for each in self.versions]
         return self.chosen if self.chosen in numbers else max(numbers, default=None)
+
+    def as_facts(self) -> Facts:
+        rows = [
+            (
+                each.version,
+                "yes" if each.version == self.to_use else "",
+                f"{each.rows:,}",
+                size_text(each.size_bytes),
+                each.tasks,
+                utc_text(each.built_ms),
+                each.source_version,
+                each.source,
+            )
+            for each in self.versions
+        ]
+        title = f"Table {self.table}" + ("" if self.chosen is None else f" (version {self.chosen} was chosen)")
+        headings = "version>, to use, rows>, size>?3, tasks>?2, built, source version, source?1"
+        notes = [f"version {number} cannot be read: {reason}" for number, reason in self.unreadable.items()]
+        if (refused := self.refused) is not None:
+            notes.append(f"refused at {utc_text(refused.time_ms)}: {refused.source_version} {refused.reason}")
+        return Facts({}, (FactTable.of(title, headings, rows),), tuple(notes))
 
 
 def table_versions(job: FoundJob, table: str | None = None) -> tuple[TableVersions, ...]:
@@ -140,3 +167,30 @@ def _version(manifest: TableManifest) -> TableVersion:
         manifest.built_ms,
         0 if manifest.fingerprint is None else manifest.fingerprint.tasks,
     )
+
+
+def side_stores(job: FoundJob) -> tuple[SideStoreFacts, ...]:
+    """The stores that the last run only reads, and their sources. Raises CorruptError or IncompatibleError."""
+    found = side_store_board(job.objects, job.paths).get()
+    return () if found is None else found.stores
+
+
+def refuse_side_stores(job: FoundJob, record: CheckpointRecord, stores: Iterable[str]) -> None:
+    """Raise NotFoundError for a store that the checkpoint does not have because the job only reads it."""
+    missing = {store for store in stores if store not in record.stores}
+    if not missing:
+        return
+    for each in side_stores(job):
+        if each.store in missing:
+            raise NotFoundError(each.why_not_kept)
+
+
+def refuse_side_inputs(job: FoundJob, record: CheckpointRecord, streams: Iterable[SystemStream]) -> None:
+    """Raise NotFoundError for a stream that has no position in the checkpoint because it is a side input."""
+    read = {ssp.system_stream for own in record.next_offsets.values() for ssp in own}
+    missing = {str(stream) for stream in streams if stream not in read}
+    if not missing:
+        return
+    for each in side_stores(job):
+        for stream in missing.intersection(each.side_inputs):
+            raise NotFoundError(f"`{stream}` is {side_input_of([each.store])}")

@@ -137,7 +137,7 @@ def owned_stream(owner: str) -> str:
 
 def argument(name: str, value: str | list[str] | None = None) -> str:
     """An argument of a function, for a message that says what to give: `` `with_state="keep"` ``, `` `operator=...` ``.
-    The command line prints its option instead (`penstock.cli.shared.commands`).
+    The command line prints its option instead (`penstock.cli.shared.errors`).
 
     Args:
         name: the argument.

@@ -302,6 +302,11 @@ def holds_back_text(stream: SystemStream | str, partition: int, event_time_ms: i
     return f"`{stream}` partition {partition} holds the watermark back: {reached}"
 
 
+def reached_text(watermark_ms: int) -> str:
+    """A watermark for people."""
+    return "its inputs have ended" if watermark_ms == END_OF_TIME else utc_text(watermark_ms)
+
+
 @dataclass(frozen=True, slots=True)
 class TimeSection:
     """Event time at a checkpoint. Empty if the application does not use it, before the first message, and after a batch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 import typer
@@ -13,22 +13,14 @@ from msgspec import Struct
 from penstock.admin.checkpoint.change import CheckpointChange, plan_offsets, write_checkpoint
 from penstock.admin.checkpoint.exchange import export_checkpoint as export_lines
 from penstock.admin.checkpoint.exchange import left_out, plan_import
-from penstock.admin.checkpoint.facts import (
-    CheckpointFacts,
-    IntermediateFacts,
-    ListedCheckpoint,
-    Problem,
-    checkpoints,
-    read_checkpoint,
-)
+from penstock.admin.checkpoint.facts import ListedCheckpoint, checkpoints, list_facts, read_checkpoint
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.documents import convert
-from penstock.base.wording import counted, listed, size_text, utc_text
 from penstock.checkpoint.edit import OffsetKey
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.input import Confirmation, YesOnly, read_text
 from penstock.cli.shared.options import Call, JobName, JsonCall, command
-from penstock.cli.shared.output import effect, print_facts, print_json, print_table, to_json
+from penstock.cli.shared.output import print_json, show, to_json
 from penstock.errors import ConfigError
 
 _FORM = (
@@ -52,15 +44,8 @@ def list_checkpoints(job: JobName, call: JsonCall) -> None:
         listed = checkpoints(found)
     if call.as_json:
         print_json([_flat(line) for line in listed])
-        return
-    print_table(
-        f"Checkpoints of {found.paths.root}",
-        ("id", "kind", "ended", "retained", "batch", "batch time", "epoch", "run", "versions", "stores"),
-        [_row(line) for line in listed],
-        right="batch epoch",
-        first_to_go="versions, stores, epoch, run, batch time, ended",
-    )
-    _print_problems([line.problem for line in listed if line.problem is not None])
+    else:
+        show(list_facts(listed, found.paths.root))
 
 
 @command(app, "show")
@@ -68,7 +53,7 @@ def show_checkpoint(job: JobName, checkpoint: CheckpointText = None, *, call: Js
     """Show a checkpoint: next offsets, stores, and the markers that each store can be restored from."""
     with call.open(job) as found:
         facts = read_checkpoint(found, checkpoint)
-    call.show(facts, _show)
+    call.show(facts)
 
 
 @command(app, "export")
@@ -90,132 +75,10 @@ def export_checkpoint(
         say(f"note: {note}")
 
 
-def _row(line: ListedCheckpoint) -> tuple[object, ...]:
-    each = line.checkpoint
-    if each is None:
-        return (f"slot {line.slot}", "damaged", None, "no", *[None] * 6)
-    return (
-        each.id,
-        each.kind,
-        each.ended,
-        _yes(line.retained),
-        each.batch,
-        _time(each.batch_time_ms),
-        each.epoch,
-        each.run_id,
-        ", ".join(map(str, line.versions)),
-        ", ".join(sorted(each.stores)),
-    )
-
-
 def _flat(line: ListedCheckpoint) -> dict[str, Any]:
     """One object a line: a checkpoint's own fields stand beside those of the list."""
     document = dict(to_json(line))
     return {**document.pop("checkpoint"), **document} if line.checkpoint else {"id": None, **document}
-
-
-def _print_problems(found: list[Problem]) -> None:
-    if not found:
-        return
-    print_table(
-        "Damaged",
-        ("slot", "record", "needed", "what is wrong"),
-        ((each.slot, each.key, _yes(each.needed), each.what) for each in found),
-        right="slot",
-    )
-    if any(each.needed for each in found):
-        say(
-            "a record that the job needs is damaged or missing. Start the job with `penstock run ... --from ID` and "
-            "the id of a retained checkpoint, or restore the record"
-        )
-
-
-def _show(facts: CheckpointFacts) -> None:
-    print_facts(
-        [
-            ("checkpoint", facts.id),
-            ("parent", facts.parent),
-            ("kind", facts.kind),
-            ("ended", facts.ended),
-            ("epoch", facts.epoch),
-            ("run id", facts.run_id),
-            ("slot", facts.slot),
-            ("retained", _yes(facts.retained)),
-            ("batch", facts.batch),
-            ("batch time", _time(facts.batch_time_ms)),
-            ("tasks", facts.task_count),
-            ("partitioner", facts.partitioner),
-            ("versions", ", ".join(map(str, facts.versions)) or None),
-            ("startpoints", ", ".join(facts.consumed_startpoints) or None),
-            ("reset operators", ", ".join(facts.reset_operators) or None),
-            *_outbox_rows(facts),
-        ]
-    )
-    offsets = [(each.task, ssp, offset) for each in facts.tasks for ssp, offset in each.next_offsets.items()]
-    print_table("Positions", ("task", "input", "next"), offsets, right="task next")
-    if facts.intermediate:
-        _show_intermediate(facts.intermediate)
-    if facts.stores:
-        layouts = ((store, *_layout(layout)) for store, layout in sorted(facts.stores.items()))
-        print_table("Stores", ("store", "operators", "key serde", "value serde"), layouts)
-    found = [
-        (each.task, store, backend, marker)
-        for each in facts.tasks
-        for backend, stores in sorted(each.markers.items())
-        for store, marker in sorted(stores.items())
-    ]
-    if found:
-        print_table("Markers", ("task", "store", "backend", "marker"), found, right="task")
-    if facts.outbox:
-        rows = [(each.output, each.messages, each.published) for each in facts.outbox]
-        print_table("Exactly-once output", ("output", "messages", "published"), rows, right="messages published")
-    if facts.lost:
-        print_table("Lost before they were read", ("input", "messages"), facts.lost.items(), right="messages")
-    if facts.moved:
-        moved = listed([f"`{each}`" for each in facts.moved])
-        say(f"note: positions in {moved} were moved while the state stayed: the state does not agree with them")
-    for side in facts.side_stores:
-        say(f"note: {side.note({store for _, store, _, _ in found})}")
-    _print_problems(list(facts.problems))
-
-
-def _outbox_rows(facts: CheckpointFacts) -> list[tuple[str, object]]:
-    rows: list[tuple[str, object]] = []
-    if facts.outbox_objects:
-        rows.append(("outbox", f"{counted(facts.outbox_objects, 'object')}, {size_text(facts.outbox_bytes)}"))
-    if facts.keepers:
-        rows.append(("progress is kept in", ", ".join(facts.keepers)))
-    return rows
-
-
-def _show_intermediate(streams: Sequence[IntermediateFacts]) -> None:
-    rows = [
-        (each.stream, each.generation, part.partition, part.position, part.unread, _ranges(part.ranges))
-        for each in streams
-        for part in each.partitions
-    ]
-    columns = ("stream", "generation", "partition", "read up to", "unread", "ranges")
-    print_table("Intermediate streams", columns, rows, right="generation partition unread")
-
-
-def _ranges(ranges: Sequence[tuple[int, int]]) -> str | None:
-    shown = [f"{start} to {end - 1}" for start, end in ranges[:_RANGES]]
-    more = [f"and {len(ranges) - _RANGES} more"] if len(ranges) > _RANGES else []
-    return ", ".join(shown + more) or None
-
-
-def _layout(text: str) -> tuple[str | None, ...]:
-    """The three parts of `operators key-serde value-serde`; a text of another form is in the first column."""
-    parts = text.split(" ")
-    return tuple(parts) if len(parts) == 3 else (text, None, None)
-
-
-def _time(epoch_ms: int) -> str | None:
-    return utc_text(epoch_ms) if epoch_ms else None
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
 
 
 @command(app, "set")
@@ -301,7 +164,7 @@ def carry_out(change: CheckpointChange, confirmation: Confirmation) -> None:
         say(f"note: {note}")
     if change.is_needed:
         if not confirmation.as_json:
-            _show_change(change)
+            show(change.as_facts())
         for warning in change.warnings:
             say(f"warning: {warning}")
         confirmation.ask("Write this checkpoint?", "nothing was changed")
@@ -315,20 +178,6 @@ def carry_out(change: CheckpointChange, confirmation: Confirmation) -> None:
         )
     else:
         say(f"checkpoint {written.checkpoint} is now the last one of job `{written.job}`: its next start begins there")
-
-
-def _show_change(change: CheckpointChange) -> None:
-    job = change.job.paths.root
-    rows = [
-        (each.task, each.ssp.system_stream, each.ssp.partition, each.old, each.new, effect(each.old, each.new))
-        for each in change.changes
-    ]
-    if rows:
-        columns = ("task", "stream", "partition", "next", "new next", "messages")
-        print_table(f"Positions of {job} that change", columns, rows, right="task partition next")
-    if change.moves_markers:
-        markers = [(store, name, count) for name, own in change.markers.items() for store, count in own.items()]
-        print_table(f"State of {job} from then on", ("store", "backend", "tasks"), markers, right="tasks")
 
 
 def parse_offsets(text: str, name: str) -> dict[OffsetKey, int]:

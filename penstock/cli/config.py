@@ -12,8 +12,9 @@ from penstock.base.wording import counted
 from penstock.cli.shared.application import load_application
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import AsJson, JsonCall, command
-from penstock.cli.shared.output import print_json, print_table
+from penstock.cli.shared.output import print_json, show
 from penstock.config.load import load_config
+from penstock.facts import Facts, FactTable
 
 app = typer.Typer(help="Check a configuration, or list the keys.", no_args_is_help=True)
 
@@ -53,15 +54,11 @@ def keys(
     facts = key_facts(text)
     if as_json:
         print_json(facts)
-        return
-    print_table(
-        "",
-        ("key", "default", "meaning", "from"),
-        ((f.key, f.default or f.unset or None, f.description, f.source) for f in facts),
-    )
+    else:
+        show(Facts({}, (FactTable("", facts),)))
 
 
 def _show(values: list[EffectiveValue], known: int) -> None:
-    print_table("", ("key", "value", "origin"), ((each.key, each.value, each.origin) for each in values))
+    show(Facts({}, (FactTable("", values),)))
     if len(values) < known:
         say(f"{counted(known - len(values), 'other key')} have their defaults; `--all` shows them")

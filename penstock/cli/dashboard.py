@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.base.wording import listed
-from penstock.cli.shared.completion import job_names
 from penstock.cli.shared.errors import say
-from penstock.cli.shared.options import Call
+from penstock.cli.shared.options import Call, job_names
 from penstock.errors import NotFoundError
 
 if TYPE_CHECKING:

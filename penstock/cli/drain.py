@@ -9,22 +9,14 @@ import typer
 
 from penstock.admin.job.drain import DrainFacts, ExportedDrains, cancel_drain, export_drains, import_drains
 from penstock.admin.job.drain import drain as drain_job
-from penstock.admin.job.drain_status import DrainProgress, StageDrain
-from penstock.admin.job.stop import StopFacts
-from penstock.admin.job.stop import stop as stop_job
+from penstock.admin.job.running import StopFacts
+from penstock.admin.job.running import stop as stop_job
 from penstock.base.wording import listed
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.input import read_text
 from penstock.cli.shared.options import JobName, JsonCall
-from penstock.cli.shared.output import print_table
+from penstock.cli.shared.output import show
 from penstock.errors import ConfigError
-
-_TITLES = {
-    "draining": "Drain, as of the last batch",
-    "committing": "Drain: everything is processed, and the last commit is under way",
-    "drained": "Drained: what was processed since the request",
-}
-_COLUMNS = ("stage", "operators or outputs", "messages", "panes", "timers", "joined", "left")
 
 
 def drain(
@@ -92,7 +84,7 @@ def drain(
             facts = cancel_drain(found, timeout_s=timeout_s)
         else:
             facts = drain_job(found, run_id=run_id, operators=operators or (), wait=wait, timeout_s=timeout_s)
-    call.show(facts, _show_drain)
+    call.tell(facts, _show_drain)
 
 
 def _show_drain(facts: DrainFacts) -> None:
@@ -100,7 +92,7 @@ def _show_drain(facts: DrainFacts) -> None:
         say(f"note: {note}")
     typer.echo(_text(facts))
     if facts.summary is not None:
-        print_drain(facts.summary)
+        show(facts.summary.as_facts())
 
 
 def _print_exported(exported: ExportedDrains) -> None:
@@ -138,7 +130,7 @@ def stop(
     drain drains first.
     """
     with call.open(job) as found:
-        call.show(stop_job(found, wait=wait, timeout_s=timeout_s), _show_stop)
+        call.tell(stop_job(found, wait=wait, timeout_s=timeout_s), _show_stop)
 
 
 def _show_stop(facts: StopFacts) -> None:
@@ -151,18 +143,3 @@ def _show_stop(facts: StopFacts) -> None:
     else:
         ended = "drained" if facts.drains else "ended"
         typer.echo(f"job {facts.job}, run {facts.run_id}, has {ended}; {checkpoint}")
-
-
-def print_drain(drain: DrainProgress, *, running: bool = True) -> None:
-    """Each stage of a drain, and what it waits for, or waited for when its driver was lost."""
-    rows = [_row(stage) for stage in drain.stages]
-    right = "stage messages panes timers joined left"
-    print_table(_TITLES[drain.phase], _COLUMNS, rows, right=right, first_to_go="joined")
-    if drain.waits_for:
-        print_table("", ("it waits for" if running else "it waited for",), [(drain.waits_for,)])
-
-
-def _row(stage: StageDrain) -> tuple[object, ...]:
-    left = "0" if stage.ended else stage.left or None
-    names = ", ".join(stage.names)
-    return (stage.stage, names, stage.messages, stage.panes, stage.timers, stage.joined, left)

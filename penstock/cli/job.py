@@ -6,18 +6,18 @@ from typing import Annotated
 
 import typer
 
-from penstock.admin.job.audit import AuditRecord, UnreadableAuditRecord
 from penstock.admin.job.audit import audit as audit_log
-from penstock.admin.job.delete import JobContent, delete_job, job_content
+from penstock.admin.job.audit import audit_facts
+from penstock.admin.job.delete import delete_job, job_content
+from penstock.admin.job.ownership import SigningFacts
 from penstock.admin.job.ownership import adopt as adopt_job
+from penstock.admin.job.ownership import sign as sign_job
 from penstock.admin.job.running import refuse_running
-from penstock.admin.job.sign import SigningFacts
-from penstock.admin.job.sign import sign as sign_job
-from penstock.base.wording import counted, size_text, utc_text
+from penstock.base.wording import counted
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.input import Yes, confirm
 from penstock.cli.shared.options import Call, JobName, JsonCall, command
-from penstock.cli.shared.output import print_facts, print_json, print_table
+from penstock.cli.shared.output import print_json, show
 
 app = typer.Typer(help="Delete, adopt or sign a job, or show its audit log.", no_args_is_help=True)
 
@@ -33,7 +33,7 @@ def delete(job: JobName, yes: Yes = False, *, call: JsonCall) -> None:
         refuse_running(found)
         content = job_content(found)
         if not call.as_json:
-            _show(content)
+            show(content.as_facts())
         confirm(f"Delete job {content.job}?", yes=yes)
         delete_job(found, content)
     if call.as_json:
@@ -43,36 +43,6 @@ def delete(job: JobName, yes: Yes = False, *, call: JsonCall) -> None:
         if content.changelogs:
             commands = "\n".join(f"  penstock stream delete {stream}{call.options}" for stream in content.changelogs)
             say(f"its changelogs and intermediate streams are still there; to delete them:\n{commands}")
-
-
-def _show(content: JobContent) -> None:
-    print_facts(
-        [
-            ("job", content.job),
-            ("job root", content.root),
-            *(("root of a backend", root) for root in content.roots),
-            ("checkpoints", content.checkpoints),
-            ("state", f"{counted(content.state_objects, 'object')}, {size_text(content.state_bytes)}"),
-            *_tables(content),
-            *_outbox(content),
-            ("metadata", counted(content.metadata_objects, "object")),
-            *(("folder of this host", folder) for folder in content.folders),
-            *(("stream that stays", stream) for stream in content.changelogs),
-        ]
-    )
-
-
-def _tables(content: JobContent) -> list[tuple[str, str]]:
-    if not content.table_objects:
-        return []
-    return [("pushed tables", f"{counted(content.table_objects, 'object')}, {size_text(content.table_bytes)}")]
-
-
-def _outbox(content: JobContent) -> list[tuple[str, str]]:
-    if not content.outbox_objects:
-        return []
-    left = f", with {counted(content.unpublished_messages, 'message')} that may not be published yet"
-    return [("outbox", counted(content.outbox_objects, "object") + (left if content.unpublished_messages else ""))]
 
 
 @command(app, "adopt")
@@ -114,7 +84,7 @@ def sign(job: JobName, call: JsonCall) -> None:
     interrupted, repeat it.
     """
     with call.open(job) as found:
-        call.show(sign_job(found), _show_signed)
+        call.tell(sign_job(found), _show_signed)
 
 
 def _show_signed(facts: SigningFacts) -> None:
@@ -137,23 +107,4 @@ def audit(
     if call.as_json:
         print_json(records)
         return
-    print_table(
-        f"Audit log of {found.paths.root}",
-        ("time", "who", "action", "changed", "outcome", "program"),
-        map(_row, records),
-        first_to_go="program",
-    )
-
-
-def _row(record: AuditRecord | UnreadableAuditRecord) -> tuple[str | None, ...]:
-    if isinstance(record, UnreadableAuditRecord):
-        return (None, None, None, None, f"unreadable: {record.problem}", None)
-    reason = "the command has not ended" if record.outcome == "unknown" else record.error
-    return (
-        utc_text(record.time_ms),
-        f"{record.user}@{record.host}",
-        record.action,
-        "; ".join(f"{name}: {change}" for name, change in record.changes.items()) or None,
-        f"{record.outcome}: {reason}" if reason else record.outcome,
-        record.program,
-    )
+    show(audit_facts(records, found.paths.root))

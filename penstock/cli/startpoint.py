@@ -10,8 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from penstock.admin.checkpoint.change import PositionFacts
-from penstock.admin.startpoint.facts import RequestFacts
+from penstock.admin.startpoint.facts import waiting_facts
 from penstock.admin.startpoint.set import AskedFacts
 from penstock.admin.startpoint.set import import_startpoints as write_startpoints
 from penstock.admin.startpoint.set import set_startpoint as write_startpoint
@@ -24,17 +23,13 @@ from penstock.api.requests import (
     StartpointTimestamp,
     StartpointUpcoming,
 )
-from penstock.api.ssp import SystemStream
 from penstock.base.retry import SYSTEM_CLOCK
-from penstock.base.wording import counted, milliseconds
-from penstock.cli.shared.commands import with_options
-from penstock.cli.shared.errors import say
+from penstock.base.wording import milliseconds
+from penstock.cli.shared.errors import say, with_options
 from penstock.cli.shared.input import read_text
 from penstock.cli.shared.options import Call, JobName, JsonCall, command
-from penstock.cli.shared.output import effect, print_json, print_table, time_text
-from penstock.config.model import JobConfig
+from penstock.cli.shared.output import print_json, show
 from penstock.errors import ConfigError, PenstockError
-from penstock.system.registry import open_system
 
 _DAY_MS = 86_400_000
 _DAYS = {"today": 0, "yesterday": 1}
@@ -164,8 +159,7 @@ def set_startpoint(
             accept_state=accept_state,
             dry_run=dry_run,
         )
-        config = found.config
-    _show_asked(facts, config, call)
+    _show_asked(facts, call)
 
 
 def time_of(text: str, now_ms: int) -> int:
@@ -231,8 +225,7 @@ def import_startpoints(
     lines = read_text(file).split("\n")
     with call.target(job, application) as found:
         facts = write_startpoints(found, lines, dry_run=dry_run)
-        config = found.config
-    _show_asked(facts, config, call)
+    _show_asked(facts, call)
 
 
 @command(app, "list")
@@ -249,7 +242,7 @@ def list_startpoints(job: JobName, application: AppOption = None, *, call: JsonC
     if call.as_json:
         print_json([replace(each, problem=each.problem and with_options(each.problem)) for each in facts])
     else:
-        _show_requests(facts)
+        show(waiting_facts(facts, starts=True))
 
 
 @command(app, "delete")
@@ -287,58 +280,11 @@ def export(job: JobName, call: Call) -> None:
     sys.stdout.writelines(f"{line}\n" for line in exported.lines)
 
 
-def _show_requests(facts: tuple[RequestFacts, ...]) -> None:
-    print_table(
-        "Startpoints that wait for the next start",
-        ("stream", "partition", "task", "startpoint", "means now", "state", "made", "expires", "status"),
-        [
-            (
-                *(each.stream, each.partition, each.task, each.text, each.resolves_to, each.state_choice),
-                *(time_text(each.created_ms), time_text(each.expires_ms), each.status),
-            )
-            for each in facts
-        ],
-        right="partition",
-        first_to_go="made, expires, means now, state",
-    )
-    for each in facts:
-        if each.problem is not None:
-            what = "" if each.status == "unreadable" else "the job will not start: "
-            say(f"warning: {what}{each.problem}")
-
-
-def _moved(config: JobConfig, change: PositionFacts) -> str:
-    """The distance that a position moves by, in the unit of its system, and the direction."""
-    system = open_system(config.system(SystemStream.parse(change.stream).system))
-    if change.old_next is None or system.lag_unit == "message":
-        return effect(change.old_next, change.new_next)
-    count = system.lag(*sorted((change.old_next, change.new_next)))
-    direction = "back" if change.new_next < change.old_next else "ahead"
-    return f"{counted(count, system.lag_unit) if count else f'less than 1 {system.lag_unit}'} {direction}"
-
-
-def _show_asked(facts: AskedFacts, config: JobConfig, call: JsonCall) -> None:
+def _show_asked(facts: AskedFacts, call: JsonCall) -> None:
     if call.as_json:
         print_json(replace(facts, notes=tuple(map(with_options, facts.notes))))
         return
-    print_table(
-        f"Startpoints of {facts.job}",
-        ("stream", "partition", "task", "startpoint", "means now", "expires"),
-        [
-            (each.stream, each.partition, each.task, each.text, each.resolves_to, time_text(each.expires_ms))
-            for each in facts.requests
-        ],
-        first_to_go="expires, means now",
-        right="partition",
-    )
-    if facts.changes:
-        rows = [(c.task, c.stream, c.partition, c.old_next, c.new_next, _moved(config, c)) for c in facts.changes]
-        title = "The next start would move, as of the last checkpoint"
-        by = "messages" if all(row[-1] == effect(*row[3:5]) for row in rows) else "moves by"
-        columns = ("task", "stream", "partition", "next", "begins at", by)
-        print_table(title, columns, rows, right="task partition next")
-    for note in facts.notes:
-        say(f"note: {note}")
+    show(facts.as_facts())
     if facts.dry_run:
         say("nothing was written (--dry-run)")
         return

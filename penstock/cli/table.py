@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from penstock.base.wording import size_text, utc_text
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import JobName, JsonCall, command
-from penstock.cli.shared.output import print_json, print_table
-
-if TYPE_CHECKING:
-    from penstock.admin.table import TableVersions
+from penstock.cli.shared.output import print_json, show
 
 app = typer.Typer(help="Show the versions of pushed tables, or choose one.", no_args_is_help=True)
 _NEWEST = "newest"
@@ -40,7 +36,7 @@ def versions(
     if not tables:
         say(f"job {found.paths.root} has no versions of pushed tables")
     for each in tables:
-        _show(each)
+        show(each.as_facts())
 
 
 @command(app, "use")
@@ -70,29 +66,3 @@ def use(
     else:
         which = f"its newest version ({facts.to_use})" if facts.chosen is None else f"version {facts.chosen}"
         say(f"table `{table}` of job {found.paths.root} uses {which} from the next batches on")
-
-
-def _show(facts: TableVersions) -> None:
-    print_table(
-        f"Table {facts.table}" + (f" (version {facts.chosen} was chosen)" if facts.chosen is not None else ""),
-        ("version", "to use", "rows", "size", "tasks", "built", "source version", "source"),
-        (
-            (
-                each.version,
-                "yes" if each.version == facts.to_use else "",
-                f"{each.rows:,}",
-                size_text(each.size_bytes),
-                each.tasks,
-                utc_text(each.built_ms),
-                each.source_version,
-                each.source,
-            )
-            for each in facts.versions
-        ),
-        right="version rows size tasks",
-        first_to_go="source, tasks, size",
-    )
-    for number, reason in facts.unreadable.items():
-        say(f"version {number} cannot be read: {reason}")
-    if facts.refused is not None:
-        say(f"refused at {utc_text(facts.refused.time_ms)}: {facts.refused.source_version} {facts.refused.reason}")

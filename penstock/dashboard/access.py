@@ -1,14 +1,19 @@
-"""Who may read pages and change jobs. Pure."""
+"""Who may ask for a page, and the file with its address."""
 
 from __future__ import annotations
 
 import hmac
+import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeAlias
 
+from penstock.base.files import PRIVATE_FILE, PRIVATE_FOLDER
 from penstock.base.http_hosts import Authority, is_loopback
+from penstock.errors import ConfigError
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -98,3 +103,34 @@ def _is_same_site(headers: RawHeaders) -> bool:
 def _has_json(headers: RawHeaders) -> bool:
     kinds = _values(headers, b"content-type")
     return len(kinds) == 1 and kinds[0].partition(";")[0].strip() == "application/json"
+
+
+class AddressFile:
+    """A file that only this user can read, with an address that has a token. A later dashboard replaces it."""
+
+    def __init__(self, path: Path, address: str) -> None:
+        """Write the file, all at once, and not through a link.
+
+        Raises:
+            ConfigError: the folder cannot be written to.
+        """
+        self.path, self._line = path, f"{address}\n"
+        written = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+            written.unlink(missing_ok=True)
+            descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
+            with open(descriptor, "w", encoding="utf-8") as opened:
+                opened.write(self._line)
+            written.replace(path)
+        except OSError as error:
+            raise ConfigError(
+                f"the address of the dashboard cannot be written to `{path}`: {error.strerror}. Make the folder "
+                "writable, or choose a token, so that no file needs to have it"
+            ) from error
+
+    def remove(self) -> None:
+        """Remove the file, unless it is a later dashboard's."""
+        with suppress(OSError, UnicodeDecodeError):
+            if self.path.read_text("utf-8") == self._line:
+                self.path.unlink()

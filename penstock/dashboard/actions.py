@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.admin.job.drain import cancel_drain, drain
-from penstock.admin.job.status import JobStatus, status
-from penstock.admin.job.stop import stop
+from penstock.admin.job.look import status
+from penstock.admin.job.running import stop
+from penstock.admin.job.status import JobStatus
 from penstock.admin.jobs import FoundJob
 from penstock.admin.startpoint.facts import RequestFacts
 from penstock.admin.startpoint.set import AskedFacts, set_startpoint

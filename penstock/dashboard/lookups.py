@@ -8,8 +8,8 @@ from contextlib import closing, contextmanager
 from itertools import islice
 
 from penstock.admin.job.logs import container_logs
+from penstock.admin.job.metrics import graph
 from penstock.admin.jobs import FoundJob
-from penstock.admin.shown_graph import graph
 from penstock.admin.state.garbage import collect_garbage
 from penstock.admin.state.held import state_versions
 from penstock.admin.state.reading import open_version
@@ -19,8 +19,9 @@ from penstock.admin.stream.names import ConfigSources, FoundStream
 from penstock.admin.stream.tail import StreamTail
 from penstock.api.ssp import SystemStream
 from penstock.base.wording import counted, printable, size_text, utc_text
-from penstock.dashboard.tables import Document
+from penstock.dashboard.view import Document, page_table
 from penstock.errors import NotFoundError, RetryableError
+from penstock.facts import FactTable
 from penstock.state.backends.registry import summed
 from penstock.system.registry import open_system
 
@@ -49,13 +50,9 @@ def entries(job: FoundJob, given: Given) -> Document:
             found = list(islice(opened.scan(keys.parse_bound(first) if first else None, None), ENTRIES))
         rows = [(_cut(keys.full(e.key)), _cut(values.full(e.value)), str(e.task)) for e in found]
         troubles = [each.trouble.partition("; ")[0] for each in (keys, values) if each.trouble is not None]
-        return {
-            "title": f"{store}, as of checkpoint {opened.record.id}",
-            "columns": ["key", "value", "task"],
-            "right": ["task"],
-            "rows": rows,
-            "note": " ".join([*troubles, *([] if rows else ["There is no such entry."])]),
-        }
+        note = " ".join([*troubles, *([] if rows else ["There is no such entry."])])
+        title = f"{store}, as of checkpoint {opened.record.id}"
+        return page_table(FactTable.of(title, "key, value, task>", rows, note))
 
 
 def letters(job: FoundJob, given: Given) -> Document:
@@ -75,8 +72,7 @@ def letters(job: FoundJob, given: Given) -> Document:
         )
         for each in reversed(messages)
     ]
-    columns = ["at", "offset", "key", "value", "headers"]
-    return {"title": f"Dead letters in {name}", "columns": columns, "right": [], "rows": rows, "note": ""}
+    return page_table(FactTable.of(f"Dead letters in {name}", "at, offset, key, value, headers", rows))
 
 
 def _dead_letter_stream(job: FoundJob) -> str:
@@ -110,8 +106,7 @@ def sizes(job: FoundJob, given: Given) -> Document:
     }
     left = [f"{counted(count, 'object')} of {name}" for name, count in counts.items() if count]
     note = f"No checkpoint needs {', '.join(left)}: a run deletes them." if left else "All objects are needed."
-    columns = ["store", "backend", "kind", "objects", "size"]
-    return {"title": "Objects", "columns": columns, "right": ["objects", "size"], "rows": rows, "note": note}
+    return page_table(FactTable.of("Objects", "store, backend, kind, objects>, size>", rows, note))
 
 
 LOOKUPS = {"entries": entries, "letters": letters, "logs": logs, "sizes": sizes}

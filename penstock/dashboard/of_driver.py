@@ -8,9 +8,8 @@ from contextlib import closing, contextmanager
 
 from penstock.admin.jobs import FoundJob
 from penstock.config.model import JobConfig
-from penstock.dashboard.look import Live
 from penstock.dashboard.server import Dashboard
-from penstock.dashboard.watch import Watches
+from penstock.dashboard.watch import Live, Watches
 from penstock.errors import NotFoundError
 from penstock.host.logs import logs_folder
 from penstock.job.paths import JobPaths

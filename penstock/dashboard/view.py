@@ -1,23 +1,21 @@
-"""The page of a job as a document for the browser: sentences, a graph, series for charts, and tables. Pure."""
+"""The page of a job as a document for the browser: sentences, a graph, series for charts, and facts. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from penstock.admin.checkpoint.facts import ListedCheckpoint
 from penstock.admin.job.status import JobStatus, UnreadableJob
-from penstock.api.time.firing import END_OF_TIME
-from penstock.base.wording import counted, duration_text, lag_text, size_text, utc_text
+from penstock.base.wording import lag_text, size_text, utc_text
 from penstock.dashboard.rates import History, Interval, Totals, whole
-from penstock.dashboard.tables import Document, table
 from penstock.dashboard.verdict import Verdict, next_start, verdict
 from penstock.dashboard.work import shown_id, work_tables
+from penstock.facts import Facts, FactTable
 from penstock.job.shown import GraphEdge, JobGraph, RunWork
 
-ROWS = 50
-"""The most rows of a table; those with the largest lag come first."""
 _CHECKPOINTS = 20
 _STORE, _BACKEND = "store.", "backend."
 _FILES, _MEMORY = "rocksdb.live-sst-files-size", "rocksdb.cur-size-all-mem-tables"
@@ -39,6 +37,8 @@ class Seen:
 def job_document(seen: Seen) -> Document:
     """The page of a job."""
     status, found = seen.status, verdict(seen.status, seen.history, seen.work)
+    shown = _shown(seen)
+    facts = shown.asked_facts() + shown.known_facts()  # a screen cuts what does not fit at its end
     # Rates of a run that has ended, or of another start, would be read as those of now.
     live = None if status.has_ended else seen.history.live(seen.now_ms)
     return {
@@ -46,14 +46,15 @@ def job_document(seen: Seen) -> Document:
         "status": status.status,
         "verdict": asdict(found),
         "next": next_start(status),
-        "facts": list(_facts(status)),
+        "facts": [(label.strip(), str(value)) for label, value in shown.as_facts().pairs() if value is not None],
+        "notes": facts.notes,
         "traceback": None if status.failure is None else status.failure.traceback,
         "actions": list(_actions(status)),
         "graph": None if seen.graph is None else _graph(seen.graph, status, live, seen.history.last),
         "series": _series(seen.history),
         "stores": [] if status.last_checkpoint is None else sorted(status.last_checkpoint.stores),
         "inputs": [each.stream for each in status.inputs],
-        "tables": [each for each in _tables(seen) if each["rows"]],
+        "tables": [page_table(each) for each in _tables(seen, facts) if each.rows],
     }
 
 
@@ -72,33 +73,6 @@ def _line(found: JobStatus | UnreadableJob) -> Document:
         "checkpoint": None if last is None else last.id,
         "at": utc_text(last.batch_time_ms) if last is not None and last.batch_time_ms else None,
     }
-
-
-def _behind(status: JobStatus) -> str | None:
-    if any(each.lag is None for each in status.inputs):
-        return None
-    return lag_text((each.lag or 0, each.lag_unit) for each in status.inputs) or "0"
-
-
-def _facts(status: JobStatus) -> Iterator[tuple[str, str]]:
-    last, outbox = status.last_checkpoint, status.outbox
-    rows: list[tuple[str, object]] = [
-        ("status", f"{status.status}: {status.reason}"),
-        ("behind its last checkpoint", _behind(status)),
-        ("last checkpoint", None if last is None else last.id),
-        ("batch", None if last is None else f"{last.batch:,}"),
-        ("at", utc_text(last.batch_time_ms) if last is not None and last.batch_time_ms else None),
-        ("tasks", None if last is None else last.task_count),
-        ("last holder" if status.has_ended else "holder", status.holder),
-        ("run", status.run_id),
-        ("epoch", status.epoch),
-        ("drain", status.drain.step),
-        ("exactly-once output to publish", None if outbox is None else counted(outbox.messages, "message")),
-        ("dead letters since the last start", f"{status.dead_letters:,}" if status.dead_letters else None),
-        ("job root", status.root),
-        ("container logs", status.logs),
-    ]
-    return ((name, str(value)) for name, value in rows if value is not None)
 
 
 def _actions(status: JobStatus) -> Iterator[str]:
@@ -191,92 +165,24 @@ def _with_gaps(intervals: Iterable[Interval]) -> Iterator[Interval]:
         before = each
 
 
-def _tables(seen: Seen) -> Iterator[Document]:
-    status, totals = seen.status, seen.history.last
+def _shown(seen: Seen) -> JobStatus:
+    """The status with the streams of inputs in place of the ids of their operators."""
+    watermarks = (replace(each, operator=shown_id(seen.graph, each.operator)) for each in seen.status.watermarks)
+    return replace(seen.status, watermarks=tuple(watermarks))
+
+
+def _tables(seen: Seen, facts: Facts) -> Iterator[FactTable]:
+    totals, found = seen.history.last, seen.checkpoints
     yield from work_tables(seen.graph, seen.work, seen.history, seen.now_ms)
-    yield _inputs(status)
-    yield table(
-        "Watermarks",
-        "operator, watermark, behind",
-        (
-            (
-                shown_id(seen.graph, each.operator),
-                _time(each.watermark_ms),
-                None if each.delay_ms is None else duration_text(each.delay_ms),
-            )
-            for each in status.watermarks
-        ),
-        "behind",
-    )
+    yield from facts.tables
     if totals is not None:
         yield _stores(totals)
         yield _commits(totals)
-    yield table(
-        "Backends, as of the last checkpoint",
-        "store, backend, can restore",
-        ((each.store, each.backend, f"{each.tasks_with_marker} of {each.tasks} tasks") for each in status.backends),
-    )
-    yield _checkpoints(seen.checkpoints)
-    yield table(
-        "Startpoints that wait for the next start",
-        "stream, partition, task, startpoint, state, status",
-        (
-            (each.stream, each.partition, each.task, each.text, each.state_choice, each.problem or each.status)
-            for each in status.startpoints
-        ),
-        "partition",
-    )
-    yield _drain(status)
-    yield table(
-        "Standbys",
-        "task, container, checkpoint, behind, does",
-        (
-            (e.task, e.container, e.checkpoint_id, None if e.behind_ms is None else duration_text(e.behind_ms), e.doing)
-            for e in sorted(status.standbys, key=lambda each: -(each.behind_ms or 0))[:ROWS]
-        ),
-        "task, behind",
-    )
-    yield table(
-        "Side inputs",
-        "store, partition, lag, state",
-        (
-            (e.store, e.partition, e.lag, "fails" if e.failing else "catches up" if e.catching_up else "")
-            for e in sorted(status.side_inputs, key=lambda each: -each.lag)[:ROWS]
-        ),
-        "lag",
-    )
-    yield table(
-        "Pushed tables",
-        "table, version, loading",
-        (
-            (e.table, e.in_use, None if e.loading is None else f"version {e.loading}, {e.percent} %")
-            for e in status.tables
-        ),
-        "version",
-    )
-    yield table(
-        "Containers on the dashboard's host",
-        "container, pid",
-        ((each.container, str(each.pid)) for each in status.containers),
-        "pid",
-    )
+    more = f"The newest {_CHECKPOINTS} of {len(found)}" if len(found) > _CHECKPOINTS else ""
+    yield FactTable("Checkpoints, newest first", found[: -_CHECKPOINTS - 1 : -1], note=more)
 
 
-def _inputs(status: JobStatus) -> Document:
-    rows: list[tuple[int, tuple[object, ...]]] = []
-    for each in status.inputs:
-        for p in each.partitions:
-            time = _time(p.event_time_ms)
-            cells = (each.stream, p.partition, p.next_offset, p.read, p.upcoming, p.left, time, p.lost or None)
-            rows.append((-1 if p.left is None else p.left, cells))
-    rows.sort(key=lambda row: -row[0])
-    more = f"{ROWS} of {len(rows):,} partitions, those with the most unread" if len(rows) > ROWS else ""
-    columns = "stream, partition, committed, read, upcoming, unread, event time, lost"
-    right = "partition, committed, read, upcoming, unread, lost"
-    return table("Input partitions by lag", columns, (cells for _, cells in rows[:ROWS]), right, more)
-
-
-def _stores(totals: Totals) -> Document:
+def _stores(totals: Totals) -> FactTable:
     rows: list[tuple[object, ...]] = []
     for store in totals.subjects(_STORE):
         group = f"{_STORE}{store}"
@@ -293,15 +199,16 @@ def _stores(totals: Totals) -> Document:
                 _whole(totals.known(group, "expired")),
             )
         )
-    columns = "store, keys (estimate), size in RocksDB, gets, from memory, keys written, keys deleted, expired"
-    return table("Stores, all tasks, since the last start", columns, rows, columns.partition(", ")[2])
+    sizes = "store, keys (estimate)>, size in RocksDB>, gets>, from memory>?2"
+    headings = f"{sizes}, keys written>, keys deleted>?3, expired>?1"
+    return FactTable.of("Stores, all tasks, since the last start", headings, rows)
 
 
 def _whole(number: float | None) -> int | None:
     return None if number is None else round(number)
 
 
-def _commits(totals: Totals) -> Document:
+def _commits(totals: Totals) -> FactTable:
     rows = [
         _timer(totals, "job", "commit-ns", "whole commit"),
         _timer(totals, "job", "snapshot-ns", "snapshot, which processing waits for"),
@@ -311,9 +218,8 @@ def _commits(totals: Totals) -> Document:
         group = f"{_BACKEND}{backend}"
         uploads = _timer(totals, group, "upload-ns", f"upload to {backend}, each task")
         rows.append((*uploads[:-1], size_text(round(totals.get(group, "bytes-uploaded")))))
-    columns = "part, times, mean, longest, uploaded"
     kept = [row for row in rows if row[1]]
-    return table("Commits, since the last start", columns, kept, columns.partition(", ")[2])
+    return FactTable.of("Commits, since the last start", "part, times>, mean>, longest>, uploaded>", kept)
 
 
 def _timer(totals: Totals, group: str, name: str, what: str) -> tuple[object, ...]:
@@ -323,32 +229,23 @@ def _timer(totals: Totals, group: str, name: str, what: str) -> tuple[object, ..
     return (what, totals.calls[group, name], f"{mean:,.0f} ms", f"{totals.longest_ms[group, name]:,.0f} ms", None)
 
 
-def _checkpoints(found: Sequence[ListedCheckpoint]) -> Document:
-    rows: list[tuple[object, ...]] = []
-    for each in reversed(found[-_CHECKPOINTS:]):
-        own = each.checkpoint
-        if own is None:
-            rows.append((None, None, None, None, each.problem.what if each.problem is not None else None))
-            continue
-        at = utc_text(own.batch_time_ms) if own.batch_time_ms else None
-        what = "kept: can be restored" if each.retained else "its state may be gone"
-        rows.append((own.id, own.kind if own.ended is None else own.ended, own.batch, at, what))
-    more = f"the newest {_CHECKPOINTS} of {len(found)}" if len(found) > _CHECKPOINTS else ""
-    return table("Checkpoints, newest first", "checkpoint, kind, batch, at, state", rows, "batch", more)
+Document = dict[str, Any]
+ROWS = 50
+"""The most rows of a table."""
 
 
-def _drain(status: JobStatus) -> Document:
-    progress = status.drain.progress
-    stages = () if progress is None else progress.stages
-    return table(
-        "Drain",
-        "stage, operators, processed, left, ended",
-        ((e.stage, ", ".join(e.names), e.counts, e.left or None, "yes" if e.ended else "") for e in stages),
-        "stage, left",
-    )
+def page_table(table: FactTable) -> Document:
+    """A table of a page."""
+    grid = table.grid(ROWS)
+    return {
+        "title": grid.title,
+        "columns": grid.headings,
+        "right": [each.heading for each in grid.columns if each.right],
+        "rows": [[_text(cell) for cell in row] for row in grid.rows],
+        "note": grid.note,
+        "first_to_go": grid.first_to_go,
+    }
 
 
-def _time(epoch_ms: int | None) -> str | None:
-    if epoch_ms is None:
-        return None
-    return "its inputs have ended" if epoch_ms == END_OF_TIME else utc_text(epoch_ms)
+def _text(cell: object) -> str:
+    return "" if cell is None else f"{cell:,}" if type(cell) is int else str(cell)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from penstock.base.wording import counted, duration_text, listed
 from penstock.dashboard.rates import History, Interval
-from penstock.dashboard.tables import Document, table
+from penstock.facts import FactTable
 from penstock.job.shown import GraphStage, JobGraph, RunWork
 
 LONG_MS = 3_000
@@ -22,7 +22,7 @@ def shown_id(graph: JobGraph | None, operator: str) -> str:
     return streams.get(operator) or operator
 
 
-def work_tables(graph: JobGraph | None, work: RunWork, history: History, now_ms: int) -> Iterator[Document]:
+def work_tables(graph: JobGraph | None, work: RunWork, history: History, now_ms: int) -> Iterator[FactTable]:
     """The tables that say why a job is slow, those of the running batch first."""
     lately = [each for each in history.of_this_start if now_ms - each.end_ms < _WINDOW_MS]
     if work.batch is not None and now_ms - work.since_ms >= LONG_MS:
@@ -30,11 +30,10 @@ def work_tables(graph: JobGraph | None, work: RunWork, history: History, now_ms:
         yield _tasks_now(graph, work)
     yield _operators(graph, lately)
     yield _tasks_lately(graph, lately)
-    yield table(
+    yield FactTable.of(
         "Keys with the most messages, in the last minute",
-        "key, stage, messages, share",
+        "key, stage>, messages>, share>",
         ((each.key, each.stage, f"about {each.messages:,}", f"{each.share:.0%}") for each in work.keys),
-        "stage, messages, share",
         "By a sample. One task gets all messages of a key: more tasks do not help against a key with a large share."
         if work.keys
         else "",
@@ -49,7 +48,7 @@ def _names(graph: JobGraph | None, stage: int) -> str:
     return ", ".join(op.stream or op.id for each in _stages_of(graph) if each.number == stage for op in each.operators)
 
 
-def _stages(graph: JobGraph | None, work: RunWork, now_ms: int) -> Document:
+def _stages(graph: JobGraph | None, work: RunWork, now_ms: int) -> FactTable:
     processed = dict(work.processed)
     numbers = sorted({*processed, *(each.number for each in _stages_of(graph))})
     rows = []
@@ -58,17 +57,16 @@ def _stages(graph: JobGraph | None, work: RunWork, now_ms: int) -> Document:
         at = listed([f"{shown_id(graph, name)} ({counted(tasks, 'task')})" for name, tasks in busy.most_common(3)])
         rows.append((number, _names(graph, number), processed.get(number), at))
     took = duration_text(max(0, now_ms - work.since_ms))
-    return table(
+    return FactTable.of(
         "The running batch, by stage",
-        "stage, operators, messages so far, busy now",
+        "stage>, operators, messages so far>, busy now",
         rows,
-        "stage, messages so far",
         f"Batch {work.batch} of {counted(work.messages, 'message')}, for {took}. Stages in Spark's workers do not say "
         "how far they are.",
     )
 
 
-def _tasks_now(graph: JobGraph | None, work: RunWork) -> Document:
+def _tasks_now(graph: JobGraph | None, work: RunWork) -> FactTable:
     totals = dict(work.processed)
     rows = [
         (
@@ -81,11 +79,11 @@ def _tasks_now(graph: JobGraph | None, work: RunWork) -> Document:
         )
         for each in work.tasks
     ]
-    columns = "task, stage, messages so far, share, time, busy now"
-    return table("The running batch, its busiest tasks", columns, rows, "task, stage, messages so far, share, time")
+    headings = "task>, stage>, messages so far>, share>, time>, busy now"
+    return FactTable.of("The running batch, its busiest tasks", headings, rows)
 
 
-def _operators(graph: JobGraph | None, lately: list[Interval]) -> Document:
+def _operators(graph: JobGraph | None, lately: list[Interval]) -> FactTable:
     spent: Counter[str] = Counter()
     for each in lately:
         spent.update({operator: round(rate * each.seconds) for operator, rate in each.busy.items()})
@@ -102,11 +100,10 @@ def _operators(graph: JobGraph | None, lately: list[Interval]) -> Document:
         for operator, ms in spent.most_common(_MOST)
         if ms
     ]
-    columns = "operator, stage, time, share, cores"
-    return table("Operators by time, in the last minute", columns, rows, "stage, time, share, cores")
+    return FactTable.of("Operators by time, in the last minute", "operator, stage>, time>, share>, cores>", rows)
 
 
-def _tasks_lately(graph: JobGraph | None, lately: list[Interval]) -> Document:
+def _tasks_lately(graph: JobGraph | None, lately: list[Interval]) -> FactTable:
     messages: Counter[tuple[int, str]] = Counter()
     spent: Counter[tuple[int, str]] = Counter()
     stages: Counter[int] = Counter()
@@ -126,5 +123,4 @@ def _tasks_lately(graph: JobGraph | None, lately: list[Interval]) -> Document:
         )
         for stage, source in sorted(chosen, key=lambda at: (-spent[at], -messages[at], at))
     ]
-    columns = "task, stage, messages, share, time"
-    return table("Busiest tasks, in the last minute", columns, rows, "task, stage, messages, share, time")
+    return FactTable.of("Busiest tasks, in the last minute", "task>, stage>, messages>, share>, time>", rows)

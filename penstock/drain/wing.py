@@ -5,9 +5,10 @@ to commands, stage by stage.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from penstock.base.wording import counted, listed
+from penstock.facts import Column, Facts, FactTable
 from penstock.job.board import Board, last_run
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
@@ -17,6 +18,11 @@ DRAIN_WING = Wing("drain", driver="penstock.drain.driver.drain:Drain")
 
 
 DrainPhase: TypeAlias = Literal["draining", "committing", "drained"]
+_TITLES: dict[DrainPhase, str] = {
+    "draining": "Drain, as of the last batch",
+    "committing": "Drain: everything is processed, and the last commit is under way",
+    "drained": "Drained: what was processed since the request",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +32,16 @@ class StageDrain:
     Counts are of batches that have ended. After a rewind they are without the batches that were dropped.
     """
 
-    stage: int
-    names: tuple[str, ...]
+    stage: Annotated[int, Column("stage", right=True)]
+    names: Annotated[tuple[str, ...], Column("operators or outputs", ", ".join)]
     """The ids of its operators; for the stage that writes, the outputs."""
-    messages: int = 0
+    messages: Annotated[int, Column("messages", right=True)] = 0
     """The number of messages read; for the stage that writes, of messages written."""
-    panes: int = 0
-    timers: int = 0
-    joined: int = 0
+    panes: Annotated[int, Column("panes", right=True)] = 0
+    timers: Annotated[int, Column("timers", right=True)] = 0
+    joined: Annotated[int, Column("joined", right=True, first_to_go=1)] = 0
     """Results of joins that had waited: without a partner, or until a table was complete up to their time."""
-    left: int = 0
+    left: Annotated[int, Column("left", right=True, of=lambda e: 0 if e.ended else e.left or None)] = 0
     """Messages that wait for this stage in durable intermediate streams."""
     ended: bool = False
 
@@ -74,6 +80,11 @@ class DrainProgress:
 
     def __str__(self) -> str:
         return "; ".join(map(str, self.stages))
+
+    def as_facts(self, *, running: bool = True) -> Facts:
+        """Each stage, and the reason why the drain does not end. `running`: a driver has the job."""
+        waits = f"It {'waits' if running else 'waited'} for: {self.waits_for}" if self.waits_for else ""
+        return Facts({}, (FactTable(_TITLES[self.phase], self.stages, note=waits),))
 
 
 def drain_board(objects: ObjectStore, paths: JobPaths) -> Board[DrainProgress]:

@@ -1,18 +1,22 @@
 """Side inputs as a wing: stores that a container fills from streams, and attempts read. The failure of a fill is in the
-form that the driver gets. A board shows the stores that a job only reads, and their sources, to commands.
+form that the driver gets. For commands, a board shows the stores that a job only reads, with their sources, and the
+metrics how far behind a run has them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from penstock.api.side_inputs import PushedTable
 from penstock.base.wording import counted, listed
 from penstock.errors import KINDS, ContainerLostError, FailedMessage, PenstockError, RetryableError, UserCodeError
+from penstock.facts import Column
 from penstock.graph.stores import SideInputs, StoreSpec
 from penstock.job.board import Board, last_run
 from penstock.job.paths import JobPaths
+from penstock.metrics.snapshot import GaugeValue, Snapshot
 from penstock.objects.store import ObjectStore
 from penstock.wing import Wing
 from penstock.wire.calls import MINUTE, Call
@@ -78,6 +82,9 @@ SIDE_WING = Wing(
 )
 
 
+_STORE, _LAG = "store.", "side-inputs-lag-"
+
+
 @dataclass(frozen=True, slots=True)
 class SideStoreFacts:
     """A store that the job only reads, and its source: side inputs or a pushed table.
@@ -88,8 +95,8 @@ class SideStoreFacts:
         'side input `local.planes`, through `Seats`; every task has all of it'
     """
 
-    store: str
-    side_inputs: tuple[str, ...] = ()
+    store: Annotated[str, Column("store")]
+    side_inputs: Annotated[tuple[str, ...], Column("filled by", of=str)] = ()
     """The streams, `system.stream`; none for a pushed table."""
     processor: str = ""
     """The name of the processor of the messages; empty if each message is an entry."""
@@ -172,3 +179,50 @@ class BootstrapProgress:
             return "looking at what the side inputs hold"
         left = "" if self.left_s is None else f", about {self.left_s:,.0f} s left"
         return f"{self.done:,} of {counted(self.total, 'message')}{left}"
+
+
+@dataclass(frozen=True, slots=True)
+class SideInputStatus:
+    """One partition of a side input of a store. For a store that every container has, this is the container that is
+    furthest behind."""
+
+    store: Annotated[str, Column("store")]
+    partition: Annotated[str, Column("partition")]
+    """`system.stream.partition`."""
+    lag: Annotated[int, Column("lag", right=True, most_first=True)]
+    """In offsets."""
+    catching_up: Annotated[bool, Column("state", of=lambda each: each.state)]
+    """True while the first batch waits for it."""
+    failing: bool
+    """True while it fails and is tried again; the store keeps its content meanwhile."""
+
+    @property
+    def state(self) -> str | None:
+        """Its trouble, in words; None without any."""
+        if self.failing:
+            return "fails"
+        return "the first batch waits for it" if self.catching_up else None
+
+
+def side_inputs_in(metrics: Snapshot) -> tuple[SideInputStatus, ...]:
+    """The side inputs of a run, by store and partition."""
+    gauges = {key: value.value for key, value in metrics.items() if isinstance(value, GaugeValue)}
+    lags: dict[tuple[str, str], int] = {}
+    states: dict[tuple[str, str], bool] = {}
+    for key, value in gauges.items():
+        store = key.group.removeprefix(_STORE)
+        if key.group.startswith(_STORE) and key.name.startswith(_LAG):
+            place = store, key.name.removeprefix(_LAG)
+            lags[place] = max(int(value), lags.get(place, 0))
+        elif key.name in {"side-inputs-catching-up", "side-inputs-failing"}:
+            states[store, key.name] = states.get((store, key.name), False) or value > 0
+    return tuple(
+        SideInputStatus(
+            store,
+            partition,
+            lag,
+            states.get((store, "side-inputs-catching-up"), False),
+            states.get((store, "side-inputs-failing"), False),
+        )
+        for (store, partition), lag in sorted(lags.items())
+    )

@@ -76,7 +76,7 @@ class StandbyFacts:
     container: Annotated[str, Column("container", first_to_go=True)]
     checkpoint_id: Annotated[str | None, Column("checkpoint", absent="none yet")]
     """The checkpoint that it is at; None as long as it has no copy of every store."""
-    behind_ms: Annotated[int | None, Column("behind", duration_text, right=True)]
+    behind_ms: Annotated[int | None, Column("behind", duration_text, right=True, most_first=True)]
     """The time between that checkpoint and the last one."""
     doing: Annotated[str, Column("does", lambda doing: doing or "waits for the next checkpoint")]
     """Its work, or its last failure; empty if it waits for the next checkpoint."""

@@ -15,11 +15,14 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock import wing
+from penstock.admin.jobs import open_job
 from penstock.base import plugins
 from penstock.checkpoint.sections import Section
 from penstock.cli import main as cli
 from penstock.config import keys
 from penstock.container.process.handlers import answers, serve
+from penstock.dashboard.rates import History
+from penstock.dashboard.watch import look_at
 from penstock.drain.requests import DrainSection
 from penstock.driver.part import DriverPart
 from penstock.driver.show.exports import MetricsExports
@@ -102,8 +105,13 @@ def test_its_call_option_facts_and_command(world: SumsWorld, installed: Any) -> 
     found = world.checkpoints[-1].section(installed.RECORDED)
     assert (found.commits, found.runs) == (4, batches * len(runs))
     text = invoke(world, "status", "sums", "--no-wait")
-    assert re.search(r"^audited commits +4$", text, re.MULTILINE), text
+    assert re.search(r"^audited commits +4 *$", text, re.MULTILINE), text
     assert re.search(rf"^ container +runs *\n[ ─]+\n.+ {batches} *$", text, re.MULTILINE), text
+    with open_job("sums", assignments=[f"job.root={world.root}"]) as job:
+        page = look_at(job, History(), lambda: None)
+    assert ("audited commits", "4") in page["facts"]
+    (table,) = [each for each in page["tables"] if each["title"] == "Audit"]
+    assert (table["columns"], {row[1] for row in table["rows"]}) == (["container", "runs"], {f"{batches:,}"})
     assert invoke(world, "audit", "runs", "sums") == f"{sum(runs.values())} runs, 4 commits\n"
 
 

@@ -23,7 +23,6 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
         "Jobs": ("penstock.admin.jobs", "penstock.admin.job"),
         "Configuration and graph": (
             "penstock.admin.configuration",
-            "penstock.admin.shown_graph",
             "penstock.job.shown",
         ),
         "Checkpoints": ("penstock.admin.checkpoint", "penstock.checkpoint"),

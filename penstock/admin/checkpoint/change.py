@@ -1,20 +1,22 @@
-"""Changes a stopped job by a checkpoint: planned, reviewed, then appended to the log."""
+"""Changes the checkpoints of a job by hand."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Annotated
 
-from penstock.admin.checkpoint.sections import edited_sections
 from penstock.admin.checkpoint.target import stream_ends
 from penstock.admin.job.audit import audited
 from penstock.admin.job.ownership import claimed_job
 from penstock.admin.jobs import FoundJob
-from penstock.admin.side_stores import refuse_side_inputs
+from penstock.admin.table import refuse_side_inputs
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.retry import SYSTEM_CLOCK, Retry, retry
+from penstock.base.wording import counted
+from penstock.batch.batch import QUERY, QuerySection
 from penstock.checkpoint.edit import (
     CheckpointContent,
     OffsetChange,
@@ -30,8 +32,14 @@ from penstock.checkpoint.edit import (
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.sections import Sections
 from penstock.checkpoint.task_versions import refuse_unknown
+from penstock.config.model import JobConfig
 from penstock.errors import IncompatibleError, NotFoundError, PenstockError, RetryableError
+from penstock.facts import FOR_PEOPLE, Column, Facts, FactTable
+from penstock.notebook import Shown
+from penstock.outbox.unpublished import OUTBOX, outbox_section, owed_of
+from penstock.system.registry import open_system
 from penstock.wing import known_sections
 
 _APPEND = Retry(pause_s=0.2, tries=5)
@@ -41,15 +49,32 @@ _APPEND = Retry(pause_s=0.2, tries=5)
 class PositionFacts:
     """A changed position: the next offset of a task in a partition, before and after."""
 
-    task: int
-    stream: str
-    partition: int
-    old_next: int | None
-    new_next: int
+    task: Annotated[int, Column("task", right=True)]
+    stream: Annotated[str, Column("stream")]
+    partition: Annotated[int, Column("partition", right=True)]
+    old_next: Annotated[int | None, Column("next", right=True)]
+    new_next: Annotated[int, Column("new next"), Column("moves by", of=lambda each: each.effect)]
+    unit: str = field(default="message", metadata=FOR_PEOPLE)
+    distance: int | None = field(default=None, metadata=FOR_PEOPLE)
+    """The distance in the stream's unit; None: the difference of the offsets."""
 
     @classmethod
-    def of(cls, change: OffsetChange) -> PositionFacts:
-        return cls(change.task, str(change.ssp.system_stream), change.ssp.partition, change.old, change.new)
+    def of(cls, change: OffsetChange, config: JobConfig | None = None) -> PositionFacts:
+        """The facts of a change. `config`: to count in the unit of the stream's system."""
+        found = cls(change.task, str(change.ssp.system_stream), change.ssp.partition, change.old, change.new)
+        if config is None or change.old is None:
+            return found
+        system = open_system(config.system(change.ssp.system))
+        return replace(found, unit=system.lag_unit, distance=system.lag(*sorted((change.old, change.new))))
+
+    @property
+    def effect(self) -> str:
+        """The number of messages that the position moves by, and the direction."""
+        if self.old_next is None:
+            return "begins here"
+        count = abs(self.new_next - self.old_next) if self.distance is None else self.distance
+        by = counted(count, self.unit) if count or self.unit == "message" else f"less than 1 {self.unit}"
+        return f"{by} {'back' if self.new_next < self.old_next else 'ahead'}"
 
     def __str__(self) -> str:
         return f"{self.old_next if self.old_next is not None else 'none'} -> {self.new_next}"
@@ -70,7 +95,7 @@ class WrittenCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointChange:
+class CheckpointChange(Shown):
     """A planned checkpoint, from `plan_offsets` or `plan_import`. `write_checkpoint` writes it.
 
     It has the positions and markers of `content`, and the other fields of `base`. `before` is the present content, and
@@ -88,6 +113,13 @@ class CheckpointChange:
     changes: tuple[OffsetChange, ...]
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    def as_facts(self) -> Facts:
+        job = self.job.paths.root
+        markers = [(store, name, count) for name, own in self.markers.items() for store, count in own.items()]
+        moves = FactTable(f"Positions of {job} that change", [PositionFacts.of(each) for each in self.changes])
+        state = FactTable.of(f"State of {job} from then on", "store, backend, tasks>", markers)
+        return Facts.some({}, moves, *([state] if self.moves_markers else []))
 
     @property
     def is_needed(self) -> bool:
@@ -216,7 +248,7 @@ def plan_offsets(
         ...     [(each.old, each.new) for each in change.changes], len(change.warnings)
         ([(3, 0)], 1)
     """
-    log = CheckpointLog(job.objects, job.paths)
+    log = job.log
     view = log.read()
     base = choose_origin(view, from_checkpoint, job.config.task)
     if base is None:
@@ -259,3 +291,27 @@ def effect_on_state(changes: Sequence[OffsetChange]) -> str:
     twice = "messages that are read again count twice in it" if min(moves, default=0) < 0 else ""
     never = "messages that are skipped are missing from it" if max(moves, default=0) > 0 else ""
     return " and ".join(filter(None, (twice, never)))
+
+
+def edited_sections(base: CheckpointRecord, content: CheckpointContent, view: LogView) -> Sections:
+    """The sections of the successor of `base` with this content: those of `base`, with two exceptions. What the last
+    checkpoint leaves to be published remains to be published, whatever `base` is. The query's last batch is not known
+    if offsets were set by hand.
+
+    Args:
+        view: the log after the claim.
+    """
+    owed = owed_of(view)
+    return base.sections.only(known_sections()).having(
+        {OUTBOX: outbox_section(owed, (), owed.publisher), QUERY: _query(base, content, view)}
+    )
+
+
+def _query(base: CheckpointRecord, content: CheckpointContent, view: LogView) -> QuerySection:
+    """Only the last checkpoint has the output of the query's last batch."""
+    offered = base.section(QUERY).offered
+    if offered is None:
+        return QuerySection()
+    same = content.next_offsets == base.next_offsets
+    has_output = offered.has_output and same and base == view.latest
+    return QuerySection(replace(offered, plan=offered.plan if same else "", has_output=has_output))

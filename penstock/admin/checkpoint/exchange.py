@@ -14,7 +14,6 @@ from penstock.admin.jobs import FoundJob
 from penstock.api.ssp import SystemStream
 from penstock.base.wording import argument, counted, listed
 from penstock.checkpoint.edit import offset_changes, refuse_outside
-from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.samza import CheckpointLogKey, SamzaCheckpoint, adopt, read_samza
@@ -88,7 +87,7 @@ def left_out(job: FoundJob, checkpoint_id: str | None = None, version: int = 2) 
 
 
 def _found(job: FoundJob, checkpoint_id: str | None) -> CheckpointRecord:
-    view = CheckpointLog(job.objects, job.paths).read("report")
+    view = job.log.read("report")
     return find_checkpoint(view, checkpoint_id, job.paths.root)
 
 
@@ -111,7 +110,7 @@ def plan_import(job: FoundJob, lines: Iterable[str]) -> CheckpointChange:
         ...     admin.plan_import(job, exported).is_needed
         False
     """
-    log = CheckpointLog(job.objects, job.paths)
+    log = job.log
     view = log.read()
     whole = find_target(job, view)
     samza = read_samza(lines, job.config.task.checkpoint_read_versions, whole.changelogs)

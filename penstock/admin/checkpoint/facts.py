@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from penstock.admin.jobs import FoundJob
 from penstock.admin.outbox import OutboxOutput, outbox_outputs, read_marks
-from penstock.admin.side_stores import side_stores
+from penstock.admin.table import side_stores
 from penstock.api.time.firing import NO_WATERMARK
-from penstock.checkpoint.log import CheckpointLog
+from penstock.base.wording import counted, listed, size_text, utc_text
+from penstock.batch.watermarks import reached_text
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Detail, Ended
 from penstock.checkpoint.streams import STREAMS
 from penstock.checkpoint.task_versions import markers_of, versions_of
 from penstock.errors import NotFoundError
+from penstock.facts import Column, Facts, FactTable
 from penstock.job.paths import JobPaths
+from penstock.notebook import Shown
 from penstock.outbox.unpublished import OUTBOX, UnpublishedObjects
 from penstock.side.wing import SideStoreFacts
+
+_RANGES = 5
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def sorted_text(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +51,13 @@ class IntermediateFacts:
     messages that ended batches wrote and that are still to be read. `watermark_ms` is the watermark of the operator
     that reads, in epoch milliseconds: None if it has none yet, 2^63 - 1 once all inputs have ended."""
 
-    stream: str
-    writer: str
+    stream: Annotated[str, Column("stream")]
+    writer: Annotated[str, Column("written by")]
     key_serde: str
     value_serde: str
-    generation: int
-    unread: int
-    watermark_ms: int | None
+    generation: Annotated[int, Column("generation", right=True)]
+    unread: Annotated[int, Column("unread", right=True, most_first=True)]
+    watermark_ms: Annotated[int | None, Column("watermark", reached_text)]
     partitions: tuple[IntermediatePartition, ...]
 
 
@@ -99,15 +112,26 @@ class CheckpointSummary:
             **more,
         )
 
+    def lines(self) -> dict[str, object]:
+        """The checkpoint as the last one of a job."""
+        time = f", at {utc_text(self.batch_time_ms)}" if self.batch_time_ms else ""
+        return {
+            "last checkpoint": self.id,
+            "  kind": self.kind if self.ended is None else f"{self.kind}, the run's last: {self.ended}",
+            "  batch": f"{self.batch}{time}",
+            "  tasks": self.task_count,
+            "  stores": ", ".join(sorted(self.stores)) or "none",
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
     """A record of the log that cannot be read, is in the wrong place, or is missing. If it is `needed`, no run starts
     until the record is restored, or a run names an intact checkpoint."""
 
-    slot: int
-    key: str
-    what: str
+    slot: Annotated[int, Column("slot", right=True)]
+    key: Annotated[str, Column("record")]
+    what: Annotated[str, Column("needed", of=lambda each: _yes(each.needed)), Column("what is wrong")]
     needed: bool
 
 
@@ -119,10 +143,30 @@ class ListedCheckpoint:
     """
 
     slot: int
-    checkpoint: CheckpointSummary | None
-    retained: bool
-    versions: tuple[int, ...]
+    checkpoint: Annotated[
+        CheckpointSummary | None,
+        Column("id", of=lambda each: each._own("id") or f"slot {each.slot}"),
+        Column("kind", of=lambda each: each._own("kind") or "damaged"),
+        Column("ended", of=lambda each: each._own("ended"), first_to_go=6),
+    ]
+    retained: Annotated[
+        bool,
+        Column("retained", lambda kept: _yes(kept)),
+        Column("batch", of=lambda each: each._own("batch"), right=True),
+        Column("batch time", utc_text, of=lambda each: each._own("batch_time_ms") or None, first_to_go=5),
+        Column("epoch", of=lambda each: each._own("epoch"), right=True, first_to_go=3),
+        Column("run", of=lambda each: each._own("run_id"), first_to_go=4),
+    ]
+    versions: Annotated[
+        tuple[int, ...],
+        Column("versions", lambda found: ", ".join(map(str, found)) or None, first_to_go=1),
+        Column("stores", sorted_text, of=lambda each: each._own("stores"), first_to_go=2),
+    ]
     problem: Problem | None
+
+    def _own(self, name: str) -> Any:
+        """A field of the checkpoint; None without one."""
+        return getattr(self.checkpoint, name, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +180,7 @@ class TaskFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointFacts(CheckpointSummary):
+class CheckpointFacts(CheckpointSummary, Shown):
     """All fields of a checkpoint, whether it is retained, and the damaged records of the log."""
 
     parent: str | None
@@ -163,6 +207,91 @@ class CheckpointFacts(CheckpointSummary):
     moved: tuple[str, ...] = ()
     """The input partitions whose positions were moved while the state stayed, so that the two do not agree."""
 
+    def as_facts(self) -> Facts:
+        lines: dict[str, object] = {
+            "checkpoint": self.id,
+            "parent": self.parent,
+            "kind": self.kind,
+            "ended": self.ended,
+            "epoch": self.epoch,
+            "run id": self.run_id,
+            "slot": self.slot,
+            "retained": _yes(self.retained),
+            "batch": self.batch,
+            "batch time": utc_text(self.batch_time_ms) if self.batch_time_ms else None,
+            "tasks": self.task_count,
+            "partitioner": self.partitioner,
+            "versions": ", ".join(map(str, self.versions)) or None,
+            "startpoints": ", ".join(self.consumed_startpoints) or None,
+            "reset operators": ", ".join(self.reset_operators) or None,
+        }
+        if self.outbox_objects:
+            lines["outbox"] = f"{counted(self.outbox_objects, 'object')}, {size_text(self.outbox_bytes)}"
+        if self.keepers:
+            lines["progress is kept in"] = ", ".join(self.keepers)
+        markers = [
+            (each.task, store, backend, marker)
+            for each in self.tasks
+            for backend, stores in sorted(each.markers.items())
+            for store, marker in sorted(stores.items())
+        ]
+        offsets = [(each.task, ssp, offset) for each in self.tasks for ssp, offset in each.next_offsets.items()]
+        ranges = [
+            (each.stream, each.generation, part.partition, part.position, part.unread, _ranges(part.ranges))
+            for each in self.intermediate
+            for part in each.partitions
+        ]
+        notes = []
+        if self.moved:
+            moved = listed([f"`{each}`" for each in self.moved])
+            stayed = "were moved while the state stayed: the state does not agree with them"
+            notes.append(f"note: positions in {moved} {stayed}")
+        notes += [f"note: {side.note({store for _, store, _, _ in markers})}" for side in self.side_stores]
+        positions = Facts(lines, (FactTable.of("Positions", "task>, input, next>", offsets),))
+        more = Facts.some(
+            {},
+            FactTable.of(
+                "Intermediate streams", "stream, generation>, partition>, read up to, unread>, ranges", ranges
+            ),
+            FactTable.of(
+                "Stores",
+                "store, operators, key serde, value serde",
+                [(store, *_layout(layout)) for store, layout in sorted(self.stores.items())],
+            ),
+            FactTable.of("Markers", "task>, store, backend, marker", markers),
+            FactTable("Exactly-once output", self.outbox),
+            FactTable.of("Lost before they were read", "input, messages>", self.lost.items()),
+            notes=notes,
+        )
+        return positions + more + problem_facts(self.problems)
+
+
+def _layout(text: str) -> tuple[str | None, ...]:
+    """The three parts of `operators key-serde value-serde`; a text of another form is in the first column."""
+    parts = text.split(" ")
+    return tuple(parts) if len(parts) == 3 else (text, None, None)
+
+
+def _ranges(ranges: Sequence[tuple[int, int]]) -> str | None:
+    shown = [f"{start} to {end - 1}" for start, end in ranges[:_RANGES]]
+    more = [f"and {len(ranges) - _RANGES} more"] if len(ranges) > _RANGES else []
+    return ", ".join(shown + more) or None
+
+
+def list_facts(listed: Sequence[ListedCheckpoint], job: str) -> Facts:
+    """The checkpoints of a job for people, and the damaged records."""
+    problems = [line.problem for line in listed if line.problem is not None]
+    return Facts({}, (FactTable(f"Checkpoints of {job}", listed),)) + problem_facts(problems)
+
+
+def problem_facts(found: Sequence[Problem]) -> Facts:
+    """The damaged records, and what helps."""
+    help_text = (
+        "a record that the job needs is damaged or missing. Start the job with `penstock run ... --from ID` and "
+        "the id of a retained checkpoint, or restore the record"
+    )
+    return Facts.some({}, FactTable("Damaged", found), notes=[help_text] if any(each.needed for each in found) else [])
+
 
 def checkpoints(job: FoundJob) -> tuple[ListedCheckpoint, ...]:
     """All checkpoints of the job, oldest first, and the damaged records among them.
@@ -175,7 +304,7 @@ def checkpoints(job: FoundJob) -> tuple[ListedCheckpoint, ...]:
         ...     [(each.checkpoint.kind, each.checkpoint.batch, each.retained) for each in admin.checkpoints(job)]
         [('start', 0, True), ('commit', 1, True), ('start', 1, False), ('commit', 2, True)]
     """
-    view = CheckpointLog(job.objects, job.paths).read("report")
+    view = job.log.read("report")
     kept = view.retained
     lines = {
         slot: ListedCheckpoint(slot, CheckpointSummary.of(record), slot in kept, _versions(record), None)
@@ -201,7 +330,7 @@ def read_checkpoint(job: FoundJob, checkpoint_id: str | None = None) -> Checkpoi
         ...     {task.task: task.next_offsets for task in admin.read_checkpoint(job).tasks}
         {0: {'local.trips.0': 3}, 1: {'local.trips.1': 1}}
     """
-    view = CheckpointLog(job.objects, job.paths).read("report")
+    view = job.log.read("report")
     record = find_checkpoint(view, checkpoint_id, job.paths.root)
     slot = view.slot_of(record)
     named = record.section(OUTBOX)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Literal
@@ -15,7 +15,9 @@ import psutil
 from penstock.admin.jobs import FoundJob
 from penstock.admin.program import PROGRAM
 from penstock.base.retry import SYSTEM_CLOCK
+from penstock.base.wording import utc_text
 from penstock.errors import PenstockError
+from penstock.facts import Facts, FactTable
 from penstock.job.commands import AuditEntry, AuditLog
 
 logger = logging.getLogger(__name__)
@@ -46,6 +48,26 @@ class AuditedChange:
 
     record: str
     changes: dict[str, str]
+
+
+def audit_facts(records: Sequence[AuditRecord | UnreadableAuditRecord], job: str) -> Facts:
+    """The audit log of a job for people."""
+    rows = map(_row, records)
+    return Facts({}, (FactTable.of(f"Audit log of {job}", "time, who, action, changed, outcome, program?1", rows),))
+
+
+def _row(record: AuditRecord | UnreadableAuditRecord) -> tuple[str | None, ...]:
+    if isinstance(record, UnreadableAuditRecord):
+        return (None, None, None, None, f"unreadable: {record.problem}", None)
+    reason = "the command has not ended" if record.outcome == "unknown" else record.error
+    return (
+        utc_text(record.time_ms),
+        f"{record.user}@{record.host}",
+        record.action,
+        "; ".join(f"{name}: {change}" for name, change in record.changes.items()) or None,
+        f"{record.outcome}: {reason}" if reason else record.outcome,
+        record.program,
+    )
 
 
 def audit(job: FoundJob, limit: int | None = None) -> tuple[AuditRecord | UnreadableAuditRecord, ...]:

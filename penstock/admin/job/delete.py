@@ -13,19 +13,20 @@ from penstock.admin.job.ownership import held_job
 from penstock.admin.jobs import FoundJob
 from penstock.admin.stream.use import changelogs_of
 from penstock.base.wording import counted, size_text
-from penstock.checkpoint.log import CheckpointLog
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError, PenstockError
+from penstock.facts import Facts
 from penstock.host.logs import log_directory
 from penstock.job.identity import check_root, known_uid
+from penstock.notebook import Shown
 from penstock.objects.store import ObjectStore
 from penstock.outbox.unpublished import owed_of
-from penstock.state.backends.registry import BackendRoots
+from penstock.state.backends.roots import BackendRoots
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class JobContent:
+class JobContent(Shown):
     """Everything of a job that is deleted with it, under the job root and on this host. Its streams and its audit log
     are not."""
 
@@ -50,6 +51,23 @@ class JobContent:
     """Messages that the last checkpoint holds for exactly-once outputs. Those that are not published yet never will
     be."""
 
+    def as_facts(self) -> Facts:
+        lines: dict[str, object] = {
+            "job": self.job,
+            "job root": self.root,
+            "root of a backend": self.roots,
+            "checkpoints": self.checkpoints,
+            "state": f"{counted(self.state_objects, 'object')}, {size_text(self.state_bytes)}",
+        }
+        if self.table_objects:
+            lines["pushed tables"] = f"{counted(self.table_objects, 'object')}, {size_text(self.table_bytes)}"
+        if self.outbox_objects:
+            left = f", with {counted(self.unpublished_messages, 'message')} that may not be published yet"
+            objects = counted(self.outbox_objects, "object")
+            lines["outbox"] = f"{objects}{left if self.unpublished_messages else ''}"
+        lines["metadata"] = counted(self.metadata_objects, "object")
+        return Facts({**lines, "folder of this host": self.folders, "stream that stays": self.changelogs})
+
 
 def job_content(found: FoundJob) -> JobContent:
     """List everything that `delete_job` deletes. Changes nothing.
@@ -69,7 +87,7 @@ def job_content(found: FoundJob) -> JobContent:
         own = _own_roots(found, roots)
         state += [size for objects in own.values() for size in objects.sizes(f"{paths.root}/state").values()]
     tables = found.objects.sizes(paths.tables)
-    view = CheckpointLog(found.objects, paths).read("report")
+    view = found.log.read("report")
     metadata = [key for key in found.objects.list(f"{paths.root}/metadata") if key != paths.lease]
     return JobContent(
         job=paths.root,
@@ -115,7 +133,7 @@ def delete_job(found: FoundJob, content: JobContent | None = None) -> JobContent
         "checkpoints": str(content.checkpoints),
         "state": f"{counted(content.state_objects, 'object')}, {size_text(content.state_bytes)}",
     }
-    with audited(found, "job delete", changes), held_job(found, CheckpointLog(found.objects, found.paths), "delete"):
+    with audited(found, "job delete", changes), held_job(found, found.log, "delete"):
         _delete(found, content)
     return content
 

@@ -6,28 +6,32 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
+from uuid import UUID
 
 from penstock.admin.coordinator_stream import coordinator_line, last_messages
 from penstock.admin.job.audit import audited, this_process
 from penstock.admin.job.drain_status import drain_summary
-from penstock.admin.job.running import watch_lease
+from penstock.admin.job.running import lease
 from penstock.admin.jobs import FoundJob
 from penstock.api.requests import NEXT_RUN, DrainMode, DrainNotification
 from penstock.base.wording import counted, listed
 from penstock.batch.batch import QUERY
 from penstock.batch.watermarks import TIME
-from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, StoreLayout
 from penstock.drain.requests import (
     DRAIN,
     NAMESPACE,
     DrainNotifications,
+    DrainPoller,
     DrainRequests,
+    cleanup,
+    cleanup_all,
     decode_notification,
     drain_target,
     drained_together,
     encode_notification,
     present_run,
+    write_drain_notification,
 )
 from penstock.drain.wing import DrainProgress
 from penstock.errors import ConfigError, CorruptError, NotFoundError, PenstockError, PenstockTimeoutError
@@ -98,7 +102,7 @@ def drain(
     alone = tuple(sorted({operators} if isinstance(operators, str) else set(operators)))
     if alone:
         _check_operators(job, alone)
-    requests = DrainRequests(job.objects, job.paths)
+    requests = job.drains
     found = requests.find()
     own, before = found.of_run(target) if run_id else found.for_run(target), True
     if not own or not _covers(own, alone):
@@ -136,7 +140,7 @@ def cancel_drain(job: FoundJob, *, timeout_s: float = 600.0) -> DrainFacts:
         ...
         penstock.errors.NotFoundError: nobody has asked job flights-1 to drain, or it has drained already
     """
-    own, requests = _to_cancel(job), DrainRequests(job.objects, job.paths)
+    own, requests = _to_cancel(job), job.drains
     if not own:
         raise NotFoundError(f"nobody has asked job {job.paths.root} to drain, or it has drained already")
     with audited(job, "drain cancel", _audited_run(own[0].run_id)):
@@ -161,7 +165,7 @@ def _covers(own: Sequence[DrainNotification], operators: Collection[str]) -> boo
 
 def _check_operators(job: FoundJob, operators: Sequence[str]) -> None:
     """Raise NotFoundError unless the last checkpoint has something of each operator that a drain brings to its end."""
-    latest = CheckpointLog(job.objects, job.paths).read("report").latest
+    latest = job.log.read("report").latest
     if latest is None:
         raise NotFoundError(f"job {job.paths.root} has no checkpoint yet, so nothing waits in its operators")
     if latest.section(QUERY).offered is not None:
@@ -190,20 +194,20 @@ def _audited_run(run_id: str) -> dict[str, str]:
 
 
 def _to_cancel(job: FoundJob) -> tuple[DrainNotification, ...]:
-    run_id, found = present_run(job.objects, job.paths), DrainRequests(job.objects, job.paths).find()
+    run_id, found = present_run(job.objects, job.paths), job.drains.find()
     if run_id is not None and (own := found.for_run(run_id)):
         return own
-    return () if _is_running(job) else found.awaiting(CheckpointLog(job.objects, job.paths).read("report"))
+    return () if _is_running(job) else found.awaiting(job.log.read("report"))
 
 
 def _is_running(job: FoundJob) -> bool:
-    return watch_lease(job.objects, job.paths.lease, wait=True).running != "not running"
+    return lease(job).running != "not running"
 
 
 def _await_drain(
     job: FoundJob, own: tuple[DrainNotification, ...], deadline: float, *, running: bool
 ) -> CheckpointRecord:
-    requests, root = DrainRequests(job.objects, job.paths), job.paths.root
+    requests, root = job.drains, job.paths.root
     while (answer := _answer(job, own)) is None:
         if not running:
             raise PenstockError(
@@ -220,15 +224,15 @@ def _await_drain(
 def _await_end(job: FoundJob, run_id: str, deadline: float) -> None:
     """Wait until the driver of the run no longer has the job. It may be another run's by then."""
     while True:
-        lease = watch_lease(job.objects, job.paths.lease, wait=True)
-        if lease.running == "not running" or lease.holder is None or lease.holder.run_id != run_id:
+        found = lease(job)
+        if found.running == "not running" or found.holder is None or found.holder.run_id != run_id:
             return
-        _pause(deadline, f"job {job.paths.root} has drained, but its driver has not ended yet: {lease.holder}")
+        _pause(deadline, f"job {job.paths.root} has drained, but its driver has not ended yet: {found.holder}")
 
 
 def _answer(job: FoundJob, own: tuple[DrainNotification, ...]) -> CheckpointRecord | None:
     asked = _names(own)
-    records = CheckpointLog(job.objects, job.paths).read("report").checkpoints
+    records = job.log.read("report").checkpoints
     return next((each for each in reversed(records) if asked.intersection(each.section(DRAIN).answered)), None)
 
 
@@ -247,7 +251,7 @@ def _pause(deadline: float, late: str) -> None:
 
 
 def _facts(job: FoundJob, status: Outcome, own: tuple[DrainNotification, ...], *, running: bool) -> DrainFacts:
-    latest = CheckpointLog(job.objects, job.paths).read("report").latest
+    latest = job.log.read("report").latest
     return DrainFacts(
         job=job.paths.root,
         status=status,
@@ -280,7 +284,7 @@ def export_drains(job: FoundJob) -> ExportedDrains:
         ...     admin.export_drains(job).lines
         ()
     """
-    found = DrainRequests(job.objects, job.paths).find()
+    found = job.drains.find()
     notes = tuple(f"left out: {problem}" for _, problem in found.unreadable)
     lines = (
         coordinator_line(NAMESPACE, str(each.uuid), encode_notification(each).decode()) for each in found.notifications
@@ -312,13 +316,13 @@ def import_drains(job: FoundJob, lines: Iterable[str]) -> DrainFacts:
     notifications, notes = imported_notifications(lines)
     running, run_id = _is_running(job), present_run(job.objects, job.paths)
     given = DrainNotifications(tuple(notifications))
-    view = CheckpointLog(job.objects, job.paths).read("report")
+    view = job.log.read("report")
     own = given.awaiting(view) if run_id is None else given.for_run(run_id)
     notes += [f"skipped: {each.uuid} is for run {each.run_id}" for each in notifications if each not in own]
     if not own:
         whom = "the next run" if run_id is None else f"run {run_id}"
         raise NotFoundError("; ".join([f"no request asks {whom} of job {job.paths.root} to drain", *notes]))
-    requests = DrainRequests(job.objects, job.paths)
+    requests = job.drains
     before = _names(own) <= _names(requests.find().notifications)
     with audited(job, "drain import", _audited_run(own[0].run_id)):
         for each in own:
@@ -343,3 +347,109 @@ def imported_notifications(lines: Iterable[str]) -> tuple[list[DrainNotification
             raise CorruptError(f"line {line}: the key is `{key}`, but the notification is {notification.uuid}")
         found.append(notification)
     return found, [f"skipped: {counted(others, 'message')} without a drain notification"] if others else []
+
+
+_POLL_MS = 5000
+
+
+class DrainUtils:
+    """Writes and deletes the requests to drain a job, as Samza's DrainUtils. They are in the job's metadata.
+
+    Example:
+        >>> with admin.open_job("flights") as job:
+        ...     asked = admin.DrainUtils.write_drain_notification(job)
+        ...     [each.uuid == asked for each in admin.DrainUtils.notifications(job)], admin.DrainUtils.cleanup_all(job)
+        ([True], 1)
+    """
+
+    @staticmethod
+    def write_drain_notification(
+        job: FoundJob,
+        mode: DrainMode = DrainMode.DEFAULT,
+        *,
+        run_id: str | None = None,
+        operators: Sequence[str] = (),
+    ) -> UUID:
+        """Ask a run to drain. The request is durable when this returns; each call writes another one.
+
+        Args:
+            job: the job.
+            mode: how the run drains.
+            run_id: the run, by its `app.run.id`; None: the one that owns the job, or the next one if there is none.
+            operators: in the mode OPERATORS, the ids of those that drain. A run whose application lacks one deletes
+                the request, and logs a warning.
+
+        Returns:
+            The uuid of the request.
+
+        Raises:
+            ConfigError: no run can have this id, or the operators do not fit the mode. Nothing was written.
+            NotFoundError: nothing is in flight, the named run has drained, or another run has the job. Nothing was
+                written.
+        """
+        target = drain_target(job.objects, job.paths, run_id)
+        with audited(job, "drain", {"run": "the next one" if target == NEXT_RUN else target}):
+            asked = write_drain_notification(job.objects, job.paths, mode, run_id=run_id, operators=tuple(operators))
+        return asked.uuid
+
+    @staticmethod
+    def notifications(job: FoundJob) -> tuple[DrainNotification, ...]:
+        """The requests that the job has, ordered by uuid. One for the next run has that run's id once it obeys.
+
+        Args:
+            job: the job.
+        """
+        return job.drains.find().notifications
+
+    @staticmethod
+    def cleanup(job: FoundJob, run_id: str) -> int:
+        """Delete the requests of one run, and return how many there were. A run that drains goes on without them.
+
+        Args:
+            job: the job.
+            run_id: the run; `*` for requests that wait for the next one.
+        """
+        with audited(job, "drain cleanup", {"run": run_id}):
+            return cleanup(job.objects, job.paths, run_id)
+
+    @staticmethod
+    def cleanup_all(job: FoundJob) -> int:
+        """Delete all requests of the job, and return how many there were.
+
+        Args:
+            job: the job.
+        """
+        with audited(job, "drain cleanup", {"run": "all"}):
+            return cleanup_all(job.objects, job.paths)
+
+
+class DrainMonitor(DrainPoller):
+    """Looks for a request to drain one run, on a separate thread, as Samza's DrainMonitor. It calls back once, from
+    that thread, and then stops. A store that fails delays the answer and ends nothing.
+
+    A run has such a monitor already. This one is for programs beside it, such as one that stops producers when a drain
+    begins. It looks as long as the job is open.
+
+    Example:
+        >>> with admin.open_job("flights") as job:
+        ...     monitor = admin.DrainMonitor(job, "v1")
+        ...     monitor.register_drain_callback(lambda: print("it drains")), monitor.look(), monitor.state.name
+        (True, False, 'INIT')
+    """
+
+    def __init__(self, job: FoundJob, run_id: str | None = None, interval_ms: int = _POLL_MS) -> None:
+        """Make a monitor that does not look yet.
+
+        Args:
+            job: the job. It has to stay open while the monitor runs.
+            run_id: the run; None: the one that owns the job now.
+            interval_ms: the time between two looks, in milliseconds.
+
+        Raises:
+            NotFoundError: no run owns the job, and none was named.
+            ConfigError: the interval is less than 1.
+        """
+        run = run_id or present_run(job.objects, job.paths)
+        if run is None:
+            raise NotFoundError(f"no run owns job {job.paths.root} now: name the run that is to be watched")
+        super().__init__(job.drains, run, interval_ms)

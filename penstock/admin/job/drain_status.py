@@ -9,17 +9,25 @@ from uuid import UUID
 
 from penstock.admin.jobs import FoundJob
 from penstock.api.requests import NEXT_RUN, DrainMode, DrainNotification
+from penstock.base.wording import utc_text
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.drain.requests import DRAIN, DrainRequests, asked_ms, present_run
+from penstock.drain.requests import DRAIN, asked_ms, present_run
 from penstock.drain.wing import DrainProgress as DrainProgress
 from penstock.drain.wing import StageDrain as StageDrain
 from penstock.drain.wing import drain_board
 from penstock.errors import CorruptError, IncompatibleError
+from penstock.facts import Facts
 
 logger = logging.getLogger(__name__)
 
 DrainStep: TypeAlias = Literal["asked", "draining", "last commit", "drained"]
+_MEANS: dict[DrainStep, str] = {
+    "asked": "the run has not noticed it yet",
+    "draining": "the run reads nothing more, and ends once everything in flight is processed",
+    "last commit": "everything in flight is processed, and the drain can no longer be cancelled",
+    "drained": "nothing is in flight, and the next start may be of a changed program",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +42,10 @@ class DrainRequestFacts:
     """The run that it is for; None: the one that comes next, or in an answered request, the one that drained."""
     operators: tuple[str, ...] = ()
     """The operators that drain alone; empty: all drain."""
+
+    def __str__(self) -> str:
+        asked = "" if self.asked_ms is None else f", asked at {utc_text(self.asked_ms)}"
+        return f"{self.uuid}{asked}, mode {self.mode}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +73,25 @@ class DrainStatus:
     """The work of each stage, as of a second ago; the summary, once the run has drained. None before the run
     has noticed the request, and if it could not write it."""
 
+    def as_facts(self, *, has_ended: bool) -> Facts:
+        """The drain for people. `has_ended`: no driver has the job."""
+        lines: dict[str, object] = {}
+        if self.step is not None:
+            waits = has_ended and self.step != "drained"
+            means = "the job is not running, and its next start drains" if waits else _MEANS[self.step]
+            lines["drain"] = f"{self.step}: {means}"
+            lines["  request"] = tuple(map(str, self.requests))
+        notes = [f"warning: {each.problem}. No run drains for it: delete the object" for each in self.unreadable]
+        for each in self.awaiting:
+            whom = "the next run" if each.run_id is None else f"run {each.run_id}"
+            back = "`penstock drain --cancel` takes it back"
+            notes.append(f"note: request {each}: {whom} drains as it starts; {back}")
+        for each in self.late:
+            is_over = "was to drain has ended; the next start deletes the request"
+            notes.append(f"note: the run that request {each.uuid} {is_over}")
+        progress = Facts() if self.progress is None else self.progress.as_facts(running=not has_ended)
+        return Facts(lines, notes=tuple(notes)) + progress
+
 
 NO_DRAIN = DrainStatus()
 
@@ -72,7 +103,7 @@ def drain_status(job: FoundJob, view: LogView) -> DrainStatus:
         job: the job.
         view: its log.
     """
-    run_id, found = present_run(job.objects, job.paths), DrainRequests(job.objects, job.paths).find()
+    run_id, found = present_run(job.objects, job.paths), job.drains.find()
     unreadable = tuple(UnreadableDrain(name, problem) for name, problem in found.unreadable)
     own = () if run_id is None else found.for_run(run_id)
     waits = [each for each in found.awaiting(view) if each not in own]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -11,12 +11,13 @@ from penstock.admin.questions import Answer, Questions, answer_or_problem
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.time.firing import NO_WATERMARK
 from penstock.base.retry import SYSTEM_CLOCK
-from penstock.base.wording import counted
-from penstock.batch.watermarks import TIME
+from penstock.base.wording import counted, utc_text
+from penstock.batch.watermarks import TIME, holds_back_text
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.model import JobConfig
 from penstock.errors import PenstockError
+from penstock.facts import Column, Facts, FactTable
 from penstock.start.positions import continue_in
 from penstock.system.base import OpenTransaction, PartitionOffsets, System
 from penstock.system.contract.definition import QUERY_SYSTEM
@@ -68,6 +69,50 @@ class InputStatus:
     are idle. It does so until it is idle."""
     lag_unit: str = "message"
     """The unit of `lag`: `file` for a folder."""
+
+
+_COLUMNS = (
+    Column("stream", of=lambda row: row[0].stream),
+    Column("partition", of=lambda row: "total" if row[1] is None else row[1].partition, right=True),
+    Column("next", of=lambda row: row[1] and row[1].next_offset, right=True),
+    Column("read", of=lambda row: row[1] and row[1].read, right=True, optional=True),
+    Column("upcoming", of=lambda row: row[1] and row[1].upcoming, right=True, first_to_go=3),
+    Column("lag", of=lambda row: _lag((row[1] or row[0]).lag, row[0].lag_unit), right=True, most_first=True),
+    Column("unread", of=lambda row: row[1] and row[1].unread, right=True, optional=True, most_first=True),
+    Column("event time", utc_text, of=lambda row: row[1] and row[1].event_time_ms, optional=True, first_to_go=2),
+    Column("lost", of=lambda row: (row[1] and row[1].lost) or None, right=True, optional=True, first_to_go=1),
+)
+"""The columns of pairs: an input, and one of its partitions or None for its sum."""
+
+
+def _lag(lag: int | None, unit: str) -> int | str | None:
+    return lag if lag is None or unit == "message" else counted(lag, unit)
+
+
+def input_facts(inputs: Sequence[InputStatus]) -> Facts:
+    """The partitions of all inputs, and what is wrong with them."""
+    rows = [(each, part) for each in inputs for part in each.partitions]
+    totals = [(each, None) for each in inputs if len(each.partitions) > 1]
+    table = FactTable("Inputs, as of the last checkpoint", rows, totals, headed=_COLUMNS)
+    return Facts.some({}, table, notes=(note for each in inputs for note in _notes(each)))
+
+
+def _notes(status: InputStatus) -> Iterator[str]:
+    if status.problem is not None:
+        yield f"warning: stream `{status.stream}`: {status.problem}"
+    for part in status.partitions:
+        if part.partition == status.held_back_by:
+            yield f"note: {holds_back_text(status.stream, part.partition, part.event_time_ms)}"
+        if part.open_transaction is not None:
+            yield f"warning: stream `{status.stream}` partition {part.partition}: {part.open_transaction}"
+        if part.lost:
+            most = "" if status.dense_offsets else "at most "
+            yield (
+                f"warning: the state lacks {most}{counted(part.lost, 'message')} of `{status.stream}` partition "
+                f"{part.partition}: they were deleted before the job had read them (on.data.loss=skip)"
+            )
+    if not status.dense_offsets and status.lag_unit == "message":
+        yield f"note: the offsets of `{status.stream}` have gaps: its lag counts offsets, and may be of fewer messages"
 
 
 class AskedInputs:

@@ -1,16 +1,15 @@
-"""A job's metrics, from outside its process, and the parts of its status that come from them."""
+"""A job's metrics and graph, from outside its process, and the parts of its status that come from them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from penstock.admin.jobs import FoundJob
 from penstock.errors import NotFoundError
-from penstock.job.shown import MetricsBoard, ShownRun
-from penstock.metrics.snapshot import CounterValue, GaugeValue, Snapshot
+from penstock.job.shown import JobGraph, MetricsBoard, ShownRun, graph_board
+from penstock.metrics.snapshot import CounterValue, Snapshot
 
-_STORE, _LAG, _TABLES, _WAY = "store.", "side-inputs-lag-", "tables-", "batches-"
+_WAY = "batches-"
 
 
 def run_of(job: FoundJob) -> ShownRun | None:
@@ -37,78 +36,6 @@ def metrics_of(job: FoundJob) -> Snapshot:
     return found.metrics
 
 
-@dataclass(frozen=True, slots=True)
-class SideInputStatus:
-    """One partition of a side input of a store. For a store that every container has, this is the container that is
-    furthest behind."""
-
-    store: str
-    partition: str
-    """`system.stream.partition`."""
-    lag: int
-    """In offsets."""
-    catching_up: bool
-    """True while the first batch waits for it."""
-    failing: bool
-    """True while it fails and is tried again; the store keeps its content meanwhile."""
-
-
-def side_inputs_in(metrics: Snapshot) -> tuple[SideInputStatus, ...]:
-    gauges = {key: value.value for key, value in metrics.items() if isinstance(value, GaugeValue)}
-    lags: dict[tuple[str, str], int] = {}
-    states: dict[tuple[str, str], bool] = {}
-    for key, value in gauges.items():
-        store = key.group.removeprefix(_STORE)
-        if key.group.startswith(_STORE) and key.name.startswith(_LAG):
-            place = store, key.name.removeprefix(_LAG)
-            lags[place] = max(int(value), lags.get(place, 0))
-        elif key.name in {"side-inputs-catching-up", "side-inputs-failing"}:
-            states[store, key.name] = states.get((store, key.name), False) or value > 0
-    return tuple(
-        SideInputStatus(
-            store,
-            partition,
-            lag,
-            states.get((store, "side-inputs-catching-up"), False),
-            states.get((store, "side-inputs-failing"), False),
-        )
-        for (store, partition), lag in sorted(lags.items())
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class TableUse:
-    """A pushed table as a run uses it."""
-
-    table: str
-    in_use: int | None
-    """The version that batches read; None before the first one."""
-    loading: int | None
-    """The version that containers load beside it."""
-    percent: int
-    """The loaded share of that version."""
-    failing: bool
-    """True while it cannot be loaded, and is tried again."""
-
-
-def tables_in(metrics: Snapshot) -> tuple[TableUse, ...]:
-    by_table: dict[str, dict[str, int]] = {}
-    for key, value in metrics.items():
-        if isinstance(value, GaugeValue) and key.group.startswith(_STORE) and key.name.startswith(_TABLES):
-            own = by_table.setdefault(key.group.removeprefix(_STORE), {})
-            own[key.name.removeprefix(_TABLES)] = int(value.value)
-    return tuple(
-        TableUse(
-            table,
-            own.get("version") or None,
-            own.get("loading") or None,
-            own.get("loading-percent", 0),
-            own.get("failing", 0) > 0,
-        )
-        for table, own in sorted(by_table.items())
-    )
-
-
 def ways_in(metrics: Snapshot) -> Mapping[str, int]:
     """The batches of a run with a latency target by their way, named as `JobProgress.way`."""
     return {
@@ -116,3 +43,22 @@ def ways_in(metrics: Snapshot) -> Mapping[str, int]:
         for key, value in sorted(metrics.items())
         if isinstance(value, CounterValue) and key.group == "job" and key.name.startswith(_WAY)
     }
+
+
+def graph(job: FoundJob) -> JobGraph | None:
+    """The stages of the job's last run, and what flows between them and the streams; None if no run has shown any.
+
+    Args:
+        job: the job.
+
+    Raises:
+        CorruptError: it cannot be read.
+        IncompatibleError: a newer Penstock wrote it.
+        RetryableError: the object store failed.
+
+    Example:
+        >>> with admin.open_job("flights") as job:  # doctest: +SKIP
+        ...     [(each.source, each.target) for each in admin.graph(job).edges]
+        [('local.trips', 0), (0, 1)]
+    """
+    return graph_board(job.objects, job.paths).get()

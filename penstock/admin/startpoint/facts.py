@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from penstock.base.wording import utc_text
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
+from penstock.facts import Column, Facts, FactTable
 from penstock.start.startpoints.decide import TaskInputs, WaitingStartpoints, counting_requests, newest_of_keys
 from penstock.start.startpoints.request import (
     StartpointRequest,
@@ -29,17 +30,22 @@ class RequestFacts:
     epoch milliseconds. `resolves_to` is the offset that it means now; if that is not known, `problem` is the reason.
     If it is unreadable, `kind` is `unreadable`, and what is not known of it is None."""
 
-    stream: str
-    partition: int | None
-    task: str | None
-    kind: str
+    stream: Annotated[str, Column("stream")]
+    partition: Annotated[int | None, Column("partition", right=True)]
+    task: Annotated[str | None, Column("task")]
+    kind: Annotated[
+        str,
+        Column("startpoint", of=lambda each: each.text),
+        Column("means now", of=lambda each: each.resolves_to, optional=True, first_to_go=3),
+        Column("state", of=lambda each: each.state_choice, first_to_go=4),
+    ]
     value: str | int | None
-    created_ms: int | None
-    expires_ms: int | None
+    created_ms: Annotated[int | None, Column("made", utc_text, first_to_go=1)]
+    expires_ms: Annotated[int | None, Column("expires", utc_text, first_to_go=2)]
     with_state: WithState | None
     clamp: bool
     uuid: str
-    status: RequestStatus
+    status: Annotated[RequestStatus, Column("status")]
     resolves_to: int | None = None
     problem: str | None = None
     with_output: WithOutput | None = None
@@ -74,13 +80,13 @@ class MovedFacts:
     `replayed` of the `to_replay` messages between have been read again; `skipped` will not be read."""
 
     task: int
-    stream: str
-    partition: int
-    before: int
-    began_at: int
-    to_replay: int
+    stream: Annotated[str, Column("stream")]
+    partition: Annotated[int, Column("partition", right=True)]
+    before: Annotated[int, Column("was at")]
+    began_at: Annotated[int, Column("began at")]
+    to_replay: Annotated[int, Column("read again", of=lambda each: f"{each.replayed} of {each.to_replay}")]
     replayed: int
-    skipped: int
+    skipped: Annotated[int, Column("skipped", right=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +99,21 @@ class TakenFacts:
     last: str | None
     requests: tuple[str, ...]
     moved: tuple[MovedFacts, ...]
+
+    def as_facts(self) -> Facts:
+        """The positions that the start moved."""
+        went_back = self.last is not None and self.began_with != self.last
+        note = f"note: the run began with state and positions of checkpoint {self.began_with}, not of {self.last}"
+        table = FactTable(f"Moved by startpoints, at checkpoint {self.checkpoint}", self.moved)
+        return Facts.some({}, table, notes=[note] if went_back else [])
+
+
+def waiting_facts(requests: Sequence[RequestFacts], *, starts: bool = False) -> Facts:
+    """The requests that wait, for people. `starts`: a start would refuse those with a problem."""
+    troubles = [each for each in requests if each.problem is not None and (starts or each.status == "unreadable")]
+    refused = {each: "" if each.status == "unreadable" else "the job will not start: " for each in troubles}
+    notes = tuple(f"warning: {what}{each.problem}" for each, what in refused.items())
+    return Facts({}, (FactTable("Startpoints that wait for the next start", requests),), notes)
 
 
 def request_facts(

@@ -1,4 +1,4 @@
-"""The inputs of a job, and where its next start would begin."""
+"""The inputs of a job whose startpoints are set, and whether a startpoint fits them."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from penstock.admin.jobs import FoundJob
-from penstock.admin.side_stores import side_stores
+from penstock.admin.table import side_stores
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.application.application import Application
 from penstock.base.wording import argument
 from penstock.batch.batch import to_next_offsets
 from penstock.checkpoint.edit import OffsetChange, offset_changes
-from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.streams import STREAMS
 from penstock.config.model import JobConfig
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, IncompatibleError
 from penstock.graph.store_declarations import side_input_of
 from penstock.start.inputs import with_matches
 from penstock.start.job_streams import INTERMEDIATE, JobStreams
+from penstock.start.layout import check_layout
 from penstock.start.part import complete
-from penstock.start.plan import resolver
-from penstock.start.positions import start_positions
+from penstock.start.plan import StartRequest, resettable, resolver
+from penstock.start.positions import kept_streams, refuse_recreated, start_positions
 from penstock.start.startpoints.decide import Candidates, JobInputs, StartDecision, decide_start
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.start.startpoints.request import StartpointRequest
@@ -102,7 +102,7 @@ def open_inputs(found: FoundJob) -> Iterator[StartpointJob]:
         NotFoundError: a stream that it reads does not exist.
         ConfigError: it has no checkpoint, and was opened without its application.
     """
-    view = CheckpointLog(found.objects, found.paths).read()
+    view = found.log.read()
     candidates = Candidates.of(view, found.config.task)
     admins = Admins(found.config)
     try:
@@ -115,7 +115,7 @@ def open_inputs(found: FoundJob) -> Iterator[StartpointJob]:
                 f"job `{found.paths.root}` has no checkpoint yet, so its inputs are not known: name its application "
                 f"with {argument('app')}"
             )
-        manager = StartpointManager(found.objects, found.paths, found.config.job.startpoint_ttl_ms)
+        manager = found.startpoints
         yield StartpointJob(found, view, candidates, inputs, admins, manager)
     finally:
         admins.close()
@@ -138,3 +138,50 @@ def _of_checkpoint(found: FoundJob, record: CheckpointRecord, admins: Mapping[st
     all_identities = {stream: admins[stream.system].stream_identity(stream.stream) for stream in read}
     identities = {stream: identity for stream, identity in all_identities.items() if identity is not None}
     return JobInputs(record.next_offsets, ends, others, identities)
+
+
+def check_nearest(job: StartpointJob, decision: StartDecision, new: Sequence[StartpointRequest]) -> Iterator[str]:
+    """Check that a start could go back to the checkpoint that `nearest` chose: else each start is refused while the
+    startpoint waits. Yields notes about what the start has to be told.
+
+    Raises:
+        IncompatibleError: it would be refused with any choice; says why.
+    """
+    record, app = decision.restore_from, job.found.application
+    if decision.with_state != "nearest" or record is None or record == job.origin:
+        return
+    try:
+        if app is not None:
+            _start(job, app, new)
+        else:
+            _as_last_run(job, decision, record)
+    except IncompatibleError as error:
+        if app is None:
+            raise IncompatibleError(
+                f"{argument('with_state', 'nearest')} would begin at checkpoint {record.id}, and the application of "
+                f"the last run could not start there: {error}. If another one starts next, name it with "
+                f"{argument('app')}"
+            ) from error
+        operators = sorted(resettable(app.graph(), record))
+        _start(job, app, new, operators)  # refused for another reason
+        yield f"a start has to reset operators ({argument('reset_operators')}), and is refused otherwise: {error}"
+
+
+def _start(
+    job: StartpointJob, app: Application, new: Sequence[StartpointRequest], reset_operators: Sequence[str] = ()
+) -> None:
+    from penstock.start.check import check_start  # Arrow, which only this needs
+
+    request = StartRequest("", reset_operators=reset_operators)
+    check_start(app.graph(), job.found.config, job.found.objects, request=request, more=new)
+
+
+def _as_last_run(job: StartpointJob, decision: StartDecision, record: CheckpointRecord) -> None:
+    """Raise IncompatibleError if the application of the last checkpoint could not go on from an older one."""
+    last = job.origin
+    if last is None:
+        return
+    name = job.found.paths.root
+    refuse_recreated(job.inputs, job.found.config, decision)
+    check_layout(record, last.stores, last.task_count, job=name)
+    kept_streams(record, last.section(STREAMS).layouts, clears_state=False, job=name)

@@ -10,15 +10,16 @@ from penstock.admin.job.audit import audited
 from penstock.admin.jobs import FoundJob
 from penstock.admin.startpoint.exchange import imported_requests
 from penstock.admin.startpoint.facts import RequestFacts, request_facts
-from penstock.admin.startpoint.fit import check_nearest
-from penstock.admin.startpoint.inputs import StartpointJob, open_inputs
+from penstock.admin.startpoint.inputs import StartpointJob, check_nearest, open_inputs
 from penstock.api.requests import Startpoint, StartpointSpecific
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.retry import SYSTEM_CLOCK
 from penstock.base.wording import argument, counted, flag
 from penstock.checkpoint.edit import OffsetChange
 from penstock.errors import ConfigError, IncompatibleError
+from penstock.facts import Facts, FactTable
 from penstock.job.commands import new_uuid
+from penstock.notebook import Shown
 from penstock.start.startpoints.decide import StartDecision, nearest_checkpoint, passing_over, sort_out
 from penstock.start.startpoints.request import (
     RequestKey,
@@ -31,7 +32,7 @@ from penstock.start.startpoints.request import (
 
 
 @dataclass(frozen=True, slots=True)
-class AskedFacts:
+class AskedFacts(Shown):
     """The requests, and what a start would do now: `changes` are the positions that it would move, `with_state` is what
     it would do with the state (None: the job has none), `checkpoint` is the one it would begin with. `nearest` is the
     checkpoint for `with_state="nearest"`, if there is one. With `dry_run` nothing was written."""
@@ -44,6 +45,11 @@ class AskedFacts:
     nearest: str | None
     changes: tuple[PositionFacts, ...]
     notes: tuple[str, ...]
+
+    def as_facts(self) -> Facts:
+        asked = FactTable(f"Startpoints of {self.job}", self.requests)
+        moves = FactTable("The next start would move, as of the last checkpoint", self.changes)
+        return Facts({}, (asked, *([moves] if self.changes else [])), tuple(f"note: {note}" for note in self.notes))
 
 
 def ask_for(
@@ -71,7 +77,7 @@ def ask_for(
     notes = [*notes, *check_nearest(job, decision, new.live)]
     changes = job.changes(decision)
     nearest, passed_over = _nearest(job, decision)
-    positions = tuple(PositionFacts.of(change) for change in changes)
+    positions = tuple(PositionFacts.of(change, job.found.config) for change in changes)
     asked = request_facts(new, job.inputs.tasks, ttl_ms, {r: job.resolve(r) for r in new.live})
     if not dry_run:
         with audited(job.found, action, _audited_changes(asked, positions)):

@@ -10,13 +10,13 @@ from itertools import chain
 from penstock.admin.job.audit import audited
 from penstock.admin.job.ownership import owned_job
 from penstock.admin.jobs import FoundJob
-from penstock.admin.side_stores import side_stores
 from penstock.admin.state.version import choose_version
-from penstock.admin.table import table_names
+from penstock.admin.table import side_stores, table_names
 from penstock.base.wording import counted
-from penstock.checkpoint.log import CheckpointLog
 from penstock.errors import CorruptError, NotFoundError
+from penstock.facts import Facts, FactTable
 from penstock.job.identity import known_uid
+from penstock.notebook import Shown
 from penstock.outbox.driver import outbox_garbage
 from penstock.outbox.unpublished import owed_of
 from penstock.side.start import BACKUP, is_backed_up
@@ -25,9 +25,11 @@ from penstock.state.backends.registry import BackendAdmins
 from penstock.system.registry import open_systems
 from penstock.tables.registry import TableRegistry
 
+_SHOWN = 20
+
 
 @dataclass(frozen=True, slots=True)
-class CollectedGarbage:
+class CollectedGarbage(Shown):
     """The deleted objects by backend; with `dry_run`, the objects that would be deleted."""
 
     dry_run: bool
@@ -36,6 +38,15 @@ class CollectedGarbage:
     """Files of pushed tables that failed builds left behind."""
     outbox: tuple[str, ...] = ()
     """Exactly-once output that was published, or that no checkpoint ever named."""
+
+    def as_facts(self) -> Facts:
+        kinds = {backend: found.names for backend, found in self.backends.items()}
+        kinds |= {kind: names for kind, names in (("pushed tables", self.tables), ("outbox", self.outbox)) if names}
+        verb = "would be deleted" if self.dry_run else "deleted"
+        tables = [FactTable.of("", kind, ((name,) for name in names[:_SHOWN])) for kind, names in kinds.items()]
+        left = {kind: len(names) - _SHOWN for kind, names in kinds.items() if len(names) > _SHOWN}
+        notes = [f"{kind}: and {count} more; `penstock state gc --json` lists them all" for kind, count in left.items()]
+        return Facts.some({kind: f"{len(names)} {verb}" for kind, names in kinds.items()}, *tables, notes=notes)
 
 
 def collect_garbage(job: FoundJob, *, dry_run: bool = False) -> CollectedGarbage:
@@ -71,7 +82,7 @@ def collect_garbage(job: FoundJob, *, dry_run: bool = False) -> CollectedGarbage
 
 
 def _collect(job: FoundJob, *, dry_run: bool) -> CollectedGarbage:
-    log = CheckpointLog(job.objects, job.paths)
+    log = job.log
     last = choose_version(log, job, "latest")
     admins = BackendAdmins(
         job.config,

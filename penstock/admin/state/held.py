@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
 from penstock.admin.jobs import FoundJob
-from penstock.admin.side_stores import side_stores
 from penstock.admin.state.version import choose_version
-from penstock.checkpoint.log import CheckpointLog
+from penstock.admin.table import side_stores
+from penstock.base.wording import size_text
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.task_versions import markers_of
 from penstock.config.model import JobConfig
+from penstock.facts import Facts, FactTable
+from penstock.notebook import Shown
 from penstock.side.wing import SideStoreFacts
-from penstock.state.backends.registry import BackendRoots, StoredObjects, marker_text, stored_objects
+from penstock.state.backends.registry import StoredObjects, marker_text, span_text, stored_objects, summed
+from penstock.state.backends.roots import BackendRoots
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +41,20 @@ class HeldVersion:
     tasks: int
     versions: tuple[TaskVersion, ...]
 
+    def row(self) -> tuple[object, ...]:
+        """All tasks, in a table for people."""
+        span = span_text(each.version for each in self.versions) if self.versions else None
+        return (self.checkpoint, self.batch, self.store, self.backend, f"{len(self.versions)}/{self.tasks}", span)
+
+    def task_rows(self) -> list[tuple[object, ...]]:
+        """Each task, in a table for people."""
+        there = {each.task: each.version for each in self.versions}
+        place = (self.checkpoint, self.batch, self.store, self.backend)
+        return [(*place, task, there.get(task)) for task in range(self.tasks)]
+
 
 @dataclass(frozen=True, slots=True)
-class StateFacts:
+class StateFacts(Shown):
     """The versions of every store, oldest first, and the objects that all of them together have under the job root and
     the roots of backends."""
 
@@ -56,6 +71,35 @@ class StateFacts:
     def copied(self) -> frozenset[str]:
         """The stores that a backend has something of."""
         return frozenset(held.store for held in self.versions if held.backend is not None)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences about stores that the job only reads."""
+        return tuple(f"note: {each.note(self.copied)}" for each in self.side_stores)
+
+    def as_facts(self) -> Facts:
+        return self.facts_by(task=False)
+
+    def facts_by(self, *, task: bool) -> Facts:
+        """The state for people.
+
+        Args:
+            task: give each task a row of its own; otherwise all have one together.
+        """
+        versions = [row for held in self.versions for row in (held.task_rows() if task else [held.row()])]
+        objects = list(self.objects) if task else summed(self.objects)
+        kinds = [(e.store, *([e.task] if task else []), e.backend, e.kind, *_amount([e])) for e in objects]
+        if objects:
+            kinds.append(("total", *[""] * (3 if task else 2), *_amount(objects)))
+        one, some = ("task>, ", "task>") if task else ("", "tasks>")
+        headings = f"checkpoint, batch>?1, store, backend, {some}, version?2"
+        held = FactTable.of(f"State of {self.job}", headings, versions)
+        stored = FactTable.of(f"Under {self.root}", f"store, {one}backend, kind, objects>, size>", kinds)
+        return Facts({}, (held, stored), self.notes)
+
+
+def _amount(objects: Sequence[StoredObjects]) -> tuple[str, str]:
+    return f"{sum(each.count for each in objects):,}", size_text(sum(each.size_bytes for each in objects))
 
 
 def state_versions(found: FoundJob, version: str | None = None) -> StateFacts:
@@ -75,7 +119,7 @@ def state_versions(found: FoundJob, version: str | None = None) -> StateFacts:
         >>> [(each.store, each.backend, each.batch, len(each.versions)) for each in held.versions if each.batch]
         [('miles', 'changelog-files', 1, 2), ('miles', 'changelog-files', 2, 2)]
     """
-    log = CheckpointLog(found.objects, found.paths)
+    log = found.log
     view = log.read("report")
     records = view.restorable if version is None else [choose_version(log, found, version)]
     side = side_stores(found)

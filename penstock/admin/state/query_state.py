@@ -8,8 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from penstock.admin.checkpoint.change import append_record
-from penstock.admin.checkpoint.sections import edited_sections
+from penstock.admin.checkpoint.change import append_record, edited_sections
 from penstock.admin.job.ownership import claimed_job
 from penstock.admin.jobs import FoundJob
 from penstock.admin.state.store_uploads import StoreUploads
@@ -80,7 +79,7 @@ def write_first_state(state: FirstState) -> CheckpointRecord:
         objects = open_job_root(config.job)
         stack.callback(objects.close)
         found = FoundJob(config, JobPaths(config.job.name, config.job.id), objects)
-        log = CheckpointLog(objects, found.paths)
+        log = found.log
         _refuse_state(log, found)
         system = QuerySystem(state.query, state.tasks, state.batch + 1)
         streams = JobStreams.open(state.graph, config, {QUERY_SYSTEM: system})

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.admin.jobs import FoundJob
-from penstock.admin.side_stores import refuse_side_stores
 from penstock.admin.state.serdes import store_serdes
 from penstock.admin.state.version import choose_version, choose_versions
+from penstock.admin.table import refuse_side_stores
 from penstock.api.serdes import Serde
-from penstock.checkpoint.log import CheckpointLog
+from penstock.base.wording import size_text
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import ConfigError, NotFoundError
+from penstock.facts import Facts, FactTable
+from penstock.notebook import Shown
 from penstock.state.reading.comparison import Difference, StoreVerdict, diff
 from penstock.state.reading.comparison import verify as verify_stores
 from penstock.state.reading.reader import StateReader, StoreVersion
@@ -155,7 +157,7 @@ def open_version(
 ) -> Iterator[StoreVersion]:
     """A store as of a retained checkpoint, over the bytes of its keys and values. Otherwise as `open_state`."""
     watcher = watcher or Watcher()
-    log = CheckpointLog(job.objects, job.paths)
+    log = job.log
     record = choose_version(log, job, version)
     refuse_side_stores(job, record, [store])
     with (
@@ -202,7 +204,7 @@ def open_diff(
         [(b'N1', b'500', b'1200')]
     """
     watcher = watcher or Watcher()
-    log = CheckpointLog(job.objects, job.paths)
+    log = job.log
     old, new = choose_versions(log, job, [before, after])
     refuse_side_stores(job, new, [store])
     with (
@@ -214,7 +216,7 @@ def open_diff(
 
 
 @dataclass(frozen=True, slots=True)
-class StateVerdict:
+class StateVerdict(Shown):
     """The result of `verify`: for each store, what each backend restored."""
 
     checkpoint: str
@@ -224,6 +226,19 @@ class StateVerdict:
     def agrees(self) -> bool:
         """True if the backends of every store hold the same."""
         return all(verdict.agrees for verdict in self.stores)
+
+    def as_facts(self) -> Facts:
+        rows = []
+        for store in self.stores:
+            for each in store.backends:
+                own = each.digest
+                digest = (own.entries, size_text(own.size_bytes), own.sha256[:16]) if own else (None, None, None)
+                found = each.problem or ("the same" if store.agrees else "restored")
+                rows.append((store.store, each.backend, *digest, found))
+        headings = "store, backend, entries>, size>, digest?1, verdict"
+        differ = [each.store for each in self.stores if not each.agrees]
+        notes = (f"the backends of store `{store}` differ: it is not safe to switch" for store in differ)
+        return Facts({}, (FactTable.of(f"State of checkpoint {self.checkpoint}", headings, rows),), tuple(notes))
 
 
 def verify(
@@ -246,7 +261,7 @@ def verify(
         True
     """
     watcher = watcher or Watcher()
-    record = choose_version(CheckpointLog(job.objects, job.paths), job, version)
+    record = choose_version(job.log, job, version)
     refuse_side_stores(job, record, stores)
     unknown = [name for name in stores if name not in record.stores]
     if unknown:

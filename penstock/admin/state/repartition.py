@@ -1,26 +1,25 @@
-"""Gives a job another number of tasks, with its state."""
+"""Gives a job another number of tasks, and moves its state."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated
 
-from penstock.admin.checkpoint.change import append_record
-from penstock.admin.checkpoint.sections import edited_sections
+from penstock.admin.checkpoint.change import append_record, edited_sections
 from penstock.admin.job.audit import audited
 from penstock.admin.job.ownership import claimed_job
 from penstock.admin.job.running import refuse_running
 from penstock.admin.jobs import FoundJob
 from penstock.admin.state.held import state_versions
-from penstock.admin.state.repartition_refusals import large_stores, notes_of_large, refused_backends, refused_entries
 from penstock.admin.state.store_uploads import StoreUploads
 from penstock.application.application import Application
 from penstock.base.retry import SYSTEM_CLOCK
-from penstock.base.wording import listed
+from penstock.base.wording import listed, size_text
 from penstock.batch.batch import Ends
 from penstock.checkpoint.edit import choose_origin, content_of, successor
 from penstock.checkpoint.log import CheckpointLog
@@ -29,24 +28,31 @@ from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.task_values import Markers
 from penstock.checkpoint.task_versions import refuse_unknown
 from penstock.config.load import load_config
-from penstock.errors import IncompatibleError, NotFoundError
+from penstock.errors import REFUSALS, IncompatibleError, NotFoundError
+from penstock.facts import Column, Facts, FactTable
 from penstock.graph.keys import check_copartitioning
 from penstock.graph.specs import ApplicationGraph
 from penstock.host.folders import process_folder
+from penstock.job.identity import known_uid
 from penstock.job.paths import JobPaths
+from penstock.notebook import Shown
 from penstock.objects.open import open_job_root
-from penstock.repartition.move import MadePart, Move, move_here
+from penstock.repartition.move import MadePart, Move, StorePart, move_here, moved_entries
 from penstock.repartition.placement import RULES as RULES
+from penstock.repartition.placement import ByKey, TaskCountChange
 from penstock.repartition.placement import Rule as Rule
-from penstock.repartition.placement import TaskCountChange
 from penstock.repartition.plan import RepartitionPlan, check_count, placement_text, plan_move
-from penstock.start.check import check_config
+from penstock.start.fit import check_config
 from penstock.start.inputs import group_inputs, with_matches
 from penstock.start.job_streams import JobStreams
 from penstock.start.layout import check_layout, store_layout
 from penstock.start.part import complete, connect, start_parts
 from penstock.start.plan import continue_stores
+from penstock.state.backends.registry import BackendAdmins
 from penstock.state.outside_backup import OutsideBackup
+from penstock.state.reading.reader import StateReader
+from penstock.system.base import System
+from penstock.system.registry import open_systems
 from penstock.wing import known_sections
 
 Mover = Callable[[Move], Iterable[MadePart]]
@@ -58,14 +64,14 @@ class MovedStore:
     """A store that is moved, or was. `how` says where its entries go. `size_bytes` is the size of its objects under the
     job root, of all retained checkpoints. `entries` counts the entries of each task that was filled."""
 
-    store: str
-    how: str
+    store: Annotated[str, Column("store")]
+    how: Annotated[str, Column("size", size_text, of=lambda each: each.size_bytes, right=True), Column("entries")]
     size_bytes: int
     entries: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class RepartitionFacts:
+class RepartitionFacts(Shown):
     """A repartition, planned or done. `checkpoint` is the one that is moved, `written` the new one; None: not yet.
     `problems` are what the user has to say first, `notes` what else there is to do, in sentences."""
 
@@ -78,6 +84,11 @@ class RepartitionFacts:
     notes: tuple[str, ...] = ()
     written: str | None = None
     seconds: float = 0.0
+
+    def as_facts(self) -> Facts:
+        lines = {"job": self.job, "checkpoint": self.checkpoint, "tasks": f"{self.before} -> {self.after}"}
+        notes = (*(f"needed: {each}" for each in self.problems), *(f"note: {each}" for each in self.notes))
+        return Facts(lines, (FactTable("", self.stores),), notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +162,7 @@ def planned_for(
     found: FoundJob, graph: ApplicationGraph, streams: JobStreams, tasks: int, rules: Mapping[str, Rule]
 ) -> Repartition:
     """As `plan_repartition`, for a job that is open, whose graph has its inputs and serdes as a start has them."""
-    log = CheckpointLog(found.objects, found.paths)
+    log = found.log
     view = log.read()
     record = choose_origin(view, None, found.config.task)
     if record is None:
@@ -271,3 +282,63 @@ def _successor(
     record = successor(base, content, view, claim, settings, now_ms, nanos, edited_sections(base, content, view))
     record = replace(record, parent=plan.record.id, quiet_until=plan.quiet_until)
     return replace(record, retained=view.retained_beside(record, settings.checkpoint_retained))
+
+
+LOOKED_THROUGH_BYTES = 256 << 20
+"""The largest store of an operator that is looked through for a plan: a larger one takes as long as the move."""
+
+
+def refused_backends(
+    found: FoundJob, plan: RepartitionPlan, systems: Mapping[str, System], view: LogView
+) -> Iterator[str]:
+    """Reasons why the backends of the stores do not fit the new number of tasks, as sentences."""
+    uid = known_uid(found.objects, found.paths)
+    stores = list(plan.placements)
+    with closing(
+        BackendAdmins(found.config, found.paths, found.objects, plan.tasks, stores, systems, uid, view.restorable)
+    ) as admins:
+        try:
+            admins.check()
+        except REFUSALS as error:
+            yield from map(str, error.refusals or (error,))
+
+
+def large_stores(found: FoundJob, plan: RepartitionPlan) -> Mapping[str, int]:
+    """The operators' own stores that are not looked through for a plan, with the bytes that they take."""
+    own = _of_operators(plan)
+    sizes = Counter[str]()
+    if own:
+        for each in state_versions(found).objects:
+            sizes[each.store] += each.size_bytes
+    return {store: sizes[store] for store in own if sizes[store] > LOOKED_THROUGH_BYTES}
+
+
+def notes_of_large(large: Mapping[str, int]) -> tuple[str, ...]:
+    """The sentences of a plan about such stores."""
+    return tuple(
+        f"store `{store}` takes {size_text(size)}, so its entries are looked through in the move alone: if one of them "
+        "cannot be placed, the move is refused then. It changes nothing in that case, and the job starts as it was"
+        for store, size in large.items()
+    )
+
+
+def refused_entries(found: FoundJob, plan: RepartitionPlan, large: Mapping[str, int]) -> Iterator[str]:
+    """Reasons why entries of operators' own stores cannot be placed, as sentences. Looks through the stores in which
+    keys may be others than those of the messages, but for the large ones: what waits there is small, as a rule."""
+    own = {store: place for store, place in _of_operators(plan).items() if store not in large}
+    if not own:
+        return
+    with StateReader(found.config, found.paths, found.objects, open_systems(found.config)) as reader:
+        for store, place in own.items():
+            try:
+                for task in range(plan.record.task_count):
+                    with reader.open(plan.record, store, task) as engine:
+                        part = StorePart(store, task, plan.expires_ms.get(store))
+                        for _ in moved_entries(part, engine, place, plan.tasks):
+                            pass
+            except IncompatibleError as error:
+                yield str(error).removesuffix(". Nothing was changed")
+
+
+def _of_operators(plan: RepartitionPlan) -> dict[str, ByKey]:
+    return {store: place for store, place in plan.placements.items() if isinstance(place, ByKey) and place.of_operator}

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from penstock.admin.checkpoint.change import append_record
-from penstock.admin.checkpoint.sections import edited_sections
+from penstock.admin.checkpoint.change import append_record, edited_sections
 from penstock.admin.job.audit import audited
 from penstock.admin.job.ownership import claimed_job
 from penstock.admin.job.running import refuse_running
@@ -29,7 +28,7 @@ from penstock.spark.state_import.checkpoint import SparkCheckpoint
 from penstock.spark.state_import.mapping import EntryMapping, MappedColumn, function_mapping, plain_mapping, raw_mapping
 from penstock.spark.state_import.reader import SparkState, open_state
 from penstock.state.backends.base import StoreCopy
-from penstock.state.backends.registry import BackendRoots
+from penstock.state.backends.roots import BackendRoots
 from penstock.state.outside_backup import StoreLoad
 from penstock.system.partitioner import partition_of
 

@@ -102,7 +102,7 @@ def open_store_target(
         streams = JobStreams.open(graph, config)
         stack.callback(streams.close)
         found = FoundJob(config, JobPaths(config.job.name, config.job.id), objects, app)
-        log = CheckpointLog(objects, found.paths)
+        log = found.log
         view = log.read()
         base = find_target(found, view)
         layout = store_layout(graph)

@@ -15,7 +15,8 @@ from penstock.checkpoint.task_values import Markers
 from penstock.errors import PenstockError
 from penstock.job.identity import settle
 from penstock.state.backends.base import BackendContext, StoreCopy
-from penstock.state.backends.registry import BackendAdmins, BackendRoots
+from penstock.state.backends.registry import BackendAdmins
+from penstock.state.backends.roots import BackendRoots
 from penstock.state.outside_backup import BaseUpload
 from penstock.system.base import System
 

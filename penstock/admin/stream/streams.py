@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from penstock.admin.jobs import load_without_job, open_all_jobs
 from penstock.admin.stream.names import FoundStream, no_stream
@@ -13,10 +14,11 @@ from penstock.admin.stream.use import audited_stream, is_position, is_restored_f
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStream
 from penstock.base.wording import flag, listed, owned_stream
-from penstock.checkpoint.log import CheckpointLog
 from penstock.config.settings import DEFAULT_SYSTEM
 from penstock.errors import ConfigError, NotFoundError
+from penstock.facts import Column, Facts, FactTable
 from penstock.job.identity import known_uid, owner_uid
+from penstock.notebook import Shown
 from penstock.system.registry import open_system
 
 
@@ -24,18 +26,18 @@ from penstock.system.registry import open_system
 class PartitionFacts:
     """The offsets of a partition: `oldest`, `newest` (None if it is empty), and `upcoming`, the next one."""
 
-    partition: int
-    oldest: int
-    newest: int | None
-    upcoming: int
-    messages: int | None
+    partition: Annotated[int, Column("partition", right=True)]
+    oldest: Annotated[int, Column("oldest", right=True)]
+    newest: Annotated[int | None, Column("newest", right=True)]
+    upcoming: Annotated[int, Column("upcoming", right=True)]
+    messages: Annotated[int | None, Column("messages", right=True)]
     """None where offsets have gaps."""
-    ended: bool = False
+    ended: Annotated[bool, Column("ended", lambda ended: "yes" if ended else "no")] = False
     """True if no message will follow."""
 
 
 @dataclass(frozen=True, slots=True)
-class StreamFacts:
+class StreamFacts(Shown):
     """A stream: its partitions, how many messages it has, and how long it keeps them."""
 
     stream: str
@@ -50,15 +52,24 @@ class StreamFacts:
         """The limits on the age and size of the stream."""
         return StreamRetention(self.retention_ms, self.retention_bytes)
 
+    def as_facts(self) -> Facts:
+        count, messages = self.partition_count, self.messages
+        lines = {"stream": self.stream, "partitions": count, "messages": messages, "retention": self.retention}
+        return Facts(lines, (FactTable("", self.partitions),))
+
 
 @dataclass(frozen=True, slots=True)
 class ListedStream:
     """A stream of a system. A changelog has an `owner`, which alone writes to it."""
 
-    stream: str
-    partitions: int
-    messages: int | None
-    owner: str | None
+    stream: Annotated[str, Column("stream")]
+    partitions: Annotated[int, Column("partitions", right=True)]
+    messages: Annotated[int | None, Column("messages", right=True)]
+    owner: Annotated[
+        str | None,
+        Column("retention", of=lambda each: each.retention, first_to_go=2),
+        Column("owner", first_to_go=1),
+    ]
     retention_ms: int | None
     retention_bytes: int | None
 
@@ -286,7 +297,7 @@ def stream_use(found: FoundStream) -> StreamUse:
     with closing(found.system.admin()) as admin:
         owner = admin.owner(stream.stream)
     with open_all_jobs(sources.file, sources.assignments, overrides=sources.overrides) as jobs:
-        latest = {job.paths.root: CheckpointLog(job.objects, job.paths).read("report").latest for job in jobs}
+        latest = {job.paths.root: job.log.read("report").latest for job in jobs}
         uids = {known_uid(job.objects, job.paths) for job in jobs}
         filled = {job.paths.root for job in jobs if is_side_input(stream, job)}
     records = [(name, record) for name, record in latest.items() if record is not None]

@@ -10,10 +10,9 @@ from functools import partial
 from penstock.admin.job.audit import audited
 from penstock.admin.jobs import FoundJob, open_all_jobs
 from penstock.admin.questions import Questions, answer_or_problem
-from penstock.admin.side_stores import side_stores
 from penstock.admin.stream.names import FoundStream
+from penstock.admin.table import side_stores
 from penstock.api.ssp import SystemStream
-from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.streams import CHANGELOG_STREAM, STREAMS, ChangelogStreamMarker
 from penstock.checkpoint.task_versions import needed_markers
@@ -69,7 +68,7 @@ def _may_use(job: FoundJob, found: FoundStream, owner: str | None) -> bool:
     try:
         if owner is not None and known_uid(job.objects, job.paths) == owner:
             return True
-        record = CheckpointLog(job.objects, job.paths).read("report").latest
+        record = job.log.read("report").latest
         used = record is not None and (is_position(found.stream, record) or is_restored_from(found.stream, record))
         return used or is_side_input(found.stream, job)
     except (CorruptError, IncompatibleError):

@@ -42,7 +42,7 @@ def check(
         from_checkpoint=from_checkpoint,
         reset_operators=reset_operators or (),
     )
-    call.show(facts, _show)
+    call.tell(facts, _show)
 
 
 def _show(facts: CheckFacts) -> None:

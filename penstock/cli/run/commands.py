@@ -1,25 +1,28 @@
-"""`penstock run`."""
+"""`penstock run`, and the signals that end it."""
 
 from __future__ import annotations
 
 import importlib
 import logging
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Annotated
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
 from penstock.base.plugins import HOSTS, load
 from penstock.base.wording import counted
-from penstock.cli.run.signals import StopSignals
 from penstock.cli.run.view import RunDisplay, RunObserver, open_display
 from penstock.cli.shared.application import load_application
 from penstock.cli.shared.errors import report_failed_message, say, tracebacks_wanted
 from penstock.cli.shared.options import Call, Debug
 from penstock.config.load import load_config
 from penstock.config.settings import LogFormat
+from penstock.driver.handle.program import SIGNALS, StopCount
 from penstock.errors import UserCodeError
 from penstock.job.paths import JobPaths
 
@@ -155,3 +158,52 @@ def _await(job: Job, display: RunDisplay, signals: StopSignals) -> int:
                 display.say(f"stopping at once; the last checkpoint is {job.last_checkpoint}")
     display.show(observer.look())
     return told
+
+
+_TOO_MANY = 3
+
+
+class StopSignals:
+    """Counts requests to stop. Main thread only, as a context manager.
+
+    Until `count_only`, the first signal raises KeyboardInterrupt, so that a start can be abandoned wherever it is.
+    Others are only counted: the handler does nothing else, whatever the main thread is doing. The third one ends the
+    process.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stops = StopCount(clock)
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in SIGNALS:
+            self._before[number] = signal.signal(number, self._interrupt)
+        return self
+
+    @property
+    def count(self) -> int:
+        return self._stops.count
+
+    def count_only(self, already: int = 0) -> None:
+        """From now on signals are counted, from `already` at least. Call it after Spark's start, which installs a
+        handler of its own."""
+        self._stops.count = max(self._stops.count, already)
+        for number in SIGNALS:
+            signal.signal(number, self._counted)
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        self._stops.signalled()
+        self.count_only()
+        raise KeyboardInterrupt
+
+    def _counted(self, number: int, frame: FrameType | None) -> None:
+        self._stops.signalled()
+        if self._stops.count >= _TOO_MANY:
+            os._exit(128 + number)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._stops.count:  # otherwise this process is ending, and another signal would only print a traceback
+            for number, handler in self._before.items():
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -14,7 +14,7 @@ from rich.logging import RichHandler
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
 from penstock.base.secrets import without_secrets
-from penstock.cli.shared.commands import with_options
+from penstock.cli.shared.errors import with_options
 from penstock.cli.shared.output import stderr_console
 from penstock.config.settings import LogFormat
 from penstock.driver.handle.run_view import PROGRESS_LOGGER, RunObserver, RunView, ViewLog

@@ -1,11 +1,11 @@
-"""Options that all commands share, what they open, and how help shows them."""
+"""Options that all commands share, what they open, how help shows them, and completion."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields
 from inspect import Parameter
 from pathlib import Path
@@ -13,17 +13,30 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from penstock.cli.shared.commands import words_without_secrets
-from penstock.cli.shared.completion import job_names
-from penstock.cli.shared.errors import show_tracebacks
+from penstock.cli.shared.errors import show_tracebacks, words_without_secrets
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.admin.jobs import FoundJob
     from penstock.admin.stream.names import FoundStream
+    from penstock.notebook import Shown
 
 Value = TypeVar("Value")
 Function = TypeVar("Function", bound=Callable[..., None])
+
+
+def job_names(ctx: typer.Context) -> list[str]:
+    """The jobs in `job.root`, by the options that were typed before. The list is empty if the root cannot be read, or
+    is an object store, which would take the shell too long."""
+    from penstock.admin.jobs import load_without_job, open_all_jobs
+
+    with suppress(Exception):  # the command itself reports it
+        call = ctx.params.get("config"), ctx.params.get("assignments")
+        if load_without_job(*call).job.root.startswith("file:"):
+            with open_all_jobs(*call) as jobs:
+                return [found.paths.root for found in jobs]
+    return []
+
 
 ConfigFile = Annotated[
     Path | None,
@@ -110,11 +123,20 @@ class JsonCall(Call):
 
     as_json: AsJson = False
 
-    def show(self, value: Value, show: Callable[[Value], None]) -> None:
-        """Print the value as JSON, or show it to people."""
+    def show(self, value: Shown) -> None:
+        """Print the value as JSON, or its facts."""
+        from penstock.cli.shared.output import print_json, show
+
+        if self.as_json:
+            print_json(value)
+        else:
+            show(value.as_facts())
+
+    def tell(self, value: Value, tell: Callable[[Value], None]) -> None:
+        """Print the value as JSON, or tell people about it."""
         from penstock.cli.shared.output import print_json
 
-        (print_json if self.as_json else show)(value)
+        (print_json if self.as_json else tell)(value)
 
 
 def command(app: typer.Typer, name: str) -> Callable[[Function], Function]:

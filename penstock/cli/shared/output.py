@@ -15,8 +15,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from penstock.base.wording import escaped, utc_text
-from penstock.facts import Facts
+from penstock.base.wording import escaped
+from penstock.cli.shared.errors import say
+from penstock.facts import Column, Facts, Grid
 
 _LONGEST_ID = 40
 _LEAST_TEXT = 12
@@ -40,29 +41,37 @@ def stderr_console() -> Console:
 def print_table(
     title: str, columns: Iterable[str], rows: Iterable[Iterable[object]], *, right: str = "", first_to_go: str = ""
 ) -> None:
-    """A table, or that there is nothing to list. None is shown as `-`.
+    """A table of cells that no class of facts has; see `print_grid`.
 
     Args:
         title: a line above the table.
         columns, rows: what it holds.
         right: the columns that hold numbers, separated by blanks.
         first_to_go: the columns that are left out, in this order, where the table is wider than the terminal;
-            separated by commas. Ids, numbers and times are never broken; longer texts are.
+            separated by commas.
     """
+    going = [name.strip() for name in first_to_go.split(",")]
+    rank = {name: place for place, name in enumerate(going, 1)}
+    made = (Column(name, right=name in right.split(), first_to_go=rank.get(name, 0)) for name in columns)
+    print_grid(Grid(title, tuple(made), [list(row) for row in rows]))
+
+
+def print_grid(grid: Grid) -> None:
+    """A table, or that there is nothing to list. None is shown as `-`. Where there is no room for all columns, those
+    that may go are left out. Ids, numbers and times are never broken; longer texts are."""
     console = stdout_console()
-    texts = [["-" if cell is None else escaped(str(cell)) for cell in row] for row in rows]
-    if title:
-        console.print(Text(escaped(title), style="italic"), soft_wrap=True)
+    texts = [["-" if cell is None else escaped(str(cell)) for cell in row] for row in grid.rows]
+    if grid.title:
+        console.print(Text(escaped(grid.title), style="italic"), soft_wrap=True)
     if not texts:
         console.print("none")
         return
-    names = list(columns)
-    shown = fitting(names, texts, console.width, [name.strip() for name in first_to_go.split(",") if name])
+    names = grid.headings
+    shown = fitting(names, texts, console.width, grid.first_to_go)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    numbers = set(right.split())
     for place in shown:
         whole = not _may_break(row[place] for row in texts)
-        justify: Literal["left", "right"] = "right" if names[place] in numbers else "left"
+        justify: Literal["left", "right"] = "right" if grid.columns[place].right else "left"
         table.add_column(names[place], justify=justify, overflow="fold", no_wrap=whole)
     for row in texts:
         table.add_row(*(row[place] for place in shown))
@@ -72,18 +81,19 @@ def print_table(
     if len(shown) < len(names):
         left_out = ", ".join(name for place, name in enumerate(names) if place not in shown)
         console.print(f"(a wider terminal, or --json, shows: {left_out})", soft_wrap=True)
+    if grid.note:
+        console.print(escaped(grid.note), soft_wrap=True)
 
 
-def show(*said: Facts) -> None:
-    """Print the facts of wings: of each, first its lines, then its tables."""
-    for facts in said:
+def show(*given: Facts) -> None:
+    """Print facts: first the lines, then the tables. Their notes go to standard error."""
+    for facts in given:
         if facts.lines:
-            print_facts(list(facts.lines.items()))
+            print_facts(facts.pairs())
+        for note in facts.notes:
+            say(note)
         for table in facts.tables:
-            names = [each.heading for each in table.columns]
-            right = " ".join(each.heading for each in table.columns if each.right)
-            to_go = ",".join(each.heading for each in table.columns if each.first_to_go)
-            print_table(table.title, names, table.cells(), right=right, first_to_go=to_go)
+            print_grid(table.grid())
 
 
 def fitting(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int, first_to_go: Sequence[str]) -> list[int]:
@@ -130,24 +140,13 @@ def print_json_line(value: object) -> None:
 def to_json(value: object) -> Any:
     """Plain JSON values. Fields of dataclasses are named as in Spark's progress (`batchId`); keys of maps stay."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {_camel(field.name): to_json(getattr(value, field.name)) for field in fields(value)}
+        own = (each for each in fields(value) if not each.metadata.get("people"))
+        return {_camel(each.name): to_json(getattr(value, each.name)) for each in own}
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [to_json(item) for item in value]
     return value
-
-
-def effect(before: int | None, after: int) -> str:
-    """The number of messages that a position moves by, and the direction."""
-    if before is None:
-        return "begins here"
-    count = abs(after - before)
-    return f"{count} back" if after < before else f"{count} ahead"
-
-
-def time_text(time_ms: int | None) -> str | None:
-    return None if time_ms is None else utc_text(time_ms)
 
 
 def _camel(name: str) -> str:

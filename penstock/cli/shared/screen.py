@@ -13,11 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.shared.output import fitting
-from penstock.dashboard.tables import Document
+from penstock.dashboard.view import Document
 
 _BARS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 _POINTS = 60
-_FIRST_TO_GO = ("lost", "event time", "upcoming", "committed", "expired", "from memory", "keys deleted", "at", "kind")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _COLORS = {"good": "green", "warning": "yellow", "bad": "red", "idle": "white", "plain": "blue"}
 
@@ -67,8 +66,7 @@ def bars(values: Sequence[float | None]) -> str:
 
 
 def _table(found: Document, width: int) -> RenderableType:
-    wide = [name for name in _FIRST_TO_GO if name in found["columns"]]
-    shown = fitting(found["columns"], found["rows"], width, wide)
+    shown = fitting(found["columns"], found["rows"], width, found["first_to_go"])
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=Text(found["title"], style="italic"), title_justify="left")
     for name in (found["columns"][place] for place in shown):
         table.add_column(name, justify="right" if name in found["right"] else "left", overflow="ellipsis", no_wrap=True)

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable
+from typing import Annotated
 
 import typer
 
 from penstock.admin.state.version import FORMS
-from penstock.base.wording import size_text
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import JobName, JsonCall, command
-from penstock.cli.shared.output import print_facts, print_json, print_table, to_json
+from penstock.cli.shared.output import print_json, show, to_json
 from penstock.cli.state.import_spark import import_spark
 from penstock.cli.state.read import Version, diff_versions, get_value, scan_entries
 from penstock.cli.state.repartition import repartition
-
-if TYPE_CHECKING:
-    from penstock.admin.state.garbage import CollectedGarbage
-    from penstock.admin.state.held import HeldVersion, StateFacts
-    from penstock.admin.state.reading import StateVerdict
-    from penstock.state.backends.registry import StoredObjects
 
 _SHOWN = 20
 app = typer.Typer(help="Read, compare, verify and move the backed-up state of a job.", no_args_is_help=True)
@@ -47,61 +40,14 @@ def list_state(
         document = to_json(facts)
         del document["damaged"]
         print_json(document)
+        for note in facts.notes:
+            say(note)
     else:
-        _show_versions(facts, by_task=by_task)
-    for each in facts.side_stores:
-        say(f"note: {each.note(facts.copied)}")
+        show(facts.facts_by(task=by_task))
     if facts.damaged:
         say(
             f"the checkpoint log is damaged, so this may not be all: `penstock checkpoint list {facts.job}` shows where"
         )
-
-
-def _show_versions(facts: StateFacts, *, by_task: bool) -> None:
-    from penstock.state.backends.registry import summed
-
-    columns = ("checkpoint", "batch", "store", "backend", "task" if by_task else "tasks", "version")
-    rows = [row for held in facts.versions for row in (_task_rows(held) if by_task else [_row(held)])]
-    print_table(f"State of {facts.job}", columns, rows, right="batch task tasks", first_to_go="batch, version")
-    objects = facts.objects if by_task else summed(facts.objects)
-    print_table(f"Under {facts.root}", *_object_table(objects, by_task=by_task), right="task objects size")
-
-
-def _row(held: HeldVersion) -> tuple[object, ...]:
-    from penstock.state.backends.registry import span_text
-
-    span = span_text(each.version for each in held.versions) if held.versions else None
-    place = (held.checkpoint, held.batch, held.store, held.backend)
-    return (*place, f"{len(held.versions)}/{held.tasks}", span)
-
-
-def _task_rows(held: HeldVersion) -> list[tuple[object, ...]]:
-    there = {each.task: each.version for each in held.versions}
-    place = (held.checkpoint, held.batch, held.store, held.backend)
-    return [(*place, task, there.get(task)) for task in range(held.tasks)]
-
-
-def _object_table(
-    objects: Sequence[StoredObjects], *, by_task: bool
-) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
-    columns = ("store", *(["task"] if by_task else []), "backend", "kind", "objects", "size")
-    rows: list[tuple[object, ...]] = [
-        (
-            each.store,
-            *([each.task] if by_task else []),
-            each.backend,
-            each.kind,
-            f"{each.count:,}",
-            size_text(each.size_bytes),
-        )
-        for each in objects
-    ]
-    return columns, [*rows, _total(objects, len(columns))] if rows else rows
-
-
-def _total(objects: Sequence[StoredObjects], columns: int) -> tuple[object, ...]:
-    count, size = sum(each.count for each in objects), sum(each.size_bytes for each in objects)
-    return ("total", *[""] * (columns - 3), f"{count:,}", size_text(size))
 
 
 def verify_state(
@@ -122,31 +68,9 @@ def verify_state(
 
     with call.open(job) as found, restoring() as view:
         verdict = verify(found, version, store or (), watcher=view)
-    call.show(verdict, _show_verdict)
+    call.show(verdict)
     if not verdict.agrees:
         raise typer.Exit(1)
-
-
-def _show_verdict(found: StateVerdict) -> None:
-    rows = []
-    for verdict in found.stores:
-        for backend in verdict.backends:
-            digest = backend.digest
-            rows.append(
-                (
-                    verdict.store,
-                    backend.backend,
-                    None if digest is None else digest.entries,
-                    None if digest is None else size_text(digest.size_bytes),
-                    None if digest is None else digest.sha256[:16],
-                    backend.problem or ("the same" if verdict.agrees else "restored"),
-                )
-            )
-    columns = ("store", "backend", "entries", "size", "digest", "verdict")
-    print_table(f"State of checkpoint {found.checkpoint}", columns, rows, right="entries size", first_to_go="digest")
-    for verdict in found.stores:
-        if not verdict.agrees:
-            say(f"the backends of store `{verdict.store}` differ: it is not safe to switch")
 
 
 def collect_garbage(
@@ -163,22 +87,7 @@ def collect_garbage(
 
     with call.open(job) as found:
         collected = garbage.collect_garbage(found, dry_run=dry_run)
-    call.show(collected, _show_garbage)
-
-
-def _show_garbage(collected: CollectedGarbage) -> None:
-    verb = "would be deleted" if collected.dry_run else "deleted"
-    kinds = {backend: found.names for backend, found in collected.backends.items()}
-    if collected.tables:
-        kinds["pushed tables"] = collected.tables
-    if collected.outbox:
-        kinds["outbox"] = collected.outbox
-    print_facts((kind, f"{len(names)} {verb}") for kind, names in kinds.items())
-    for kind, names in kinds.items():
-        if names:
-            print_table("", (kind,), ((name,) for name in names[:_SHOWN]))
-        if len(names) > _SHOWN:
-            say(f"{kind}: and {len(names) - _SHOWN} more; --json lists them all")
+    call.show(collected)
 
 
 _COMMANDS: dict[str, Callable[..., None]] = {

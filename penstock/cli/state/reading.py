@@ -16,8 +16,7 @@ from penstock.admin.state.texts import Texts
 from penstock.base.wording import size_text
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.cli.shared.application import load_application
-from penstock.cli.shared.commands import with_options
-from penstock.cli.shared.errors import say
+from penstock.cli.shared.errors import say, with_options
 from penstock.cli.shared.output import stderr_console
 
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.base.wording import counted, size_text
+from penstock.base.wording import counted
 from penstock.cli.shared.application import load_application, load_function
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.input import Confirmation, YesOnly
 from penstock.cli.shared.options import JsonCall
-from penstock.cli.shared.output import print_facts, print_json, print_table
+from penstock.cli.shared.output import print_json, show
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def repartition(
     ) as planned:
         facts = planned.facts()
         if not call.as_json:
-            _show(facts)
+            show(facts.as_facts())
         if not dry_run:
             facts = _carry_out(planned, confirmation)
     if call.as_json:
@@ -102,16 +102,6 @@ def _carry_out(planned: Repartition, confirmation: Confirmation) -> RepartitionF
         say("starting Spark; this takes some seconds")
 
     return repartition(planned, moved.mover(planned.found.config, f"{job} repartition"), confirm=confirm)
-
-
-def _show(facts: RepartitionFacts) -> None:
-    print_facts([("job", facts.job), ("checkpoint", facts.checkpoint), ("tasks", f"{facts.before} -> {facts.after}")])
-    rows = [(each.store, size_text(each.size_bytes), each.how) for each in facts.stores]
-    print_table("", ("store", "size", "entries"), rows, right="size")
-    for each in facts.problems:
-        say(f"needed: {each}")
-    for each in facts.notes:
-        say(f"note: {each}")
 
 
 def _tell(facts: RepartitionFacts) -> None:

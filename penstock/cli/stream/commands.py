@@ -21,11 +21,12 @@ from penstock.base.wording import counted
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.input import Yes, confirm
 from penstock.cli.shared.options import Call, JsonCall, StreamName, command
-from penstock.cli.shared.output import print_facts, print_json, print_table
+from penstock.cli.shared.output import print_json, show
 from penstock.cli.stream.messages import publish, replay, tail
 from penstock.config.settings import DEFAULT_SYSTEM
 from penstock.config.values.kinds import ByteSize, Millis, Number, RefusedError
 from penstock.errors import ConfigError
+from penstock.facts import Facts, FactTable
 
 app = typer.Typer(help="Create, publish to, read, replay, limit, end and delete streams.", no_args_is_help=True)
 
@@ -86,23 +87,7 @@ def create(
 
 def describe(name: StreamName, call: JsonCall) -> None:
     """Show the partitions of a stream and the offsets they hold."""
-    facts = describe_stream(call.stream(name))
-    if call.as_json:
-        print_json(facts)
-        return
-    print_facts(
-        [
-            ("stream", facts.stream),
-            ("partitions", facts.partition_count),
-            ("messages", facts.messages),
-            ("retention", facts.retention),
-        ]
-    )
-    rows = (
-        (p.partition, p.oldest, p.newest, p.upcoming, p.messages, "yes" if p.ended else "no") for p in facts.partitions
-    )
-    columns = ("partition", "oldest", "newest", "upcoming", "messages")
-    print_table("", (*columns, "ended"), rows, right=" ".join(columns))
+    call.show(describe_stream(call.stream(name)))
 
 
 def list_streams(
@@ -116,10 +101,8 @@ def list_streams(
     found = streams(system, call.config, call.assignments)
     if call.as_json:
         print_json(found)
-        return
-    rows = [(each.stream, each.partitions, each.messages, each.retention, each.owner) for each in found]
-    columns = ("stream", "partitions", "messages", "retention", "owner")
-    print_table(f"Streams of {system}", columns, rows, right="partitions messages", first_to_go="owner,retention")
+    else:
+        show(Facts({}, (FactTable(f"Streams of {system}", found),)))
 
 
 def delete_stream(

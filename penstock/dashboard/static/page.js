@@ -93,7 +93,9 @@ function showJob(job, found, sections) {
     sections.show("graph", found.graph, (graph) => [element("h2", {}, "Graph"), element("div", { class: "scroll" }, drawing(graph))], "wide");
   }
   showCharts(found.series, sections);
-  sections.show("facts", found.facts, (pairs) => [element("h2", {}, "Job"), facts(pairs)]);
+  sections.show("facts", [found.facts, found.notes], ([pairs, notes]) => [
+    element("h2", {}, "Job"), facts(pairs), ...notes.map((text) => sentence(text, "p", { class: "note" })),
+  ]);
   for (const each of found.tables) sections.show(`table-${each.title}`, each, table, each.columns.length > WIDE ? "wide" : "");
   if (found.stores.length) sections.show("stores", found.stores, (stores) => browser(job, stores));
   sections.show("more", job, () => more(job));

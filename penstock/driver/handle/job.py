@@ -13,9 +13,10 @@ from penstock.driver.context import StopRequest
 from penstock.driver.handle.program import JobEnd, RunningWork, count_end_of_program, stop_with_program
 from penstock.driver.show.progress import BatchProgress, JobProgress, ProgressBoard
 from penstock.errors import NotFoundError
+from penstock.facts import Facts
 from penstock.job.shown import Outage, RunWork
 from penstock.metrics.snapshot import Snapshot
-from penstock.notebook import facts_html
+from penstock.notebook import html_of
 
 if TYPE_CHECKING:
     from penstock.drain.wing import DrainProgress
@@ -123,9 +124,8 @@ class Job:
     def _repr_html_(self) -> str:
         """The job as HTML, as it is now."""
         last = self._board.last
-        name = self.name if last is None else None  # the progress has it
-        facts = facts_html([("job", name), ("phase", self.phase), ("run", self.run_id)])
-        return facts if last is None else facts + last._repr_html_()
+        facts = Facts({"phase": self.phase, "run": self.run_id})
+        return html_of(Facts({"job": self.name}) + facts if last is None else facts + last.as_facts())
 
     def __enter__(self) -> Self:
         return self

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.retry import SYSTEM_CLOCK
@@ -16,8 +16,9 @@ from penstock.base.wording import counted, duration_text, lag_text
 from penstock.batch.batch import Positions
 from penstock.driver.show.metrics import JobMetrics, Replay, RunFacts, UncommittedTime
 from penstock.driver.show.work import StateOperatorProgress, work_of
+from penstock.facts import Column, Facts, FactTable
 from penstock.job.shown import Outage, RunWork
-from penstock.notebook import facts_html, table_html
+from penstock.notebook import Shown
 from penstock.system.contract.definition import System
 from penstock.wire.protocol import Beat
 
@@ -27,15 +28,15 @@ class SourceProgress:
     """One input stream. Offsets are the next to read, by partition, before and after the batch. If several tasks
     read a partition, it is the smallest one, and messages count once for each task."""
 
-    description: str
+    description: Annotated[str, Column("stream")]
     start_offset: Mapping[str, int]
     end_offset: Mapping[str, int]
     latest_offset: Mapping[str, int]
-    num_input_rows: int
+    num_input_rows: Annotated[int, Column("messages", right=True), Column("lag", right=True, of=lambda each: each.lag)]
     watermark: int | None = None
     """The event time up to which the input is complete, in epoch milliseconds; None if the application does not use
     event time, and until every partition has had a message or is idle."""
-    held_back_by: str | None = None
+    held_back_by: Annotated[str | None, Column("held back by")] = None
     """The partition that holds the watermark back."""
     input_rows_per_second: float | None = None
     """As in `JobProgress`."""
@@ -65,7 +66,7 @@ class SourceTime(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class JobProgress:
+class JobProgress(Shown):
     """The last batch that ended.
 
     Durations are milliseconds: `triggerExecution` of the whole batch, `addBatch` of all its stages, `end` of applying
@@ -115,24 +116,20 @@ class JobProgress:
         """The `lag` of all sources, for people; empty if there is none."""
         return lag_text([(source.lag, source.lag_unit) for source in self.sources])
 
-    def _repr_html_(self) -> str:
-        """The batch in a notebook."""
+    def as_facts(self) -> Facts:
         rate = f"{self.processed_rows_per_second:,.0f} messages a second"
-        facts = facts_html(
-            [
-                ("job", self.name),
-                ("batch", f"{self.batch_id}, at {self.timestamp}"),
-                ("messages", f"{self.num_input_rows:,} in, {self.num_output_rows:,} out; {rate}"),
-                ("duration", duration_text(self.batch_duration)),
-                ("way", self.way),
-                ("behind", self.behind),
-                ("watermark", self.event_time.get("watermark")),
-                ("dead letters", self.total_dead_letters or None),
-                ("last checkpoint", self.last_checkpoint),
-            ]
-        )
-        rows = [(each.description, each.num_input_rows, each.lag, each.held_back_by) for each in self.sources]
-        return facts + table_html("Inputs", ("stream", "messages", "lag", "held back by"), rows)
+        lines = {
+            "job": self.name,
+            "batch": f"{self.batch_id}, at {self.timestamp}",
+            "messages": f"{self.num_input_rows:,} in, {self.num_output_rows:,} out; {rate}",
+            "duration": duration_text(self.batch_duration),
+            "way": self.way,
+            "behind": self.behind,
+            "watermark": self.event_time.get("watermark"),
+            "dead letters": self.total_dead_letters or None,
+            "last checkpoint": self.last_checkpoint,
+        }
+        return Facts(lines, (FactTable("Inputs", self.sources),))
 
     def to_dict(self) -> dict[str, Any]:
         """The fields in Spark's spelling (`batchId`, `numInputRows`, ...)."""

@@ -11,9 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, IntegerType, StringType, StructField, StructType
 
 from penstock.admin.jobs import FoundJob, open_all_jobs, open_job
-from penstock.admin.side_stores import refuse_side_stores
 from penstock.admin.state.serdes import store_serdes
 from penstock.admin.state.version import choose_versions
+from penstock.admin.table import refuse_side_stores
 from penstock.application.application import Application
 from penstock.base.wording import listed
 from penstock.checkpoint.log import CheckpointLog

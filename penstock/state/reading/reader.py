@@ -27,7 +27,7 @@ from penstock.job.paths import JobPaths
 from penstock.objects.open import open_job_root
 from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import BackendContext, RestoreProgress
-from penstock.state.backends.registry import BackendRoots
+from penstock.state.backends.roots import BackendRoots
 from penstock.state.engines.engine import Content, Engine
 from penstock.state.engines.open import open_whatever
 from penstock.state.restore import RestoredStore, restore_order, restore_store

@@ -95,7 +95,7 @@ def test_the_list_leads_to_a_job_and_back(page: WebDriver, served: Dashboard) ->
     page.get(served.url_with_token)
     wait_until(lambda: page.find_elements(By.LINK_TEXT, JOB), "the list")
     page.find_element(By.LINK_TEXT, JOB).click()
-    wait_until(lambda: "Input partitions by lag" in shown(page), "the page of the job")
+    wait_until(lambda: "Inputs, as of the last checkpoint" in shown(page), "the page of the job")
     page.find_element(By.ID, "home").click()
     wait_until(lambda: page.find_elements(By.LINK_TEXT, JOB), "the list")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.admin.job.metrics import side_inputs_in
 from penstock.errors import UserCodeError
+from penstock.side.wing import side_inputs_in
 from tests.support.apps import side_app
 from tests.support.jobs.home import DEADLINE_S, wait_until
 from tests.support.jobs.spark_home import SparkHome

@@ -25,7 +25,7 @@ from google.protobuf import struct_pb2
 from pyspark.sql.types import ArrayType, DecimalType, LongType, MapType, StringType, StructType
 
 import penstock as ps
-from penstock.admin.state.aggregate_states import ColumnStates, JsonStates
+from penstock.admin.state.serdes import ColumnStates, JsonStates
 from penstock.api.serdes import JsonKey, PackedColumns
 from penstock.api.serdes.base import BytesWithKey
 from penstock.api.serdes.numbers import DoubleKey, OrderedDouble, OrderedInteger, OrderedLong

@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.admin.state.aggregate_states import aggregate_states
+from penstock.admin.state.serdes import aggregate_states
 from penstock.api.time.windows import Aggregates
 from penstock.base.exact_json import exact_bytes, exact_value
 from penstock.runtime.windows.contents import AggregateContent

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.dashboard.address import AddressFile
+from penstock.dashboard.access import AddressFile
 from penstock.errors import ConfigError
 
 pytestmark = pytest.mark.attack

@@ -7,12 +7,12 @@ from dataclasses import replace
 import orjson
 
 from penstock.admin.job.inputs import InputStatus, PartitionStatus
-from penstock.admin.job.metrics import SideInputStatus
 from penstock.admin.job.status import BackendStatus, WatermarkStatus
 from penstock.dashboard.rates import History, Totals
 from penstock.dashboard.view import ROWS, Seen, job_document
 from penstock.job.shown import GraphEdge, GraphOperator, GraphStage, JobGraph, KeyWork, RunWork, TaskWork
 from penstock.metrics.snapshot import CounterValue, MetricId, Snapshot, TimerValue
+from penstock.side.wing import SideInputStatus
 from tests.unit.dashboard.test_verdict import LAST, RUNNING
 
 TASKS, STORES = 200, 50
@@ -51,10 +51,10 @@ def test_a_large_job_has_a_small_page() -> None:
     found = job_document(large())
     assert len(orjson.dumps(found)) < 150_000
     tables = {table["title"]: table for table in found["tables"]}
-    inputs = tables["Input partitions by lag"]
+    inputs = tables["Inputs, as of the last checkpoint"]
     assert len(inputs["rows"]) == ROWS
-    assert inputs["note"] == "50 of 1,000 partitions, those with the most unread"
-    lags = [int(row[inputs["columns"].index("unread")]) for row in inputs["rows"]]
+    assert inputs["note"] == "50 of 1,000, those with the most lag"
+    lags = [int(row[inputs["columns"].index("lag")]) for row in inputs["rows"]]
     assert lags == sorted((n for n in range(TASKS) for _ in range(5)), reverse=True)[:ROWS]
     stores = tables["Stores, all tasks, since the last start"]
     assert len(stores["rows"]) == STORES
@@ -160,7 +160,7 @@ def test_the_page_finds_the_hot_key_the_busy_task_and_the_slow_operator() -> Non
     assert tables["Busiest tasks, in the last minute"]["rows"][0][:4] == ["3", "1", "9,000", "90%"]
     keys = tables["Keys with the most messages, in the last minute"]
     assert keys["rows"] == [["customer-42", "1", "about 4,000", "80%"]]
-    assert tables["Watermarks"]["rows"][0][0] == "kafka.orders"
+    assert tables["Event time, as of the last checkpoint"]["rows"][0][0] == "kafka.orders"
     assert [each["id"] for each in page["graph"]["stages"][0]["operators"]] == ["kafka.orders", "parse"]
     assert "Key customer-42 has 80% of the messages of stage 1: one task gets all of them" in page["verdict"]["why"]
     assert "Operator `score` takes 90% of the operators' time" in page["verdict"]["why"]

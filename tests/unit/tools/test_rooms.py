@@ -12,7 +12,7 @@ PLAN = Plan.parse(
     ["base: penstock.base.retry", "kernel: penstock.runtime", "time: penstock.runtime.windows", "spark: pyspark"],
     ["kernel time: base", "time: kernel"],
 )
-MODULES = ["penstock", "penstock.base.retry", "penstock.runtime.stage", "penstock.runtime.operators.window"]
+MODULES = ["penstock", "penstock.base.retry", "penstock.runtime.stage", "penstock.runtime.windows.fixed"]
 STAGE, NODE, CLOCK = MODULES[2], MODULES[3], MODULES[1]
 
 

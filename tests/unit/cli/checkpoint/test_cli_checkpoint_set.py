@@ -67,7 +67,7 @@ def test_other_offsets_same_state(job: StoppedJob) -> None:
     assert job.log.owner is not None
     assert after.writer == job.log.owner.writer
     assert choose_newest(job.log.restorable, (2, 1)) == after
-    assert "4 back" in out
+    assert "4 messages back" in out
     assert "count twice" in said
     assert "aircraft" in said
     assert str(after.id) in said
@@ -179,7 +179,7 @@ def test_a_stream_that_cannot_be_asked_is_a_warning(job: StoppedJob) -> None:
 def test_without_a_terminal_it_is_only_shown(job: StoppedJob) -> None:
     before = job.files()
     out, said = set_to(offsets(p0=1), status=2)
-    assert "3 back" in out
+    assert "3 messages back" in out
     assert "--yes" in said
     set_to(offsets(p0=1), "--json", status=2)
     call("set", "flights", "--offsets", "missing.json", "--yes", status=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from penstock.checkpoint.task_versions import build_versions
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
 from tests.support.stores.checkpoints import checkpoint
-from tests.support.tools.cli import call, call_json, own_home
+from tests.support.tools.cli import own_home
 
 PATHS = JobPaths("flights", "1")
 STREAM = SystemStream("local", "trips-by-tail")
@@ -36,34 +35,6 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         made, task_count=1, next_offsets={0: {INPUT: 5}}, tasks={0: build_versions(made.id, {INPUT: "4"}, {}, (2,))}
     )
     log.append(made.having(STREAMS, BETWEEN))
-
-
-def test_the_status_shows_what_is_unread() -> None:
-    text, _ = call("status", "flights")
-    assert "Intermediate streams, as of the last checkpoint" in text
-    assert re.search(r"local\.trips-by-tail +by-tail +2 +10 +2023-11-14T22:13:20\.000Z", text)
-    (stream,) = call_json("status", "flights")["intermediate"]
-    assert (stream["writer"], stream["generation"], stream["unread"], stream["watermarkMs"]) == ("by-tail", 2, 10, AT)
-
-
-def test_a_checkpoint_shows_positions_and_ranges() -> None:
-    text, _ = call("checkpoint", "show", "flights")
-    assert re.search(r"local\.trips-by-tail +2 +0 +7 +10 +7 to 8, 12 to 19", text)
-    assert re.search(r"local\.trips-by-tail +2 +1 +3 +0", text)
-    (stream,) = call_json("checkpoint", "show", "flights")["intermediate"]
-    assert stream == {
-        "stream": "local.trips-by-tail",
-        "writer": "by-tail",
-        "keySerde": "string",
-        "valueSerde": "json",
-        "generation": 2,
-        "unread": 10,
-        "watermarkMs": AT,
-        "partitions": [
-            {"partition": 0, "position": 7, "unread": 10, "ranges": [[7, 9], [12, 20]]},
-            {"partition": 1, "position": 3, "unread": 0, "ranges": []},
-        ],
-    }
 
 
 def test_an_import_says_that_what_is_unread_stays() -> None:

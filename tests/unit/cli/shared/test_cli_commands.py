@@ -19,10 +19,9 @@ try:
 except SystemExit:
     pass
 wanted = {"penstock", "penstock.admin", "penstock.admin.program", "penstock.cli", "penstock.cli.main",
-          "penstock.cli.shared", "penstock.cli.shared.commands", "penstock.cli.shared.completion",
-          "penstock.cli.shared.errors", "penstock.cli.shared.options", "penstock.errors", "penstock.base.plugins",
-          "penstock.base.plugins",
-          "penstock.base.secrets", "penstock.base.wording"}
+          "penstock.cli.shared", "penstock.cli.shared.errors", "penstock.cli.shared.options",
+          "penstock.errors", "penstock.base", "penstock.base.plugins", "penstock.base.secrets",
+          "penstock.base.wording"}
 heavy = {"yaml", "psutil", "orjson", "numpy", "pyarrow", "pyspark", "obstore"}
 ours = {name for name in sys.modules if name.partition(".")[0] == "penstock"}
 print("loaded too much:", sorted((ours - wanted) | (heavy & sys.modules.keys())))

@@ -30,7 +30,7 @@ def test_a_large_job(width: int) -> None:
     text = drawn(job_document(large()), width)
     assert all(len(line) <= width for line in text.splitlines())
     assert "Behind: 0 messages a second" in text
-    assert text.index("Input partitions by lag") < text.index("Stores")
+    assert text.index("Inputs, as of") < text.index("Stores")
 
 
 def test_names_are_no_markup() -> None:

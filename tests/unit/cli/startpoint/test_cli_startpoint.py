@@ -69,7 +69,7 @@ def test_set_writes_a_request_and_shows_what_it_means_now(job: StoppedJob) -> No
     assert isinstance(found.startpoint, StartpointSpecific)
     assert found.startpoint.specific_offset == "5"
     assert (found.with_state, found.clamp) == (None, False)
-    assert "2 back" in out
+    assert "2 messages back" in out
     for part in (
         "the state (`aircraft`) stays as it is (--with-state keep): messages that are read again count twice",
         f"would begin every input and all stores at one retained checkpoint, from checkpoint {saved(1).id}",
@@ -155,7 +155,7 @@ def test_a_later_one_counts_whatever_the_clocks_say(job: StoppedJob, ahead_ms: i
 def test_dry_run_writes_nothing(job: StoppedJob) -> None:
     before = job.files()
     out, err = call("set", "flights", "--stream", INPUT, "--partition", "1", "--oldest", "--dry-run")
-    assert "7 back" in out
+    assert "7 messages back" in out
     assert "nothing was written" in err
     assert job.files() == before
 

@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from penstock.driver.show.progress import ProgressBoard
 from penstock.driver.context import StopRequest
-from penstock.driver.handle import program_end
+from penstock.driver.handle import program
 from penstock.driver.handle.job import Job
 from penstock.driver.handle.program import former_handlers, stop_on_signals
 
@@ -113,13 +113,13 @@ class Late(logging.Handler):
         os.kill(os.getpid(), signal.SIGINT)
         job._stop.immediate.wait(20)
 logging.getLogger("penstock").addHandler(Late())
-program_end._PATIENCE_SECONDS = 30
+program._PATIENCE_SECONDS = 30
 job = started("a-1", ["immediate"])"""
     assert ended(tmp_path, program) == Ended(0, "a-1 stopped at once\n", "")
 
 
 def test_a_program_does_not_wait_forever(tmp_path: Path) -> None:
-    found = ended(tmp_path, "program_end._PATIENCE_SECONDS = 0.1\nstarted('a-1', ['immediate', 'never'])")
+    found = ended(tmp_path, "program._PATIENCE_SECONDS = 0.1\nstarted('a-1', ['immediate', 'never'])")
     assert (found.status, found.out) == (0, "")
     assert "job a-1 has not ended" in found.err
 

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from penstock.admin.checkpoint.sections import edited_sections
+from penstock.admin.checkpoint.change import edited_sections
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.batch.batch import QUERY, OfferedBatch, QuerySection
 from penstock.checkpoint.edit import CheckpointContent
