@@ -21,8 +21,8 @@ from benchmarks.harness import RESULTS
 from benchmarks.jobs import STORE, application
 from benchmarks.workload import STREAM, Workload
 from penstock.api.ssp import SystemStreamPartition
+from penstock.batch.batch import TaskSsp
 from penstock.batch.portions import PortionRead
-from penstock.batch.positions import TaskSsp
 from penstock.container.shared import ChangedRows, EpochMetrics, engine_metrics
 from penstock.driver.show.exports import SHOW_SECONDS
 from penstock.driver.show.metrics import JobMetrics, Replay

@@ -20,7 +20,7 @@ from benchmarks.jobs import configuration, create_stream
 from benchmarks.state.job import folder_bytes
 from penstock.admin.state.repartition import plan_repartition, repartition
 from penstock.config.load import load_config
-from penstock.spark.state_frames.moved_state import mover
+from penstock.spark.state_frames.stored_state import mover
 from penstock.state.reading.reader import read_store
 from penstock.system.partitioner import partition_of
 

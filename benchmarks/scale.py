@@ -23,8 +23,7 @@ import penstock as ps
 from benchmarks.harness import console
 from benchmarks.state.job import application, run_batch
 from penstock.base.retry import SYSTEM_CLOCK
-from penstock.batch.batch import Batch
-from penstock.batch.positions import TaskSsp
+from penstock.batch.batch import Batch, TaskSsp
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import keep
 from penstock.checkpoint.record import CheckpointId, CheckpointRecord, decode_record, encode_record
@@ -34,8 +33,7 @@ from penstock.container.epoch.container import Epoch
 from penstock.container.process.handlers import HANDLERS
 from penstock.container.shared import EpochResources
 from penstock.driver.commit.coordinator import CommitCoordinator
-from penstock.driver.commit.follow_up import Collection
-from penstock.driver.commit.record import CommitRequest, Recorder
+from penstock.driver.commit.record import Collection, CommitRequest, Recorder
 from penstock.driver.feed.boundary import Boundary
 from penstock.graph.topology import plan_topology
 from penstock.job.paths import JobPaths

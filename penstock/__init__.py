@@ -14,10 +14,6 @@ from penstock.base.plugins import lazy_names
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from penstock.api.batch_processor import BatchCollector as BatchCollector
-    from penstock.api.batch_processor import BatchProcessor as BatchProcessor
-    from penstock.api.batch_processor import BatchProcessorContext as BatchProcessorContext
-    from penstock.api.batch_processor import MessageBatch as MessageBatch
     from penstock.api.expressions import Expression as Expression
     from penstock.api.expressions import col as col
     from penstock.api.intermediate import DrainMessage as DrainMessage
@@ -61,12 +57,16 @@ if TYPE_CHECKING:
     from penstock.api.store import ColumnStore as ColumnStore
     from penstock.api.store import KeyValueStore as KeyValueStore
     from penstock.api.store import Table as Table
+    from penstock.api.task import BatchCollector as BatchCollector
+    from penstock.api.task import BatchProcessor as BatchProcessor
+    from penstock.api.task import BatchProcessorContext as BatchProcessorContext
     from penstock.api.task import DrainListenerTask as DrainListenerTask
-    from penstock.api.task import MessageCollector as MessageCollector
+    from penstock.api.task import MessageBatch as MessageBatch
     from penstock.api.task import StreamTask as StreamTask
-    from penstock.api.task import TaskContext as TaskContext
-    from penstock.api.task import TaskCoordinator as TaskCoordinator
     from penstock.api.task import WindowableTask as WindowableTask
+    from penstock.api.task_context import MessageCollector as MessageCollector
+    from penstock.api.task_context import TaskContext as TaskContext
+    from penstock.api.task_context import TaskCoordinator as TaskCoordinator
     from penstock.api.time.aggregates import Aggregate as Aggregate
     from penstock.api.time.aggregates import Count as Count
     from penstock.api.time.aggregates import Distinct as Distinct
@@ -81,18 +81,18 @@ if TYPE_CHECKING:
     from penstock.api.time.firing import Ascending as Ascending
     from penstock.api.time.firing import BoundedOutOfOrderness as BoundedOutOfOrderness
     from penstock.api.time.firing import ExpiredTimer as ExpiredTimer
+    from penstock.api.time.firing import TimeWindow as TimeWindow
     from penstock.api.time.firing import Trigger as Trigger
     from penstock.api.time.firing import Triggers as Triggers
     from penstock.api.time.firing import WatermarkPolicy as WatermarkPolicy
+    from penstock.api.time.firing import WindowPane as WindowPane
     from penstock.api.time.sketches import ApproxDistinct as ApproxDistinct
     from penstock.api.time.sketches import ApproxQuantiles as ApproxQuantiles
-    from penstock.api.time.windows import TimeWindow as TimeWindow
     from penstock.api.time.windows import Window as Window
-    from penstock.api.time.windows import WindowPane as WindowPane
     from penstock.api.time.windows import Windows as Windows
     from penstock.application.application import StreamApplication as StreamApplication
-    from penstock.application.application import TaskApplication as TaskApplication
     from penstock.application.message_stream import MessageStream as MessageStream
+    from penstock.application.task_application import TaskApplication as TaskApplication
     from penstock.driver.handle.job import Job as Job
     from penstock.errors import ConfigError as ConfigError
     from penstock.errors import ContainerLostError as ContainerLostError

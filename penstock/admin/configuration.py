@@ -15,7 +15,7 @@ from penstock.config.settings import JobSettings, StoreSettings, SystemKeys
 from penstock.errors import NotFoundError
 from penstock.facts import Column
 from penstock.graph.specs import ApplicationGraph
-from penstock.side.shown import SideStoreFacts
+from penstock.side.wing import SideStoreFacts
 from penstock.start.fit import check_config
 from penstock.start.job_streams import JobStreams
 from penstock.start.part import complete, start_parts

@@ -13,9 +13,9 @@ from penstock.base.wording import listed, size_text, utc_text
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import NotFoundError
 from penstock.facts import Facts, FactTable
-from penstock.graph.side_declarations import side_input_of
+from penstock.graph.store_declarations import side_input_of
 from penstock.notebook import Shown
-from penstock.side.shown import SideStoreFacts, side_store_board
+from penstock.side.wing import SideStoreFacts, side_store_board
 from penstock.tables.manifest import TableManifest
 from penstock.tables.registry import TableRegistry, VersionRefusal, refusal_of
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock.api.batch_processor import BatchProcessor
 from penstock.api.expressions import Expression, Selection, col
 from penstock.api.serdes import Columns, ColumnSerde, Json, Serde
 from penstock.api.ssp import SystemStream
 from penstock.api.store import Table
+from penstock.api.task import BatchProcessor
 from penstock.api.time.aggregates import Aggregate
 from penstock.base.wording import counted
 from penstock.errors import ConfigError
@@ -210,7 +210,7 @@ class ColumnOperators:
         """
         import pyarrow as pa
 
-        from penstock.graph.key_columns import key_type
+        from penstock.graph.keys import key_type
 
         serde, key = self._schema("with_key()"), self._operator.key_serde
         kind = key_type(key)

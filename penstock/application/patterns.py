@@ -12,14 +12,16 @@ from penstock.api.expressions import Expression
 from penstock.api.messages import IncomingMessageEnvelope
 from penstock.api.serdes import Bytes, JsonKey, Serde
 from penstock.api.serdes.base import BytesWithKey
-from penstock.api.task import MessageCollector, OperatorTask, TaskContext, TaskCoordinator
+from penstock.api.task import OperatorTask
+from penstock.api.task_context import MessageCollector, TaskContext, TaskCoordinator
 from penstock.base.application_code import Callback, check_all
 from penstock.base.exact_json import exact_bytes
 from penstock.base.wording import Duration, milliseconds, whole_number
 from penstock.errors import ConfigError
-from penstock.graph.declarations import Declarations, time_to_live
+from penstock.graph.declarations import Declarations
 from penstock.graph.serdes import SerdePlace, process_place
 from penstock.graph.specs import FilterSpec, MapAsyncSpec, OperatorSpec, ProcessSpec
+from penstock.graph.store_declarations import time_to_live
 
 if TYPE_CHECKING:
     from penstock.application.message_stream import MessageStream

@@ -392,19 +392,8 @@ _FIXED = (
     pa.types.is_decimal256,
     pa.types.is_fixed_size_binary,
 )
-_NESTED = (
-    pa.types.is_list,
-    pa.types.is_large_list,
-    pa.types.is_fixed_size_list,
-    pa.types.is_struct,
-    pa.types.is_map,
-)
-_TEXTS = (
-    pa.types.is_string,
-    pa.types.is_binary,
-    pa.types.is_large_string,
-    pa.types.is_large_binary,
-)
+_NESTED = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_struct, pa.types.is_map)
+_TEXTS = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
 
 
 def _decoder(kind: pa.DataType) -> Callable[[Any], Any]:

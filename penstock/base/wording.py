@@ -362,3 +362,19 @@ def whole_number(what: str, given: object, unit: str, least: int = 1) -> int:
     if type(given) is not int or not least <= given <= _MOST:
         raise ConfigError(f"{what} is a whole number of {unit}, {least} or more (at most 2^60), not {given!r}")
     return given
+
+
+_SHOWN = 40
+
+
+def first_characters(marker: str) -> str:
+    """A marker of an unknown form, for people: at most 40 characters.
+
+    Args:
+        marker: the marker.
+
+    Example:
+        >>> first_characters("7:12")
+        '7:12'
+    """
+    return marker if len(marker) <= _SHOWN else f"{marker[: _SHOWN - 1]}…"

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.wording import counted
-from penstock.batch.positions import Ends, Loss, Positions, TaskSsp, refuse_losses
+from penstock.batch.batch import Ends, Loss, Positions, TaskSsp, refuse_losses
 from penstock.config.model import JobConfig
 from penstock.errors import NotFoundError, RetryableError
 from penstock.system.base import OffsetRange, PartitionOffsets

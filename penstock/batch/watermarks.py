@@ -16,9 +16,9 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.time.firing import END_OF_TIME, NO_WATERMARK, WatermarkPolicy
 from penstock.base.documents import Count, Form, Time, dataclass_form, mapping, text
 from penstock.base.wording import utc_text
-from penstock.batch.positions import Ends, Positions, TaskSsp
-from penstock.checkpoint.intermediate import IntermediateStream
+from penstock.batch.batch import Ends, Positions, TaskSsp
 from penstock.checkpoint.sections import Section
+from penstock.checkpoint.streams import IntermediateStream
 from penstock.errors import ConfigError
 from penstock.graph.specs import ApplicationGraph
 

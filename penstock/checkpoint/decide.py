@@ -10,8 +10,8 @@ from bisect import bisect_right
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from penstock.checkpoint.intermediate import STREAMS
 from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim, Record
+from penstock.checkpoint.streams import STREAMS
 
 TAIL = 16
 """Slots before the newest checkpoint that are never freed. So the end of the log has no holes, and is found by probing

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import Literal, TypeAlias
 
-from penstock.checkpoint import decide
+from penstock.checkpoint.decide import TAIL, fenced_by, prunable
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Claim, Record, decode_record, encode_record
 from penstock.errors import CorruptError, FencedError, IncompatibleError, NotFoundError, PenstockError, RetryableError
@@ -44,7 +44,7 @@ class LogReader:
         listed = {slot for key in keys if (slot := self._paths.slot_of(key)) is not None}
         end = 1 + max(listed | self.known.keys(), default=-1)
         # A listing may miss the last records, and one that runs while records are made may miss one and show the next.
-        tail = range(max(0, end - decide.TAIL), end)
+        tail = range(max(0, end - TAIL), end)
         for slot in self.known.keys() - listed - set(tail):
             del self.known[slot]
         self._damaged = {}
@@ -228,7 +228,7 @@ class CheckpointLog:
             if found is not None:
                 self._fenced = (
                     f"checkpoint {record.id} of epoch {record.epoch}, run `{record.run_id}`, was not written: slot "
-                    f"`{self._paths.checkpoint(slot)}` is {decide.fenced_by(found)}, which owns the job now. This run "
+                    f"`{self._paths.checkpoint(slot)}` is {fenced_by(found)}, which owns the job now. This run "
                     f"must stop; nothing it does after its last checkpoint counts"
                 )
                 self._refuse_if_fenced()
@@ -287,7 +287,7 @@ class CheckpointLog:
                 return
             if found != self._unclear:
                 self._fenced = (
-                    f"the log is {decide.fenced_by(found)}, which owns the job now. This run must stop; it deletes "
+                    f"the log is {fenced_by(found)}, which owns the job now. This run must stop; it deletes "
                     "nothing more"
                 )
                 self._refuse_if_fenced()
@@ -311,7 +311,7 @@ class CheckpointLog:
         claim, view = self._claim, self._reader.view()
         if claim is None or not view.checkpoints or view.checkpoints[-1].writer != claim.writer:
             return set()
-        return set(decide.prunable(view.records))
+        return set(prunable(view.records))
 
     def _create(self, slot: int, record: Record) -> Record | None:
         """Put the record into the slot: None if it is there, else the record that is there instead.
@@ -357,7 +357,7 @@ class CheckpointLog:
     def _refuse_if_overtaken(self, run_id: str, view: LogView) -> None:
         if self._claim is not None and view.owner is not None and view.owner.writer not in self._writers:
             self._fenced = (
-                f"run `{run_id}` cannot claim the job again: {decide.fenced_by(view.owner)} came after its "
+                f"run `{run_id}` cannot claim the job again: {fenced_by(view.owner)} came after its "
                 "last claim. This run must stop; nothing it does after its last checkpoint counts"
             )
             self._refuse_if_fenced()

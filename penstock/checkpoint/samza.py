@@ -19,8 +19,8 @@ from msgspec import Meta, Struct, field
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.documents import decode
 from penstock.base.wording import argument, counted
-from penstock.checkpoint.changelog_marker import ChangelogOffset, changelog_markers
 from penstock.checkpoint.edit import MAX_OFFSET, Changelogs, CheckpointContent, inputs_text
+from penstock.checkpoint.streams import ChangelogOffset, changelog_markers
 from penstock.checkpoint.task_values import StoresOfChangelogs, TaskCheckpoint
 from penstock.checkpoint.task_versions import format_of
 from penstock.errors import ConfigError, CorruptError, IncompatibleError

@@ -17,9 +17,14 @@ from msgspec import Struct
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.documents import convert, decode, decoding, number
-from penstock.checkpoint import changelog_marker
-from penstock.checkpoint.changelog_marker import ChangelogOffset, ChangelogStreamMarker, changelog_markers
 from penstock.checkpoint.record import CheckpointId
+from penstock.checkpoint.streams import (
+    CHANGELOG_STREAM,
+    SAMZA_BACKEND,
+    ChangelogOffset,
+    ChangelogStreamMarker,
+    changelog_markers,
+)
 from penstock.errors import ConfigError, CorruptError
 
 Markers: TypeAlias = Mapping[str, Mapping[str, str]]
@@ -186,7 +191,7 @@ class FormatV1(CheckpointFormat):
                 offsets[ssp] = offset
             elif offset is not None:
                 found[changelogs[ssp]] = _marker(ssp, offset)
-        return TaskCheckpoint(offsets, {changelog_marker.BACKEND: found} if found else {})
+        return TaskCheckpoint(offsets, {CHANGELOG_STREAM: found} if found else {})
 
     def write(self, checkpoint_id: CheckpointId, offsets: Mapping[SystemStreamPartition, str], markers: Markers) -> str:
         positions = {m.ssp: str(ChangelogOffset(checkpoint_id, m.offset)) for m in _sayable(markers).values()}
@@ -196,7 +201,7 @@ class FormatV1(CheckpointFormat):
         return frozenset(_sayable(markers))
 
     def holds(self, backend: str) -> bool:
-        return backend == changelog_marker.BACKEND
+        return backend == CHANGELOG_STREAM
 
     def with_streams(
         self, markers: Markers, better: Callable[[], Markers], identities: Mapping[SystemStream, str]
@@ -209,14 +214,14 @@ class FormatV1(CheckpointFormat):
             store: replace(each, stream_identity=known.get(each.ssp, identities.get(each.ssp.system_stream)))
             for store, each in own.items()
         }
-        return {**markers, changelog_marker.BACKEND: {store: each.serialize() for store, each in found.items()}}
+        return {**markers, CHANGELOG_STREAM: {store: each.serialize() for store, each in found.items()}}
 
     def needed(self, text: str | bytes, changelogs: StoresOfChangelogs) -> Iterator[tuple[str, str, str]]:
         """A position has a separate form, by which it is found where no configuration names its stream. Its store is
         then called by the stream's name."""
         for ssp, offset in CheckpointV1.decode(text).offsets.items():
             if offset is not None and (ssp in changelogs or ChangelogOffset.is_one(offset)):
-                yield changelog_marker.BACKEND, changelogs.get(ssp, ssp.stream), _marker(ssp, offset)
+                yield CHANGELOG_STREAM, changelogs.get(ssp, ssp.stream), _marker(ssp, offset)
 
 
 def _marker(ssp: SystemStreamPartition, position: str) -> str:
@@ -333,13 +338,12 @@ class FormatV2(CheckpointFormat):
         value = CheckpointV2.decode(text)
         markers: dict[str, dict[str, str]] = {}
         for name, stores in value.markers.items():
-            backend = changelog_marker.BACKEND if name == changelog_marker.SAMZA_BACKEND else name
+            backend = CHANGELOG_STREAM if name == SAMZA_BACKEND else name
             markers.setdefault(backend, {}).update(stores)
         return TaskCheckpoint(value.input_offsets, markers, value.id)
 
     def write(self, checkpoint_id: CheckpointId, offsets: Mapping[SystemStreamPartition, str], markers: Markers) -> str:
         named = {
-            changelog_marker.SAMZA_BACKEND if backend == changelog_marker.BACKEND else backend: stores
-            for backend, stores in markers.items()
+            SAMZA_BACKEND if backend == CHANGELOG_STREAM else backend: stores for backend, stores in markers.items()
         }
         return CheckpointV2(checkpoint_id, offsets, named).encode()

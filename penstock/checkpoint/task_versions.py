@@ -13,9 +13,8 @@ from typing import Any
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.wording import argument, listed
-from penstock.checkpoint import changelog_marker
-from penstock.checkpoint.changelog_marker import changelog_markers
 from penstock.checkpoint.record import CheckpointId, CheckpointRecord
+from penstock.checkpoint.streams import CHANGELOG_STREAM, changelog_markers
 from penstock.checkpoint.task_values import (
     CheckpointFormat,
     FormatV1,
@@ -64,7 +63,7 @@ def build_versions(
     if lost:
         raise ConfigError(
             f"checkpoint {checkpoint_id} could not restore the stores {', '.join(f'`{store}`' for store in lost)}: "
-            f"version 1 holds markers of `{changelog_marker.BACKEND}` only, and only where a store's history begins "
+            f"version 1 holds markers of `{CHANGELOG_STREAM}` only, and only where a store's history begins "
             "with its stream. Add 2 to task.checkpoint.write.versions"
         )
     return written

@@ -12,20 +12,17 @@ from penstock.base.plugins import load
 from penstock.base.secrets import RootKeys
 from penstock.config import keys
 from penstock.config.key import AnyKey, Settings
+from penstock.config.optional_settings import MetricsSettings, SchemaRegistrySettings, SideInputSettings, TableSettings
 from penstock.config.settings import (
     DEFAULT_SYSTEM,
     ROOT_OPTIONS,
     ContainerSettings,
     JobSettings,
-    MetricsSettings,
     OtherSettings,
-    SchemaRegistrySettings,
-    SideInputSettings,
     StateSettings,
     StoreSettings,
     StreamSettings,
     SystemKeys,
-    TableSettings,
     TaskSettings,
 )
 from penstock.errors import ConfigError

@@ -28,9 +28,8 @@ from penstock.host.folders import make_socket_folder, remove_dead_folders
 from penstock.host.logs import log_path, log_to, page_path, setup_logging
 from penstock.host.position_page import PositionPage, use_page, void_page
 from penstock.host.posix import machine_id, watch_process
-from penstock.host.process import allow_files, ignore_signals, settle
-from penstock.runtime.interpreter import keep_pandas_out
-from penstock.state.copies import tasks_with_copies
+from penstock.host.process import allow_files, ignore_signals, keep_pandas_out, settle
+from penstock.state.restore import tasks_with_copies
 from penstock.wire.containers import ContainerAddress, ContainerSpec
 from penstock.wire.security import TokenCheck
 

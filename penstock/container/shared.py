@@ -33,11 +33,10 @@ from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import BackendContext
 from penstock.state.backends.pools import BackendPools
 from penstock.state.backends.roots import BackendRoots
-from penstock.state.copies import LocalCopies
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.open import open_engine, open_restored
 from penstock.state.kept import KeptStores, StoreAtCheckpoint
-from penstock.state.restore import restore_order
+from penstock.state.restore import LocalCopies, restore_order
 from penstock.wire.ports import JobPackage
 
 
@@ -86,7 +85,7 @@ def stores_directory(config: JobConfig, job_uid: str) -> Path:
 
 class StoreFolders:
     """`<base>/<store>/<task>/`: `live-<epoch>-<container>`, the working copy, private to this container and epoch;
-    `making-...`, a copy being uploaded; `copy-<checkpoint id>`, see `penstock.state.copies`."""
+    `making-...`, a copy being uploaded; `copy-<checkpoint id>`, see `penstock.state.restore`."""
 
     def __init__(self, config: JobConfig, stores: tuple[str, ...], base: Path, container: str, epoch: int) -> None:
         self.stores = stores

@@ -22,7 +22,7 @@ from penstock.base.wording import counted, printable, size_text, utc_text
 from penstock.dashboard.view import Document, page_table
 from penstock.errors import NotFoundError, RetryableError
 from penstock.facts import FactTable
-from penstock.state.reading.inventory import summed
+from penstock.state.backends.registry import summed
 from penstock.system.registry import open_system
 
 ENTRIES = 50

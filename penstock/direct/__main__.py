@@ -13,13 +13,12 @@ import threading
 from multiprocessing.connection import Connection
 
 from penstock.base.files import go_private
-from penstock.direct.messages import Answer, RunBreak, RunOrder, RunReports, SignOfLife, WorkerReady
 from penstock.direct.stages import DeclinedError, DirectStages
+from penstock.direct.worker import Answer, RunBreak, RunOrder, RunReports, SignOfLife, WorkerReady
 from penstock.host.log_lines import print_lossily
 from penstock.host.position_page import PositionPage, use_page
 from penstock.host.posix import watch_process
-from penstock.host.process import ignore_signals, settle
-from penstock.runtime.interpreter import keep_pandas_out
+from penstock.host.process import ignore_signals, keep_pandas_out, settle
 from penstock.wire.ports import PackedPackage
 
 SIGN_SECONDS = 0.5

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 
-from penstock.direct.messages import RunOrder
+from penstock.direct.worker import RunOrder
 from penstock.errors import ContainerLostError, RetryableError
 from penstock.runtime.messages.packet import (
     NO_PACKETS,

@@ -1,4 +1,7 @@
-"""The driver's side of the direct worker: its process, and one run of a batch in it."""
+"""The driver's side of the direct worker: its process, one run of a batch in it, and the messages between the two.
+
+Messages are values, pickled over a socket that only driver and worker have.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,71 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from typing import TypeAlias
 
-from penstock.direct.messages import Answer, RunBreak, RunOrder, RunReports, SignOfLife, WorkerReady
+from penstock.batch.batch import Batch
+from penstock.batch.portions import Portion
 from penstock.host.position_page import spots_in
 from penstock.host.posix import ending
-from penstock.wire.containers import ProcessDeath
+from penstock.system.base import WriterIdentity
+from penstock.wire.containers import Lane, ProcessDeath
 from penstock.wire.ports import OtherWayError, PackedPackage
+from penstock.wire.security import TlsIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class RunOrder:
+    """One run of a batch."""
+
+    epoch: int
+    batch: Batch
+    portions: Mapping[int, Sequence[tuple[int, Portion]]]
+    lanes: tuple[Lane, ...]
+    writer: WriterIdentity
+    secret: str = field(repr=False)
+    tls: TlsIdentity | None
+    limit_bytes: int
+    """The run breaks off once its messages take more memory than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReady:
+    """The worker has loaded the application, and takes orders."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignOfLife:
+    """The worker is alive. `progress` changes with each message that its own stages process or write; it is None while
+    the worker waits for containers, which give signs of their own."""
+
+    progress: object
+    writes: bool = False
+    """True while the outputs are being written."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunReports:
+    """The run is complete: the payloads of all reports."""
+
+    payloads: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunBreak:
+    """The run broke off. `why`: the cause in words."""
+
+    why: str
+    declined: bool = False
+    """True if it broke off before anything but the inputs was touched, and the worker is as before. Otherwise the
+    worker takes no more orders."""
+
+
+Answer: TypeAlias = WorkerReady | SignOfLife | RunReports | RunBreak
+
 
 logger = logging.getLogger(__name__)
 _ENVIRONMENT = {"MALLOC_ARENA_MAX": "2", "ARROW_DEFAULT_MEMORY_POOL": "system"}

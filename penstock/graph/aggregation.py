@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 from penstock.api.expressions import Expression
 from penstock.api.serdes import Columns, ColumnSerde, Json, Serde
 from penstock.api.time.aggregates import Aggregate
+from penstock.api.time.firing import SPAN_COLUMNS
 from penstock.api.time.sketches import ApproxQuantiles
-from penstock.api.time.windows import SPAN_COLUMNS, Aggregates, Window
+from penstock.api.time.windows import Aggregates, Window
 from penstock.base.plugins import load
 from penstock.errors import ConfigError
 

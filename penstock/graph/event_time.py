@@ -118,7 +118,7 @@ class OrderedSource:
 class EventTimeOrder:
     """The messages of an operator wait in a store until the watermark has passed them, and come by event time."""
 
-    operator: ClassVar[str] = "penstock.runtime.operators.ordered:OrderedOperator"
+    operator: ClassVar[str] = "penstock.runtime.operators.event_time:OrderedOperator"
     """The class that runs around the operator's own."""
 
     store: str

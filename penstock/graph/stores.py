@@ -8,12 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from penstock.api.serdes import Bytes, Serde
-from penstock.api.side_inputs import (
-    ProcessorFunction,
-    PushedTable,
-    SideInputsProcessor,
-    SideInputsProcessorFactory,
-)
+from penstock.api.side_inputs import ProcessorFunction, PushedTable, SideInputsProcessor, SideInputsProcessorFactory
 from penstock.api.ssp import SystemStream
 
 TtlFrom: TypeAlias = Literal["write", "access"]
@@ -123,7 +118,7 @@ STORE_LAYOUTS: dict[OperatorKind, int] = {
 
 Raise it with each change of the entries, their order or their meaning: a start refuses stores of another layout, which
 would be read wrongly. Their writers are in `runtime/windows`, `runtime/joins`,
-`runtime/operators/temporal_join.py`, `runtime/timers.py`, `runtime/operators/tables.py`, `runtime/order` and
+`runtime/operators/event_time.py`, `runtime/timers.py`, `runtime/operators/tables.py`, `runtime/order` and
 `runtime/operators/columns`.
 """
 _LAYOUT = ":layout="

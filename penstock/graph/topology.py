@@ -19,12 +19,7 @@ from penstock.api.ssp import SystemStream
 from penstock.base.wording import listed
 from penstock.errors import ConfigError
 from penstock.graph.serdes import ColumnUse
-from penstock.graph.specs import (
-    ApplicationGraph,
-    IntermediateSpec,
-    OperatorSpec,
-    OutputSpec,
-)
+from penstock.graph.specs import ApplicationGraph, IntermediateSpec, OperatorSpec, OutputSpec
 from penstock.graph.stores import StoreSpec
 from penstock.system.contract.definition import QUERY_SYSTEM
 

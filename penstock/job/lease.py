@@ -21,12 +21,7 @@ import psutil
 
 from penstock.base.documents import Count, Positive, decode_format
 from penstock.base.retry import SYSTEM_CLOCK
-from penstock.errors import (
-    NotFoundError,
-    PenstockError,
-    PenstockTimeoutError,
-    RetryableError,
-)
+from penstock.errors import NotFoundError, PenstockError, PenstockTimeoutError, RetryableError
 from penstock.host.posix import boot_id, boot_time, is_process, namespace, process_start
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore

@@ -36,9 +36,9 @@ from penstock.errors import (
 )
 from penstock.job.paths import JobPaths, outbox_epoch
 from penstock.objects.store import ObjectStore
-from penstock.outbox.debts import Debts
 from penstock.outbox.unpublished import (
     OUTBOX,
+    Debts,
     OutboxObject,
     OwedOutput,
     UnpublishedObjects,

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.wording import counted, listed
-from penstock.batch.positions import to_positions
+from penstock.batch.batch import to_positions
 from penstock.checkpoint.log_view import LogView
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
-from penstock.outbox.debts import own_debt
-from penstock.outbox.unpublished import OwedOutput, owed_of
+from penstock.outbox.unpublished import OwedOutput, owed_of, own_debt
 from penstock.start.job_streams import JobStreams, forgetful
 from penstock.start.part import DecidedStart, StartPart
 from penstock.start.plan import StartPlan

@@ -8,12 +8,11 @@ from typing import TypeVar
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.wording import counted, listed
-from penstock.batch.batch import QUERY
-from penstock.batch.positions import Ends
+from penstock.batch.batch import QUERY, Ends
 from penstock.batch.watermarks import TIME
 from penstock.checkpoint.edit import CheckpointContent
-from penstock.checkpoint.intermediate import STREAMS
 from penstock.checkpoint.record import CheckpointRecord, StoreLayout
+from penstock.checkpoint.streams import STREAMS
 from penstock.checkpoint.task_values import Markers
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.graph.specs import ApplicationGraph

@@ -9,10 +9,9 @@ from typing import TypeAlias
 import msgspec
 
 from penstock.base.documents import decoder, decoding
-from penstock.batch.batch import NOTHING_DUE, Due
+from penstock.batch.batch import NOTHING_DUE, Due, TaskSsp
 from penstock.batch.portions import PortionRead
-from penstock.batch.positions import TaskSsp
-from penstock.checkpoint.intermediate import Ranges
+from penstock.checkpoint.streams import Ranges
 from penstock.errors import ContainerLostError, FailedMessage
 from penstock.graph.topology import Topology
 from penstock.metrics.snapshot import Row

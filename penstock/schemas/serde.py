@@ -1,11 +1,13 @@
 """The common part of serdes with schemas: Confluent's wire format, and where schemas come from.
 
-The schemas that a job has met are kept under its root: a restart needs no registry for them.
+The start of a job connects the serdes of its application with the registry. The schemas that a job has met are kept
+under its root: a restart needs no registry for them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import struct
 import threading
 from abc import abstractmethod
@@ -19,12 +21,17 @@ import orjson
 
 from penstock.api.serdes import Serde
 from penstock.base.secrets import RootKeys
-from penstock.errors import ConfigError, CorruptError, NotFoundError
+from penstock.config.model import JobConfig
+from penstock.config.optional_settings import SchemaRegistrySettings
+from penstock.errors import ConfigError, CorruptError, NotFoundError, SystemAwayError
+from penstock.graph.serdes import with_output_serdes, with_serdes
+from penstock.graph.specs import ApplicationGraph
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_root
 from penstock.objects.store import ObjectStore
 from penstock.schemas.client import open_registry
 from penstock.schemas.registry import Part, Registry, Schema, SchemaKind, SchemaRegistry
+from penstock.start.part import StartPart
 
 _NAMESPACE = "schemas"
 
@@ -263,3 +270,64 @@ class SchemaSerde(Serde[Any]):
             read = self._reader(self._connection.open().schema(schema_id))
         self._reads[schema_id] = read
         return read
+
+
+logger = logging.getLogger(__name__)
+
+
+def with_registry(graph: ApplicationGraph, config: JobConfig) -> ApplicationGraph:
+    """The graph whose serdes find the registry. Nothing is asked of it yet.
+
+    Raises:
+        ConfigError: a serde has a registry, and the configuration has no address of one.
+    """
+    given, paths = config.schema_registry, JobPaths(config.job.name, config.job.id)
+
+    def connected(serde: Serde[Any]) -> Serde[Any]:
+        if not isinstance(serde, SchemaSerde) or serde.registry is None:
+            return serde
+        options = _options(given, serde.registry.url)
+        return serde.connected(Connection.of(options, config.job.root, config.job.root_keys, paths))
+
+    return with_serdes(graph, connected)
+
+
+def with_registered(graph: ApplicationGraph) -> ApplicationGraph:
+    """The graph whose outputs have the ids of their schemas, and whose inputs without a schema have the newest one of
+    their subject.
+
+    Raises:
+        ConfigError: an output has no schema.
+        IncompatibleError, NotFoundError, SystemAwayError, SystemRefusedError: the registry's answer.
+    """
+    inputs = {id(serde) for op in graph.sources for serde in (op.key_serde, op.value_serde)}
+    graph = with_serdes(graph, lambda serde: _completed(serde) if id(serde) in inputs else serde)
+    return with_output_serdes(graph, lambda serde: serde.registered() if isinstance(serde, SchemaSerde) else serde)
+
+
+def _completed(serde: Serde[Any]) -> Serde[Any]:
+    if not isinstance(serde, SchemaSerde) or serde.registry is None or serde.schema is not None:
+        return serde
+    try:
+        return serde.completed()
+    except SystemAwayError as error:
+        logger.warning("%s. Messages are read with the schemas that this job has met before", error)
+        return serde
+
+
+def _options(given: Mapping[str, str], url: str | None) -> dict[str, str]:
+    options = {**given, **({} if url is None else {"url": url})}
+    if "url" not in options:
+        raise ConfigError(
+            f"`{SchemaRegistrySettings.url.name}` is missing: the application has a serde with a schema registry. Set "
+            "it to the registry's address, as http://registry:8081"
+        )
+    return options
+
+
+class SchemasStart(StartPart):
+    """The part of schema registries in a start."""
+
+    def connect(self, graph: ApplicationGraph, config: JobConfig) -> ApplicationGraph:
+        """With serdes that know the registry, and have their schemas from it."""
+        return with_registered(with_registry(graph, config))

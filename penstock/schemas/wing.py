@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from penstock.wing import Wing
 
-SCHEMAS_WING = Wing("schemas", start="penstock.schemas.start:SchemasStart")
+SCHEMAS_WING = Wing("schemas", start="penstock.schemas.serde:SchemasStart")

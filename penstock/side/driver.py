@@ -10,8 +10,7 @@ from penstock.driver.context import RunContext
 from penstock.driver.part import DriverPart
 from penstock.errors import ContainerLostError, FailedMessage
 from penstock.graph.stores import SideInputs
-from penstock.side.shown import BootstrapProgress
-from penstock.side.wing import BOOTSTRAP, SIDE_WING, Bootstrap, BootstrapState, SideState
+from penstock.side.wing import BOOTSTRAP, SIDE_WING, Bootstrap, BootstrapProgress, BootstrapState, SideState
 from penstock.wire.protocol import Beat, load
 
 logger = logging.getLogger(__name__)

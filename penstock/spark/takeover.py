@@ -32,7 +32,7 @@ from penstock.spark.state_frames.from_spark import (
     variable_entries,
 )
 from penstock.spark.state_import.checkpoint import OperatorFacts, SparkCheckpoint
-from penstock.spark.state_import.load import FirstBackup
+from penstock.state.outside_backup import FirstBackup
 from penstock.system.contract.definition import QUERY_SYSTEM
 
 logger = logging.getLogger(__name__)

@@ -30,8 +30,14 @@ from penstock.spark.processor.frames import check_pandas
 from penstock.spark.processor.task import Form, ProcessorSpec, ProcessorTask
 from penstock.spark.queries import StreamWriter, check_begin_at
 from penstock.spark.query.plan import QueryInput, QueryOutput, QueryPlan
-from penstock.spark.rows.chunks import ChunkReader, ChunkWriter, with_initial
-from penstock.spark.rows.columns import event_time_columns, operators, parsed_schema
+from penstock.spark.rows.columns import (
+    ChunkReader,
+    ChunkWriter,
+    event_time_columns,
+    operators,
+    parsed_schema,
+    with_initial,
+)
 from penstock.spark.takeover import Takeover
 from penstock.spark.versions import QUERIES, arrow_schema, needs, needs_classic
 

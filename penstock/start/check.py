@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
-from penstock.base.refusals import Refusals
 from penstock.base.retry import SYSTEM_CLOCK, Clock
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.config.model import JobConfig
-from penstock.graph.copartitioning import check_copartitioning, check_keys
+from penstock.errors import Refusals
+from penstock.graph.keys import check_copartitioning, check_keys
 from penstock.graph.specs import ApplicationGraph
 from penstock.graph.topology import plan_topology
 from penstock.job.identity import known_uid

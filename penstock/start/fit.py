@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator
 
 from penstock.api.ssp import SystemStream
-from penstock.base.refusals import Refusals
 from penstock.base.wording import listed
-from penstock.checkpoint.changelog_marker import BACKEND
+from penstock.checkpoint.streams import CHANGELOG_STREAM
 from penstock.checkpoint.task_values import V2
 from penstock.config.model import JobConfig
 from penstock.config.settings import StreamSettings
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, Refusals
 from penstock.graph.specs import ApplicationGraph, OperatorSpec
 from penstock.start.part import StartPart
 
@@ -86,13 +85,14 @@ def _unread_versions(stores: Iterable[str], config: JobConfig) -> Iterator[Confi
     used = next(version for version in read if version in write)
     if used == V2:
         return
-    lost = sorted(store for store in stores if BACKEND not in config.store(store).backup_factories)
+    lost = sorted(store for store in stores if CHANGELOG_STREAM not in config.store(store).backup_factories)
     if lost:
         yield ConfigError(
             f"checkpoints would be read in version {used} (task.checkpoint.write.versions is "
             f"{','.join(map(str, write))}, task.checkpoint.read.versions {','.join(map(str, read))}), which holds "
-            f"markers of `{BACKEND}` only. The stores {', '.join(f'`{store}`' for store in lost)} are not backed up "
-            f"to it, so no start could restore them. Add it to their backup.factories, or write and read version {V2}"
+            f"markers of `{CHANGELOG_STREAM}` only. The stores {', '.join(f'`{store}`' for store in lost)} are "
+            "not backed up to it, so no start could restore them. Add it to their backup.factories, or write and read "
+            f"version {V2}"
         )
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.retry import Clock
-from penstock.checkpoint.intermediate import IntermediateStream
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import Claim, Origin
+from penstock.checkpoint.streams import IntermediateStream
 from penstock.checkpoint.task_values import Markers as OfTask
 from penstock.checkpoint.task_versions import choose_version, markers_elsewhere, read_task
 from penstock.config.model import JobConfig

@@ -10,15 +10,22 @@ from dataclasses import dataclass, field, replace
 from penstock.api.retention import StreamRetention
 from penstock.api.serdes import ColumnSerde
 from penstock.api.ssp import StreamPattern, SystemStream, SystemStreamPartition
-from penstock.base.refusals import Refusals
 from penstock.base.wording import counted, listed, owned_stream
-from penstock.checkpoint.changelog_marker import BACKEND
+from penstock.checkpoint.streams import CHANGELOG_STREAM
 from penstock.config.model import JobConfig
 from penstock.config.settings import StreamSettings, TaskSettings
 from penstock.config.values.kinds import PartitionRange
-from penstock.errors import ConfigError, FailedMessage, IncompatibleError, NotFoundError, PenstockError, SystemAwayError
-from penstock.graph.side_declarations import side_input_of
+from penstock.errors import (
+    ConfigError,
+    FailedMessage,
+    IncompatibleError,
+    NotFoundError,
+    PenstockError,
+    Refusals,
+    SystemAwayError,
+)
 from penstock.graph.specs import ApplicationGraph
+from penstock.graph.store_declarations import side_input_of
 from penstock.job.identity import OwnedStreams
 from penstock.start.inputs import Grouping, group_inputs, matching, own_streams
 from penstock.system.base import PartitionOffsets, RecordLimits, System, SystemAdmin
@@ -317,7 +324,7 @@ def _shared(graph: ApplicationGraph, config: JobConfig, outputs: Collection[Syst
         yield ConfigError(f"task.dead.letter.stream `{dead_letter}` is an output of the application as well")
     for spec in graph.written_stores:
         settings = config.store(spec.name)
-        if settings.changelog in outputs and BACKEND in settings.backup_factories:
+        if settings.changelog in outputs and CHANGELOG_STREAM in settings.backup_factories:
             yield ConfigError(
                 f"`{settings.changelog}` is an output and the changelog of store `{spec.name}`: set "
                 f"`stores.{spec.name}.changelog` to another stream"

@@ -13,10 +13,9 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
 from urllib.parse import unquote
 
-from penstock.base.refusals import Refusals
 from penstock.base.wording import argument, counted, listed
 from penstock.checkpoint.record import CheckpointRecord, StoreLayout
-from penstock.errors import IncompatibleError
+from penstock.errors import IncompatibleError, Refusals
 from penstock.graph.specs import ApplicationGraph
 from penstock.graph.stores import OPERATOR_STORES, StoreSpec, layout_of
 

@@ -14,12 +14,11 @@ from dataclasses import dataclass, field, replace
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.time.firing import NO_WATERMARK
 from penstock.base.wording import argument, counted, listed
-from penstock.batch.batch import QUERY, OfferedBatch
-from penstock.batch.positions import Positions
+from penstock.batch.batch import QUERY, OfferedBatch, Positions
 from penstock.batch.watermarks import TIME
-from penstock.checkpoint.intermediate import IntermediateStream
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Origin, StoreLayout
+from penstock.checkpoint.streams import IntermediateStream
 from penstock.checkpoint.task_versions import refuse_unknown
 from penstock.config.model import JobConfig
 from penstock.errors import IncompatibleError, NotFoundError

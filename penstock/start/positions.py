@@ -13,15 +13,14 @@ from typing import TypeAlias
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.time.firing import END_OF_TIME
-from penstock.base.refusals import Refusals
 from penstock.base.wording import argument, counted
-from penstock.batch.positions import Ends, Positions, TaskSsp, first_positions, resumed_positions, to_positions
+from penstock.batch.batch import Ends, Positions, TaskSsp, first_positions, resumed_positions, to_positions
 from penstock.batch.watermarks import TIME
-from penstock.checkpoint.intermediate import STREAMS, IntermediateStream
 from penstock.checkpoint.record import CheckpointRecord, Origin
+from penstock.checkpoint.streams import STREAMS, IntermediateStream
 from penstock.config.model import JobConfig
 from penstock.config.settings import StreamSettings
-from penstock.errors import IncompatibleError
+from penstock.errors import IncompatibleError, Refusals
 from penstock.graph.specs import ApplicationGraph
 from penstock.start.startpoints.decide import JobInputs, StartDecision
 from penstock.system.base import PartitionOffsets

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from penstock.api.ssp import SystemStream
 from penstock.base.retry import SYSTEM_CLOCK, Clock
 from penstock.base.wording import argument, counted, listed, utc_text
-from penstock.checkpoint.intermediate import IntermediateStream
 from penstock.checkpoint.log import CheckpointLog, OnDamage
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import Claim
+from penstock.checkpoint.streams import IntermediateStream
 from penstock.config.model import JobConfig
 from penstock.errors import IncompatibleError
 from penstock.graph.specs import ApplicationGraph

@@ -25,7 +25,7 @@ from penstock.container.epoch.container import Container
 from penstock.container.process.handlers import answers
 from penstock.driver.context import RunContext, StopRequest
 from penstock.driver.feed.feed import Feed
-from penstock.driver.guards.lease import run_of_start
+from penstock.driver.guards.watches import run_of_start
 from penstock.driver.loop.run_loop import RunLoop, RunParts
 from penstock.driver.show.progress import ProgressBoard
 from penstock.errors import ContainerLostError, PenstockError, RetryableError
@@ -55,14 +55,7 @@ from penstock.wing import wings
 from penstock.wire.calls import START_RUN, Call
 from penstock.wire.containers import Assignment, ContainerPlace, assign, moved_to
 from penstock.wire.ports import BatchRunner, EpochOpening, Fleet, JobPackage, RunBrokenError, ignore_answer
-from penstock.wire.protocol import (
-    AttemptCall,
-    Beat,
-    Identity,
-    OpenEpoch,
-    Request,
-    StartRun,
-)
+from penstock.wire.protocol import AttemptCall, Beat, Identity, OpenEpoch, Request, StartRun
 
 Q = TypeVar("Q", bound=Request)
 A = TypeVar("A")

@@ -156,6 +156,14 @@ class Assignment:
             for task, home in self.homes.items()
         )
 
+    def without_far_standbys(self, places: Mapping[str, ContainerPlace]) -> list[int]:
+        """The tasks that have no standby on another executor than their own."""
+        return [
+            task
+            for task, own in self.standbys.items()
+            if not own or all(places[self.homes[task]].distance(places[n]) is Distance.CONTAINERS for n in own)
+        ]
+
 
 def moved_to(before: Assignment, after: Assignment, in_the_end: Assignment) -> list[str]:
     """The containers that tasks would move to, in words; empty until all tasks that are to move can.

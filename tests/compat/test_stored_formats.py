@@ -17,7 +17,7 @@ from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.documents import decode_format
 from penstock.checkpoint.record import CheckpointId
-from penstock.drain.progress import DrainProgress, StageDrain, drain_board
+from penstock.drain.wing import DrainProgress, StageDrain, drain_board
 from penstock.errors import CorruptError, IncompatibleError, PenstockError
 from penstock.job.commands import FORMAT, AuditEntry
 from penstock.job.identity import JobIdentity, OwnedStreams
@@ -36,8 +36,8 @@ from penstock.metrics.snapshot import (
 from penstock.objects.open import open_store
 from penstock.state.backends.blob import BlobMarker, SnapshotIndex
 from penstock.state.backends.content.objects import DirIndex, FileBlob, FileIndex
-from penstock.state.copies import LocalCopies
 from penstock.state.engines.memory import MemoryEngine
+from penstock.state.restore import LocalCopies
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.local import LocalSystem
 from penstock.system.memory import MemorySystem

@@ -22,7 +22,7 @@ from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFou
 from penstock.system.base import OffsetRange, PartitionOffsets, RawRecord, System, SystemAdmin
 from penstock.system.local import LocalSystem
 from penstock.system.local import admin as local_admin
-from penstock.system.local import retention as compaction
+from penstock.system.local import partition as compaction
 from penstock.testing.system_contract import (
     COMPACTOR,
     STREAM,

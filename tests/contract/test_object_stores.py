@@ -13,8 +13,7 @@ from obstore.store import MemoryStore
 from penstock.base.secrets import RootKeys
 from penstock.errors import ConfigError, NotFoundError, RetryableError
 from penstock.objects.file import FileObjectStore
-from penstock.objects.open import open_root, open_store
-from penstock.objects.remote import RemoteObjectStore
+from penstock.objects.open import RemoteObjectStore, open_root, open_store
 from penstock.objects.store import ObjectStore
 from penstock.testing.object_store_contract import ObjectStoreContract, SharedObjectStoreContract
 from tests.support.tools.strangers import needs_strangers, open_folder, stranger_locks

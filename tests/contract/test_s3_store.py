@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from penstock.errors import ConfigError, NotFoundError, PenstockError, RetryableError
-from penstock.objects import remote as remote_client
+from penstock.objects import open as remote_client
 from penstock.objects.open import open_store
 from penstock.objects.store import ObjectStore
 from penstock.testing.object_store_contract import SharedObjectStoreContract

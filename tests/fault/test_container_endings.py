@@ -17,10 +17,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from penstock.errors import (
-    ContainerLostError,
-    CorruptError,
-)
+from penstock.errors import ContainerLostError, CorruptError
 from penstock.runtime.messages.packet import PacketKind, from_batch, to_batch
 from penstock.wire.calls import CLOSE
 from penstock.wire.client import ContainerClient, exchange

@@ -25,10 +25,10 @@ from penstock.state.backends.base import RestoreProgress, StateBackendFactory
 from penstock.state.backends.blob import BlobFactory
 from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory
 from penstock.state.backends.changelog_stream.factory import ChangelogStreamFactory
-from penstock.state.copies import LocalCopies
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.reading.comparison import verify
 from penstock.state.reading.reader import StateReader
+from penstock.state.restore import LocalCopies
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
 from penstock.testing.state_backend_harness import BackendHarness

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from penstock.checkpoint.log import CheckpointLog
-from penstock.drain.asking import write_drain_notification
-from penstock.drain.requests import DRAIN, DrainRequests
+from penstock.drain.requests import DRAIN, DrainRequests, write_drain_notification
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
 from tests.support.faults.plan import Fault

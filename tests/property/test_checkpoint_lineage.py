@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.checkpoint import decide
+from penstock.checkpoint.decide import prunable
 from penstock.checkpoint.log_view import LogView, keep
 from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim, Record
 from penstock.config.values.kinds import RetentionPolicy
@@ -52,7 +52,7 @@ class Job:
         kept = self.view.retained
         assert changes or {view.end, *newest} <= set(kept), "the newest ones of the lineage stay"
         assert changes or set(keep(ancestors, new, self.policy)) <= set(kept), "what else was left takes no place"
-        for slot in decide.prunable(self.view.records):  # the most that pruning may take
+        for slot in prunable(self.view.records):  # the most that pruning may take
             del self.records[slot]
         return record
 

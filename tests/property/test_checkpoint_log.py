@@ -16,7 +16,7 @@ from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Claim, encode_record
 from penstock.errors import CorruptError, FencedError, NotFoundError, RetryableError
 from penstock.job.paths import JobPaths
-from penstock.objects.remote import RemoteObjectStore
+from penstock.objects.open import RemoteObjectStore
 from penstock.objects.store import ObjectStore
 from penstock.testing.faulty_store import FaultyStore
 from tests.support.stores.checkpoints import checkpoint

@@ -13,7 +13,7 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointId, Claim, encode_record
 from penstock.errors import CorruptError, FencedError, IncompatibleError, NotFoundError
 from penstock.job.paths import JobPaths
-from penstock.objects.remote import RemoteObjectStore
+from penstock.objects.open import RemoteObjectStore
 from penstock.objects.store import ObjectStore
 from tests.support.stores.checkpoints import checkpoint
 

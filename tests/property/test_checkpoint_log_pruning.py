@@ -19,7 +19,7 @@ from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim, de
 from penstock.config.values.kinds import RetentionPolicy
 from penstock.errors import FencedError, RetryableError
 from penstock.job.paths import JobPaths
-from penstock.objects.remote import RemoteObjectStore
+from penstock.objects.open import RemoteObjectStore
 from penstock.testing.faulty_store import FaultyStore
 from tests.support.stores.checkpoints import checkpoint
 

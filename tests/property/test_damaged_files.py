@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import PenstockError
+from penstock.spark.state_import.files import read_schema
 from penstock.spark.state_import.reader import fetch_snapshot, read_changelog
-from penstock.spark.state_import.schema import read_schema
 from penstock.state.backends.changelog_files.versions import decode_delta
 from penstock.state.records import compress, decode_records, decompress
 from tests.support.faults.damaged_bytes import damaged, memory_budget

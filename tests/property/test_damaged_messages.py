@@ -35,8 +35,8 @@ from penstock.api.serdes.numbers import OrderedDouble, OrderedInteger, OrderedLo
 from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import END_OF_TIME, Batch
 from penstock.config.sources import from_file
-from penstock.drain.progress import drain_board
 from penstock.drain.requests import decode_notification
+from penstock.drain.wing import drain_board
 from penstock.errors import FailedMessage, PenstockError
 from penstock.graph.event_time import VersionKey, VersionValue, join_of
 from penstock.graph.stores import StoreSpec
@@ -47,9 +47,7 @@ from penstock.objects.open import open_store
 from penstock.outbox import objects as outbox_objects
 from penstock.outbox.unpublished import OutboxObject, OutputPart
 from penstock.outbox.wing import Publish
-from penstock.runtime.joins.every import EveryRow
-from penstock.runtime.joins.kept import sides_of
-from penstock.runtime.joins.newest import NewestRow
+from penstock.runtime.joins import EveryRow, NewestRow, sides_of
 from penstock.runtime.messages.incoming import read_trailer
 from penstock.runtime.messages.packet import (
     MESSAGE_SCHEMA,
@@ -71,7 +69,7 @@ from penstock.runtime.windows.contents import content_of
 from penstock.side.store.engine import SidePositions, decode_positions, encode_positions
 from penstock.spark.processor.codec import RowCodec
 from penstock.spark.processor.keys import KeyCodec, chunk, rows_of
-from penstock.spark.state_import import schema as stored
+from penstock.spark.state_import import files as stored
 from penstock.spark.state_import.rows import row_decoder
 from penstock.spark.workers.worker import PacketSerializer
 from penstock.standby.wing import StandbyState
@@ -90,16 +88,7 @@ from penstock.tables.files import VersionProblem
 from penstock.tables.manifest import TableFile, TableFingerprint, TableManifest
 from penstock.wing import calls
 from penstock.wire.calls import CALLS
-from penstock.wire.protocol import (
-    AttemptCall,
-    Beat,
-    EndBatch,
-    Identity,
-    UploadResult,
-    dump,
-    load,
-    raw,
-)
+from penstock.wire.protocol import AttemptCall, Beat, EndBatch, Identity, UploadResult, dump, load, raw
 from tests.support.faults.damaged_bytes import damaged, grows_too_fast, memory_budget
 from tests.support.streams.trailers import trailer
 from tests.support.tools.profiles import examples

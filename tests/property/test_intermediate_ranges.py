@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.api.time.firing import NO_WATERMARK
-from penstock.checkpoint import intermediate
-from penstock.checkpoint.intermediate import IntermediateStream, Ranges, WrittenRanges, join
+from penstock.checkpoint import streams as intermediate
+from penstock.checkpoint.streams import IntermediateStream, Ranges, WrittenRanges, join
 
 PARTITIONS = 3
 

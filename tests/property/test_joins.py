@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.runtime.joins import every
+from penstock.runtime import joins
 from penstock.runtime.timers import time_of
 from tests.support.oracles.stage_batches import LATE, OUT, Message, StageBatches
 from tests.support.tools.profiles import examples
@@ -131,7 +131,7 @@ def test_all_messages_of_the_span(steps: list[Step], bounds: tuple[int, int], ki
             waits = range(step, len(watermarks)) if key is not None else [step]
             results[next(k for k in waits if key is None or watermarks[k] > result[3])].append(result)
     expected = [(sorted(some, key=repr), late[step]) for step, some in enumerate(results)]
-    with patch.object(every, "_PIECE_BYTES", piece_bytes):
+    with patch.object(joins, "_PIECE_BYTES", piece_bytes):
         assert run(steps, bounds, kind, "all") == expected
 
 

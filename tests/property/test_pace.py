@@ -9,6 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.batch.batch import TaskSsp
 from penstock.batch.portions import (
     FIRST_MESSAGES,
     BatchBounds,
@@ -19,7 +20,6 @@ from penstock.batch.portions import (
     plan_ranges,
     read_by_input,
 )
-from penstock.batch.positions import TaskSsp
 from penstock.system.base import OffsetRange, PartitionOffsets
 
 STREAM = SystemStream("local", "a")

@@ -29,12 +29,11 @@ from penstock.api.requests import Startpoint
 from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import QUERY, QuerySection
 from penstock.batch.watermarks import TIME, TimeSection
-from penstock.checkpoint.changelog_marker import ChangelogStreamMarker
 from penstock.checkpoint.edit import OffsetKey
-from penstock.checkpoint.intermediate import STREAMS, StreamsSection
 from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim, decode_record
 from penstock.checkpoint.samza import CheckpointLogKey, TopicMessage, read_topic_message
 from penstock.checkpoint.sections import Section
+from penstock.checkpoint.streams import STREAMS, ChangelogStreamMarker, StreamsSection
 from penstock.checkpoint.task_values import CheckpointV1, CheckpointV2
 from penstock.cli.checkpoint import parse_offsets
 from penstock.container.process import launch
@@ -48,8 +47,8 @@ from penstock.job.lease import LeaseHolder, LeaseState
 from penstock.outbox.unpublished import OUTBOX, OutboxSection
 from penstock.spark.state_import.checkpoint import OperatorFacts
 from penstock.spark.state_import.checkpoint import _operator as spark_operator
+from penstock.spark.state_import.files import EntrySchema, read_schema
 from penstock.spark.state_import.reader import ChangelogHead, read_head
-from penstock.spark.state_import.schema import EntrySchema, read_schema
 from penstock.start.startpoints.request import StartpointRequest, decode_fan_out, decode_request, decode_startpoint
 from penstock.state.backends.blob import BlobMarker, SnapshotIndex
 from penstock.state.backends.changelog_files.versions import (
@@ -62,9 +61,9 @@ from penstock.state.backends.changelog_files.versions import (
 )
 from penstock.state.backends.changelog_stream import partition
 from penstock.state.backends.content.objects import DirIndex, FileBlob, FileIndex
-from penstock.state.copies import read_description
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.records import compress
+from penstock.state.restore import read_description
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.local import LocalSystem
 from penstock.system.local.files import StreamInfo, _parse

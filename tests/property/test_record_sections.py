@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.batch.batch import QUERY, OfferedBatch, QuerySection
 from penstock.batch.watermarks import TIME, TimeSection
-from penstock.checkpoint.intermediate import STREAMS, IntermediateStream, StreamsSection, WrittenRanges
 from penstock.checkpoint.record import CheckpointRecord, Claim, decode_record, encode_record
 from penstock.checkpoint.sections import Section, Sections, SectionValues, WrittenSection
+from penstock.checkpoint.streams import STREAMS, IntermediateStream, StreamsSection, WrittenRanges
 from penstock.checkpoint.task_versions import refuse_unknown
 from penstock.drain.requests import DRAIN, DrainSection
 from penstock.errors import IncompatibleError

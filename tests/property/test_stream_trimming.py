@@ -14,7 +14,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.system.base import OffsetRange, RawMessage
 from penstock.system.local import LocalAdmin, LocalReader, LocalWriter
 from penstock.system.local.files import LocalFiles
-from penstock.system.local.retention import live_bytes
+from penstock.system.local.partition import live_bytes
 from tests.support.tools.profiles import examples
 
 HERE = SystemStreamPartition("local", "flights", 0)

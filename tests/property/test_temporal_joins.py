@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
+from penstock.runtime.operators import event_time as temporal_join
 from penstock.runtime.operators import tables as send_to_table
-from penstock.runtime.operators import temporal_join
 from penstock.testing import TestRunner
 from tests.support.oracles.stage_batches import LATE, OUT, Message, StageBatches
 from tests.support.tools.profiles import examples

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.time.firing import END_OF_TIME, NO_WATERMARK, BoundedOutOfOrderness
-from penstock.batch.positions import TaskSsp
+from penstock.batch.batch import TaskSsp
 from penstock.batch.watermarks import TimedInput, TimeFlow, later_event_times, next_watermarks
 
 STREAMS = [SystemStream("m", name) for name in "ab"]

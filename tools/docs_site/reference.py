@@ -14,7 +14,7 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
         "Event time and timers": ("penstock.api.time.firing", "penstock.api.time.firing"),
         "Windows": ("penstock.api.time.windows", "penstock.api.time.firing"),
         "Aggregates": ("penstock.api.time.aggregates", "penstock.api.time.sketches"),
-        "Columns": ("penstock.api.expressions", "penstock.api.batch_processor"),
+        "Columns": ("penstock.api.expressions", "penstock.api.task"),
         "Startpoints and drains": ("penstock.api.requests", "penstock.api.requests"),
         "Jobs and metrics": ("penstock.driver.handle", "penstock.metrics"),
         "Errors": ("penstock.errors", "penstock.job.lease"),

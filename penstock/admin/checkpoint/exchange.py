@@ -13,12 +13,11 @@ from penstock.admin.checkpoint.target import ImportTarget, find_target, stream_e
 from penstock.admin.jobs import FoundJob
 from penstock.api.ssp import SystemStream
 from penstock.base.wording import argument, counted, listed
-from penstock.checkpoint.changelog_marker import BACKEND, changelog_markers
 from penstock.checkpoint.edit import offset_changes, refuse_outside
-from penstock.checkpoint.intermediate import STREAMS
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.samza import CheckpointLogKey, SamzaCheckpoint, adopt, read_samza
+from penstock.checkpoint.streams import CHANGELOG_STREAM, STREAMS, changelog_markers
 from penstock.checkpoint.task_values import V1
 from penstock.checkpoint.task_versions import format_of, markers_of, samza_value
 from penstock.errors import NotFoundError
@@ -77,11 +76,11 @@ def left_out(job: FoundJob, checkpoint_id: str | None = None, version: int = 2) 
         markers = markers_of(record, task)
         kept = form.restorable(markers)
         for backend, own in markers.items():
-            if lost := own.keys() - (kept if version != V1 or backend == BACKEND else frozenset()):
+            if lost := own.keys() - (kept if version != V1 or backend == CHANGELOG_STREAM else frozenset()):
                 stores.setdefault(backend, set()).update(lost)
     return tuple(
         f"version {version} has no place for the markers of `{backend}`"
-        + (" in which a store's history does not begin with its stream" if backend == BACKEND else "")
+        + (" in which a store's history does not begin with its stream" if backend == CHANGELOG_STREAM else "")
         + f". It leaves out those of {listed([f'`{store}`' for store in sorted(own)])}"
         for backend, own in sorted(stores.items())
     )

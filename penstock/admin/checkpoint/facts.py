@@ -12,16 +12,16 @@ from penstock.admin.table import side_stores
 from penstock.api.time.firing import NO_WATERMARK
 from penstock.base.wording import counted, listed, size_text, utc_text
 from penstock.batch.watermarks import reached_text
-from penstock.checkpoint.intermediate import STREAMS
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Detail, Ended
+from penstock.checkpoint.streams import STREAMS
 from penstock.checkpoint.task_versions import markers_of, versions_of
 from penstock.errors import NotFoundError
 from penstock.facts import Column, Facts, FactTable
 from penstock.job.paths import JobPaths
 from penstock.notebook import Shown
 from penstock.outbox.unpublished import OUTBOX, UnpublishedObjects
-from penstock.side.shown import SideStoreFacts
+from penstock.side.wing import SideStoreFacts
 
 _RANGES = 5
 

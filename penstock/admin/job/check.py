@@ -9,10 +9,9 @@ from pathlib import Path
 
 from penstock.admin.job.running import watch_lease
 from penstock.application.application import Application
-from penstock.base.refusals import Refusals
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, Refusals
 from penstock.graph.topology import plan_topology
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_job_root

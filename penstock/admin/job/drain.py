@@ -18,20 +18,24 @@ from penstock.base.wording import counted, listed
 from penstock.batch.batch import QUERY
 from penstock.batch.watermarks import TIME
 from penstock.checkpoint.record import CheckpointRecord, StoreLayout
-from penstock.drain.asking import cleanup, cleanup_all, drain_target, present_run, write_drain_notification
-from penstock.drain.progress import DrainProgress
 from penstock.drain.requests import (
     DRAIN,
     NAMESPACE,
     DrainNotifications,
     DrainPoller,
     DrainRequests,
+    cleanup,
+    cleanup_all,
     decode_notification,
+    drain_target,
     drained_together,
     encode_notification,
+    present_run,
+    write_drain_notification,
 )
+from penstock.drain.wing import DrainProgress
 from penstock.errors import ConfigError, CorruptError, NotFoundError, PenstockError, PenstockTimeoutError
-from penstock.graph.declarations import NAME_RULE, is_name
+from penstock.graph.store_declarations import NAME_RULE, is_name
 from penstock.graph.stores import OPERATOR_STORES
 
 _POLL_SECONDS = 0.2

@@ -12,11 +12,10 @@ from penstock.api.requests import NEXT_RUN, DrainMode, DrainNotification
 from penstock.base.wording import utc_text
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.drain.asking import present_run
-from penstock.drain.progress import DrainProgress as DrainProgress
-from penstock.drain.progress import StageDrain as StageDrain
-from penstock.drain.progress import drain_board
-from penstock.drain.requests import DRAIN, asked_ms
+from penstock.drain.requests import DRAIN, asked_ms, present_run
+from penstock.drain.wing import DrainProgress as DrainProgress
+from penstock.drain.wing import StageDrain as StageDrain
+from penstock.drain.wing import drain_board
 from penstock.errors import CorruptError, IncompatibleError
 from penstock.facts import Facts
 

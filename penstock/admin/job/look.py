@@ -23,7 +23,7 @@ from penstock.admin.table import side_stores
 from penstock.api.time.firing import END_OF_TIME
 from penstock.base.plugins import load
 from penstock.base.wording import utc_text
-from penstock.batch.positions import to_positions
+from penstock.batch.batch import to_positions
 from penstock.batch.watermarks import TIME
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
@@ -46,7 +46,7 @@ from penstock.job.shown import (
 )
 from penstock.metrics.snapshot import CounterValue, Snapshot
 from penstock.outbox.unpublished import OwedOutput, owed_of
-from penstock.side.shown import side_inputs_in
+from penstock.side.wing import side_inputs_in
 from penstock.standby.wing import STANDBY_WING, StandbyFacts
 from penstock.tables.shown import tables_in
 from penstock.wing import wings

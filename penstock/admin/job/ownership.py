@@ -15,15 +15,14 @@ from penstock.base.wording import counted
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import Claim
 from penstock.config.model import JobConfig
-from penstock.driver.guards.lease import Tenure
+from penstock.driver.guards.watches import Tenure
 from penstock.errors import ConfigError, NotFoundError, PenstockError
 from penstock.job.identity import JobIdentity, check_root, known_uid
 from penstock.job.identity import adopt as adopt_folder
 from penstock.objects.forwarding import SignedStore, UntrustedError
 from penstock.objects.open import open_root
 from penstock.objects.store import ObjectStore
-from penstock.outbox.debts import own_debt, publisher_name
-from penstock.outbox.unpublished import owed_of
+from penstock.outbox.unpublished import owed_of, own_debt, publisher_name
 from penstock.state.backends.changelog_stream.partition import changelog_writer
 from penstock.state.backends.roots import BackendRoots
 from penstock.system.base import System, WriterIdentity

@@ -17,7 +17,7 @@ from penstock.host.logs import ContainerProcess
 from penstock.job.lease import LeaseHolder
 from penstock.job.shown import Failure, Outage, RunPhase
 from penstock.notebook import Shown
-from penstock.side.shown import SideInputStatus, SideStoreFacts
+from penstock.side.wing import SideInputStatus, SideStoreFacts
 from penstock.standby.wing import StandbyFacts
 from penstock.tables.shown import TableUse
 

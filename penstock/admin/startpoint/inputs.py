@@ -11,14 +11,14 @@ from penstock.admin.table import side_stores
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.application.application import Application
 from penstock.base.wording import argument
-from penstock.batch.positions import to_next_offsets
+from penstock.batch.batch import to_next_offsets
 from penstock.checkpoint.edit import OffsetChange, offset_changes
-from penstock.checkpoint.intermediate import STREAMS
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.streams import STREAMS
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, IncompatibleError
-from penstock.graph.side_declarations import side_input_of
+from penstock.graph.store_declarations import side_input_of
 from penstock.start.inputs import with_matches
 from penstock.start.job_streams import INTERMEDIATE, JobStreams
 from penstock.start.layout import check_layout

@@ -19,7 +19,7 @@ from penstock.job.identity import known_uid
 from penstock.notebook import Shown
 from penstock.outbox.driver import outbox_garbage
 from penstock.outbox.unpublished import owed_of
-from penstock.side.plan import BACKUP, is_backed_up
+from penstock.side.start import BACKUP, is_backed_up
 from penstock.state.backends.base import Garbage
 from penstock.state.backends.registry import BackendAdmins
 from penstock.system.registry import open_systems

@@ -15,9 +15,9 @@ from penstock.checkpoint.task_versions import markers_of
 from penstock.config.model import JobConfig
 from penstock.facts import Facts, FactTable
 from penstock.notebook import Shown
-from penstock.side.shown import SideStoreFacts
+from penstock.side.wing import SideStoreFacts
+from penstock.state.backends.registry import StoredObjects, marker_text, span_text, stored_objects, summed
 from penstock.state.backends.roots import BackendRoots
-from penstock.state.reading.inventory import StoredObjects, marker_text, span_text, stored_objects, summed
 
 
 @dataclass(frozen=True, slots=True)

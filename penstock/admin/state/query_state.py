@@ -25,10 +25,9 @@ from penstock.errors import IncompatibleError
 from penstock.graph.specs import ApplicationGraph
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_job_root
-from penstock.spark.state_import.load import FirstBackup
 from penstock.start.job_streams import JobStreams
 from penstock.start.layout import store_layout
-from penstock.state.outside_backup import OutsideBackup
+from penstock.state.outside_backup import FirstBackup, OutsideBackup
 from penstock.system.contract.definition import QUERY_SYSTEM
 from penstock.system.spark import QuerySystem
 

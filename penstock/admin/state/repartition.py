@@ -18,10 +18,9 @@ from penstock.admin.jobs import FoundJob
 from penstock.admin.state.held import state_versions
 from penstock.admin.state.store_uploads import StoreUploads
 from penstock.application.application import Application
-from penstock.base.refusals import REFUSALS
 from penstock.base.retry import SYSTEM_CLOCK
 from penstock.base.wording import listed, size_text
-from penstock.batch.positions import Ends
+from penstock.batch.batch import Ends
 from penstock.checkpoint.edit import choose_origin, content_of, successor
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
@@ -29,9 +28,9 @@ from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.task_values import Markers
 from penstock.checkpoint.task_versions import refuse_unknown
 from penstock.config.load import load_config
-from penstock.errors import IncompatibleError, NotFoundError
+from penstock.errors import REFUSALS, IncompatibleError, NotFoundError
 from penstock.facts import Column, Facts, FactTable
-from penstock.graph.copartitioning import check_copartitioning
+from penstock.graph.keys import check_copartitioning
 from penstock.graph.specs import ApplicationGraph
 from penstock.host.folders import process_folder
 from penstock.job.identity import known_uid

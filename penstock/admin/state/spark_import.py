@@ -25,11 +25,11 @@ from penstock.errors import ConfigError, IncompatibleError
 from penstock.host.folders import process_folder
 from penstock.objects.open import open_store
 from penstock.spark.state_import.checkpoint import SparkCheckpoint
-from penstock.spark.state_import.load import StoreLoad
 from penstock.spark.state_import.mapping import EntryMapping, MappedColumn, function_mapping, plain_mapping, raw_mapping
 from penstock.spark.state_import.reader import SparkState, open_state
 from penstock.state.backends.base import StoreCopy
 from penstock.state.backends.roots import BackendRoots
+from penstock.state.outside_backup import StoreLoad
 from penstock.system.partitioner import partition_of
 
 Progress = Callable[[int, int], None]

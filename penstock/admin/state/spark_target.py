@@ -11,7 +11,7 @@ from penstock.admin.checkpoint.target import ImportTarget, find_target
 from penstock.admin.jobs import FoundJob
 from penstock.application.application import Application
 from penstock.base.wording import flag
-from penstock.batch.positions import first_positions
+from penstock.batch.batch import first_positions
 from penstock.checkpoint.edit import NextOffsets
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView

@@ -13,10 +13,8 @@ from penstock.admin.questions import Questions, answer_or_problem
 from penstock.admin.stream.names import FoundStream
 from penstock.admin.table import side_stores
 from penstock.api.ssp import SystemStream
-from penstock.checkpoint import changelog_marker
-from penstock.checkpoint.changelog_marker import ChangelogStreamMarker
-from penstock.checkpoint.intermediate import STREAMS
 from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.streams import CHANGELOG_STREAM, STREAMS, ChangelogStreamMarker
 from penstock.checkpoint.task_versions import needed_markers
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError, PenstockError
 from penstock.job.identity import is_owned_by, known_uid, owner_uid
@@ -102,7 +100,7 @@ def changelogs_of(found: FoundJob, uid: str) -> tuple[str, ...]:
 
 def is_restored_from(stream: SystemStream, record: CheckpointRecord) -> bool:
     """True if a store's state at the checkpoint is in the stream."""
-    streamed = (needed_markers(record, task, {}).get(changelog_marker.BACKEND, {}) for task in record.tasks)
+    streamed = (needed_markers(record, task, {}).get(CHANGELOG_STREAM, {}) for task in record.tasks)
     texts = (text for stores in streamed for own in stores.values() for text in own)
     return any(ChangelogStreamMarker.parse(text).ssp.system_stream == stream for text in texts)
 

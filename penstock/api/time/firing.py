@@ -8,10 +8,16 @@ event time that was read of it: windows and timers of event time fire by that.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
+import msgspec
+
+from penstock.api.serdes import Json, Serde
 from penstock.base.wording import Duration, milliseconds, whole_number
 from penstock.errors import ConfigError
+
+K = TypeVar("K")
+M = TypeVar("M")
 
 TimeDomain: TypeAlias = Literal["event", "processing"]
 """The time of a timer: event time, as far as the watermark has come, or the batch time."""
@@ -45,10 +51,6 @@ def discards(timers_at_drain: object, timers: object, where: str) -> bool:
     if timers_at_drain == "discard" and timers is None:
         raise ConfigError(f'{where}: timers_at_drain="discard" is for an operator with timers: declare timers=')
     return timers_at_drain == "discard"
-
-
-TIMERS = ".timers"
-"""The ending of the names of stores of timers."""
 
 
 def timers_store(operator: str) -> str:
@@ -334,3 +336,57 @@ class Ascending:
 
 
 __all__ = ["END_OF_TIME", "NO_WATERMARK", "Ascending", "BoundedOutOfOrderness", "WatermarkPolicy"]
+
+
+Firing: TypeAlias = Literal["early", "on-time", "late", "drain", "each"]
+"""The reason why a pane was emitted. Samza's FiringType says EARLY or DEFAULT."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TimeWindow:
+    """A span of time, in epoch milliseconds: `start_ms` belongs to it, `end_ms` does not."""
+
+    start_ms: int
+    end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPane(Generic[K, M]):
+    """The result of a window, as Samza's WindowPane."""
+
+    key: K
+    span: TimeWindow | None
+    """The window's span of time; None for a window that counts. `window` is the same for windows of time."""
+    message: M
+    """The result of the messages: the fold, a mapping of aggregates, or the list of messages."""
+    firing: Firing
+    number: int
+    """The number of earlier panes of the window and key."""
+
+    @property
+    def window(self) -> TimeWindow:
+        """The window's span of time. Raises ValueError for a window that counts."""
+        if self.span is None:
+            raise ValueError("a window that counts messages has no span of time")
+        return self.span
+
+
+SPAN_COLUMNS = ("start_ms", "end_ms")
+"""The columns of a pane's row that are not aggregates."""
+
+
+def row_of(pane: WindowPane[Any, Any]) -> dict[str, Any]:
+    """The span and the aggregates of a pane. Its key is the message's."""
+    return {"start_ms": pane.window.start_ms, "end_ms": pane.window.end_ms, **pane.message}
+
+
+class Panes(Serde[WindowPane[Any, Any]]):
+    """Panes as JSON, which is how they travel between stages. Keys and messages come back as JSON leaves them."""
+
+    def to_bytes(self, obj: WindowPane[Any, Any]) -> bytes:
+        span = None if obj.span is None else [obj.span.start_ms, obj.span.end_ms]
+        return Json().to_bytes([obj.key, span, obj.message, obj.firing, obj.number])
+
+    def from_bytes(self, data: bytes) -> WindowPane[Any, Any]:
+        key, span, message, firing, number = msgspec.json.decode(data)
+        return WindowPane(key, None if span is None else TimeWindow(*span), message, firing, number)

@@ -10,11 +10,16 @@ from dataclasses import replace
 from penstock.api.requests import NEXT_RUN, DrainNotification
 from penstock.base.wording import listed
 from penstock.checkpoint.sections import SectionValues
-from penstock.drain.asking import write_drain_notification
 from penstock.drain.driver.report import DrainReport, DrainTally
-from penstock.drain.progress import DrainProgress, drain_board
-from penstock.drain.requests import DRAIN, DrainPoller, DrainRequests, DrainSection, drained_together
-from penstock.drain.wing import DRAIN_WING
+from penstock.drain.requests import (
+    DRAIN,
+    DrainPoller,
+    DrainRequests,
+    DrainSection,
+    drained_together,
+    write_drain_notification,
+)
+from penstock.drain.wing import DRAIN_WING, DrainProgress, drain_board
 from penstock.driver.context import RunContext
 from penstock.driver.feed.boundary import Boundary, DrainedOperators
 from penstock.driver.part import DriverPart

@@ -12,8 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.base.retry import Clock
-from penstock.drain.progress import DrainPhase, DrainProgress, StageDrain
-from penstock.drain.wing import DRAIN_WING
+from penstock.drain.wing import DRAIN_WING, DrainPhase, DrainProgress, StageDrain
 from penstock.driver.feed.boundary import Boundary
 from penstock.driver.show.progress import ProgressBoard
 from penstock.errors import PenstockError

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from penstock.base.parallel import joined, settle
 from penstock.base.retry import Clock, Retry, retry
-from penstock.batch.positions import Positions
+from penstock.batch.batch import Positions
 from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim
 from penstock.checkpoint.sections import Section
 from penstock.driver.commit.record import CommitRequest, Recorder

@@ -1,22 +1,35 @@
-"""Makes the record of a commit from its boundary and the markers of all tasks."""
+"""The record of a commit, made from its boundary and the markers of all tasks; and the work that follows the commit.
+
+That work is on threads of its own: it may take long, and no commit waits for it. Garbage of the backends and of the log
+is collected. Durable intermediate streams are truncated to the messages that retained checkpoints still read. The
+positions are shown in the systems of the inputs: as a consumer group of Kafka (`task.commit.group`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
-from penstock.api.ssp import SystemStream
-from penstock.batch.batch import QUERY, QuerySection
-from penstock.batch.positions import by_task, to_next_offsets
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.batch.batch import QUERY, QuerySection, by_task, to_next_offsets
 from penstock.batch.watermarks import TIME, TimeSection
-from penstock.checkpoint.intermediate import STREAMS, StreamsSection
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim, Detail, Ended
 from penstock.checkpoint.sections import Sections, SectionValues
+from penstock.checkpoint.streams import STREAMS, StreamsSection
 from penstock.checkpoint.task_versions import build_versions, changelog_identities, last_processed
 from penstock.config.settings import TaskSettings
 from penstock.driver.feed.boundary import Boundary
+from penstock.driver.part import DriverPart
+from penstock.errors import CorruptError, FencedError, NotFoundError, PenstockError
 from penstock.graph.stores import OPERATOR_STORES, waiting_stores
+from penstock.start.job_streams import JobStreams
+from penstock.state.backends.registry import BackendAdmins
+from penstock.system.base import OffsetRange, System, SystemAdmin, WriterIdentity
 from penstock.wire.protocol import Markers
 
 
@@ -130,3 +143,213 @@ class Recorder:
             }
             for task, own in found.items()
         }
+
+
+def needed_offsets(stream: SystemStream, restorable: Iterable[CheckpointRecord]) -> dict[int, int]:
+    """Partition → the oldest offset that a run from any of the checkpoints reads. Checkpoints from before the stream
+    need nothing of it. Pure."""
+    needed: dict[int, int] = {}
+    for record in restorable:
+        own = record.section(STREAMS).streams.get(stream)
+        if own is None:
+            continue
+        for partition, end in own.ends().items():
+            offset = own.needed(partition)
+            needed[partition] = min(needed.get(partition, end), end if offset is None else offset)
+    return needed
+
+
+class Truncation:
+    """Deletes messages that no checkpoint needs, in systems that delete records on request
+    (`System.compacts_on_request`). Elsewhere the retention of the stream is its owner's business. Used by one
+    thread."""
+
+    def __init__(self, streams: JobStreams, writer: Callable[[int], WriterIdentity]) -> None:
+        """`writer`: the identity of the streams' writer in an epoch. With it, a driver that lost the job deletes
+        nothing."""
+        self._admins = streams.admins
+        self._streams = [each for each in streams.intermediates if streams.systems[each.system].compacts_on_request]
+        self._writer = writer
+        self._begins: dict[SystemStreamPartition, int] = {}
+
+    def behind(self, epoch: int, restorable: Sequence[CheckpointRecord]) -> None:
+        """Delete the messages that no run from any of these checkpoints reads.
+
+        Raises:
+            FencedError: a newer epoch writes the streams.
+            RetryableError: a system may do it the next time.
+        """
+        for stream in self._streams:
+            for partition, offset in needed_offsets(stream, restorable).items():
+                ssp = SystemStreamPartition(stream.system, stream.stream, partition)
+                if offset > self._begins.get(ssp, 0):
+                    self._admins[stream.system].compact(OffsetRange(ssp, offset, offset), self._writer(epoch))
+                    self._begins[ssp] = offset
+
+
+logger = logging.getLogger(__name__)
+
+
+class Collection:
+    """Deletes everything that no checkpoint needs any more, one collection at a time."""
+
+    def __init__(
+        self,
+        log: CheckpointLog,
+        admins: BackendAdmins,
+        wings: Sequence[DriverPart] = (),
+        truncation: Truncation | None = None,
+    ) -> None:
+        """`wings`: the parts of wings in the run. Without `truncation`, it has no durable intermediate streams."""
+        self._log = log
+        self._admins = admins
+        self._wings = wings
+        self._truncation = truncation
+        self._swept_epoch: int | None = None
+        self._incomplete = ""
+        """The problem for which the last collection deleted nothing of a backend."""
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="collect")
+        self._running: Future[None] | None = None
+
+    def behind(self, record: CheckpointRecord) -> None:
+        """Collect after this checkpoint, unless a collection runs: the next one finds its garbage."""
+        if self._running is None or self._running.done():
+            self._running = self._thread.submit(self._collect, record)
+
+    def close(self, *, wait: bool) -> None:
+        """End the thread. No call follows."""
+        self._thread.shutdown(wait=wait, cancel_futures=not wait)
+
+    def _collect(self, record: CheckpointRecord) -> None:
+        """Delete the garbage of checkpoints that this one does not retain any more, and once an epoch, that of
+        earlier epochs. The records go last: until then they say what they needed."""
+        view = self._log.known()
+        for part in self._wings:
+            self._let_collect(part, record)
+        if self._truncation is not None:
+            self._truncate(self._truncation, record, view.restorable)
+        left, sweep = self._log.uncollected(), self._swept_epoch != record.epoch
+        if not left and not sweep:
+            return
+        try:
+            try:
+                self._admins.collect(record.epoch, view.restorable, list(left.values()), sweep=sweep)
+            except (NotFoundError, CorruptError) as error:
+                self._log.check_owner()  # a newer owner may have deleted what the marker names
+                self._warn_incomplete(record, error)
+                return
+            self._log.prune(left)
+        except FencedError as error:
+            logger.info("the collection after checkpoint %s has ended: %s", record.id, error)
+        except Exception as error:
+            logger.warning("collecting after checkpoint %s failed; the next commit tries again: %s", record.id, error)
+        else:
+            self._swept_epoch, self._incomplete = record.epoch, ""
+
+    def _let_collect(self, part: DriverPart, record: CheckpointRecord) -> None:
+        try:
+            part.collect(record)
+        except Exception as error:
+            logger.warning("the wing `%s` failed to collect after checkpoint %s: %s", part.wing, record.id, error)
+
+    def _warn_incomplete(self, record: CheckpointRecord, error: PenstockError) -> None:
+        """Warn once of each problem, because the next collections find the same one."""
+        if str(error) != self._incomplete:
+            self._incomplete = str(error)
+            logger.warning("the collection after checkpoint %s is incomplete: %s", record.id, error)
+
+    def _truncate(
+        self, truncation: Truncation, record: CheckpointRecord, restorable: Sequence[CheckpointRecord]
+    ) -> None:
+        try:
+            truncation.behind(record.epoch, restorable)
+        except Exception as error:
+            logger.warning(
+                "truncating the intermediate streams after checkpoint %s failed; the next commit tries again: %s",
+                record.id,
+                error,
+            )
+
+
+Shown = dict[SystemStreamPartition, int]
+
+
+class _Streams(Protocol):
+    @property
+    def inputs(self) -> tuple[SystemStream, ...]: ...
+
+    @property
+    def systems(self) -> Mapping[str, System]: ...
+
+    @property
+    def admins(self) -> Mapping[str, SystemAdmin]: ...
+
+
+def shown_positions(group: str | None, streams: _Streams) -> list[ShownPositions]:
+    """For a commit coordinator: empty if no group is configured."""
+    if group is None:
+        return []
+    inputs = [stream for stream in streams.inputs if streams.systems[stream.system].shows_positions]
+    return [ShownPositions(group, inputs, streams.admins)]
+
+
+class ShownPositions:
+    """Shows the positions of the newest commit. A failure is logged: the next commit shows its own."""
+
+    def __init__(self, group: str, inputs: Iterable[SystemStream], admins: Mapping[str, SystemAdmin]) -> None:
+        self._group = group
+        self._inputs = frozenset(inputs)
+        self._admins = admins
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="positions")
+        self._lock = threading.Lock()
+        self._next: Shown | None = None
+        self._running: Future[None] | None = None
+        self._said = ""
+        """The last failure, which is not logged again."""
+
+    def behind(self, record: CheckpointRecord) -> None:
+        """Show these positions, or after those that are being shown: the newest wait, older ones are left out."""
+        with self._lock:
+            self._next = lowest(record.next_offsets, self._inputs)
+            if self._running is None or self._running.done():
+                self._running = self._thread.submit(self._show)
+
+    def close(self, *, wait: bool) -> None:
+        """End the thread. No call follows."""
+        self._thread.shutdown(wait=wait, cancel_futures=not wait)
+
+    def _show(self) -> None:
+        while (positions := self._taken()) is not None:
+            for system in sorted({ssp.system for ssp in positions}):
+                own = {ssp: offset for ssp, offset in positions.items() if ssp.system == system}
+                try:
+                    self._admins[system].show_positions(self._group, own)
+                except Exception as error:
+                    if str(error) != self._said:
+                        self._said = str(error)
+                        logger.warning("the next commit tries again: %s", error)
+                else:
+                    self._said = ""
+
+    def _taken(self) -> Shown | None:
+        with self._lock:
+            taken, self._next = self._next, None
+            if taken is None:
+                self._running = None
+            return taken
+
+
+def lowest(next_offsets: Mapping[int, Mapping[SystemStreamPartition, int]], inputs: Iterable[SystemStream]) -> Shown:
+    """The position of each partition of these inputs; of a partition that several tasks read, the lowest.
+
+    Example:
+        >>> trips, rates = (SystemStreamPartition("kafka", name, 0) for name in ("trips", "rates"))
+        >>> lowest({0: {trips: 7, rates: 3}, 1: {trips: 5}}, [trips.system_stream])
+        {SystemStreamPartition(system='kafka', stream='trips', partition=0): 5}
+    """
+    wanted, found = frozenset(inputs), Shown()
+    for own in next_offsets.values():
+        for ssp, offset in own.items():
+            if ssp.system_stream in wanted:
+                found[ssp] = min(offset, found.get(ssp, offset))
+    return found

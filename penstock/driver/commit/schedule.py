@@ -16,7 +16,7 @@ from penstock.driver.commit.record import CommitRequest
 from penstock.driver.context import RunContext
 from penstock.driver.feed.boundary import Boundary
 from penstock.driver.guards.failures import RunFailures
-from penstock.driver.guards.lease import LeaseGate
+from penstock.driver.guards.watches import LeaseGate
 from penstock.driver.show.metrics import NS_PER_MS
 from penstock.driver.show.progress import BatchTimer
 

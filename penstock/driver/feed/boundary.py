@@ -7,12 +7,24 @@ from dataclasses import dataclass, field, replace
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.time.firing import NO_WATERMARK
-from penstock.batch.batch import QUERY, Batch, Control, Due, OfferedBatch
+from penstock.batch.batch import (
+    QUERY,
+    Batch,
+    Control,
+    Due,
+    Loss,
+    Lost,
+    OfferedBatch,
+    Positions,
+    TaskSsp,
+    after_losses,
+    to_positions,
+    with_losses,
+)
 from penstock.batch.portions import BatchRanges, PortionRead
-from penstock.batch.positions import Loss, Lost, Positions, TaskSsp, after_losses, to_positions, with_losses
 from penstock.batch.watermarks import TIME, Watermarks, later_event_times
-from penstock.checkpoint.intermediate import STREAMS, IntermediateStream, Ranges, WrittenRanges
 from penstock.checkpoint.record import CheckpointRecord, Closing
+from penstock.checkpoint.streams import STREAMS, IntermediateStream, Ranges, WrittenRanges
 from penstock.graph.specs import IntermediateSpec
 
 _CLOSINGS: Mapping[Control, Closing] = {"end-of-stream": "end-of-stream", "drain": "drained"}

@@ -9,8 +9,7 @@ from functools import partial
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.time.firing import NO_WATERMARK
-from penstock.batch.batch import is_new_period
-from penstock.batch.positions import Ends, TaskSsp
+from penstock.batch.batch import Ends, TaskSsp, is_new_period
 from penstock.batch.watermarks import (
     GivenWatermark,
     PartitionAtEnd,

@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.retry import Clock
 from penstock.base.wording import listed
-from penstock.batch.batch import Control, OfferedBatch
+from penstock.batch.batch import Control, Ends, Loss, OfferedBatch, Positions, TaskSsp, find_losses, refuse_losses
 from penstock.batch.portions import (
     NOTHING,
     BatchBounds,
@@ -30,7 +30,6 @@ from penstock.batch.portions import (
     read_by_input,
     up_to,
 )
-from penstock.batch.positions import Ends, Loss, Positions, TaskSsp, find_losses, refuse_losses
 from penstock.config.settings import JobSettings
 from penstock.driver.feed.boundary import BatchTime, Boundary
 from penstock.driver.feed.event_time import EventTime

@@ -10,9 +10,8 @@ from typing import Protocol
 from penstock.api.ssp import SystemStream
 from penstock.base.retry import Clock
 from penstock.base.wording import listed
-from penstock.batch.batch import OfferedBatch
+from penstock.batch.batch import OfferedBatch, TaskSsp
 from penstock.batch.portions import NOTHING, BatchRanges, Portion, PortionRead
-from penstock.batch.positions import TaskSsp
 from penstock.batch.watermarks import GivenWatermark, QueryWatermark
 from penstock.driver.feed.boundary import BatchTime, Boundary
 from penstock.driver.feed.event_time import EventTime

@@ -11,11 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from penstock.base.plugins import DISPLAYS, load
 from penstock.driver.context import StopRequest
 from penstock.driver.handle.program import JobEnd, RunningWork, count_end_of_program, stop_with_program
-from penstock.driver.show.progress import (
-    BatchProgress,
-    JobProgress,
-    ProgressBoard,
-)
+from penstock.driver.show.progress import BatchProgress, JobProgress, ProgressBoard
 from penstock.errors import NotFoundError
 from penstock.facts import Facts
 from penstock.job.shown import Outage, RunWork
@@ -23,9 +19,9 @@ from penstock.metrics.snapshot import Snapshot
 from penstock.notebook import html_of
 
 if TYPE_CHECKING:
-    from penstock.drain.progress import DrainProgress
+    from penstock.drain.wing import DrainProgress
     from penstock.outbox.driver import PublishingProgress
-    from penstock.side.shown import BootstrapProgress
+    from penstock.side.wing import BootstrapProgress
     from penstock.tables.wing import TableStatus
 
 logger = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from dataclasses import replace
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.time.firing import END_OF_TIME, NO_WATERMARK
 from penstock.base.wording import counted, utc_text
+from penstock.batch.batch import Loss, Lost, TaskSsp
 from penstock.batch.portions import PortionRead
-from penstock.batch.positions import Loss, Lost, TaskSsp
 from penstock.batch.watermarks import TimeFlow, slowest_partitions
 from penstock.driver.commit.schedule import CommitSchedule
 from penstock.driver.context import RunContext

@@ -11,7 +11,7 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.config.model import JobConfig
 from penstock.driver.context import RunContext, StopRequest
 from penstock.driver.feed.feed import Feed
-from penstock.driver.guards.lease import Tenure
+from penstock.driver.guards.watches import Tenure
 from penstock.driver.loop.run_loop import RunLoop, RunParts
 from penstock.driver.show.exports import MetricsExports
 from penstock.driver.show.progress import ProgressBoard

@@ -18,16 +18,14 @@ from penstock.base.retry import SYSTEM_CLOCK, interruptible
 from penstock.batch.portions import BatchBounds, InputOrder
 from penstock.checkpoint.sections import Section
 from penstock.driver.commit.coordinator import CommitCoordinator
-from penstock.driver.commit.follow_up import Collection, Truncation, shown_positions
-from penstock.driver.commit.record import CommitRequest, Recorder
+from penstock.driver.commit.record import Collection, CommitRequest, Recorder, Truncation, shown_positions
 from penstock.driver.commit.schedule import CommitSchedule
 from penstock.driver.context import RunContext
 from penstock.driver.feed.boundary import Boundary, DrainedOperators, written_in
 from penstock.driver.feed.event_time import EventTime
 from penstock.driver.feed.feed import BatchRhythm, End, Feed, Idle, OffsetFeed, PlannedBatch, Skip
 from penstock.driver.guards.failures import RunFailures
-from penstock.driver.guards.input_watch import InputWatch, NextStart
-from penstock.driver.guards.lease import LeaseGate
+from penstock.driver.guards.watches import InputWatch, LeaseGate, NextStart
 from penstock.driver.loop.epochs import BatchRuns, Epochs
 from penstock.driver.loop.reporter import LossReport, ProgressReporter
 from penstock.driver.part import DriverPart, checked, driver_parts

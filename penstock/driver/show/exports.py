@@ -21,7 +21,7 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.http_hosts import is_loopback
 from penstock.base.retry import SYSTEM_CLOCK
 from penstock.base.wording import size_text
-from penstock.batch.positions import Positions, TaskSsp
+from penstock.batch.batch import Positions, TaskSsp
 from penstock.config.settings import JobSettings
 from penstock.driver.show.progress import ProgressBoard
 from penstock.errors import PenstockError

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.batch.batch import Positions, TaskSsp
 from penstock.batch.portions import PortionRead
-from penstock.batch.positions import Positions, TaskSsp
 from penstock.graph.topology import Topology
 from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.snapshot import GaugeValue, MetricId, Snapshot

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.retry import SYSTEM_CLOCK
 from penstock.base.wording import counted, duration_text, lag_text
-from penstock.batch.positions import Positions
+from penstock.batch.batch import Positions
 from penstock.driver.show.metrics import JobMetrics, Replay, RunFacts, UncommittedTime
 from penstock.driver.show.work import StateOperatorProgress, work_of
 from penstock.facts import Column, Facts, FactTable

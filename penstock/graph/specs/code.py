@@ -10,12 +10,11 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
-from penstock.api.batch_processor import BatchProcessor
 from penstock.api.expressions import Expression, Selection
 from penstock.api.serdes import ColumnSerde, Serde
 from penstock.api.ssp import SystemStream
 from penstock.api.store import KeyValueStore
-from penstock.api.task import StreamTask
+from penstock.api.task import BatchProcessor, StreamTask
 from penstock.api.time.firing import timers_store
 from penstock.base.application_code import Callback, maker
 from penstock.graph.specs.base import OperatorSpec, Use

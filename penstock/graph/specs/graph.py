@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from penstock.api.serdes import Serde
 from penstock.api.ssp import StreamPattern, SystemStream
-from penstock.api.task import MessageCollector, TaskCoordinator
+from penstock.api.task_context import MessageCollector, TaskCoordinator
 from penstock.api.time.firing import Ascending, WatermarkPolicy
 from penstock.base.application_code import Callback, methods
 from penstock.errors import ConfigError

@@ -11,7 +11,8 @@ from typing import Any, Literal, TypeAlias
 from penstock.api.serdes import ColumnSerde, Serde
 from penstock.api.ssp import SystemStream
 from penstock.api.time.aggregates import Aggregate
-from penstock.api.time.windows import Aggregates, Window, WindowPane, row_of
+from penstock.api.time.firing import WindowPane, row_of
+from penstock.api.time.windows import Aggregates, Window
 from penstock.base.application_code import Callback
 from penstock.graph.aggregation import column_aggregates, columns_of, window_aggregates
 from penstock.graph.event_time import Join, JoinFunction, JoinSide
@@ -203,7 +204,7 @@ class TableColumnsSpec(TableReaderSpec):
 class TemporalJoinSpec(TableReaderSpec):
     """Joins each message with the table's value of its key as of the message's event time."""
 
-    operator = "penstock.runtime.operators.temporal_join:TemporalJoin"
+    operator = "penstock.runtime.operators.event_time:TemporalJoin"
     sends = True  # messages that are late
 
     function: Callable[[Any, Any], Any]

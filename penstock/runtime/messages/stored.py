@@ -17,7 +17,7 @@ from penstock.api.messages import UNREADABLE, Headers
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.documents import decode, decoding, text_or_hex
 from penstock.batch.batch import Batch
-from penstock.checkpoint.intermediate import Ranges
+from penstock.checkpoint.streams import Ranges
 from penstock.errors import FailedMessage
 from penstock.system.base import RawMessage, RawRecord, headers_in
 from penstock.system.contract.messages import unreadable_row

@@ -18,7 +18,7 @@ from penstock.api.key_state import (
 from penstock.api.messages import Headers, HeadersLike, IncomingMessageEnvelope, headers_of
 from penstock.api.serdes import Serde
 from penstock.api.store import KeyValueStore
-from penstock.api.task import MessageCollector, TaskContext, TaskCoordinator
+from penstock.api.task_context import MessageCollector, TaskContext, TaskCoordinator
 from penstock.api.time.firing import TimeDomain
 from penstock.base.application_code import unused
 from penstock.errors import ConfigError

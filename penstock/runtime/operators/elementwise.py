@@ -16,7 +16,7 @@ import pyarrow as pa
 from penstock.api.expressions import Expression
 from penstock.arrays.given import ArrowSequence
 from penstock.base.application_code import UNSTARTED, unused
-from penstock.graph.key_columns import keys_to_bytes
+from penstock.graph.keys import keys_to_bytes
 from penstock.graph.serdes import SerdePlace, input_place, partition_by_place
 from penstock.graph.specs import (
     FilterSpec,
@@ -38,7 +38,6 @@ from penstock.runtime.messages.columns import (
     Branch,
     MessageColumns,
     Push,
-    StageEntry,
     Step,
     Target,
     envelope_of,
@@ -46,6 +45,7 @@ from penstock.runtime.messages.columns import (
     index_of_last,
     locating_row,
 )
+from penstock.runtime.messages.entry import StageEntry
 from penstock.runtime.operators.application_code import Collector, envelope_calls
 from penstock.runtime.operators.base import CallWatch, Node, Operator, S, StageContext
 

@@ -14,11 +14,21 @@ from penstock.graph.event_time import JoinSide
 from penstock.graph.serdes import Part, SerdePlace, join_place
 from penstock.graph.specs import JoinSpec, OperatorSpec
 from penstock.runtime.context import Position, failure_in
-from penstock.runtime.joins import every, newest, waiting
-from penstock.runtime.joins.every import EveryRow
-from penstock.runtime.joins.kept import KeptMessages, Row, Side, sides_of
-from penstock.runtime.joins.newest import NewestRow
-from penstock.runtime.joins.waiting import LoneMessage, WaitingMessages, first_end
+from penstock.runtime.joins import (
+    EveryRow,
+    KeptMessages,
+    LoneMessage,
+    NewestRow,
+    Row,
+    Side,
+    WaitingMessages,
+    first_end,
+    is_waiting,
+    key_of_cell,
+    key_of_newest,
+    key_of_waiting,
+    sides_of,
+)
 from penstock.runtime.messages.columns import Fork, MessageColumns, Raw, Target, as_columns, encode_column
 from penstock.runtime.operators.base import CallWatch, Firing, KeyInEntry, KeyValue, Node, Operator, StageContext
 
@@ -42,10 +52,10 @@ class StreamJoin(Operator[JoinSpec]):
         return first_end(store), None
 
     def key_in(self, store: str) -> KeyInEntry:
-        of_kept = every.key_in if self.spec.join.keep == "all" else newest.key_in
+        of_kept = key_of_cell if self.spec.join.keep == "all" else key_of_newest
 
         def find(entry: bytes) -> bytes:
-            return waiting.key_in(entry) if waiting.is_waiting(entry) else of_kept(entry)
+            return key_of_waiting(entry) if is_waiting(entry) else of_kept(entry)
 
         return KeyInEntry(self.spec.left.key_serde, find)
 

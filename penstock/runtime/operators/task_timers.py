@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 from penstock.api.key_state import NO_CALL, CurrentKey, ListPlace
 from penstock.api.serdes import Serde, not_bytes
 from penstock.api.store import KeyValueStore
-from penstock.api.task import MessageCollector, TaskCoordinator
+from penstock.api.task_context import MessageCollector, TaskCoordinator
 from penstock.api.time.firing import LONGEST_MS, ExpiredTimer, TimeDomain, TimerFiring
 from penstock.batch.batch import Batch
 from penstock.errors import ConfigError

@@ -11,15 +11,8 @@ from functools import partial
 from typing import Any
 
 from penstock.api.messages import IncomingMessageEnvelope
-from penstock.api.task import (
-    DrainListenerTask,
-    MessageCollector,
-    OperatorTask,
-    StreamTask,
-    TaskContext,
-    TaskCoordinator,
-    WindowableTask,
-)
+from penstock.api.task import DrainListenerTask, OperatorTask, StreamTask, WindowableTask
+from penstock.api.task_context import MessageCollector, TaskContext, TaskCoordinator
 from penstock.api.time.firing import ExpiredTimer, deaf_to_timers, timers_store
 from penstock.base.application_code import check_all, task_methods, unused
 from penstock.batch.batch import NO_WATERMARK, Batch, Due, Ending

@@ -20,10 +20,12 @@ from penstock.api.time.firing import (
     RepeatTrigger,
     SinceFirstTrigger,
     SinceLastTrigger,
+    TimeWindow,
     Trigger,
+    WindowPane,
 )
-from penstock.api.time.windows import Firing as FiringType
-from penstock.api.time.windows import TimeWindow, Window, WindowPane, WindowShape
+from penstock.api.time.firing import Firing as FiringType
+from penstock.api.time.windows import Window, WindowShape
 from penstock.base.plugins import load
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
 from penstock.batch.batch import END_OF_TIME as NEVER

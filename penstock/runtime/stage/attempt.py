@@ -22,7 +22,8 @@ from penstock.arrays.given import ArrowSequence
 from penstock.batch.batch import Batch, Due
 from penstock.batch.portions import Portion, PortionRead
 from penstock.runtime.context import MessagePage, OperatorFailedError, ReceivedPage
-from penstock.runtime.messages.columns import Raw, StageEntry
+from penstock.runtime.messages.columns import Raw
+from penstock.runtime.messages.entry import StageEntry
 from penstock.runtime.messages.incoming import Sources
 from penstock.runtime.messages.packet import Packet, decode_columns, origin_code
 from penstock.runtime.messages.router import JointOutput, finish_output

@@ -19,7 +19,8 @@ from penstock.graph.stores import StoreSpec
 from penstock.graph.topology import DEAD_LETTER_CHANNEL, Channel, Topology
 from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.context import MessagePage, Position, SspTable, blaming
-from penstock.runtime.messages.columns import NOWHERE, Accept, Fork, MeetingFork, Push, StageEntry, Target
+from penstock.runtime.messages.columns import NOWHERE, Accept, Fork, MeetingFork, Push, Target
+from penstock.runtime.messages.entry import StageEntry
 from penstock.runtime.messages.outlet import Outlet
 from penstock.runtime.messages.router import Router
 from penstock.runtime.meters import OperatorClock

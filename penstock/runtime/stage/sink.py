@@ -14,7 +14,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.base.wording import counted, listed
 from penstock.batch.batch import Batch
 from penstock.batch.portions import Portion
-from penstock.checkpoint.intermediate import Ranges
+from penstock.checkpoint.streams import Ranges
 from penstock.errors import PenstockError, RetryableError, SystemAwayError
 from penstock.graph.topology import Topology
 from penstock.runtime.messages.incoming import Sources, Spool, SpooledPayload

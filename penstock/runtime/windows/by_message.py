@@ -23,8 +23,9 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, TypeAlias
 
-from penstock.api.time.windows import Counting, Running, Session, Sliding, TimeWindow
-from penstock.api.time.windows import Firing as FiringType
+from penstock.api.time.firing import Firing as FiringType
+from penstock.api.time.firing import TimeWindow
+from penstock.api.time.windows import Counting, Running, Session, Sliding
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK
 from penstock.graph.specs import WindowSpec
 from penstock.runtime.messages.columns import Target

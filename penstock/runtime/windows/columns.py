@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.api.serdes import ColumnSerde
-from penstock.api.time.windows import SPAN_COLUMNS, Fixed, TimeWindow, Window, WindowPane
-from penstock.api.time.windows import Firing as FiringType
+from penstock.api.time.firing import SPAN_COLUMNS, TimeWindow, WindowPane
+from penstock.api.time.firing import Firing as FiringType
+from penstock.api.time.windows import Fixed, Window
 from penstock.arrays.byte_arrays import ByteArray, Integers
 from penstock.arrays.entries import Entries, Flags, KeyIndex
 from penstock.arrays.given import ArrowSequence
@@ -26,7 +27,8 @@ from penstock.batch.batch import END_OF_TIME, Batch, Due
 from penstock.graph.aggregation import ColumnAggregates, window_aggregates
 from penstock.graph.serdes import SerdePlace
 from penstock.graph.specs import WindowSpec
-from penstock.runtime.messages.columns import NOWHERE, MessageColumns, StageEntry, Target
+from penstock.runtime.messages.columns import NOWHERE, MessageColumns, Target
+from penstock.runtime.messages.entry import StageEntry
 from penstock.runtime.messages.groups import AT_ONCE, Folds, column_task_store, refuse_unfit
 from penstock.runtime.operators.base import Firings, KeyValue, Node, StageContext
 from penstock.runtime.operators.window import window_key_bytes

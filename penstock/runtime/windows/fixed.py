@@ -14,8 +14,9 @@ from typing import Any, Final, TypeAlias
 
 from penstock.api.serdes import Serde
 from penstock.api.store import KeyValueStore
-from penstock.api.time.windows import Firing as FiringType
-from penstock.api.time.windows import Fixed, TimeWindow, WindowPane
+from penstock.api.time.firing import Firing as FiringType
+from penstock.api.time.firing import TimeWindow, WindowPane
+from penstock.api.time.windows import Fixed
 from penstock.batch.batch import END_OF_TIME, Due
 from penstock.graph.specs import WindowSpec
 from penstock.runtime.messages.columns import MessageColumns, Target, index_of_last

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from penstock.container.shared import EpochResources
 from penstock.errors import PenstockError
-from penstock.graph.copartitioning import found_by_hash
+from penstock.graph.keys import found_by_hash
 from penstock.graph.stores import StoreSpec
 from penstock.metrics.registry import MetricsRegistry
 from penstock.side.fill.entries import OwnEntries, SideEntries, entries_of
@@ -22,7 +22,7 @@ from penstock.side.fill.filler import FillSettings, SideFiller
 from penstock.side.fill.group import SideGroup, SideGroupContext
 from penstock.side.fill.replica import SideHomes, discard
 from penstock.side.fill.sources import SidePart, SideSources, groups_of, parts_of, streams_of
-from penstock.side.plan import BACKUP
+from penstock.side.start import BACKUP
 from penstock.side.store.engine import SideEngine
 from penstock.state.backends.base import RestoreProgress
 from penstock.state.restore import restore_store

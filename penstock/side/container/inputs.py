@@ -14,7 +14,7 @@ from functools import partial
 from penstock.batch.batch import Batch
 from penstock.container.part import Answers, ContainerPart, CopiedStore, EpochContext
 from penstock.errors import ContainerLostError
-from penstock.graph.copartitioning import found_by_hash
+from penstock.graph.keys import found_by_hash
 from penstock.graph.stores import SideInputs
 from penstock.metrics.snapshot import CounterValue, GaugeValue, MetricId, Snapshot, TimerValue, Value
 from penstock.side.container.copies import SideBackups, SideSource, SideStandbys, entries_for
@@ -23,7 +23,7 @@ from penstock.side.fill.filler import FillSettings, SideFiller
 from penstock.side.fill.group import SideGroup, SideGroupContext
 from penstock.side.fill.replica import SideHomes, discard
 from penstock.side.fill.sources import SidePart, SideSources, groups_of, parts_of, streams_of
-from penstock.side.plan import BACKUP, backed_up_side_stores
+from penstock.side.start import BACKUP, backed_up_side_stores
 from penstock.side.store.engine import SideEngine
 from penstock.side.store.folders import OpenedSide, SideFolders
 from penstock.side.wing import BOOTSTRAP, SIDE_WING, Bootstrap, BootstrapState, SideFailure, SideState

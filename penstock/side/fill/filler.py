@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from penstock.base.retry import may_pass
-from penstock.config.settings import OnSideError
+from penstock.config.optional_settings import OnSideError
 from penstock.errors import ContainerLostError, Interrupted, NotFoundError, PenstockTimeoutError
 from penstock.runtime.context import OperatorFailedError
 from penstock.side.fill.entries import MessageFailedError, StoppedError

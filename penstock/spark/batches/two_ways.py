@@ -14,8 +14,7 @@ from pyspark import SparkContext
 
 from penstock.batch.batch import Batch
 from penstock.batch.portions import BatchRanges
-from penstock.direct.messages import RunOrder
-from penstock.direct.worker import DirectWorker
+from penstock.direct.worker import DirectWorker, RunOrder
 from penstock.errors import PenstockError
 from penstock.runtime.reports import Report
 from penstock.runtime.stage.sink import writing_text

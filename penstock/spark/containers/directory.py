@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
 
@@ -21,23 +21,16 @@ from penstock.container.process.launch import kill
 from penstock.errors import ContainerLostError, PenstockError, PenstockTimeoutError, RetryableError
 from penstock.metrics.snapshot import GaugeValue, MetricId, Snapshot
 from penstock.spark.containers.launch import ContainerLauncher
-from penstock.spark.containers.losses import LOOK_SECONDS, LossWatch, ReplacementLaunch
+from penstock.spark.containers.losses import LossWatch, ReplacementLaunch, error_of
 from penstock.spark.session.executors import LOCAL_ID
 from penstock.spark.workers.packages import CallerIdentities, pickled
-from penstock.wire.calls import (
-    CLOSE,
-    CLOSE_SECONDS,
-    OPEN,
-    WIND_DOWN,
-    Call,
-)
+from penstock.wire.calls import CLOSE, CLOSE_SECONDS, OPEN, WIND_DOWN, Call
 from penstock.wire.client import ANY_EPOCH, ContainerClient
 from penstock.wire.containers import (
     Assignment,
     ContainerAddress,
     ContainerPlace,
     ContainerSpec,
-    Distance,
     Lane,
     ProcessDeath,
     assign,
@@ -54,7 +47,6 @@ _LAST_BEATS_SECONDS = 2.0
 do not."""
 Q = TypeVar("Q", bound=Request)
 A = TypeVar("A")
-T = TypeVar("T")
 _NOTES = 8
 
 
@@ -180,7 +172,7 @@ class ContainerDirectory(Fleet):
         renewals = [(client, self._calls.submit(client.renew, tls)) for client in older]
         failed = []
         for client, renewal in renewals:
-            if (error := _wait(client, renewal, self._abort)) is not None:
+            if (error := error_of(client, renewal, self._abort)) is not None:
                 client.lost = client.lost or f"its port was not renewed: {error}"
                 failed.append(client.lost)
         if failed:
@@ -248,12 +240,7 @@ class ContainerDirectory(Fleet):
         """Warn once in a run: a standby on the same executor is lost with it."""
         if not self._standbys or self._warned_of_near:
             return
-        places, now = self._places(), self._assignment
-        near = [
-            task
-            for task, own in now.standbys.items()
-            if not own or all(places[now.homes[task]].distance(places[name]) is Distance.CONTAINERS for name in own)
-        ]
+        near = self._assignment.without_far_standbys(self._places())
         if near:
             self._warned_of_near = True
             logger.warning(
@@ -444,29 +431,16 @@ class ContainerDirectory(Fleet):
     def loss(self, otherwise: str = "a container was lost") -> str:
         return self._losses.loss(otherwise)
 
-    def _all(self, call: Callable[[ContainerClient], T]) -> list[T]:
+    def _all(self, call: Callable[[ContainerClient], A]) -> list[A]:
         """Call every container that the assignment concerns, at once. Waits for all; a loss is raised before any other
         error."""
         busy = [client for name, client in self._clients.items() if self._assignment.concerns(name)]
         futures = {client.address.container: self._calls.submit(call, client) for client in busy}
         errors: list[BaseException] = []
         for client in busy:
-            error = _wait(client, futures[client.address.container], self._abort)
+            error = error_of(client, futures[client.address.container], self._abort)
             if error is not None:
                 errors.append(error)
         for error in sorted(errors, key=lambda e: not isinstance(e, ContainerLostError)):
             raise error
         return [future.result() for future in futures.values()]
-
-
-def _wait(client: ContainerClient, future: Future[T], abort: threading.Event) -> BaseException | None:
-    """The error of a call; None if it succeeded. A call to a container that is lost meanwhile is left to its own
-    deadline."""
-    while True:
-        try:
-            return future.exception(LOOK_SECONDS)
-        except TimeoutError:
-            if client.lost is not None:
-                return ContainerLostError(f"container {client.address.container}: {client.lost}")
-            if abort.is_set():
-                return ContainerLostError("the run was asked to end at once")

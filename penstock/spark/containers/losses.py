@@ -15,10 +15,12 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from typing import TypeVar
 
 from pyspark import SparkContext
 
 from penstock.config.settings import ContainerSettings
+from penstock.errors import ContainerLostError
 from penstock.spark.containers.launch import ContainerLauncher
 from penstock.spark.session.executors import job_group, live_executors, rdd_on
 from penstock.spark.session.gateway import cause_of
@@ -26,6 +28,7 @@ from penstock.wire.client import ContainerClient
 from penstock.wire.containers import ContainerAddress, Ending, UnknownEnd, ending_of
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 ANSWER_SECONDS = 5.0
 """Longest wait for Spark's answer. The executor's slot is free once the cancelled batch has left it."""
 
@@ -213,3 +216,16 @@ class ReplacementLaunch:
             self._again_at = time.monotonic() + _AGAIN_SECONDS
             logger.warning("no container was started beside the batches; the driver tries again: %s", error)
             return []
+
+
+def error_of(client: ContainerClient, future: Future[T], abort: threading.Event) -> BaseException | None:
+    """The error of a call; None if it succeeded. A call to a container that is lost meanwhile is left to its own
+    deadline."""
+    while True:
+        try:
+            return future.exception(LOOK_SECONDS)
+        except TimeoutError:
+            if client.lost is not None:
+                return ContainerLostError(f"container {client.address.container}: {client.lost}")
+            if abort.is_set():
+                return ContainerLostError("the run was asked to end at once")

@@ -14,8 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from penstock.base.wording import listed
-from penstock.batch.batch import QUERY
-from penstock.batch.positions import to_positions
+from penstock.batch.batch import QUERY, to_positions
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.load import load_config

@@ -1,7 +1,8 @@
 """Rows of DataFrames in columns of Arrow, on the way in and on the way out.
 
 As the values of messages, all rows of a column are converted at once. A stream with a schema keeps its rows in
-columns. The columns of a DataFrame in Spark, and schemas that were given as text, are read here too.
+columns. On their way to the task that owns their key, rows are in chunks, each a single message. The columns of a
+DataFrame in Spark, and schemas that were given as text, are read here too.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 (PySpark's name)
 from pyspark.sql.conversion import LocalDataToArrowConversion
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, UserDefinedType
@@ -24,11 +26,14 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 from penstock.api.serdes import ColumnSerde, PackedColumns
 from penstock.base.retry import SYSTEM_CLOCK
 from penstock.errors import ConfigError, IncompatibleError
+from penstock.runtime.messages.packet import read_batch
 from penstock.spark.processor.codec import RowCodec
 from penstock.spark.processor.fields import FixedField, field_of
+from penstock.spark.processor.keys import KeyCodec, chunk
 from penstock.spark.rows.serde import in_utc
 from penstock.spark.versions import arrow_schema as arrow_schema_of
 from penstock.system.contract.messages import ColumnChunk, RawMessage
+from penstock.system.partitioner import partitions_of
 
 _AT_ONCE = 4096
 """Rows that become messages, or columns, together."""
@@ -300,3 +305,105 @@ def spark_schema(stream: str, serde: ColumnSerde) -> StructType:
                 "Declare another type"
             ) from error
     return from_arrow_schema(serde.schema)
+
+
+_ROW, _INITIAL = "penstock.row", "penstock.initial"
+_ROWS = 32_768
+"""Rows that are split together: of fewer, each task would get very small chunks."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkReader:
+    """Splits rows by the task of their key."""
+
+    key: StructType
+    event_time: str | None = None
+    """The column with the event time; None: there is none."""
+
+    def read(self, batches: Iterable[pa.RecordBatch], offset: int, tasks: int) -> Iterator[list[RawMessage]]:
+        codec = KeyCodec(self.key)
+        for found in _gathered(batches):
+            for rows, initial in _told_apart(found):
+                keys = codec.encode_columns(rows)
+                yield [
+                    (offset, self._time(part, initial), keys[first].as_py(), chunk(part, initial=initial))
+                    for first, part in _parted(rows, partitions_of(keys, tasks))
+                ]
+
+    def _time(self, rows: pa.RecordBatch, initial: bool) -> int:
+        """The highest event time of the rows, in epoch milliseconds."""
+        if self.event_time is None or initial:
+            return 0
+        times: Any = rows.column(rows.schema.get_field_index(self.event_time))
+        if pa.types.is_struct(times.type):
+            times = pc.struct_field(times, "end")
+        micros = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64())
+        return (pc.max(micros).as_py() or 0) // 1000
+
+
+def with_initial(rows: DataFrame, initial: DataFrame) -> DataFrame:
+    """The rows of a batch and the initial state as one DataFrame, for `ChunkReader`. Each has its own schema."""
+    columns = (_ROW, _INITIAL)
+    kinds = [StructType(rows.schema.fields), StructType(initial.schema.fields)]
+    made = []
+    for own, frame in enumerate((rows, initial)):
+        whole = F.struct(*(frame[_quoted(name)] for name in frame.columns))
+        made.append(
+            frame.select(
+                *(
+                    (whole if at == own else F.lit(None).cast(kind)).alias(column)
+                    for at, (column, kind) in enumerate(zip(columns, kinds, strict=True))
+                )
+            )
+        )
+    return made[0].unionAll(made[1])
+
+
+def _quoted(column: str) -> str:
+    return "`" + column.replace("`", "``") + "`"
+
+
+def _told_apart(rows: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, bool]]:
+    """Rows of `with_initial`, separated; the flag is True for initial state. Other rows are unchanged."""
+    if rows.schema.names != [_ROW, _INITIAL]:
+        yield rows, False
+        return
+    for number in (1, 0):
+        column: Any = rows.column(number)
+        own = column.filter(column.is_valid())
+        if len(own):
+            yield pa.RecordBatch.from_struct_array(own), number == 1
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkWriter:
+    """Takes rows out of chunks."""
+
+    def write(self, values: Sequence[bytes | None], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        for data in values:
+            yield read_batch(data or b"", schema)
+
+
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        if batch.num_rows:
+            waiting.append(batch)
+            rows += batch.num_rows
+        if rows >= _ROWS:
+            yield waiting[0] if len(waiting) == 1 else pa.concat_batches(waiting)
+            waiting, rows = [], 0
+    if waiting:
+        yield waiting[0] if len(waiting) == 1 else pa.concat_batches(waiting)
+
+
+def _parted(rows: pa.RecordBatch, targets: Any) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of each task, in the order in which they came, with the index of the first one."""
+    order = np.argsort(targets, kind="stable")
+    ordered = rows.take(pa.array(order))
+    ends = np.flatnonzero(np.diff(targets[order], append=-1)) + 1
+    start = 0
+    for end in ends.tolist():
+        yield int(order[start]), ordered.slice(start, end - start)
+        start = end

@@ -11,16 +11,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    LongType,
-    MapType,
-    StructField,
-    StructType,
-    VariantType,
-)
+from pyspark.sql.types import ArrayType, BinaryType, DataType, LongType, MapType, StructField, StructType, VariantType
 
 from penstock.api.serdes import PackedColumns
 from penstock.checkpoint.record import StoreLayout

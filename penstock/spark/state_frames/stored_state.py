@@ -1,5 +1,5 @@
 """State in Spark's Python workers: the stores of a job are read there, and entries are brought to the parts that have
-them from now on. A part is a store of a task.
+them from now on. A part is a store of a task. So a job's state moves to another number of tasks.
 
 Each task is restored to scratch where it is read. One Spark job makes the entries, brings those of each part
 together in the order of their keys, and makes something of each part.
@@ -8,7 +8,9 @@ together in the order of their keys, and makes something of each part.
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -18,17 +20,24 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.model import JobConfig
-from penstock.errors import PenstockError
+from penstock.errors import IncompatibleError, PenstockError
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_job_root
+from penstock.repartition.move import MadePart, Move, TaskPart
+from penstock.spark.session.gateway import cause_of, stop_context
+from penstock.spark.session.session import create_context, idle_limit
 from penstock.spark.state_frames.columns import StateColumns
 from penstock.spark.versions import map_in_arrow
+from penstock.spark.workers.packages import pickled
 from penstock.state.reading.comparison import diff
 from penstock.state.reading.reader import StateReader, StoreVersion
 from penstock.system.registry import open_systems
@@ -209,3 +218,92 @@ def _entries(rows: Iterable[tuple[int, bytes | None, bytes]]) -> Iterator[tuple[
 def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, bytes | None, bytes]]:
     for batch in batches:
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+_ROWS = 4096
+_REFUSED = "penstock.errors.IncompatibleError: "
+
+
+def move_on_spark(spark: SparkSession, move: Move) -> list[MadePart]:
+    """Carry a move out: one task of Spark reads each part of a store, and another one makes each part of the new
+    checkpoint.
+
+    Args:
+        spark: the session.
+        move: the move.
+
+    Raises:
+        IncompatibleError: an entry is not where its key belongs, or two tasks had the same.
+        PenstockError: Spark's job failed.
+    """
+    session = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())  # noqa: SLF001
+    for name, value in SETTINGS.items():
+        session.conf.set(name, value)
+    sources, targets = move.sources(), move.targets()
+    data = pickled(move)
+    frames = []
+    if sources:
+        numbers = session.range(0, len(sources), 1, len(sources))
+        frames.append(map_in_arrow(numbers, _Split(data, sources, targets), ENTRY))
+    try:
+        done = make_parts(session, frames, len(targets), _Fill(data, targets))
+    except (Py4JJavaError, PySparkException) as error:
+        cause = cause_of(error)
+        if _REFUSED in str(error):
+            raise IncompatibleError(cause) from error
+        raise PenstockError(f"the state was not moved, and nothing was changed: {cause}") from error
+    return [MadePart(targets[part], row.entries, orjson.loads(row.result)) for part, row in done.items()]
+
+
+def mover(config: JobConfig, name: str) -> Callable[[Move], list[MadePart]]:
+    """Carries out moves in a Spark that is started for it, with the `spark.*` keys of a configuration.
+
+    Args:
+        config: the configuration.
+        name: of Spark's application.
+    """
+
+    def move(given: Move) -> list[MadePart]:
+        context = create_context(name, config.spark, idle_limit(config.container))
+        try:
+            return move_on_spark(SparkSession(context), given)
+        finally:
+            stop_context(context)
+
+    return move
+
+
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """A function for `map_in_arrow`: the entries of the parts whose numbers it gets, with the parts they move to."""
+
+    move: bytes
+    sources: Sequence[TaskPart]
+    targets: Sequence[TaskPart]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        move: Move = pickle.loads(self.move)  # noqa: S301 - made by the program that sent this class
+        numbers = {part: number for number, part in enumerate(self.targets)}
+        with worker_scratch() as scratch:
+            for source in (self.sources[number] for batch in batches for number in batch.column(0).to_pylist()):
+                for task, entries in move.split(source, scratch):
+                    number, keys, values = numbers[TaskPart(source.store, task)], list(entries), list(entries.values())
+                    for first in range(0, len(keys), _ROWS):
+                        some = slice(first, first + _ROWS)
+                        yield entries_batch([number] * len(keys[some]), keys[some], values[some])
+
+
+@dataclass(frozen=True, slots=True)
+class _Fill:
+    """Makes parts of the new checkpoint, in Spark's workers."""
+
+    move: bytes
+    targets: Sequence[TaskPart]
+
+    def __call__(self, parts: Iterator[tuple[int, Iterator[tuple[bytes, bytes]]]]) -> Iterator[Made]:
+        move: Move = pickle.loads(self.move)  # noqa: S301 - made by the program that sent this class
+        with worker_scratch() as scratch:
+            for number, entries in parts:
+                with tempfile.TemporaryDirectory(prefix="part-", dir=scratch, ignore_cleanup_errors=True) as folder:
+                    made = move.fill(self.targets[number], entries, Path(folder))
+                yield number, made.entries, orjson.dumps(dict(made.markers)).decode()

@@ -15,9 +15,7 @@ from penstock.api.serdes import Bytes, Json, Serde, not_bytes
 from penstock.base.wording import argument, flag
 from penstock.errors import ConfigError, IncompatibleError, PenstockError
 from penstock.graph.stores import StoreSpec
-from penstock.spark.state_import.reader import SparkState
-from penstock.spark.state_import.rows import unreadable
-from penstock.spark.state_import.schema import (
+from penstock.spark.state_import.files import (
     ArrayType,
     MapType,
     SparkType,
@@ -27,6 +25,8 @@ from penstock.spark.state_import.schema import (
     decimal_of,
     type_text,
 )
+from penstock.spark.state_import.reader import SparkState
+from penstock.spark.state_import.rows import unreadable
 
 MapFunction: TypeAlias = Callable[[dict[str, Any], Any], Any]
 """(key, value) of Spark -> (key, value) of the store, or None to leave the entry out. A third item is the key of the

@@ -36,9 +36,8 @@ from penstock.spark.state_import.checkpoint import (
     Version,
     plan_rebuild,
 )
-from penstock.spark.state_import.encoding import JavaStream, plain_chunks
+from penstock.spark.state_import.files import DEFAULT_FAMILY, EntrySchema, JavaStream, plain_chunks, read_schema
 from penstock.spark.state_import.rows import EntryDecoder, entry_decoder
-from penstock.spark.state_import.schema import DEFAULT_FAMILY, EntrySchema, read_schema
 from penstock.state.engines.rocksdb import RocksDbEngine, engine_error
 
 _TYPED = {2, 4}

@@ -14,7 +14,7 @@ from decimal import Context
 from typing import Any, Literal, TypeAlias
 
 from penstock.errors import CorruptError, IncompatibleError
-from penstock.spark.state_import.schema import (
+from penstock.spark.state_import.files import (
     ArrayType,
     EntrySchema,
     KeyEncoding,

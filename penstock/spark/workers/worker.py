@@ -23,7 +23,7 @@ from penstock.batch.batch import Batch
 from penstock.batch.portions import Portion
 from penstock.errors import CorruptError, PenstockTimeoutError
 from penstock.host.position_page import present_page, use_page, worker_page
-from penstock.runtime.interpreter import keep_pandas_out, mark_interrupts
+from penstock.host.process import keep_pandas_out, mark_interrupts
 from penstock.runtime.messages.incoming import run_together
 from penstock.runtime.messages.packet import (
     NO_PACKETS,

@@ -7,16 +7,15 @@ from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
 from penstock.api.ssp import StreamPattern, SystemStream, SystemStreamPartition
-from penstock.base.refusals import Refusals
 from penstock.base.wording import argument, counted, flag, listed
-from penstock.batch.positions import Positions, TaskSsp, to_positions
+from penstock.batch.batch import Positions, TaskSsp, to_positions
 from penstock.checkpoint.edit import choose_origin
-from penstock.checkpoint.intermediate import STREAMS
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.streams import STREAMS
 from penstock.checkpoint.task_versions import versions_of
 from penstock.config.settings import TaskSettings
-from penstock.errors import IncompatibleError, NotFoundError, PenstockError
+from penstock.errors import IncompatibleError, NotFoundError, PenstockError, Refusals
 from penstock.start.startpoints.request import (
     RequestKey,
     StartpointRequest,

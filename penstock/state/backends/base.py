@@ -25,6 +25,7 @@ from typing import Any, Literal, TypeAlias
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.retry import SYSTEM_CLOCK, Clock
+from penstock.base.wording import first_characters
 from penstock.checkpoint.record import CheckpointId
 from penstock.config.model import JobConfig
 from penstock.errors import ContainerLostError, CorruptError, RetryableError
@@ -36,11 +37,9 @@ from penstock.state.engines.engine import Engine
 from penstock.state.records import Changes
 from penstock.system.base import System
 
-logger = logging.getLogger(__name__)
 KeptIn: TypeAlias = Literal["job-folder", "system", "unknown"]
 EMPTY = "empty"
 """The text of a marker of a store without entries."""
-_SHOWN = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +154,7 @@ class RestoreProgress:
     cancelled: threading.Event
     report: Callable[[int], None]
     """Called by the restore's thread with a number of bytes that were restored."""
-    note: Callable[[str], None] = logger.error
+    note: Callable[[str], None] = logging.getLogger(__name__).error
     """Called with the text of a problem that the restore has survived, for the operator of the job."""
 
 
@@ -449,16 +448,3 @@ class StateBackendFactory(ABC):
             name: the object's name below the folder of a store.
         """
         return None
-
-
-def first_characters(marker: str) -> str:
-    """A marker of an unknown form, for people: at most 40 characters.
-
-    Args:
-        marker: the marker.
-
-    Example:
-        >>> first_characters("7:12")
-        '7:12'
-    """
-    return marker if len(marker) <= _SHOWN else f"{marker[: _SHOWN - 1]}…"

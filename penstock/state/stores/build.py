@@ -19,7 +19,7 @@ from typing import Any, Never
 from penstock.arrays.byte_arrays import ByteArray
 from penstock.arrays.entries import Flags
 from penstock.errors import ConfigError
-from penstock.graph.side_declarations import read_only
+from penstock.graph.store_declarations import read_only
 from penstock.graph.stores import StoreSpec
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.overlay import Overlay

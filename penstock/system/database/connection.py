@@ -1,4 +1,5 @@
-"""The connection to a database: one for each admin and each writer, opened when it is first needed.
+"""The connection to a database, by the settings of its system: one for each admin and each writer, opened when it is
+first needed.
 
 Errors of databases become errors of Penstock, by what follows: try again, wait, or change something.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,31 @@ from penstock.errors import (
     SystemRefusedError,
 )
 from penstock.system.database.rows import as_json
-from penstock.system.database.settings import DatabaseSettings
+
+PARTITIONS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseSettings:
+    """The settings in `systems.<name>.*`."""
+
+    name: str
+    url: str
+    """SQLAlchemy's, without a password."""
+    password: str | None = field(default=None, repr=False)
+    partitions: int = PARTITIONS
+    """The number of partitions of each table."""
+    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By table, the columns of its key; a table that is missing here has a primary key."""
+
+    @property
+    def not_read(self) -> str:
+        """The reason why its tables are no inputs."""
+        return (
+            f"the system `{self.name}` writes tables of a database and does not read them: send its changes to Kafka, "
+            "or read the table in a query of PySpark, as in docs/databases.md"
+        )
+
 
 _SHOWN = 300
 _BUSY = {"40001", "40P01", "55P03", "1205", "1213", "SQLITE_BUSY", "SQLITE_LOCKED"}

@@ -30,9 +30,8 @@ from penstock.system.base import (
 )
 from penstock.system.contract.writer import Marks, Parts, WriterMark
 from penstock.system.database import marks
-from penstock.system.database.connection import BusyError, Database, busy_is_away, is_of_a_row
+from penstock.system.database.connection import BusyError, Database, DatabaseSettings, busy_is_away, is_of_a_row
 from penstock.system.database.rows import RowChange, TableForm, TableLimits, needed
-from penstock.system.database.settings import DatabaseSettings
 from penstock.system.database.tables import TableTarget
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from penstock.errors import ConfigError
 from penstock.system.base import System, SystemReader, WriterIdentity, check_options
 from penstock.system.contract.definition import positive_option
-from penstock.system.database.settings import PARTITIONS, DatabaseSettings
+from penstock.system.database.connection import PARTITIONS, DatabaseSettings
 
 if TYPE_CHECKING:
     from penstock.system.database.outputs import DatabaseAdmin, DatabaseWriter

@@ -12,9 +12,8 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import NoSuchTableError
 
 from penstock.errors import ConfigError, NotFoundError
-from penstock.system.database.connection import place_of
+from penstock.system.database.connection import DatabaseSettings, place_of
 from penstock.system.database.rows import Kind, RowChange, TableColumn, TableForm, alike
-from penstock.system.database.settings import DatabaseSettings
 
 _KINDS: Sequence[tuple[type[Any], Kind]] = (
     (mysql.TINYINT, "flag"),

@@ -29,7 +29,7 @@ from penstock.errors import (
 )
 from penstock.system.files.listing import FoundFile, Listing
 from penstock.system.files.manifests import MANIFESTS, is_written
-from penstock.system.rows.files import leads_out, opened_inside, refused
+from penstock.system.rows.reader import leads_out, opened_inside, refused
 
 Links: TypeAlias = Literal["inside", "follow"]
 """The links of a folder that are followed: those to other places below it, or all."""

@@ -23,7 +23,6 @@ from pyarrow import fs
 from penstock.base.budgets import LINE_BYTES, check_budget
 from penstock.base.wording import counted
 from penstock.errors import ConfigError, CorruptError
-from penstock.system.rows.files import opened_parquet, row_batches
 from penstock.system.rows.messages import (
     ROWS,
     Columns,
@@ -34,6 +33,7 @@ from penstock.system.rows.messages import (
     readable_rows,
     typed_values,
 )
+from penstock.system.rows.reader import opened_parquet, row_batches
 
 Numbered: TypeAlias = tuple[int, bytes]
 """A row as JSON, and the number of its line, from 1."""

@@ -28,10 +28,9 @@ from penstock.system.base import (
     check_stream_name,
 )
 from penstock.system.kafka import fences, topic_settings
-from penstock.system.kafka.access import alter_command
 from penstock.system.kafka.client import open_consumer
 from penstock.system.kafka.cluster import Cluster, check_partition, check_system
-from penstock.system.kafka.errors import ClientErrors
+from penstock.system.kafka.errors import ClientErrors, alter_command
 from penstock.system.kafka.fences import TOPIC as OWNERS
 from penstock.system.kafka.fences import Owners
 from penstock.system.kafka.job_topic import job_topic

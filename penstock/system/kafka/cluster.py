@@ -40,9 +40,8 @@ from penstock.errors import (
     SystemRefusedError,
 )
 from penstock.system.base import check_stream_name
-from penstock.system.kafka.access import topic
 from penstock.system.kafka.client import LOG, open_admin
-from penstock.system.kafka.errors import ClientErrors, explain, is_late, is_not_found, kafka_error, leader_is_old
+from penstock.system.kafka.errors import ClientErrors, explain, is_late, is_not_found, kafka_error, leader_is_old, topic
 from penstock.system.kafka.options import KafkaOptions
 
 K = TypeVar("K")

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 from penstock.base.retry import Retry, check_interrupt, retry
 from penstock.errors import NotFoundError, RetryableError
-from penstock.system.kafka import access
+from penstock.system.kafka import errors as access
 from penstock.system.kafka.client import open_consumer, open_producer, received_headers
 from penstock.system.kafka.cluster import Cluster
 from penstock.system.kafka.errors import ClientErrors, away, explain, is_of_group

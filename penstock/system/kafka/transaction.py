@@ -23,9 +23,8 @@ from penstock.errors import (
 )
 from penstock.system.base import Appended, Progress, RawRecord, WriterTransaction, check_may_mark
 from penstock.system.kafka import job_log
-from penstock.system.kafka.access import Right, alter_command, topic
 from penstock.system.kafka.client import LOG, resent_after_s
-from penstock.system.kafka.errors import explain, is_fenced
+from penstock.system.kafka.errors import Right, alter_command, explain, is_fenced, topic
 from penstock.system.kafka.job_topic import SentHeaders
 from penstock.system.kafka.topic_settings import ANY_MS, TimestampLimits, header_of
 from penstock.system.kafka.writer_session import WriterSession

@@ -19,7 +19,7 @@ from obstore.store import LocalStore, from_url
 from pyarrow import fs
 
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError, SystemAwayError, SystemRefusedError
-from penstock.system.rows.files import opened_inside, opened_parquet, row_batches
+from penstock.system.rows.reader import opened_inside, opened_parquet, row_batches
 
 Key = Callable[[pa.Field], str | None]
 """Gives the key of a field; None if it has none."""

@@ -27,7 +27,7 @@ from pyiceberg.transforms import IdentityTransform
 from penstock.errors import IncompatibleError
 from penstock.system.lake.files import ColumnSelection, count_rows, reading
 from penstock.system.lake.log import Commit, DataFile, TableLog, gone
-from penstock.system.rows.files import leads_out
+from penstock.system.rows.reader import leads_out
 
 _PARTITIONS = "penstock.partitions"
 _ID = b"PARQUET:field_id"

@@ -19,20 +19,18 @@ from penstock.errors import ConfigError, IncompatibleError, RetryableError
 from penstock.system.base import OffsetRange, PartitionOffsets, Progress, SystemAdmin, WriterIdentity
 from penstock.system.local.files import FileVersion, LocalFiles, StreamInfo
 from penstock.system.local.partition import (
+    Piece,
     check_has_no_owner,
+    drop_superseded,
+    find_superseded,
     has_ended,
+    mark_time,
     owner_of,
     partition_ends,
     put_end,
     raise_fence,
-    read_progress,
-)
-from penstock.system.local.retention import (
-    Piece,
-    drop_superseded,
-    find_superseded,
-    mark_time,
     read_compacted_state,
+    read_progress,
     read_retention,
     trim,
     write_retention,

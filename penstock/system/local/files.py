@@ -37,7 +37,7 @@ from penstock.base.wording import counted
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError, RetryableError
 from penstock.host.posix import other_spelling, sync, sync_path
 from penstock.system.base import check_stream_name, is_stream_name
-from penstock.system.local.retention import write_retention
+from penstock.system.local.partition import write_retention
 from penstock.system.local.sqlite import connect, transaction, translate
 
 FORMAT = 1

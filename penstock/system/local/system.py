@@ -34,14 +34,19 @@ from penstock.system.contract.writer import Marks, Parts
 from penstock.system.local.admin import LocalAdmin
 from penstock.system.local.files import LocalFiles
 from penstock.system.local.partition import (
+    Piece,
     add_headers,
     keep_headers,
     keep_progress,
+    live_bytes,
+    mark_time,
     partition_ends,
     raise_fence,
+    read_compacted_state,
     read_progress,
+    read_retention,
+    trim,
 )
-from penstock.system.local.retention import Piece, live_bytes, mark_time, read_compacted_state, read_retention, trim
 from penstock.system.local.sqlite import ConnectionPool, in_parallel, transaction
 from penstock.system.ranges import check_call, check_inside, missing, take_chunk
 

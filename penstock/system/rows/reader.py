@@ -1,16 +1,33 @@
-"""Reads ranges of the rows of data files, one file after the other. A cursor is in one file, from an offset on."""
+"""Reads ranges of the rows of data files, one file after the other. A cursor is in one file, from an offset on.
+
+Files are opened below their folder alone, and read in batches with as many rows as their bytes allow. Whoever writes a
+folder of an input is trusted with messages alone. A link in it could lead to any file that the job's user may read, and
+its content would come out in an output. So no link leads out of the folder.
+
+A small file may unpack to any number of bytes: a long text that a thousand rows refer to, or a list of a hundred
+million nulls. Parquet's footer says how many values there are, and texts of a dictionary are counted before they are
+copied.
+"""
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
-from typing import TypeVar
+from pathlib import Path
+from typing import IO, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.arrays.given import is_bytes, is_text
+from penstock.base.budgets import check_budget
+from penstock.errors import SystemRefusedError
 from penstock.system.base import CHUNK_BYTES, ColumnChunk, OffsetRange, RawMessage, SystemReader
 from penstock.system.ranges import check_call, take_chunk
 from penstock.system.rows.messages import ROWS
@@ -146,3 +163,163 @@ class RowReader(SystemReader):
             else:
                 position = cursor.behind
                 RowReader.close(self)
+
+
+_OPEN_FILES = Path("/proc/self/fd")
+
+
+def leads_out(base: str, path: str) -> str | None:
+    """The place outside of a folder that a path below it leads to; None if it stays inside."""
+    real, inside = os.path.realpath(path), os.path.realpath(base)
+    return None if real == inside or real.startswith(f"{inside.rstrip('/')}/") else real
+
+
+@contextmanager
+def opened_inside(base: str, path: str, advice: str = "") -> Iterator[str]:
+    """A path of the very file that was found to be below a folder: a link that somebody puts in its place meanwhile
+    changes nothing. Systems without `/proc` lack this last step.
+
+    Args:
+        base: the folder.
+        path: the path of the file, which begins with that of the folder.
+        advice: ends the error.
+
+    Raises:
+        SystemRefusedError: it leads out of the folder.
+        OSError: it cannot be opened.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe keeps nobody waiting
+    try:
+        known = _OPEN_FILES / str(descriptor)
+        own = str(known) if _OPEN_FILES.exists() else path
+        if (outside := leads_out(base, own)) is not None:
+            raise refused(path, outside, advice)
+        yield own
+    finally:
+        os.close(descriptor)
+
+
+def refused(path: str, outside: str, advice: str = "") -> SystemRefusedError:
+    """The error for a path that leads out of its folder."""
+    return SystemRefusedError(f"`{path}` leads out of its folder, to `{outside}`, and is not read{advice}")
+
+
+BATCH_BYTES = 64 << 20
+"""The bytes of the texts that a batch has, or those of one row if these are more."""
+GROUP_VALUES = 1 << 24
+ROW_VALUES = 1 << 14
+"""The most values that the lists of a row group have: so many, and so many more for each row."""
+_SHORT_BYTES = 1 << 13
+"""No batch becomes too large by texts that are shorter."""
+
+
+def opened_parquet(source: IO[bytes] | pa.NativeFile, title: str) -> pa.parquet.ParquetFile:
+    """A file whose batches `row_batches` gives.
+
+    Args:
+        source: the open file.
+        title: its name, for errors.
+
+    Raises:
+        CorruptError: lists have more values than are read.
+    """
+    file = pa.parquet.ParquetFile(source, coerce_int96_timestamp_unit="us")
+    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    repeated = set()
+    for number in range(len(file.schema)):
+        leaf = file.schema.column(number)
+        for group in groups:
+            chunk = group.column(number)
+            if leaf.max_repetition_level:
+                most = GROUP_VALUES + ROW_VALUES * group.num_rows
+                check_budget(chunk.num_values, most, f"the lists of column `{leaf.path}` of `{title}`", "values")
+            elif _may_repeat(leaf, chunk) and "." not in leaf.path:
+                repeated.add(leaf.path)
+    if not repeated:
+        return file
+    return pa.parquet.ParquetFile(
+        source, metadata=file.metadata, read_dictionary=sorted(repeated), coerce_int96_timestamp_unit="us"
+    )
+
+
+def row_batches(
+    file: pa.parquet.ParquetFile, first: int, rows: int, columns: list[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows from the number `first` on.
+
+    Args:
+        file: from `opened_parquet`.
+        first: the number of the first row, from 0.
+        rows: the most rows of a batch.
+        columns: their names; None reads all.
+    """
+    groups: list[int] = []
+    skip = first
+    for number in range(file.metadata.num_row_groups):
+        count = file.metadata.row_group(number).num_rows
+        if not groups and skip >= count:
+            skip -= count
+        else:
+            groups.append(number)
+    if not groups:
+        return
+    for batch in file.iter_batches(_fewer(file, groups, rows), row_groups=groups, columns=columns, use_threads=False):
+        if skip >= batch.num_rows:
+            skip -= batch.num_rows
+            continue
+        yield from _pieces(batch.slice(skip))
+        skip = 0
+
+
+def _may_repeat(leaf: Any, chunk: Any) -> bool:
+    """True if a column chunk may have a long text that many rows refer to."""
+    is_long = chunk.total_uncompressed_size > _SHORT_BYTES
+    return bool(chunk.has_dictionary_page and leaf.physical_type == "BYTE_ARRAY" and is_long)
+
+
+def _may_share(chunk: Any) -> bool:
+    """True if texts of a column chunk may begin with those before them, which are then not written again."""
+    return "DELTA_BYTE_ARRAY" in chunk.encodings and chunk.total_uncompressed_size > _SHORT_BYTES
+
+
+def _fewer(file: pa.parquet.ParquetFile, groups: Sequence[int], rows: int) -> int:
+    """The most rows of a batch, by the bytes that rows have on average. A text inside of a struct or a list may come in
+    each row, and is as long as its dictionary at most."""
+    for number in groups:
+        group = file.metadata.row_group(number)
+        rows = min(rows, BATCH_BYTES * max(group.num_rows, 1) // max(group.total_byte_size, 1))
+        for place in range(len(file.schema)):
+            leaf, chunk = file.schema.column(place), group.column(place)
+            if leaf.physical_type == "FIXED_LEN_BYTE_ARRAY":
+                rows = min(rows, BATCH_BYTES // max(leaf.length, 1))
+            elif _may_share(chunk) or ("." in leaf.path and _may_repeat(leaf, chunk)):
+                rows = min(rows, BATCH_BYTES // max(chunk.total_uncompressed_size, 1))
+    return max(rows, 1)
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch with texts in place of references to them, in pieces that are not too large."""
+    found = [column for column in batch.columns if _is_repeated(column)]
+    if not found:
+        yield batch
+        return
+    ends = np.cumsum(sum(_sizes(column) for column in found))
+    begin = 0
+    while begin < batch.num_rows:
+        before = int(ends[begin - 1]) if begin else 0
+        end = max(begin + 1, int(np.searchsorted(ends, before + BATCH_BYTES, "right")))
+        piece = batch.slice(begin, end - begin)
+        columns = [each.dictionary_decode() if _is_repeated(each) else each for each in piece.columns]
+        yield pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+        begin = end
+
+
+def _is_repeated(column: pa.Array) -> bool:
+    kind = column.type
+    return pa.types.is_dictionary(kind) and (is_text(kind.value_type) or is_bytes(kind.value_type))
+
+
+def _sizes(column: pa.DictionaryArray) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """The bytes of the text of each row."""
+    lengths = pc.binary_length(column.dictionary).take(column.indices)
+    return np.asarray(lengths.fill_null(0).to_numpy(zero_copy_only=False), np.int64)

@@ -10,8 +10,8 @@ from functools import update_wrapper
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.batch.batch import TaskSsp
 from penstock.batch.portions import Portion
-from penstock.batch.positions import TaskSsp
 from penstock.graph.specs import ApplicationGraph
 from penstock.system.base import OffsetRange, System
 

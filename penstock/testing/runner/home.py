@@ -21,6 +21,7 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.time.firing import NO_WATERMARK
 from penstock.application.application import Application
 from penstock.base.plugins import PICKLERS, load
+from penstock.batch.batch import Ends, TaskSsp
 from penstock.batch.portions import (
     BatchPace,
     BatchRanges,
@@ -30,17 +31,10 @@ from penstock.batch.portions import (
     UnreadMessages,
     plan_with_unread,
 )
-from penstock.batch.positions import Ends, TaskSsp
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
-from penstock.config.settings import (
-    DEFAULT_SYSTEM,
-    JobSettings,
-    SchemaRegistrySettings,
-    StreamSettings,
-    SystemKeys,
-    TaskSettings,
-)
+from penstock.config.optional_settings import SchemaRegistrySettings
+from penstock.config.settings import DEFAULT_SYSTEM, JobSettings, StreamSettings, SystemKeys, TaskSettings
 from penstock.config.values.kinds import BroadcastInputs, PartitionRange, RefusedError
 from penstock.driver.feed.boundary import BatchTime, Boundary
 from penstock.driver.feed.event_time import EventTime
@@ -51,7 +45,7 @@ from penstock.graph.topology import Topology, plan_topology
 from penstock.job.paths import JobPaths
 from penstock.objects.open import forget_memory_store, open_job_root
 from penstock.repartition.placement import Rule
-from penstock.schemas.start import with_registry
+from penstock.schemas.serde import with_registry
 from penstock.start.inputs import with_matches
 from penstock.start.job_streams import JobStreams
 from penstock.start.part import complete

@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from penstock.api.messages import HeadersLike
 from penstock.api.requests import DrainMode
 from penstock.api.ssp import SystemStream
 from penstock.application.application import Application
 from penstock.base.retry import SYSTEM_CLOCK
 from penstock.base.wording import listed
-from penstock.drain.asking import write_drain_notification
 from penstock.drain.driver.drain import Drain
+from penstock.drain.requests import write_drain_notification
 from penstock.errors import ConfigError
-from penstock.graph.serdes import input_place, store_place
+from penstock.graph.serdes import store_place
 from penstock.graph.stores import StoreSpec
+from penstock.host.process import marked_interrupts
 from penstock.repartition.placement import Rule
-from penstock.runtime.interpreter import marked_interrupts
 from penstock.state.engines.engine import Content, Engine
 from penstock.state.stores.timed_entries import live_view
 from penstock.tables.driver.run import Tables
 from penstock.testing.in_process import InProcessDriver
 from penstock.testing.runner.cuts import Cuts, Outputs, RandomCut, in_every_cut, outputs_of
 from penstock.testing.runner.home import RunnerHome
-from penstock.testing.runner.sides import catch_up, check_pushed, side_content, side_stream
-from penstock.testing.runner.streams import OutputMessage, StreamOfTest, read_part
+from penstock.testing.runner.inputs import RunnerInputs
+from penstock.testing.runner.sides import catch_up, check_pushed, side_content
+from penstock.testing.runner.streams import OutputMessage, read_part
 
 
-class TestRunner:
+class TestRunner(RunnerInputs):
     """A whole job in the test's process, with streams in memory, for tests of applications.
 
     It runs the code of a real job without Spark: run loop, containers, checkpoints and state backends. It also finds
@@ -91,7 +91,7 @@ class TestRunner:
             ConfigError: the application, the configuration or `broadcast_inputs` is wrong; or the application cannot be
                 pickled, as a real job needs it to be.
         """
-        self._cuts: Cuts[TestRunner] | None = None
+        self._cuts = None
         now_ms = SYSTEM_CLOCK.now_ms()
 
         def begin(runner: TestRunner, cut: RandomCut | None) -> TestRunner:
@@ -113,127 +113,6 @@ class TestRunner:
         self._drained = False
         self.dead_letters = 0
         """The number of messages in the dead-letter stream."""
-
-    @in_every_cut
-    def input(
-        self,
-        stream: str,
-        values: Iterable[Any],
-        *,
-        partition: int | None = None,
-        timestamp: int = 0,
-        headers: HeadersLike = (),
-        raw: bool = False,
-    ) -> TestRunner:
-        """Append messages to an input. Returns the runner.
-
-        Args:
-            stream: the input, `system.stream`.
-            values: for each message its value, or a tuple (key, value).
-            partition: where the messages go. By default a message goes to the partition of its key; messages without
-                a key go to the partitions in turn.
-            timestamp: of each message, in epoch milliseconds.
-            headers: of each message: a mapping from name to value, or pairs of them.
-            raw: values, and keys of tuples, are bytes as another program wrote them, such as bytes that the input's
-                serde does not read. None is no key, or no value.
-
-        Raises:
-            ConfigError: the application does not read the stream.
-            SerdeError: a key or a value does not fit the input's serdes.
-            TypeError: with `raw`, a key or a value is neither bytes nor None.
-
-        Example:
-            >>> app = ps.StreamApplication("trips")
-            >>> _ = app.input("local.trips").map(lambda trip: trip["miles"]).send_to(app.output("local.miles"))
-            >>> runner = TestRunner(app, dead_letter="local.dead")
-            >>> runner = runner.input("local.trips", [b'{"miles": 5}', b"no JSON"], raw=True).run()
-            >>> [message.value for message in runner.output("local.miles")], runner.dead_letters
-            ([5], 1)
-            >>> runner.close()
-        """
-        name = SystemStream.parse(stream)
-        spec = next((op for op in self._job.graph.inputs if op.stream == name), None)
-        if spec is None:
-            raise ConfigError(f"`{stream}` is not an input of application `{self._job.graph.name}`")
-        found = StreamOfTest(name, input_place(name), spec.key_serde, spec.value_serde, raw)
-        self._home.streams.append(found, values, partition, timestamp, headers)
-        return self
-
-    @in_every_cut
-    def side_input(
-        self,
-        stream: str,
-        values: Iterable[Any],
-        *,
-        partition: int | None = None,
-        timestamp: int = 0,
-        headers: HeadersLike = (),
-    ) -> TestRunner:
-        """Append messages to a side input. Returns the runner.
-
-        All batches of the next `run` see their effect on the stores. If the stream is also an input of the application,
-        it is read as one, too.
-
-        Args:
-            stream: the side input, `system.stream`.
-            values: for each message its value, or a tuple (key, value). A value of None deletes the key, unless a
-                processor makes something else of it.
-            partition: where the messages go. By default a message goes to the partition of its key; messages without
-                a key go to the partitions in turn.
-            timestamp: of each message, in epoch milliseconds.
-            headers: of each message, as for `input`.
-
-        Raises:
-            ConfigError: no store of the application has this side input.
-            SerdeError: a key or a value does not fit the side input's serdes.
-
-        Example:
-            >>> app = ps.StreamApplication("names")
-            >>> airlines = app.table("airlines", value=ps.String(), side_inputs=["local.airlines"])
-            >>> flights = app.input("local.flights").join_table(airlines, lambda flight, name: [flight, name])
-            >>> _ = flights.send_to(app.output("local.named"))
-            >>> runner = TestRunner(app).side_input("local.airlines", [("UA", "United"), ("DL", "Delta")])
-            >>> runner = runner.input("local.flights", [("UA", 1), ("DL", 2)]).run()
-            >>> runner = runner.side_input("local.airlines", [("UA", "United Airlines"), ("DL", None)])
-            >>> runner = runner.input("local.flights", [("UA", 3), ("DL", 4)]).run()
-            >>> sorted(message.value for message in runner.output("local.named"))
-            [[1, 'United'], [2, 'Delta'], [3, 'United Airlines']]
-            >>> runner.close()
-        """
-        self._home.streams.append(side_stream(self._job.graph, stream), values, partition, timestamp, headers)
-        return self
-
-    @in_every_cut
-    def push(self, table: str, rows: Iterable[Mapping[str, Any]]) -> TestRunner:
-        """Publish a version of a pushed table. Returns the runner.
-
-        All batches of the next `run` read it instead of the previous version. It must pass the table's `check`. The
-        table's path and format play no part.
-
-        Args:
-            table: the name of the table or store.
-            rows: all rows of the version, each a mapping from column to value.
-
-        Raises:
-            ConfigError: the application has no such pushed table; or the rows are not a version of it: two have the
-                same key, a column is missing, values of a column have different types, something does not fit the
-                table's serdes, or the table's `check` refuses it.
-
-        Example:
-            >>> app = ps.StreamApplication("years")
-            >>> planes = app.table("planes", value=ps.Integer(), pushed=ps.PushedTable("/planes", "tail", "year"))
-            >>> flights = app.input("local.flights").join_table(planes, lambda flight, year: [flight, year])
-            >>> _ = flights.send_to(app.output("local.aged"))
-            >>> runner = TestRunner(app).push("planes", [{"tail": "N14", "year": 1999}])
-            >>> runner = runner.input("local.flights", [("N14", 1)]).run()
-            >>> runner = runner.push("planes", [{"tail": "N14", "year": 2004}])
-            >>> runner = runner.input("local.flights", [("N14", 2)]).run()
-            >>> [message.value for message in runner.output("local.aged")]
-            [[1, 1999], [2, 2004]]
-            >>> runner.close()
-        """
-        self._job.tables.push(table, rows)
-        return self
 
     @in_every_cut
     def run(self, *, batch_messages: int | None = None) -> TestRunner:

@@ -15,16 +15,7 @@ from penstock.system.database import connection, marks
 from penstock.system.database.system import DatabaseSystem
 from tests.support.databases.cut_proxy import CutProxy, Loss
 from tests.support.databases.postgres import PASSWORD, Postgres, postgres
-from tests.support.databases.shop import (
-    PARTITIONS,
-    Sent,
-    Shop,
-    kill_at_every_step,
-    messages,
-    oracle,
-    records,
-    ssp,
-)
+from tests.support.databases.shop import PARTITIONS, Sent, Shop, kill_at_every_step, messages, oracle, records, ssp
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from examples import folder_system
 from penstock import PenstockTimeoutError, SystemStreamPartition, admin
 from penstock.checkpoint.log import CheckpointLog
-from penstock.drain.progress import DrainProgress
+from penstock.drain.wing import DrainProgress
 from penstock.driver.handle.job import Job
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 import penstock as ps
 from penstock.api.ssp import SystemStream
-from penstock.checkpoint.intermediate import STREAMS
+from penstock.checkpoint.streams import STREAMS
 from tests.support.apps import counted_app
 from tests.support.jobs.home import DEADLINE_S, wait_until
 from tests.support.jobs.spark_home import SparkHome

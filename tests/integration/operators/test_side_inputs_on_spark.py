@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.errors import UserCodeError
-from penstock.side.shown import side_inputs_in
+from penstock.side.wing import side_inputs_in
 from tests.support.apps import side_app
 from tests.support.jobs.home import DEADLINE_S, wait_until
 from tests.support.jobs.spark_home import SparkHome

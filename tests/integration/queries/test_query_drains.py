@@ -19,7 +19,7 @@ import penstock as ps
 import penstock.spark as pss
 from penstock import admin
 from penstock.admin import open_job
-from penstock.drain.asking import write_drain_notification
+from penstock.drain.requests import write_drain_notification
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
 from tests.support.jobs.home import wait_until

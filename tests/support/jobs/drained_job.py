@@ -14,8 +14,7 @@ from penstock.api.requests import DrainNotification
 from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.watermarks import TIME
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.drain.asking import write_drain_notification
-from penstock.drain.requests import DRAIN, DrainRequests
+from penstock.drain.requests import DRAIN, DrainRequests, write_drain_notification
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
 from tests.support.apps.drained_app import HOUR_MS, OUTPUTS, Message, group_of

@@ -10,10 +10,10 @@ from penstock.api.requests import DrainMode, DrainNotification, StartpointOldest
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.time.firing import END_OF_TIME
 from penstock.batch.watermarks import TIME, TimeSection
-from penstock.checkpoint.intermediate import STREAMS, IntermediateStream, StreamsSection, WrittenRanges
 from penstock.checkpoint.record import CheckpointId, CheckpointRecord
-from penstock.drain.progress import DrainProgress, StageDrain, drain_board
+from penstock.checkpoint.streams import STREAMS, IntermediateStream, StreamsSection, WrittenRanges
 from penstock.drain.requests import DrainRequests
+from penstock.drain.wing import DrainProgress, StageDrain, drain_board
 from penstock.driver.show.metrics import JobMetrics
 from penstock.job.lease import LeaseHolder, LeaseState
 from penstock.job.shown import (
@@ -36,7 +36,7 @@ from penstock.job.shown import (
 from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.snapshot import Snapshot
 from penstock.outbox.unpublished import OUTBOX, OutboxObject, OutboxSection, OutputPart
-from penstock.side.shown import RunSideStores, SideStoreFacts, side_store_board
+from penstock.side.wing import RunSideStores, SideStoreFacts, side_store_board
 from penstock.standby.wing import RunStandbys, StandbyFacts, standby_board
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.start.startpoints.request import RequestKey, StartpointRequest

@@ -11,9 +11,8 @@ from penstock.checkpoint.record import CheckpointId
 from penstock.errors import ContainerLostError, RetryableError
 from penstock.job.paths import JobPaths
 from penstock.state.backends.base import BackendContext, RestoreProgress
-from penstock.state.copies import LocalCopies
 from penstock.state.engines.open import open_whatever
-from penstock.state.restore import restore_store
+from penstock.state.restore import LocalCopies, restore_store
 from penstock.wire.calls import CLEAN_UP, OPEN, SNAPSHOT, UPLOAD
 from penstock.wire.protocol import CleanUp, OpenEpoch, TakeSnapshot, UploadSnapshot
 from tests.support.apps.container_app import messages

@@ -18,7 +18,7 @@ from penstock.checkpoint.task_versions import markers_of
 from penstock.driver.commit.coordinator import CommitCoordinator
 from penstock.errors import ContainerLostError, PenstockError, RetryableError
 from penstock.job.identity import settle
-from penstock.objects.remote import RemoteObjectStore
+from penstock.objects.open import RemoteObjectStore
 from penstock.objects.store import ObjectStore
 from penstock.repartition.move import MadePart, Move, move_here
 from penstock.repartition.placement import Rule

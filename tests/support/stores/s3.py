@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from penstock.objects import remote as remote_client
-from penstock.objects import remote as remote_store
+from penstock.objects import open as remote_client
+from penstock.objects import open as remote_store
 from tests.support.processes.hosts import Host
 from tests.support.streams.line import Line
 

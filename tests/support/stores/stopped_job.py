@@ -10,10 +10,10 @@ from typing import Any
 from typer.testing import CliRunner
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.checkpoint.changelog_marker import BACKEND, ChangelogStreamMarker
 from penstock.checkpoint.log import CheckpointLog, LogView
 from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim
 from penstock.checkpoint.sections import Sections
+from penstock.checkpoint.streams import CHANGELOG_STREAM, ChangelogStreamMarker
 from penstock.checkpoint.task_versions import build_versions
 from penstock.cli.main import app
 from penstock.job.paths import JobPaths
@@ -87,7 +87,10 @@ def saved(number: int, offsets: tuple[int, int] = (4, 7), **changes: Any) -> Che
     checkpoint_id = CheckpointId(1_700_000_000_000 + number, 5)
     if found is None:
         found = {
-            task: {"changelog-files": {"aircraft": f"m-{number}-{task}"}, BACKEND: {"aircraft": position(task, "8")}}
+            task: {
+                "changelog-files": {"aircraft": f"m-{number}-{task}"},
+                CHANGELOG_STREAM: {"aircraft": position(task, "8")},
+            }
             for task in range(2)
         }
     record = replace(

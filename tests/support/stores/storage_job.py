@@ -18,8 +18,7 @@ from penstock.admin.jobs import FoundJob
 from penstock.admin.state.repartition import Mover, RepartitionFacts, planned_for, repartition
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.retry import SYSTEM_CLOCK, Clock, Retry, retry
-from penstock.batch.batch import Batch
-from penstock.batch.positions import TaskSsp
+from penstock.batch.batch import Batch, TaskSsp
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.task_versions import markers_of
@@ -28,8 +27,7 @@ from penstock.container.epoch.container import Container, Epoch
 from penstock.container.process.handlers import answers
 from penstock.container.shared import EpochResources
 from penstock.driver.commit.coordinator import CommitCoordinator, CompletedCommit
-from penstock.driver.commit.follow_up import Collection
-from penstock.driver.commit.record import CommitRequest, Recorder
+from penstock.driver.commit.record import Collection, CommitRequest, Recorder
 from penstock.driver.feed.boundary import Boundary
 from penstock.graph.specs import ApplicationGraph
 from penstock.graph.topology import plan_topology

@@ -17,9 +17,8 @@ from penstock.checkpoint.log import CheckpointLog, LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
-from penstock.drain.asking import write_drain_notification
 from penstock.drain.driver.drain import Drain
-from penstock.drain.requests import DrainRequests
+from penstock.drain.requests import DrainRequests, write_drain_notification
 from penstock.graph.specs import ApplicationGraph
 from penstock.job.paths import JobPaths
 from penstock.objects.open import forget_memory_store, open_store

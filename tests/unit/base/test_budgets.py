@@ -53,7 +53,7 @@ def test_a_changelog_with_one_huge_record_takes_no_memory(tmp_path: Path) -> Non
 
 
 def test_a_changelog_of_many_records_has_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.spark.state_import.encoding.RECORD_BYTES", 1000)
+    monkeypatch.setattr("penstock.spark.state_import.files.RECORD_BYTES", 1000)
     record = struct.pack(">i", 1) + b"k" + struct.pack(">i", 1000) + bytes(1000)
     assert len(list(read_changelog(zstd(record * 1000 + struct.pack(">i", -1)), "f"))) == 1000
 

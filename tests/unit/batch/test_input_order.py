@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.batch.batch import TaskSsp
 from penstock.batch.portions import BatchPace, BatchRanges, InputOrder, plan_ranges
-from penstock.batch.positions import TaskSsp
 from penstock.system.base import PartitionOffsets
 
 STREAMS = [SystemStream("m", name) for name in "abc"]

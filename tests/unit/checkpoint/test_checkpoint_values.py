@@ -15,15 +15,9 @@ from penstock.api.time.firing import END_OF_TIME, NO_WATERMARK
 from penstock.batch.batch import QUERY, OfferedBatch, QuerySection
 from penstock.batch.watermarks import TIME, TimeSection
 from penstock.checkpoint import record as record_module
-from penstock.checkpoint.intermediate import STREAMS, IntermediateStream, StreamsSection, WrittenRanges
-from penstock.checkpoint.record import (
-    CheckpointId,
-    CheckpointRecord,
-    Claim,
-    decode_record,
-    encode_record,
-)
+from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim, decode_record, encode_record
 from penstock.checkpoint.sections import Section, Sections, SectionValues
+from penstock.checkpoint.streams import STREAMS, IntermediateStream, StreamsSection, WrittenRanges
 from penstock.checkpoint.task_values import Checkpoint, CheckpointV1, CheckpointV2
 from penstock.checkpoint.task_versions import format_of, markers_of
 from penstock.drain.requests import DRAIN, DrainSection

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.checkpoint.changelog_marker import BACKEND, SAMZA_BACKEND, ChangelogOffset, ChangelogStreamMarker
 from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim
 from penstock.checkpoint.samza import CheckpointLogKey
+from penstock.checkpoint.streams import CHANGELOG_STREAM, SAMZA_BACKEND, ChangelogOffset, ChangelogStreamMarker
 from penstock.checkpoint.task_values import CheckpointV1, CheckpointV2
 from penstock.checkpoint.task_versions import (
     build_versions,
@@ -37,7 +37,7 @@ INPUT = SSP("kafka", "orders", 3)
 ORDERS = ChangelogStreamMarker(SSP("kafka", "orders-changelog", 3), "1017")
 TOTALS = ChangelogStreamMarker(SSP("kafka", "totals-changelog", 3), None)
 STREAMED = {"orders": ORDERS.serialize(), "totals": TOTALS.serialize()}
-MARKERS = {BACKEND: STREAMED, "changelog-files": {"orders": "delta"}}
+MARKERS = {CHANGELOG_STREAM: STREAMED, "changelog-files": {"orders": "delta"}}
 CHANGELOGS = {ORDERS.ssp: "orders", TOTALS.ssp: "totals"}
 CLAIM = Claim(1, "run", "w")
 
@@ -152,7 +152,7 @@ def test_a_task_is_read_from_either_version() -> None:
     second = read_task(written, 0, 2, CHANGELOGS)
     assert (second.offsets, second.markers) == ({INPUT: "42"}, MARKERS)
     first = read_task(written, 0, 1, CHANGELOGS)
-    assert (first.offsets, first.markers) == ({INPUT: "42"}, {BACKEND: STREAMED})
+    assert (first.offsets, first.markers) == ({INPUT: "42"}, {CHANGELOG_STREAM: STREAMED})
     assert read_task(written, 7, 2, CHANGELOGS).offsets == {}
 
 
@@ -178,16 +178,16 @@ def test_samzas_value_of_a_version_that_was_not_written() -> None:
 
 def test_what_any_version_needs_stays() -> None:
     """A position in a stream that the configuration no longer names stays; an offset of an input does not."""
-    first = record(build_versions(ID, {INPUT: "42"}, {BACKEND: STREAMED}, (1,)))
+    first = record(build_versions(ID, {INPUT: "42"}, {CHANGELOG_STREAM: STREAMED}, (1,)))
     kept = {store: (marker,) for store, marker in STREAMED.items()}
-    assert needed_markers(first, 0, CHANGELOGS) == {BACKEND: kept}
+    assert needed_markers(first, 0, CHANGELOGS) == {CHANGELOG_STREAM: kept}
     renamed = {"orders-changelog": kept["orders"], "totals-changelog": kept["totals"]}
-    assert needed_markers(first, 0, {}) == {BACKEND: renamed}
+    assert needed_markers(first, 0, {}) == {CHANGELOG_STREAM: renamed}
     second = record(build_versions(ID, {INPUT: "42"}, MARKERS, (2,)))
-    assert needed_markers(second, 0, {}) == {BACKEND: kept, "changelog-files": {"orders": ("delta",)}}
+    assert needed_markers(second, 0, {}) == {CHANGELOG_STREAM: kept, "changelog-files": {"orders": ("delta",)}}
     both = record(build_versions(ID, {INPUT: "42"}, MARKERS, (1, 2)))
     assert needed_markers(both, 0, CHANGELOGS)["changelog-files"] == {"orders": ("delta",)}
-    assert set(needed_markers(both, 0, CHANGELOGS)[BACKEND]["orders"]) == {STREAMED["orders"]}
+    assert set(needed_markers(both, 0, CHANGELOGS)[CHANGELOG_STREAM]["orders"]) == {STREAMED["orders"]}
     assert needed_markers(first, 7, CHANGELOGS) == {}
 
 
@@ -227,14 +227,14 @@ def test_a_hint_names_the_backends_whose_markers_only_another_version_keeps() ->
         "task.checkpoint.read.versions to 2,1; it is 1 now"
     )
     assert markers_elsewhere(both, (2, 1)) == "", "version 2 keeps all markers"
-    streams = record(build_versions(ID, {INPUT: "42"}, {BACKEND: STREAMED}, (1, 2)))
+    streams = record(build_versions(ID, {INPUT: "42"}, {CHANGELOG_STREAM: STREAMED}, (1, 2)))
     assert markers_elsewhere(streams, (1, 2)) == "", "version 1 has them as well"
-    assert markers_elsewhere(record(build_versions(ID, {}, {BACKEND: STREAMED}, (1,))), (1,)) == ""
+    assert markers_elsewhere(record(build_versions(ID, {}, {CHANGELOG_STREAM: STREAMED}, (1,))), (1,)) == ""
 
 
 @pytest.mark.parametrize("damaged", ["1", "2"])
 def test_a_damaged_version_gives_no_hint_in_place_of_the_error(damaged: str) -> None:
-    values = {**build_versions(ID, {}, {BACKEND: STREAMED, "blob": {"totals": "m"}}, (1, 2)), damaged: "{"}
+    values = {**build_versions(ID, {}, {CHANGELOG_STREAM: STREAMED, "blob": {"totals": "m"}}, (1, 2)), damaged: "{"}
     other = 2 if damaged == "1" else 1
     assert markers_elsewhere(record(values), (other, int(damaged))) == ""
 
@@ -291,8 +291,8 @@ def test_v1_says_nothing_of_a_store_whose_history_does_not_begin_with_the_stream
     """Read back without its generation, it would take in what another history wrote before."""
     later = ChangelogStreamMarker(ORDERS.ssp, "1017", "50").serialize()
     first = ChangelogStreamMarker(TOTALS.ssp, "7", "0").serialize()
-    built = build_versions(ID, {INPUT: "42"}, {BACKEND: {"orders": later, "totals": first}}, (2, 1))
+    built = build_versions(ID, {INPUT: "42"}, {CHANGELOG_STREAM: {"orders": later, "totals": first}}, (2, 1))
     found = read_task(record(built), 0, 1, CHANGELOGS)
-    assert (dict(found.offsets), list(found.markers[BACKEND])) == ({INPUT: "42"}, ["totals"])
+    assert (dict(found.offsets), list(found.markers[CHANGELOG_STREAM])) == ({INPUT: "42"}, ["totals"])
     with pytest.raises(ConfigError, match="`orders`"):
-        build_versions(ID, {INPUT: "42"}, {BACKEND: {"orders": later}}, (1,))
+        build_versions(ID, {INPUT: "42"}, {CHANGELOG_STREAM: {"orders": later}}, (1,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.api.time.firing import NO_WATERMARK
-from penstock.checkpoint.intermediate import MOST_ENTRIES, IntermediateStream, WrittenRanges
+from penstock.checkpoint.streams import MOST_ENTRIES, IntermediateStream, WrittenRanges
 from penstock.errors import RetryableError
 
 

@@ -12,7 +12,7 @@ from penstock.dashboard.rates import History, Totals
 from penstock.dashboard.view import ROWS, Seen, job_document
 from penstock.job.shown import GraphEdge, GraphOperator, GraphStage, JobGraph, KeyWork, RunWork, TaskWork
 from penstock.metrics.snapshot import CounterValue, MetricId, Snapshot, TimerValue
-from penstock.side.shown import SideInputStatus
+from penstock.side.wing import SideInputStatus
 from tests.unit.dashboard.test_verdict import LAST, RUNNING
 
 TASKS, STORES = 200, 50

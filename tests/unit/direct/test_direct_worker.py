@@ -19,8 +19,7 @@ import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import Batch
 from penstock.batch.portions import Portion
-from penstock.direct.messages import RunOrder
-from penstock.direct.worker import DirectWorker
+from penstock.direct.worker import DirectWorker, RunOrder
 from penstock.graph.topology import plan_topology
 from penstock.runtime.reports import Report, SuccessfulBatch, decide_outcome
 from penstock.runtime.settings import RuntimeSettings

@@ -11,7 +11,7 @@ import pytest
 import penstock as ps
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.config.values.kinds import PartitionRange
-from penstock.graph.copartitioning import check_copartitioning
+from penstock.graph.keys import check_copartitioning
 from penstock.testing import TestRunner
 
 A, B = SystemStream("m", "a"), SystemStream("m", "b")

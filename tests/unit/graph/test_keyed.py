@@ -10,7 +10,7 @@ import pytest
 
 import penstock as ps
 from penstock.api.ssp import SystemStream
-from penstock.graph.copartitioning import check_keys
+from penstock.graph.keys import check_keys
 
 KEYLESS = {SystemStream("shop", "views")}
 Stream = ps.MessageStream[Any]

@@ -15,7 +15,7 @@ import penstock as ps
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.time.windows import WindowShape
 from penstock.graph import specs
-from penstock.graph.copartitioning import check_copartitioning, check_keys, found_by_hash
+from penstock.graph.keys import check_copartitioning, check_keys, found_by_hash
 from penstock.graph.specs import OperatorSpec, Use
 from penstock.graph.stores import StoreSpec
 from penstock.graph.topology import plan_topology

@@ -14,15 +14,7 @@ import orjson
 import pytest
 
 from penstock.host import logs
-from penstock.host.log_lines import (
-    LINE_CHARACTERS,
-    LINES_AT_ONCE,
-    LineFormatter,
-    PassedLine,
-    PassedOn,
-    Work,
-    at_work,
-)
+from penstock.host.log_lines import LINE_CHARACTERS, LINES_AT_ONCE, LineFormatter, PassedLine, PassedOn, Work, at_work
 
 LIMIT = 100_000
 WRITER = """

@@ -14,7 +14,7 @@ from penstock.job.paths import JobPaths
 from penstock.job.shown import Failure, Outage, RunFailure, RunOutage, failure_board, outage_board
 from penstock.objects.open import open_store
 from penstock.objects.store import ObjectStore
-from penstock.side.shown import RunSideStores, SideStoreFacts, put_side_stores, side_store_board
+from penstock.side.wing import RunSideStores, SideStoreFacts, put_side_stores, side_store_board
 from penstock.standby.wing import RunStandbys, StandbyFacts, standby_board
 from penstock.testing.forwarding_store import ForwardingStore
 

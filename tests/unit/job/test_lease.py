@@ -31,7 +31,7 @@ from penstock.job.lease import (
 )
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
-from penstock.objects.remote import RemoteObjectStore
+from penstock.objects.open import RemoteObjectStore
 from penstock.objects.store import ObjectStore
 from penstock.testing.faulty_store import FaultyStore
 

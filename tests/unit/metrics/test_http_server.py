@@ -15,8 +15,7 @@ import pytest
 
 from penstock.config.load import load_config
 from penstock.errors import ConfigError
-from penstock.metrics.http_server import ServedPage, SmallServer, tls_context
-from penstock.metrics.prometheus import PrometheusEndpoint
+from penstock.metrics.prometheus import PrometheusEndpoint, ServedPage, SmallServer, tls_context
 from penstock.metrics.snapshot import Snapshot
 from penstock.testing.kafka.certificates import new_certificates
 

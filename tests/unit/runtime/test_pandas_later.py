@@ -18,7 +18,7 @@ def run(code: str) -> str:
 def test_arrow_works_without_pandas() -> None:
     code = """
 import sys
-from penstock.runtime.interpreter import keep_pandas_out
+from penstock.host.process import keep_pandas_out
 keep_pandas_out()
 import pyarrow as pa, pyarrow.compute as pc
 assert pc.sum(pa.array([1, 2])).as_py() == 3
@@ -33,7 +33,7 @@ print("pandas" in sys.modules)
 def test_pandas_is_known_to_arrow_once_it_is_imported(how: str) -> None:
     code = f"""
 import sys
-from penstock.runtime.interpreter import keep_pandas_out
+from penstock.host.process import keep_pandas_out
 keep_pandas_out()
 import pyarrow as pa
 {how}
@@ -46,7 +46,7 @@ print(pa.array(pandas.Series([1.0, float("nan")])).null_count, pa.Table.from_pan
 def test_pandas_that_is_there_already_stays() -> None:
     code = """
 import pandas, sys
-from penstock.runtime.interpreter import keep_pandas_out
+from penstock.host.process import keep_pandas_out
 keep_pandas_out()
 import pyarrow as pa
 print(pa.array(pandas.Series([1.0, float("nan")])).null_count, sys.modules["pandas"] is pandas)

@@ -15,10 +15,9 @@ import pytest
 
 import penstock as ps
 from penstock.errors import ConfigError, NotFoundError, SystemAwayError
-from penstock.schemas import calls
+from penstock.schemas import client as calls
 from penstock.schemas import client as references
-from penstock.schemas.calls import plain_credentials
-from penstock.schemas.client import open_registry
+from penstock.schemas.client import open_registry, plain_credentials
 from penstock.schemas.registry import Registry
 from penstock.testing import TestRunner
 from tests.support.faults.damaged_bytes import memory_budget

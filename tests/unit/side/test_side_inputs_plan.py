@@ -11,7 +11,7 @@ import penstock as ps
 from penstock.config import load_config
 from penstock.graph.specs import ApplicationGraph
 from penstock.graph.stores import SideInputs
-from penstock.side.plan import is_backed_up, with_side_inputs
+from penstock.side.start import is_backed_up, with_side_inputs
 from penstock.start.layout import store_layout
 
 INPUTS, FACTORY = "stores.planes.side.inputs", "stores.planes.side.inputs.processor.factory"

@@ -12,7 +12,7 @@ import pytest
 import penstock as ps
 from penstock.admin.startpoint.inputs import application_inputs
 from penstock.api.requests import StartpointOldest, StartpointSpecific
-from penstock.batch.positions import TaskSsp
+from penstock.batch.batch import TaskSsp
 from penstock.checkpoint.edit import OffsetKey, with_offsets
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.checkpoint.changelog_marker import BACKEND
+from penstock.checkpoint.streams import CHANGELOG_STREAM
 from penstock.errors import ConfigError
 from penstock.system.base import PartitionOffsets
 from penstock.system.memory import MemorySystem
@@ -18,7 +18,10 @@ CHANGELOG = SystemStreamPartition("m", "shared-log", 1)
 def world(timed_world: TimedWorld) -> TimedWorld:
     timed_world.second = False
     (store,) = timed_world.app().graph().stores
-    timed_world.config |= {"stores.backup.factories": BACKEND, f"stores.{store.name}.changelog": "m.shared-log"}
+    timed_world.config |= {
+        "stores.backup.factories": CHANGELOG_STREAM,
+        f"stores.{store.name}.changelog": "m.shared-log",
+    }
     timed_world.system.admin().create_stream("shared-log", TASKS)
     return timed_world
 

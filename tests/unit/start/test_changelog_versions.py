@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.checkpoint.changelog_marker import BACKEND
+from penstock.checkpoint.streams import CHANGELOG_STREAM
 from penstock.checkpoint.task_versions import versions_of
 from penstock.errors import CorruptError
 from tests.support.world.sums_job import TASKS, SumsWorld, drain
@@ -20,7 +20,7 @@ world = fixture_of(SumsWorld)
 def run(world: SumsWorld, **config: Any) -> None:
     """Start, process what there is, commit, and check the state."""
     own: dict[str, Any] = {
-        "stores_sums_backup_factories": BACKEND,
+        "stores_sums_backup_factories": CHANGELOG_STREAM,
         "stores_sums_changelog": "m.log",
         "systems_m_samza_factory": "memory",
         "task_checkpoint_read_versions": "1",
@@ -58,7 +58,10 @@ def test_a_changelog_that_was_created_again_is_no_state(world: SumsWorld, write:
 
 
 def test_a_lost_changelog_names_what_version_2_can_restore(world: SumsWorld) -> None:
-    both: dict[str, Any] = {"stores_sums_backup_factories": f"{BACKEND},blob", "task_checkpoint_write_versions": "1,2"}
+    both: dict[str, Any] = {
+        "stores_sums_backup_factories": f"{CHANGELOG_STREAM},blob",
+        "task_checkpoint_write_versions": "1,2",
+    }
     world.put(1, 2, 3, 4, 5)
     run(world, **both)
     assert versions_of(world.checkpoints[-1]) == {1, 2}

@@ -9,10 +9,10 @@ import pytest
 import penstock as ps
 from penstock.api.requests import StartpointOldest
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.checkpoint.intermediate import STREAMS
+from penstock.checkpoint.streams import STREAMS
 from penstock.config.load import load_config
-from penstock.drain.asking import write_drain_notification
 from penstock.drain.driver.drain import Drain
+from penstock.drain.requests import write_drain_notification
 from penstock.errors import ConfigError, ContainerLostError, IncompatibleError, NotFoundError
 from penstock.job.paths import JobPaths
 from penstock.metrics.snapshot import GaugeValue, MetricId

@@ -8,9 +8,9 @@ import pytest
 
 from penstock.api.ssp import SystemStream
 from penstock.api.time.firing import NO_WATERMARK
-from penstock.checkpoint.intermediate import STREAMS, IntermediateStream, StreamsSection, WrittenRanges
 from penstock.checkpoint.record import CheckpointId, CheckpointRecord
 from penstock.checkpoint.sections import Sections
+from penstock.checkpoint.streams import STREAMS, IntermediateStream, StreamsSection, WrittenRanges
 from penstock.errors import IncompatibleError
 from penstock.start.positions import begin_streams, kept_streams, recorded_operators
 from penstock.system.base import PartitionOffsets

@@ -11,7 +11,7 @@ import pytest
 
 import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
-from penstock.batch.positions import to_positions
+from penstock.batch.batch import to_positions
 from penstock.checkpoint.edit import CheckpointContent, successor
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import Origin

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.time.firing import END_OF_TIME
-from penstock.batch.positions import TaskSsp
+from penstock.batch.batch import TaskSsp
 from penstock.batch.watermarks import TIME, TimeSection
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.sections import Sections

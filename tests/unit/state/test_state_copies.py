@@ -10,7 +10,7 @@ import pytest
 
 from penstock.checkpoint.record import CheckpointId
 from penstock.errors import CorruptError
-from penstock.state.copies import LocalCopies, tasks_with_copies
+from penstock.state.restore import LocalCopies, tasks_with_copies
 
 FILES = {"CURRENT": b"MANIFEST-1\n", "000007.sst": b"sorted" * 100, "sub/000008.sst": b"more" * 50, "empty": b""}
 MARKERS = {"blob": "7-1000-1.index", "changelog-files": "3-7"}

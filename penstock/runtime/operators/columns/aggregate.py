@@ -19,7 +19,8 @@ from penstock.graph.aggregation import ColumnAggregates, column_aggregates
 from penstock.graph.serdes import unstorable_states
 from penstock.graph.specs import AggregateSpec
 from penstock.runtime.context import failure_in
-from penstock.runtime.messages.columns import NOWHERE, MessageColumns, StageEntry, Target, encode_column
+from penstock.runtime.messages.columns import NOWHERE, MessageColumns, Target, encode_column
+from penstock.runtime.messages.entry import StageEntry
 from penstock.runtime.messages.groups import Folds, column_task_store, refuse_unfit
 from penstock.runtime.operators.base import Firings, KeyInEntry, Node, Operator, StageContext
 

@@ -15,7 +15,7 @@ from penstock.api.serdes import PackedColumns
 from penstock.arrays.byte_arrays import ByteArray
 from penstock.arrays.given import ArrowSequence, batch_of, column_of
 from penstock.base.application_code import UNSTARTED, unused
-from penstock.graph.key_columns import keys_from_bytes, keys_to_bytes
+from penstock.graph.keys import keys_from_bytes, keys_to_bytes
 from penstock.graph.specs import FilterBatchesSpec, MapBatchesSpec, TableColumnsSpec, WithKeySpec
 from penstock.runtime.context import failure_in
 from penstock.runtime.messages.columns import MessageColumns, Target, key_bytes_of, locating_row, rows_of

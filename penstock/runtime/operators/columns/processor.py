@@ -13,21 +13,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.api.batch_processor import BatchProcessor, MessageBatch
 from penstock.api.serdes import PackedColumns, Serde
 from penstock.api.store import ColumnStore
+from penstock.api.task import BatchProcessor, MessageBatch
 from penstock.arrays.byte_arrays import ByteArray
 from penstock.arrays.entries import Entries, last_rows
 from penstock.arrays.given import ArrowSequence, ColumnLike, RowsLike, batch_of, column_of
 from penstock.base.application_code import unused
 from penstock.batch.batch import Batch
 from penstock.errors import ConfigError, SerdeError
-from penstock.graph.key_columns import keys_from_bytes, keys_to_bytes
+from penstock.graph.keys import keys_from_bytes, keys_to_bytes
 from penstock.graph.serdes import store_place
 from penstock.graph.specs import ColumnTaskSpec
 from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.context import failure_in
-from penstock.runtime.messages.columns import NOWHERE, MessageColumns, StageEntry, Target, key_bytes_of, rows_of
+from penstock.runtime.messages.columns import NOWHERE, MessageColumns, Target, key_bytes_of, rows_of
+from penstock.runtime.messages.entry import StageEntry
 from penstock.runtime.operators.base import Firing, GatheringNode, KeyValue, Node, Operator, StageContext
 from penstock.state.stores.columns import ColumnTaskStore
 from penstock.state.stores.task_store import TaskStore

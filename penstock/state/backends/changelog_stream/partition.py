@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.documents import decoding, number
 from penstock.base.retry import SYSTEM_CLOCK, Retry, retry
-from penstock.checkpoint.changelog_marker import BACKEND, ChangelogStreamMarker
+from penstock.checkpoint.streams import CHANGELOG_STREAM, ChangelogStreamMarker
 from penstock.errors import ConfigError, CorruptError, NotFoundError, RetryableError
 from penstock.job.paths import JobPaths
 from penstock.metrics.registry import Counter
@@ -146,7 +146,7 @@ def _partition(ssp: SystemStreamPartition) -> str:
     return f"the changelog `{ssp.system_stream}` partition {ssp.partition}"
 
 
-NAME = BACKEND
+NAME = CHANGELOG_STREAM
 GROUP = f"backend.{NAME}"
 _APPEND_RECORDS = 50_000
 _APPEND_BYTES = 8 << 20

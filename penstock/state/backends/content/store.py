@@ -19,12 +19,12 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
+from penstock.base.files import known_files
 from penstock.base.parallel import ByteBudget, in_parallel
 from penstock.checkpoint.record import CheckpointId
 from penstock.errors import CorruptError, NotFoundError
 from penstock.state.backends.base import BackendContext, RestoreProgress
 from penstock.state.backends.content.objects import ContentNames, DirIndex, FileBlob, FileIndex, file_name, put_once
-from penstock.state.copies import known_files
 
 MAX_PART_BYTES = 32 << 20
 """Files are cut into equal parts of at most this size, so that memory and a retry are bounded."""

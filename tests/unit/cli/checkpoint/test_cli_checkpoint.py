@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.checkpoint.changelog_marker import BACKEND, ChangelogStreamMarker
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim
+from penstock.checkpoint.streams import CHANGELOG_STREAM, ChangelogStreamMarker
 from penstock.checkpoint.task_values import CheckpointV1
 from penstock.checkpoint.task_versions import build_versions
 from penstock.cli.main import app
@@ -46,7 +46,7 @@ def call_json(*arguments: str) -> Any:
 def full(claim: Claim, number: int, versions: tuple[int, ...] = (2,)) -> CheckpointRecord:
     checkpoint_id = CheckpointId(1_700_000_000_000 + number, 5)
     positions = {task: {SSP("local", "flights", task): number + task} for task in range(2)}
-    found = {"changelog-files": {"aircraft": f"marker-{number}"}, BACKEND: {"aircraft": MARKER}}
+    found = {"changelog-files": {"aircraft": f"marker-{number}"}, CHANGELOG_STREAM: {"aircraft": MARKER}}
     return replace(
         checkpoint(claim, number),
         id=checkpoint_id,

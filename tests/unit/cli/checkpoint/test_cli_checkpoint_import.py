@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.checkpoint.changelog_marker import SAMZA_BACKEND
 from penstock.checkpoint.log import CheckpointLog, LogView
 from penstock.checkpoint.record import CheckpointId, CheckpointRecord
 from penstock.checkpoint.samza import CheckpointLogKey
+from penstock.checkpoint.streams import SAMZA_BACKEND
 from penstock.checkpoint.task_values import CheckpointV1, CheckpointV2
 from penstock.checkpoint.task_versions import markers_of
 from penstock.cli.main import app

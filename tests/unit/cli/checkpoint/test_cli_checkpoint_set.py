@@ -20,8 +20,8 @@ from penstock.admin.checkpoint import change as checkpoint_write
 from penstock.admin.job import ownership
 from penstock.admin.jobs import FoundJob
 from penstock.api.ssp import SystemStream
-from penstock.checkpoint.changelog_marker import ChangelogStreamMarker
 from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.streams import ChangelogStreamMarker
 from penstock.checkpoint.task_versions import choose_newest, markers_of, read_task, versions_of
 from penstock.cli.shared.input import Confirmation
 from penstock.config.load import load_config

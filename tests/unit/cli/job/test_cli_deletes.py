@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.checkpoint.changelog_marker import BACKEND, ChangelogStreamMarker
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointId, CheckpointRecord
+from penstock.checkpoint.streams import CHANGELOG_STREAM, ChangelogStreamMarker
 from penstock.checkpoint.task_values import CheckpointV2
 from penstock.checkpoint.task_versions import build_versions
 from penstock.job.identity import known_uid, owner_text, settle
@@ -125,7 +125,7 @@ def test_a_changelog_that_a_copy_restores_from_stays(objects: FileObjectStore, h
     assert last is not None
     claim = log.claim("run-2")
     checkpoint = CheckpointId(1_700_000_000_002, 6)
-    values = build_versions(checkpoint, {}, {BACKEND: {"s": marker}}, [version])
+    values = build_versions(checkpoint, {}, {CHANGELOG_STREAM: {"s": marker}}, [version])
     log.append(
         replace(last, id=checkpoint, epoch=claim.epoch, run_id=claim.run_id, writer=claim.writer, tasks={0: values})
     )

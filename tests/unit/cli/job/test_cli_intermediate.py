@@ -9,8 +9,8 @@ import pytest
 
 from penstock import admin
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.checkpoint.intermediate import STREAMS, IntermediateStream, StreamsSection, WrittenRanges
 from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.streams import STREAMS, IntermediateStream, StreamsSection, WrittenRanges
 from penstock.checkpoint.task_versions import build_versions
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore

@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.main import app
 from penstock.config.settings import BACKENDS
-from penstock.state.backends.registry import built_in
-from penstock.state.reading.inventory import marker_text, span_text, stored_objects
+from penstock.state.backends.registry import built_in, marker_text, span_text, stored_objects
 from tests.support.stores.state_job import JOB, StateJob
 
 TASKS = 3

@@ -13,9 +13,16 @@ import pytest
 from penstock.api.requests import DrainMode, DrainNotification
 from penstock.batch.batch import END_OF_TIME
 from penstock.batch.watermarks import TIME
-from penstock.drain.asking import cleanup, cleanup_all, present_run, write_drain_notification
 from penstock.drain.driver.drain import Drain
-from penstock.drain.requests import DRAIN, NAMESPACE, DrainRequests
+from penstock.drain.requests import (
+    DRAIN,
+    NAMESPACE,
+    DrainRequests,
+    cleanup,
+    cleanup_all,
+    present_run,
+    write_drain_notification,
+)
 from penstock.errors import ConfigError, NotFoundError, PenstockError, RetryableError
 from penstock.job.lease import LeaseHolder, LeaseState
 from penstock.system.memory import MemoryAdmin

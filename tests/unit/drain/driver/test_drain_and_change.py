@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.drain.asking import write_drain_notification
 from penstock.drain.driver.drain import Drain
+from penstock.drain.requests import write_drain_notification
 from penstock.job.paths import JobPaths
 from tests.support.world.windowed_job import BACKENDS, Windowed, entries, seen
 

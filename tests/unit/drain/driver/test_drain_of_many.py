@@ -13,8 +13,7 @@ import pytest
 from penstock.base.retry import SYSTEM_CLOCK
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.drain.asking import write_drain_notification
-from penstock.drain.requests import DRAIN, DrainRequests
+from penstock.drain.requests import DRAIN, DrainRequests, write_drain_notification
 from penstock.errors import NotFoundError
 from penstock.job.paths import JobPaths
 from penstock.testing.in_process import InProcessDriver

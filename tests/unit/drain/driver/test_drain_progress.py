@@ -11,14 +11,14 @@ import pytest
 from penstock.container.shared import stores_directory
 from penstock.drain.driver.drain import Drain
 from penstock.drain.driver.report import DrainTally
-from penstock.drain.progress import DrainProgress, StageDrain, drain_board
 from penstock.drain.requests import DRAIN, NAMESPACE
+from penstock.drain.wing import DrainProgress, StageDrain, drain_board
 from penstock.driver.feed.boundary import Boundary
 from penstock.driver.handle.job import Job
 from penstock.errors import RetryableError
 from penstock.graph.topology import plan_topology
 from penstock.runtime.reports import Report
-from penstock.state.copies import LocalCopies
+from penstock.state.restore import LocalCopies
 from penstock.testing.in_process import InProcessDriver
 from tests.support.stores.hooked_store import Call
 from tests.support.world.timed_job import TimedWorld, steps

@@ -13,9 +13,8 @@ import pytest
 import penstock as ps
 from penstock.api.requests import StartpointOldest
 from penstock.api.ssp import SystemStreamPartition
-from penstock.drain.asking import write_drain_notification
 from penstock.drain.driver.drain import Drain
-from penstock.drain.requests import DRAIN
+from penstock.drain.requests import DRAIN, write_drain_notification
 from penstock.errors import PenstockError, RetryableError, UserCodeError
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.state.backends import base_backup

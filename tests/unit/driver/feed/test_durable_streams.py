@@ -7,10 +7,9 @@ import pytest
 from penstock.api.intermediate import DrainMessage, IntermediateMessageSerde, WatermarkMessage
 from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import END_OF_TIME
-from penstock.checkpoint.intermediate import STREAMS
-from penstock.drain.asking import write_drain_notification
+from penstock.checkpoint.streams import STREAMS
 from penstock.drain.driver.drain import Drain
-from penstock.drain.requests import DRAIN, DrainRequests
+from penstock.drain.requests import DRAIN, DrainRequests, write_drain_notification
 from penstock.job.paths import JobPaths
 from penstock.system.base import OffsetRange
 from penstock.system.memory import MemorySystem

@@ -13,22 +13,15 @@ import pytest
 import penstock as ps
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.time.firing import END_OF_TIME
+from penstock.batch.batch import TaskSsp
 from penstock.batch.portions import BatchPace, UnreadMessages, plan_ranges, plan_with_unread
-from penstock.batch.positions import TaskSsp
 from penstock.config.load import load_config
-from penstock.drain.asking import write_drain_notification
 from penstock.drain.driver.drain import Drain
+from penstock.drain.requests import write_drain_notification
 from penstock.errors import PenstockError
 from penstock.job.paths import JobPaths
 from penstock.objects.open import forget_memory_store, open_store
-from penstock.system.base import (
-    Appended,
-    AppendedAtCommit,
-    OffsetRange,
-    PartitionOffsets,
-    RawRecord,
-    WriterIdentity,
-)
+from penstock.system.base import Appended, AppendedAtCommit, OffsetRange, PartitionOffsets, RawRecord, WriterIdentity
 from penstock.system.memory import MemorySystem, MemoryWriter
 from penstock.testing import SettableClock, TestRunner
 from penstock.testing.in_process import InProcessDriver

@@ -6,10 +6,9 @@ import pytest
 
 import penstock as ps
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.batch.batch import Batch
+from penstock.batch.batch import Batch, TaskSsp
 from penstock.batch.portions import BatchBounds, Portion, PortionRead
-from penstock.batch.positions import TaskSsp
-from penstock.checkpoint.intermediate import IntermediateStream, WrittenRanges
+from penstock.checkpoint.streams import IntermediateStream, WrittenRanges
 from penstock.driver.feed.boundary import BatchTime, Boundary
 from penstock.driver.feed.event_time import EventTime
 from penstock.driver.feed.feed import BatchRhythm, End, Idle, OffsetFeed, PlannedBatch

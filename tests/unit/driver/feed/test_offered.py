@@ -9,9 +9,8 @@ import pytest
 import penstock as ps
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.retry import SYSTEM_CLOCK
-from penstock.batch.batch import OfferedBatch
+from penstock.batch.batch import OfferedBatch, TaskSsp
 from penstock.batch.portions import PortionRead
-from penstock.batch.positions import TaskSsp
 from penstock.batch.watermarks import GivenWatermark, QueryWatermark, TimeFlow, Watermarks
 from penstock.driver.feed.boundary import Boundary
 from penstock.driver.feed.event_time import EventTime

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 import penstock as ps
-from penstock.drain.progress import DrainProgress
+from penstock.drain.wing import DrainProgress
 from penstock.driver.context import StopRequest
 from penstock.driver.handle.job import Job
 from penstock.driver.handle.run_view import PROGRESS_LOGGER, RunObserver, log_progress

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.batch.batch import TaskSsp
 from penstock.batch.portions import PortionRead
-from penstock.batch.positions import TaskSsp
 from penstock.driver.show.exports import MetricsExports
 from penstock.driver.show.metrics import Replay, read_again
 from penstock.job.shown import MetricsBoard

@@ -9,12 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.listener import (
-    SinkProgress,
-    SourceProgress,
-    StateOperatorProgress,
-    StreamingQueryProgress,
-)
+from pyspark.sql.streaming.listener import SinkProgress, SourceProgress, StateOperatorProgress, StreamingQueryProgress
 
 import penstock as ps
 from penstock.driver.show.work import StateProgress

@@ -14,7 +14,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.edit import CheckpointContent
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.task_versions import markers_of
-from penstock.drain.asking import write_drain_notification
+from penstock.drain.requests import write_drain_notification
 from penstock.errors import (
     ConfigError,
     ContainerLostError,

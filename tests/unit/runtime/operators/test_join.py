@@ -11,7 +11,7 @@ import pytest
 
 import penstock as ps
 from penstock.checkpoint.record import Claim
-from penstock.runtime.joins import every, waiting
+from penstock.runtime import joins
 from penstock.runtime.operators import join
 from penstock.start.layout import check_layout, store_layout
 from penstock.testing import ChangedMessageError, TestRunner
@@ -273,7 +273,7 @@ def test_joins_and_windows_in_a_row(apart: bool) -> None:
 
 
 def test_cells_of_many_messages_are_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(every, "_PIECE_BYTES", 50)
+    monkeypatch.setattr(joins, "_PIECE_BYTES", 50)
     job = stage(kind="outer")
     for n in range(20):
         assert job.run([left("left" * 5 + str(n), 100 + n % 3)]) == {}
@@ -287,15 +287,15 @@ def test_cells_of_many_messages_are_in_pieces(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_message_reads_nothing_of_the_many_on_its_own_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(every, "_PIECE_BYTES", 50)
+    monkeypatch.setattr(joins, "_PIECE_BYTES", 50)
     read: list[bytes] = []
-    piece = every._piece
+    piece = joins._piece
 
     def noted(name: bytes, letter: bytes, number: int) -> bytes:
         read.append(name)
         return piece(name, letter, number)
 
-    monkeypatch.setattr(every, "_piece", noted)
+    monkeypatch.setattr(joins, "_piece", noted)
     job = stage()
     for n in range(20):
         job.run([left("left" * 5, 100), left(str(n), 100)])
@@ -308,7 +308,7 @@ def test_a_message_reads_nothing_of_the_many_on_its_own_side(monkeypatch: pytest
 
 def test_very_many_messages_without_a_partner_are_emitted_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(join, "_AT_MOST", 4)
-    monkeypatch.setattr(waiting, "_AT_ONCE", 2)
+    monkeypatch.setattr(joins, "_AT_ONCE", 2)
     app = ps.StreamApplication("a")
     policy = ps.BoundedOutOfOrderness(500)
     inputs = [app.input(f"m.{name}", watermark=policy) for name in ("left", "right")]

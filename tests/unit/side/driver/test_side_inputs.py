@@ -16,7 +16,7 @@ import pytest
 import penstock as ps
 from penstock.batch.batch import NO_BATCH, Batch
 from penstock.errors import ContainerLostError
-from penstock.side.shown import side_inputs_in
+from penstock.side.wing import side_inputs_in
 from penstock.system.partitioner import partition_of
 from tests.support.jobs.home import wait_until
 from tests.support.world.side_jobs import SideWorld, asked, begun, content, leave, planes, reading, service, settle

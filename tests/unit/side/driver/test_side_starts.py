@@ -15,7 +15,7 @@ from penstock.config import load_config
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.job.paths import JobPaths
 from penstock.side.container.inputs import SideInputService
-from penstock.side.plan import with_side_inputs
+from penstock.side.start import with_side_inputs
 from penstock.start.job_streams import JobStreams
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.testing.in_process import InProcessDriver

@@ -6,7 +6,7 @@ import pyarrow as pa
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from penstock.spark.processor.keys import INITIAL
-from penstock.spark.rows.chunks import ChunkReader
+from penstock.spark.rows.columns import ChunkReader
 from penstock.spark.versions import arrow_schema
 
 KEY = StructType().add("k", StringType())

@@ -23,7 +23,7 @@ from penstock.spark.state_import.checkpoint import (
     Version,
     plan_rebuild,
 )
-from penstock.spark.state_import.encoding import plain_chunks
+from penstock.spark.state_import.files import parse_type, plain_chunks, read_schema, type_text
 from penstock.spark.state_import.reader import (
     PartitionEngine,
     RecordKind,
@@ -32,7 +32,6 @@ from penstock.spark.state_import.reader import (
     read_changelog,
     read_head,
 )
-from penstock.spark.state_import.schema import parse_type, read_schema, type_text
 from tests.support.stores.spark_state import GOLDEN, read_plain
 
 PUT, DELETE, MERGE, RANGE, END = b"\x01", b"\x10", b"\x11", b"\x20", b"\x00"

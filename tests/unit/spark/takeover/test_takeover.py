@@ -37,11 +37,11 @@ from penstock.spark.processor.codec import RowCodec
 from penstock.spark.processor.keys import KeyCodec
 from penstock.spark.processor.task import ProcessorSpec
 from penstock.spark.query.plan import QueryInput, QueryOutput, QueryPlan
-from penstock.spark.rows.chunks import ChunkReader, ChunkWriter
+from penstock.spark.rows.columns import ChunkReader, ChunkWriter
 from penstock.spark.state_import.checkpoint import OperatorFacts
-from penstock.spark.state_import.load import FirstBackup
 from penstock.spark.takeover import Takeover
 from penstock.spark.transform import _graph
+from penstock.state.outside_backup import FirstBackup
 from penstock.system.partitioner import partition_of
 from tests.support.oracles.processors import spec_of
 from tests.support.stores.spark_state import GOLDEN

@@ -11,21 +11,14 @@ import pytest
 from penstock.admin.startpoint.facts import taken_facts
 from penstock.api.requests import Startpoint, StartpointOldest, StartpointSpecific, StartpointUpcoming
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.batch.positions import TaskSsp
+from penstock.batch.batch import TaskSsp
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.load import load_config
 from penstock.errors import IncompatibleError
 from penstock.start.inputs import group_inputs
 from penstock.start.positions import start_positions
-from penstock.start.startpoints.decide import (
-    Candidates,
-    JobInputs,
-    StartDecision,
-    choose_state,
-    decide_start,
-    sort_out,
-)
+from penstock.start.startpoints.decide import Candidates, JobInputs, StartDecision, choose_state, decide_start, sort_out
 from penstock.start.startpoints.request import RequestKey, StartpointRequest, task_name
 from penstock.system.base import PartitionOffsets
 from tests.support.stores.stopped_job import STREAM, saved, ssp

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.api.requests import Startpoint, StartpointOldest, StartpointSpecific
 from penstock.api.ssp import SystemStreamPartition
-from penstock.batch.positions import TaskSsp
+from penstock.batch.batch import TaskSsp
 from penstock.errors import ConfigError
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore

@@ -14,7 +14,7 @@ from pyarrow import fs
 from penstock.errors import CorruptError
 from penstock.system.files import formats as text
 from penstock.system.files.formats import Format, SourceFile, read_columns, read_rows
-from penstock.system.rows import files as parquet
+from penstock.system.rows import reader as parquet
 
 pytestmark = pytest.mark.attack
 

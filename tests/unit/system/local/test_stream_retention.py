@@ -15,14 +15,15 @@ import pytest
 
 from penstock.api.retention import LEAST_RETENTION_BYTES, StreamRetention
 from penstock.api.ssp import SystemStreamPartition
+from penstock.batch.batch import TaskSsp
 from penstock.batch.portions import BatchPace, Portion, plan_ranges
-from penstock.batch.positions import TaskSsp
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.system.base import OffsetRange, PartitionOffsets, RawRecord, WriterIdentity
-from penstock.system.local import LocalAdmin, LocalSystem, LocalWriter, retention
+from penstock.system.local import LocalAdmin, LocalSystem, LocalWriter
 from penstock.system.local import admin as local_admin
+from penstock.system.local import partition as retention
 from penstock.system.local.files import LocalFiles
-from penstock.system.local.retention import Piece, mark_time
+from penstock.system.local.partition import Piece, mark_time
 from penstock.testing.system_contract import STREAM, read, ssp
 
 MINUTE = 60_000
