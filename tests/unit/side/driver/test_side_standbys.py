@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.side.container import copies as side_standbys
+from penstock.side.container import inputs
 from penstock.side.container.inputs import SideInputService
 from penstock.side.fill import replica as side_homes
 from penstock.side.fill.group import SideGroup
@@ -25,7 +26,7 @@ TASKS = 2
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SideWorld]:
     """Containers have their stores in folders of their own, as on hosts of their own."""
-    monkeypatch.setattr(side_homes, "SideFolders", lambda base, *more: SideFolders(base / more[-1], *more))
+    monkeypatch.setattr(inputs, "SideFolders", lambda base, *more: SideFolders(base / more[-1], *more))
     world = SideWorld(tmp_path, TASKS)
     world.config |= {"job.standbytasks.replication.factor": 2, "stores.planes.factory": "rocksdb"}
     world.create("planes")
@@ -103,7 +104,7 @@ def test_a_store_of_all_tasks_is_filled_where_there_are_only_standbys(world: Sid
 
 
 def test_a_folder_that_is_used_on_the_host_is_left_alone(world: SideWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_homes, "SideFolders", SideFolders)
+    monkeypatch.setattr(inputs, "SideFolders", SideFolders)
     put(world, [{}, {}], 0, 10)
     driver = begun(world)
     standby = standbys(driver, 0).standbys

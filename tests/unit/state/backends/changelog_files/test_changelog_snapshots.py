@@ -83,7 +83,7 @@ def test_snapshots_that_do_not_lead_to_the_version_are_refused(rest: str, said: 
 
 def test_a_snapshot_of_a_newer_format_is_refused_as_such(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     version = job.task(1).commit_and_wait({b"a": b"1"}, snapshot=True)
-    monkeypatch.setattr("penstock.state.backends.changelog_files.versions.FORMAT", 7)
+    monkeypatch.setattr("penstock.state.backends.changelog_files.versions.SNAPSHOT_FORMAT", 7)
     newer = StoreSnapshot.decode(job.objects.get(zip_key(1)), "").encode()
     monkeypatch.undo()
     job.objects.replace(zip_key(1), newer)
