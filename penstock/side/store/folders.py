@@ -5,7 +5,7 @@
     <base>/<store>/side-<task>-private-...        of a container that found the task's folder in use
 
 They outlive epochs and processes, but for the private ones. One process at a time has one; see
-`penstock.host.folder`.
+`penstock.host.folders`.
 """
 
 from __future__ import annotations

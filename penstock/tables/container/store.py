@@ -6,7 +6,7 @@
     dropped-<token>/              one that is being removed, or was damaged while others read it
     <task|all>.lock               held by the process that loads it, so that others wait for its result
 
-Each user of a folder holds a shared lock on it (`penstock.host.folder`).
+Each user of a folder holds a shared lock on it (`penstock.host.folders`).
 """
 
 from __future__ import annotations
