@@ -19,7 +19,7 @@ class OutputPart:
     """The share of one output partition in an object."""
 
     chunks: Positive
-    """At least 1. Each is published in one atomic step."""
+    """The number of chunks, at least 1. Each is published in one atomic step."""
     messages: Count
 
 
