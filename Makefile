@@ -17,7 +17,7 @@ JAVA := $(shell command -v java 2>/dev/null)$(JAVA_HOME)
 # Each module is compiled once, and not by each of the many processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: lock demo demo-crash demo-windows demo-windows-crash demo-drain demo-enrich demo-enrich-crash demo-kafka demo-pyspark test slow attack test-all all-phases durations check wheel-check release-check bench bench-scale docs format clean
+.PHONY: lock demo demo-crash demo-windows demo-windows-crash demo-drain demo-enrich demo-enrich-crash demo-kafka demo-pyspark test slow attack test-all all-phases durations check wheel-check release-check bench bench-scale pictures docs format clean
 .DELETE_ON_ERROR:
 
 # What builds PySpark, also in the image of a new project and in that of Kubernetes.
@@ -152,6 +152,10 @@ bench-scale: $(STAMP)
 	$(BIN)/python -m benchmarks.scale --page docs/scale.md
 
 # The documentation as a site of files: open build/site/index.html.
+# Takes the pictures of docs/dashboard.md again, of a job that runs meanwhile. This needs Chromium.
+pictures: $(STAMP)
+	PENSTOCK_SCREENSHOTS=docs/images $(PYTEST) tests/cluster/test_dashboard_of_a_life.py
+
 docs: $(STAMP)
 	$(BIN)/python -m tools.docs_site build/site
 
