@@ -189,9 +189,9 @@ class DrainRequests:
         return DrainNotifications(tuple(sorted(found, key=lambda each: str(each.uuid))), tuple(unreadable))
 
     def obey(self, found: DrainNotifications, run_id: str) -> DrainNotifications:
-        """Make the notifications for the next run those of this run, unless the log has another owner: a driver that
-        lost its job takes none from the run that has it now. Once a run obeys one, no later run does. The run
-        must have a checkpoint: otherwise a start after a crash would not continue it."""
+        """Turn notifications for the next run into notifications for this run, so that no later run obeys them. If the
+        log has another owner, nothing changes: a driver that lost its job takes none from the run that has it now. The
+        run must have a checkpoint: otherwise a start after a crash would not continue it."""
         if not found.of_run(NEXT_RUN):
             return found
         owner = CheckpointLog(self._objects, self._paths).read("report").owner

@@ -12,6 +12,7 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
             "penstock.api.task.StreamTask",
             "penstock.api.task.WindowableTask",
             "penstock.api.task.DrainListenerTask",
+            "penstock.api.task_context",
         ),
         "Messages": ("penstock.api.messages", "penstock.api.ssp", "penstock.api.intermediate"),
         "Serdes and schemas": ("penstock.api.serdes", "penstock.schemas"),
