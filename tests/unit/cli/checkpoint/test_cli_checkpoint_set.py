@@ -35,11 +35,9 @@ SECOND = f"local.{STREAM}"
 
 
 @pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoppedJob:
+def job(home: Path) -> StoppedJob:
     """Checkpoints 1, 2 and 3 of a run that ended; the last reads on at 4 and 7."""
-    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    job = StoppedJob(tmp_path / "home")
+    job = StoppedJob(home)
     job.run(saved(1, (1, 2), ended=None), saved(2, (2, 5), ended=None), saved(3))
     return job
 
