@@ -48,9 +48,7 @@ def delete(job: JobName, yes: Yes = False, *, call: JsonCall) -> None:
 @command(app, "adopt")
 def adopt(
     job: JobName,
-    moved: Annotated[
-        bool, typer.Option("--moved", help="The folder was moved and its old place is empty: it remains the same job.")
-    ] = False,
+    moved: Annotated[bool, typer.Option("--moved")] = False,
     *,
     call: Call,
 ) -> None:
@@ -58,6 +56,9 @@ def adopt(
 
     The copy continues from the copied checkpoints. It writes to the outputs of the original, as a separate writer,
     unless the configuration names others. Changelog streams belong to the original: name others for the copy.
+
+    Args:
+        moved: The folder was moved and its old place is empty: it remains the same job.
     """
     with call.open(job) as found:
         root = found.config.job.root
@@ -94,13 +95,16 @@ def _show_signed(facts: SigningFacts) -> None:
 @command(app, "audit")
 def audit(
     job: JobName,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Show so many of the newest records.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1)] = 50,
     *,
     call: JsonCall,
 ) -> None:
     """Show what operators did to a job, newest last: who, when, with which command, what changed, and the outcome.
 
     The log stays when the job is deleted.
+
+    Args:
+        limit: Show so many of the newest records.
     """
     with call.open(job, deleted=True) as found:
         records = audit_log(found, limit)

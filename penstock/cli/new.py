@@ -22,11 +22,13 @@ _LONGEST = 40
 
 
 def new(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="The name of the job and of its folder, for example `shop-totals`.")
-    ],
+    name: Annotated[str, typer.Argument(metavar="NAME")],
 ) -> None:
-    """Make a folder with a job, its test, its configuration and a Dockerfile."""
+    """Make a folder with a job, its test, its configuration and a Dockerfile.
+
+    Args:
+        name: The name of the job and of its folder, for example `shop-totals`.
+    """
     make_project(name, Path.cwd())
     say(f"made the folder {name}. Try it:")
     print(f"cd {name}\npytest\npenstock run job.py:app --config job.yaml --until latest")

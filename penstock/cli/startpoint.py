@@ -83,55 +83,14 @@ def set_startpoint(
     partition: PartitionOption = None,
     all_partitions: AllPartitions = False,
     task: TaskOption = None,
-    offset: Annotated[
-        str | None,
-        typer.Option(
-            "--offset",
-            metavar="OFFSET",
-            help="Begin with the message at this offset: an integer or, for a folder, a file or FILE:ROW, which need "
-            "no --partition.",
-        ),
-    ] = None,
-    timestamp: Annotated[
-        str | None,
-        typer.Option(
-            "--timestamp",
-            metavar="TIME",
-            help="Begin with the first message at or after this time: ISO 8601 with a zone (2013-06-01T00:00Z), epoch "
-            "milliseconds, today or yesterday (00:00 UTC), or a duration such as '2h ago'.",
-        ),
-    ] = None,
-    oldest: Annotated[bool, typer.Option("--oldest", help="Begin with the oldest message.")] = False,
-    upcoming: Annotated[
-        bool, typer.Option("--upcoming", help="Begin with the next message written after the start.")
-    ] = False,
-    clamp: Annotated[
-        bool, typer.Option("--clamp", help="Begin at the nearest offset if --offset does not exist at the start.")
-    ] = False,
-    with_state: Annotated[
-        Literal["nearest", "clear", "keep"] | None,
-        typer.Option(
-            "--with-state",
-            help="nearest: begin all inputs and stores at the newest retained checkpoint at or before the position; "
-            "clear: empty the stores first; keep (the default): leave them as they are.",
-        ),
-    ] = None,
-    with_output: Annotated[
-        Literal["again", "after"] | None,
-        typer.Option(
-            "--with-output",
-            help="again (the default): send the output of messages that are read again; after: send nothing before all "
-            "inputs have come to their old positions, which applications with windows or timers cannot do.",
-        ),
-    ] = None,
-    accept_state: Annotated[
-        bool,
-        typer.Option(
-            "--accept-state",
-            help="Declare that the state is right although positions were moved while it stayed: nearest then passes "
-            "over no checkpoint for that reason, and keep does not mark those that follow.",
-        ),
-    ] = False,
+    offset: Annotated[str | None, typer.Option("--offset", metavar="OFFSET")] = None,
+    timestamp: Annotated[str | None, typer.Option("--timestamp", metavar="TIME")] = None,
+    oldest: Annotated[bool, typer.Option("--oldest")] = False,
+    upcoming: Annotated[bool, typer.Option("--upcoming")] = False,
+    clamp: Annotated[bool, typer.Option("--clamp")] = False,
+    with_state: Annotated[Literal["nearest", "clear", "keep"] | None, typer.Option("--with-state")] = None,
+    with_output: Annotated[Literal["again", "after"] | None, typer.Option("--with-output")] = None,
+    accept_state: Annotated[bool, typer.Option("--accept-state")] = False,
     dry_run: DryRun = False,
     application: AppOption = None,
     *,
@@ -141,6 +100,21 @@ def set_startpoint(
 
     The job may be running. The position is inclusive. The next start resolves it and applies it once; the command
     prints the offset that it means now. Only the input moves: --with-state chooses what happens to the state.
+
+    Args:
+        offset: Begin with the message at this offset: an integer or, for a folder, a file or FILE:ROW, which need no
+            --partition.
+        timestamp: Begin with the first message at or after this time: ISO 8601 with a zone (2013-06-01T00:00Z), epoch
+            milliseconds, today or yesterday (00:00 UTC), or a duration such as '2h ago'.
+        oldest: Begin with the oldest message.
+        upcoming: Begin with the next message written after the start.
+        clamp: Begin at the nearest offset if --offset does not exist at the start.
+        with_state: nearest: begin all inputs and stores at the newest retained checkpoint at or before the position;
+            clear: empty the stores first; keep (the default): leave them as they are.
+        with_output: again (the default): send the output of messages that are read again; after: send nothing before
+            all inputs have come to their old positions, which applications with windows or timers cannot do.
+        accept_state: Declare that the state is right although positions were moved while it stayed: nearest then passes
+            over no checkpoint for that reason, and keep does not mark those that follow.
     """
     startpoint = _startpoint(offset, timestamp, oldest=oldest, upcoming=upcoming)
     if clamp and offset is None:
@@ -206,13 +180,7 @@ def _startpoint(offset: str | None, timestamp: str | None, *, oldest: bool, upco
 @command(app, "import")
 def import_startpoints(
     job: JobName,
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE",
-            help='Lines of {"key": ..., "value": ...}, as `startpoint export` prints them; - for standard input.',
-        ),
-    ],
+    file: Annotated[str, typer.Argument(metavar="FILE")],
     dry_run: DryRun = False,
     application: AppOption = None,
     *,
@@ -221,6 +189,9 @@ def import_startpoints(
     """Set the startpoints in messages of Samza's coordinator stream: the inverse of `export`.
 
     A startpoint that Samza has fanned out to a task applies to that task. Expired ones are skipped.
+
+    Args:
+        file: Lines of {"key": ..., "value": ...}, as `startpoint export` prints them; - for standard input.
     """
     lines = read_text(file).split("\n")
     with call.target(job, application) as found:

@@ -18,13 +18,16 @@ TableName = Annotated[str, typer.Argument(metavar="TABLE", help="The name of the
 @command(app, "versions")
 def versions(
     job: JobName,
-    table: Annotated[str | None, typer.Argument(metavar="TABLE", help="The name of the table; by default all.")] = None,
+    table: Annotated[str | None, typer.Argument(metavar="TABLE")] = None,
     *,
     call: JsonCall,
 ) -> None:
     """List the versions of one pushed table of a job, or of all of them.
 
     The version that the job is to use is marked. `penstock status` shows the version that a running job has loaded.
+
+    Args:
+        table: The name of the table; by default all.
     """
     from penstock.admin.table import table_versions
 
@@ -43,17 +46,15 @@ def versions(
 def use(
     job: JobName,
     table: TableName,
-    version: Annotated[
-        str,
-        typer.Argument(
-            metavar="VERSION", help="The number of the version; `newest` for the newest one, now and in future."
-        ),
-    ],
+    version: Annotated[str, typer.Argument(metavar="VERSION")],
     call: JsonCall,
 ) -> None:
     """Choose the version of a pushed table that a job uses, for example to go back to the previous one.
 
     A running job notices the choice within `tables.poll.ms`, and switches between two batches, in all tasks at once.
+
+    Args:
+        version: The number of the version; `newest` for the newest one, now and in future.
     """
     from penstock.admin.table import use_table
 

@@ -16,14 +16,9 @@ if TYPE_CHECKING:
 
 
 def check(
-    application: Annotated[str, typer.Argument(metavar="APP", help="The application, as `penstock run` takes it.")],
-    from_checkpoint: Annotated[
-        str | None, typer.Option("--from", metavar="ID", help="As for `penstock run`: begin with this checkpoint.")
-    ] = None,
-    reset_operators: Annotated[
-        list[str] | None,
-        typer.Option("--reset-operator", metavar="ID", help="As for `penstock run`; may be repeated."),
-    ] = None,
+    application: Annotated[str, typer.Argument(metavar="APP")],
+    from_checkpoint: Annotated[str | None, typer.Option("--from", metavar="ID")] = None,
+    reset_operators: Annotated[list[str] | None, typer.Option("--reset-operator", metavar="ID")] = None,
     *,
     call: JsonCall,
 ) -> None:
@@ -31,6 +26,11 @@ def check(
 
     The command reads the configuration, the application, its streams and the last checkpoint, and writes nothing. It
     ends with status 0 if the job could start now.
+
+    Args:
+        application: The application, as `penstock run` takes it.
+        from_checkpoint: As for `penstock run`: begin with this checkpoint.
+        reset_operators: As for `penstock run`; may be repeated.
     """
     from penstock.admin.job.check import check_application
 

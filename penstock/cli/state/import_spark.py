@@ -20,38 +20,16 @@ if TYPE_CHECKING:
 
 
 def import_spark(
-    application: Annotated[str, typer.Argument(metavar="APP", help="The application, as `penstock run` takes it.")],
-    checkpoint: Annotated[
-        str,
-        typer.Argument(
-            metavar="CHECKPOINT", help="The checkpointLocation of the Spark query: a folder, s3://, gs:// or az://."
-        ),
-    ],
-    store: Annotated[str, typer.Option("--store", metavar="NAME", help="The application's store.")],
-    operator: Annotated[
-        int | None,
-        typer.Option("--operator", metavar="N", help="Spark's stateful operator; needed if the query has several."),
-    ] = None,
-    spark_store: Annotated[str, typer.Option("--spark-store", metavar="NAME", help="Its state store.")] = "default",
-    variable: Annotated[
-        str | None, typer.Option("--state-var", metavar="NAME", help="The state variable of a transformWithState.")
-    ] = None,
-    batch: Annotated[
-        int | None,
-        typer.Option("--batch", metavar="N", help="The state after this batch; by default the last committed one."),
-    ] = None,
-    function: Annotated[
-        str | None,
-        typer.Option(
-            "--map",
-            metavar="F",
-            help="module:function or file.py:function, called with key and value as dicts of their columns (a "
-            "ListState's value is a list of them); returns (key, value) for the store, or None to leave it out. A "
-            "third item is the key of the entry's messages, as bytes or text, where the store has other keys.",
-        ),
-    ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Take keys and values as Spark's bytes.")] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Delete what the store holds now.")] = False,
+    application: Annotated[str, typer.Argument(metavar="APP")],
+    checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT")],
+    store: Annotated[str, typer.Option("--store", metavar="NAME")],
+    operator: Annotated[int | None, typer.Option("--operator", metavar="N")] = None,
+    spark_store: Annotated[str, typer.Option("--spark-store", metavar="NAME")] = "default",
+    variable: Annotated[str | None, typer.Option("--state-var", metavar="NAME")] = None,
+    batch: Annotated[int | None, typer.Option("--batch", metavar="N")] = None,
+    function: Annotated[str | None, typer.Option("--map", metavar="F")] = None,
+    raw: Annotated[bool, typer.Option("--raw")] = False,
+    replace: Annotated[bool, typer.Option("--replace")] = False,
     yes: YesOnly = False,
     *,
     call: JsonCall,
@@ -63,6 +41,20 @@ def import_spark(
     positions and the other stores of the last checkpoint (for a job that never ran, the positions of a first start).
     `penstock checkpoint set` then moves the positions to those of the query. Until the checkpoint is written, nothing
     has changed.
+
+    Args:
+        application: The application, as `penstock run` takes it.
+        checkpoint: The checkpointLocation of the Spark query: a folder, s3://, gs:// or az://.
+        store: The application's store.
+        operator: Spark's stateful operator; needed if the query has several.
+        spark_store: Its state store.
+        variable: The state variable of a transformWithState.
+        batch: The state after this batch; by default the last committed one.
+        function: module:function or file.py:function, called with key and value as dicts of their columns (a
+            ListState's value is a list of them); returns (key, value) for the store, or None to leave it out. A third
+            item is the key of the entry's messages, as bytes or text, where the store has other keys.
+        raw: Take keys and values as Spark's bytes.
+        replace: Delete what the store holds now.
     """
     from penstock.admin.state.spark_import import plan_spark_import
 

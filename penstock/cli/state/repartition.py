@@ -22,19 +22,10 @@ if TYPE_CHECKING:
 
 
 def repartition(
-    application: Annotated[str, typer.Argument(metavar="APP", help="The application, as `penstock run` takes it.")],
-    tasks: Annotated[int, typer.Option("--tasks", metavar="N", min=1, help="The new number of tasks.")],
-    rules: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--rule",
-            metavar="STORE=RULE",
-            help="The rule by which a task owns an entry of a store, where the plan asks for it: `key`, `first` (of "
-            "a tuple), `stay`, `copy` (task 0's to all), `empty`, or module:function or file.py:function, called with "
-            "key and value, which returns the key of the entry's messages. May be repeated.",
-        ),
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")] = False,
+    application: Annotated[str, typer.Argument(metavar="APP")],
+    tasks: Annotated[int, typer.Option("--tasks", metavar="N", min=1)],
+    rules: Annotated[list[str] | None, typer.Option("--rule", metavar="STORE=RULE")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run")] = False,
     yes: YesOnly = False,
     *,
     call: JsonCall,
@@ -44,6 +35,14 @@ def repartition(
     The command shows the plan first. Spark then moves the state into new backups, and at the end the command writes one
     new checkpoint. Until then, nothing has changed. The former checkpoint remains as long as the job retains it.
     Afterwards, set `job.intermediate.stream.partitions` to the new number.
+
+    Args:
+        application: The application, as `penstock run` takes it.
+        tasks: The new number of tasks.
+        rules: The rule by which a task owns an entry of a store, where the plan asks for it: `key`, `first` (of a
+            tuple), `stay`, `copy` (task 0's to all), `empty`, or module:function or file.py:function, called with key
+            and value, which returns the key of the entry's messages. May be repeated.
+        dry_run: Only show the plan.
     """
     from penstock.admin.state.repartition import plan_repartition
 

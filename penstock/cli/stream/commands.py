@@ -68,7 +68,7 @@ def _limit(option: str, kind: Number, text: str | None, before: int | None) -> i
 
 def create(
     name: StreamName,
-    partitions: Annotated[int, typer.Option("--partitions", metavar="N", min=1, help="The number of partitions.")],
+    partitions: Annotated[int, typer.Option("--partitions", metavar="N", min=1)],
     age: RetentionAge = None,
     size: RetentionBytes = None,
     *,
@@ -77,6 +77,9 @@ def create(
     """Create a stream. If it exists with the same number of partitions, nothing happens.
 
     With --retention or --retention-bytes, an existing stream must have exactly these limits.
+
+    Args:
+        partitions: The number of partitions.
     """
     retention = None if age is None and size is None else retention_of(age, size, StreamRetention())
     found = call.stream(name)
@@ -91,13 +94,15 @@ def describe(name: StreamName, call: JsonCall) -> None:
 
 
 def list_streams(
-    system: Annotated[
-        str, typer.Argument(metavar="SYSTEM", help="The system whose streams are listed.")
-    ] = DEFAULT_SYSTEM,
+    system: Annotated[str, typer.Argument(metavar="SYSTEM")] = DEFAULT_SYSTEM,
     *,
     call: JsonCall,
 ) -> None:
-    """List the streams of a system."""
+    """List the streams of a system.
+
+    Args:
+        system: The system whose streams are listed.
+    """
     found = streams(system, call.config, call.assignments)
     if call.as_json:
         print_json(found)
@@ -108,7 +113,7 @@ def list_streams(
 def delete_stream(
     name: StreamName,
     yes: Yes = False,
-    force: Annotated[bool, typer.Option("--force", help="Delete it even if a job reads or owns it.")] = False,
+    force: Annotated[bool, typer.Option("--force")] = False,
     *,
     call: JsonCall,
 ) -> None:
@@ -117,6 +122,9 @@ def delete_stream(
     The command is refused if the last checkpoint of a job under `job.root` has a position in the stream, or if the
     stream is the changelog of such a job. It does not look for jobs that only write to the stream, or for jobs under
     other roots.
+
+    Args:
+        force: Delete it even if a job reads or owns it.
     """
     from penstock.admin.stream.streams import delete_stream as delete
     from penstock.admin.stream.streams import refuse_used, stream_use
