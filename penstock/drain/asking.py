@@ -1,4 +1,4 @@
-"""Asks for a drain, and cleans up after one, as Samza's DrainUtils does."""
+"""Asks for a drain, as Samza's DrainUtils does."""
 
 from __future__ import annotations
 
@@ -90,17 +90,3 @@ def present_run(objects: ObjectStore, paths: JobPaths) -> str | None:
         return view.unfinished_run
     begins = view.latest is None or view.latest.epoch < view.owner.epoch
     return view.owner.run_id if begins and _holder(objects, paths) == view.owner.run_id else None
-
-
-def cleanup(objects: ObjectStore, paths: JobPaths, run_id: str) -> int:
-    requests = DrainRequests(objects, paths)
-    own = requests.find().of_run(run_id)
-    requests.delete(own)
-    return len(own)
-
-
-def cleanup_all(objects: ObjectStore, paths: JobPaths) -> int:
-    requests = DrainRequests(objects, paths)
-    found = requests.find().notifications
-    requests.delete(found)
-    return len(found)

@@ -231,6 +231,13 @@ class DrainRequests:
             self._objects.delete_durably(self._cancel_path(notification))
             self._objects.delete_durably(self._obeyed_path(notification))
 
+    def clear(self, run_id: str | None = None) -> int:
+        """Delete the notifications of a run, or all. Returns how many there were."""
+        found = self.find()
+        own = found.notifications if run_id is None else found.of_run(run_id)
+        self.delete(own)
+        return len(own)
+
     def cancel(self, notification: DrainNotification, who: str) -> None:
         """Ask the run not to drain for this notification. The run answers by deleting the notification, or by ending
         as drained. Idempotent."""

@@ -18,7 +18,7 @@ from penstock.base.wording import counted, listed
 from penstock.batch.batch import QUERY
 from penstock.batch.watermarks import TIME
 from penstock.checkpoint.record import CheckpointRecord, StoreLayout
-from penstock.drain.asking import cleanup, cleanup_all, drain_target, present_run, write_drain_notification
+from penstock.drain.asking import drain_target, present_run
 from penstock.drain.progress import DrainProgress
 from penstock.drain.requests import (
     DRAIN,
@@ -384,9 +384,8 @@ class DrainUtils:
                 written.
         """
         target = drain_target(job.objects, job.paths, run_id)
-        with audited(job, "drain", {"run": "the next one" if target == NEXT_RUN else target}):
-            asked = write_drain_notification(job.objects, job.paths, mode, run_id=run_id, operators=tuple(operators))
-        return asked.uuid
+        with audited(job, "drain", _audited_run(target)):
+            return job.drains.ask(target, mode, tuple(operators)).uuid
 
     @staticmethod
     def notifications(job: FoundJob) -> tuple[DrainNotification, ...]:
@@ -406,7 +405,7 @@ class DrainUtils:
             run_id: the run; `*` for requests that wait for the next one.
         """
         with audited(job, "drain cleanup", {"run": run_id}):
-            return cleanup(job.objects, job.paths, run_id)
+            return job.drains.clear(run_id)
 
     @staticmethod
     def cleanup_all(job: FoundJob) -> int:
@@ -416,7 +415,7 @@ class DrainUtils:
             job: the job.
         """
         with audited(job, "drain cleanup", {"run": "all"}):
-            return cleanup_all(job.objects, job.paths)
+            return job.drains.clear()
 
 
 class DrainMonitor(DrainPoller):
