@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
@@ -25,7 +24,7 @@ from penstock.checkpoint.edit import OffsetKey
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.input import Confirmation, YesOnly, read_text
 from penstock.cli.shared.options import Call, JobName, JsonCall, command
-from penstock.cli.shared.output import print_json, show, to_json
+from penstock.cli.shared.output import print_json, print_lines, show, to_json
 from penstock.errors import ConfigError
 
 _FORM = (
@@ -77,9 +76,7 @@ def export_checkpoint(
     with call.open(job) as found:
         lines = export_lines(found, checkpoint, int(version))
         notes = left_out(found, checkpoint, int(version))
-    sys.stdout.writelines(f"{line}\n" for line in lines)
-    for note in notes:
-        say(f"note: {note}")
+    print_lines(lines, notes)
 
 
 def _flat(line: ListedCheckpoint) -> dict[str, Any]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
-from penstock.admin.job.drain import DrainFacts, ExportedDrains, cancel_drain, export_drains, import_drains
+from penstock.admin.job.drain import DrainFacts, cancel_drain, export_drains, import_drains
 from penstock.admin.job.drain import drain as drain_job
 from penstock.admin.job.running import StopFacts
 from penstock.admin.job.running import stop as stop_job
@@ -15,7 +14,7 @@ from penstock.base.wording import listed
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.input import read_text
 from penstock.cli.shared.options import JobName, JsonCall
-from penstock.cli.shared.output import show
+from penstock.cli.shared.output import print_lines, show
 from penstock.errors import ConfigError
 
 
@@ -56,7 +55,8 @@ def drain(
     lines = None if import_file is None else read_text(import_file).split("\n")
     with call.open(job) as found:
         if export:
-            _print_exported(export_drains(found))
+            exported = export_drains(found)
+            print_lines(exported.lines, exported.notes)
             return
         if lines is not None:
             facts = import_drains(found, lines)
@@ -73,12 +73,6 @@ def _show_drain(facts: DrainFacts) -> None:
     typer.echo(_text(facts))
     if facts.summary is not None:
         show(facts.summary.as_facts())
-
-
-def _print_exported(exported: ExportedDrains) -> None:
-    for note in exported.notes:
-        say(f"note: {note}")
-    sys.stdout.writelines(f"{line}\n" for line in exported.lines)
 
 
 def _text(facts: DrainFacts) -> str:

@@ -108,7 +108,4 @@ def audit(
     """
     with call.open(job, deleted=True) as found:
         records = audit_log(found, limit)
-    if call.as_json:
-        print_json(records)
-        return
-    show(audit_facts(records, found.paths.root))
+    call.tell(records, lambda each: show(audit_facts(each, found.paths.root)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -14,7 +13,7 @@ from penstock.admin.startpoint.facts import waiting_facts
 from penstock.admin.startpoint.set import AskedFacts
 from penstock.admin.startpoint.set import import_startpoints as write_startpoints
 from penstock.admin.startpoint.set import set_startpoint as write_startpoint
-from penstock.admin.startpoint.waiting import delete_startpoints, export_startpoints, startpoints
+from penstock.admin.startpoint.waiting import DeletedFacts, delete_startpoints, export_startpoints, startpoints
 from penstock.admin.stream.names import full_name
 from penstock.api.requests import (
     Startpoint,
@@ -28,7 +27,7 @@ from penstock.base.wording import milliseconds
 from penstock.cli.shared.errors import say, with_options
 from penstock.cli.shared.input import read_text
 from penstock.cli.shared.options import Call, JobName, JsonCall, command
-from penstock.cli.shared.output import print_json, show
+from penstock.cli.shared.output import print_json, print_lines, show
 from penstock.errors import ConfigError, PenstockError
 
 _DAY_MS = 86_400_000
@@ -230,9 +229,10 @@ def delete_startpoint(
     chosen = _chosen(partition, all_partitions=all_partitions)
     with call.open(job) as found:
         facts = delete_startpoints(found, stream, partitions=chosen, task=task)
-    if call.as_json:
-        print_json(facts)
-        return
+    call.tell(facts, _show_deleted)
+
+
+def _show_deleted(facts: DeletedFacts) -> None:
     for each in facts.deleted:
         task_text = "" if each.task is None else f" of {each.task}"
         say(f"deleted: `{each.stream}` partition {each.partition}{task_text}, {each.text}")
@@ -246,9 +246,7 @@ def export(job: JobName, call: Call) -> None:
     """
     with call.open(job) as found:
         exported = export_startpoints(found)
-    for note in exported.notes:
-        say(f"note: {note}")
-    sys.stdout.writelines(f"{line}\n" for line in exported.lines)
+    print_lines(exported.lines, exported.notes)
 
 
 def _show_asked(facts: AskedFacts, call: JsonCall) -> None:

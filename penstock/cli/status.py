@@ -68,10 +68,7 @@ def status(
         with _saying("asking the systems"):
             questions.await_answers()
         facts = look.completed()
-    if call.as_json:
-        print_json(facts)
-    else:
-        show(facts.asked_facts())
+    call.tell(facts, lambda each: show(each.asked_facts()))
 
 
 def _saying(doing: str) -> AbstractContextManager[object]:
@@ -149,7 +146,4 @@ def _metric(value: Any) -> str:
 def _show_all(call: JsonCall, *, wait: bool) -> None:
     with open_all_jobs(call.config, call.assignments) as jobs:
         found = statuses(jobs, wait=wait)
-    if call.as_json:
-        print_json(found)
-    else:
-        show(list_facts(found, load_without_job(call.config, call.assignments).job.root))
+    call.tell(found, lambda each: show(list_facts(each, load_without_job(call.config, call.assignments).job.root)))

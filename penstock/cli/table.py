@@ -62,8 +62,5 @@ def use(
         raise typer.BadParameter(f"a version is a number, or `{_NEWEST}`, not `{version}`")
     with call.open(job) as found:
         facts = use_table(found, table, None if version == _NEWEST else int(version))
-    if call.as_json:
-        print_json(facts)
-    else:
-        which = f"its newest version ({facts.to_use})" if facts.chosen is None else f"version {facts.chosen}"
-        say(f"table `{table}` of job {found.paths.root} uses {which} from the next batches on")
+    which = f"its newest version ({facts.to_use})" if facts.chosen is None else f"version {facts.chosen}"
+    call.tell(facts, lambda _: say(f"table `{table}` of job {found.paths.root} uses {which} from the next batches on"))

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from penstock.cli.shared.application import load_application
-from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import JsonCall
-from penstock.cli.shared.output import print_facts
-
-if TYPE_CHECKING:
-    from penstock.admin.job.check import CheckFacts
 
 
 def check(
@@ -42,15 +37,4 @@ def check(
         from_checkpoint=from_checkpoint,
         reset_operators=reset_operators or (),
     )
-    call.tell(facts, _show)
-
-
-def _show(facts: CheckFacts) -> None:
-    begins = facts.begins_with or "nothing: the job has no checkpoint"
-    state = " with empty stores" if facts.state_is_cleared else ""
-    print_facts([("job", facts.job), ("tasks", facts.tasks), ("begins with", f"{begins}{state}")])
-    for each in facts.notes:
-        say(f"note: {each}")
-    if facts.is_running:
-        say("note: a driver has the job now: a start is refused until that one has ended")
-    say(f"job {facts.job} could start")
+    call.show(facts)

@@ -12,7 +12,7 @@ from penstock.cli.shared.application import load_application, load_function
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.input import Confirmation, YesOnly
 from penstock.cli.shared.options import JsonCall
-from penstock.cli.shared.output import print_facts, print_json, print_table, stderr_console
+from penstock.cli.shared.output import print_json, show, stderr_console
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def import_spark(
         function_called=f"`{function}`",
     ) as planned:
         if not call.as_json:
-            _show(planned)
+            show(planned.as_facts())
         facts = _import(planned, confirmation, replace=replace)
         ran = planned.target.ran
     if call.as_json:
@@ -106,27 +106,6 @@ def _import(planned: SparkImport, confirmation: Confirmation, *, replace: bool) 
         return import_spark(planned, replace=replace, confirm=confirm, progress=progress)
     finally:
         bar.stop()
-
-
-def _show(planned: SparkImport) -> None:
-    state, target = planned.state, planned.target
-    serdes = target.spec.key_serde.name, target.spec.value_serde.name
-    partitions = counted(state.store.partitions, "partition")
-    print_facts(
-        [
-            ("from", state.checkpoint.url),
-            ("state", f"{state.name} ({state.operator.name}), {partitions}, batch {state.batch}"),
-            ("to", f"store `{target.spec.name}` ({' '.join(serdes)}) of job {target.found.paths.root}"),
-            ("tasks", target.tasks),
-            ("positions", "as they are" if target.ran else "where a first start begins: the job never ran"),
-            *(("the query read", offset) for offset in state.checkpoint.source_offsets(state.batch)),
-        ]
-    )
-    rows = [
-        (each.of, each.column, each.type, each.mapping or f"CANNOT BE MAPPED: {each.problem}")
-        for each in planned.columns
-    ]
-    print_table("", ("of", "column", "Spark's type", "becomes"), rows)
 
 
 def _tell(facts: ImportFacts, *, ran: bool) -> None:

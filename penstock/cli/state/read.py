@@ -13,8 +13,9 @@ from penstock.admin.state.version import FORMS, version_text
 from penstock.api.serdes.base import end_of_prefix
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import JobName, JsonCall
-from penstock.cli.shared.output import print_facts, print_table
+from penstock.cli.shared.output import show
 from penstock.errors import ConfigError, NotFoundError
+from penstock.facts import Facts, FactTable
 
 if TYPE_CHECKING:
     from penstock.admin.state.texts import Texts
@@ -170,7 +171,7 @@ def _print_entries(title: str, entries: Iterator[VersionEntry], limit: int, keys
     from penstock.cli.state.reading import say_more
 
     shown = ((keys.short(each.key), values.short(each.value), each.task) for each in islice(entries, limit))
-    print_table(title, ("key", "value", "task"), shown, right="task")
+    show(Facts({}, (FactTable.of(title, "key, value, task>", shown),)))
     if next(entries, None) is not None:
         say_more(limit)
 
@@ -214,9 +215,9 @@ def diff_versions(
             shown = SHOWN if limit is None else limit
             title = f"Store {store} of {found.paths.root}, {version_text(old)} to {version_text(new)}"
             rows = [_difference_row(each, keys, values) for each in differences.up_to(shown)]
-            print_table(title, ("change", "key", "from", "to", "task"), rows, right="task")
+            show(Facts({}, (FactTable.of(title, "change, key, from, to, task>", rows),)))
             counts = differences.counts()
-            print_facts([(change, f"{count:,}") for change, count in counts.items()])
+            show(Facts({change: f"{count:,}" for change, count in counts.items()}))
             if sum(counts.values()) > shown:
                 say_more(shown)
         say_troubles(keys, values)

@@ -14,7 +14,7 @@ from penstock.cli.shared.application import load_application, load_function
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.input import Confirmation, YesOnly
 from penstock.cli.shared.options import JsonCall
-from penstock.cli.shared.output import print_json, show
+from penstock.cli.shared.output import show
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -63,10 +63,7 @@ def repartition(
             show(facts.as_facts())
         if not dry_run:
             facts = _carry_out(planned, confirmation)
-    if call.as_json:
-        print_json(facts)
-    elif facts.written is not None:
-        _tell(facts)
+    call.tell(facts, _tell)
 
 
 def _rules(given: list[str] | tuple[()]) -> dict[str, Rule]:
@@ -104,6 +101,8 @@ def _carry_out(planned: Repartition, confirmation: Confirmation) -> RepartitionF
 
 
 def _tell(facts: RepartitionFacts) -> None:
+    if facts.written is None:
+        return
     entries = sum(sum(each.entries) for each in facts.stores)
     say(
         f"{counted(entries, 'entry')} moved in {facts.seconds:.1f} s: checkpoint {facts.written} with "

@@ -21,7 +21,7 @@ from penstock.base.wording import counted
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.input import Yes, confirm
 from penstock.cli.shared.options import Call, JsonCall, StreamName, command
-from penstock.cli.shared.output import print_json, show
+from penstock.cli.shared.output import show
 from penstock.cli.stream.messages import publish, replay, tail
 from penstock.config.settings import DEFAULT_SYSTEM
 from penstock.config.values.kinds import ByteSize, Millis, Number, RefusedError
@@ -104,10 +104,7 @@ def list_streams(
         system: The system whose streams are listed.
     """
     found = streams(system, call.config, call.assignments)
-    if call.as_json:
-        print_json(found)
-    else:
-        show(Facts({}, (FactTable(f"Streams of {system}", found),)))
+    call.tell(found, lambda each: show(Facts({}, (FactTable(f"Streams of {system}", each),))))
 
 
 def delete_stream(
@@ -140,10 +137,7 @@ def delete_stream(
     size = [counted(facts.partition_count, "partition"), *messages]
     confirm(f"Delete stream `{found.stream}` with {' and '.join(size)}?", yes=yes)
     deleted = delete(found, force=True)
-    if call.as_json:
-        print_json(deleted)
-    else:
-        typer.echo(f"deleted `{found.stream}`: {', '.join(size)}")
+    call.tell(deleted, lambda _: typer.echo(f"deleted `{found.stream}`: {', '.join(size)}"))
 
 
 def retain(
@@ -170,11 +164,9 @@ def retain(
             f"Keep the messages of stream `{found.stream}`: {after} (now: {before}), and delete the others?", yes=yes
         )
     deleted = set_retention(found, after)
-    if call.as_json:
-        facts = {"retentionMs": after.max_age_ms, "retentionBytes": after.max_bytes, "deleted": deleted}
-        print_json({"stream": str(found.stream), **facts})
-    else:
-        typer.echo(f"`{found.stream}` keeps its messages: {after}; {deleted:,} were deleted now")
+    facts = {"retentionMs": after.max_age_ms, "retentionBytes": after.max_bytes, "deleted": deleted}
+    text = f"`{found.stream}` keeps its messages: {after}; {deleted:,} were deleted now"
+    call.tell({"stream": str(found.stream), **facts}, lambda _: typer.echo(text))
 
 
 def end(name: StreamName, call: Call) -> None:
