@@ -48,10 +48,7 @@ def check(
 
 
 @command(app, "keys")
-def keys(
-    text: Annotated[str | None, typer.Argument(metavar="TEXT")] = None,
-    as_json: AsJson = False,
-) -> None:
+def keys(text: Annotated[str | None, typer.Argument(metavar="TEXT")] = None, as_json: AsJson = False) -> None:
     """List every key, what it means and its default.
 
     Args:

@@ -46,12 +46,7 @@ def delete(job: JobName, yes: Yes = False, *, call: JsonCall) -> None:
 
 
 @command(app, "adopt")
-def adopt(
-    job: JobName,
-    moved: Annotated[bool, typer.Option("--moved")] = False,
-    *,
-    call: Call,
-) -> None:
+def adopt(job: JobName, moved: Annotated[bool, typer.Option("--moved")] = False, *, call: Call) -> None:
     """Make a copied job folder a separate job, which can run beside the original.
 
     The copy continues from the copied checkpoints. It writes to the outputs of the original, as a separate writer,
@@ -94,10 +89,7 @@ def _show_signed(facts: SigningFacts) -> None:
 
 @command(app, "audit")
 def audit(
-    job: JobName,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1)] = 50,
-    *,
-    call: JsonCall,
+    job: JobName, limit: Annotated[int, typer.Option("--limit", metavar="N", min=1)] = 50, *, call: JsonCall
 ) -> None:
     """Show what operators did to a job, newest last: who, when, with which command, what changed, and the outcome.
 

@@ -21,9 +21,7 @@ _LONGEST = 40
 """Kubernetes, for example, has names of 63 characters, some of which are for endings."""
 
 
-def new(
-    name: Annotated[str, typer.Argument(metavar="NAME")],
-) -> None:
+def new(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
     """Make a folder with a job, its test, its configuration and a Dockerfile.
 
     Args:

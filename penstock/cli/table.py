@@ -17,10 +17,7 @@ TableName = Annotated[str, typer.Argument(metavar="TABLE", help="The name of the
 
 @command(app, "versions")
 def versions(
-    job: JobName,
-    table: Annotated[str | None, typer.Argument(metavar="TABLE")] = None,
-    *,
-    call: JsonCall,
+    job: JobName, table: Annotated[str | None, typer.Argument(metavar="TABLE")] = None, *, call: JsonCall
 ) -> None:
     """List the versions of one pushed table of a job, or of all of them.
 
@@ -44,10 +41,7 @@ def versions(
 
 @command(app, "use")
 def use(
-    job: JobName,
-    table: TableName,
-    version: Annotated[str, typer.Argument(metavar="VERSION")],
-    call: JsonCall,
+    job: JobName, table: TableName, version: Annotated[str, typer.Argument(metavar="VERSION")], call: JsonCall
 ) -> None:
     """Choose the version of a pushed table that a job uses, for example to go back to the previous one.
 

@@ -360,11 +360,7 @@ class DrainUtils:
 
     @staticmethod
     def write_drain_notification(
-        job: FoundJob,
-        mode: DrainMode = DrainMode.DEFAULT,
-        *,
-        run_id: str | None = None,
-        operators: Sequence[str] = (),
+        job: FoundJob, mode: DrainMode = DrainMode.DEFAULT, *, run_id: str | None = None, operators: Sequence[str] = ()
     ) -> UUID:
         """Ask a run to drain. The request is durable when this returns; each call writes another one.
 

@@ -195,9 +195,7 @@ def _is_frame(stream: SystemStream, last: CheckpointRecord) -> bool:
     return stream.system == QUERY_SYSTEM and stream in last.identities
 
 
-def _smallest(
-    values: Mapping[int, Mapping[SystemStreamPartition, int]],
-) -> dict[SystemStream, dict[int, int]]:
+def _smallest(values: Mapping[int, Mapping[SystemStreamPartition, int]]) -> dict[SystemStream, dict[int, int]]:
     """By stream and partition, the smallest value of all tasks."""
     found: dict[SystemStream, dict[int, int]] = defaultdict(dict)
     for own in values.values():
@@ -279,11 +277,7 @@ def input_status(
 
 
 def _misfit(
-    stream: SystemStream,
-    next_offsets: Mapping[int, int],
-    ends: Mapping[int, PartitionOffsets],
-    *,
-    skips: bool = False,
+    stream: SystemStream, next_offsets: Mapping[int, int], ends: Mapping[int, PartitionOffsets], *, skips: bool = False
 ) -> str | None:
     """The contradiction between positions and ends, if any. `skips`: lost messages are skipped."""
     if next_offsets.keys() != ends.keys():

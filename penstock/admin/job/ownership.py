@@ -147,11 +147,7 @@ def sign(job: FoundJob) -> SigningFacts:
     trusts = _trusts_unsigned(job)
     found = replace(job, objects=_to_sign(job.objects, trusts=trusts))
     check_root(found.objects, found.paths, found.config.job.root)
-    with (
-        audited(found, "job sign") as change,
-        held_job(found, "sign") as tenure,
-        ThreadPoolExecutor(_THREADS) as pool,
-    ):
+    with audited(found, "job sign") as change, held_job(found, "sign") as tenure, ThreadPoolExecutor(_THREADS) as pool:
         _sign_records(found, tenure, trusts=trusts)
         done = [
             each

@@ -53,12 +53,7 @@ class AskedFacts(Shown):
 
 
 def ask_for(
-    job: StartpointJob,
-    requests: Sequence[StartpointRequest],
-    action: str,
-    *,
-    dry_run: bool,
-    notes: Sequence[str] = (),
+    job: StartpointJob, requests: Sequence[StartpointRequest], action: str, *, dry_run: bool, notes: Sequence[str] = ()
 ) -> AskedFacts:
     """Check the requests together with those that wait already, and write them. `action` is for the audit log.
 

@@ -113,11 +113,7 @@ class OpenStore:
 
 @contextmanager
 def open_state(
-    job: FoundJob,
-    store: str,
-    version: str = "latest",
-    *,
-    backend: str | None = None,
+    job: FoundJob, store: str, version: str = "latest", *, backend: str | None = None
 ) -> Iterator[OpenStore]:
     """Open a store as of a retained checkpoint, to get and scan its entries.
 
@@ -148,12 +144,7 @@ def open_state(
 
 @contextmanager
 def open_version(
-    job: FoundJob,
-    store: str,
-    version: str = "latest",
-    *,
-    backend: str | None = None,
-    watcher: Watcher | None = None,
+    job: FoundJob, store: str, version: str = "latest", *, backend: str | None = None, watcher: Watcher | None = None
 ) -> Iterator[StoreVersion]:
     """A store as of a retained checkpoint, over the bytes of its keys and values. Otherwise as `open_state`."""
     watcher = watcher or Watcher()

@@ -66,9 +66,7 @@ class ListedStream:
     partitions: Annotated[int, Column("partitions", right=True)]
     messages: Annotated[int | None, Column("messages", right=True)]
     owner: Annotated[
-        str | None,
-        Column("retention", of=lambda each: each.retention, first_to_go=2),
-        Column("owner", first_to_go=1),
+        str | None, Column("retention", of=lambda each: each.retention, first_to_go=2), Column("owner", first_to_go=1)
     ]
     retention_ms: int | None
     retention_bytes: int | None

@@ -78,10 +78,7 @@ def verify_state(
 
 
 def collect_garbage(
-    job: JobName,
-    dry_run: Annotated[bool, typer.Option("--dry-run")] = False,
-    *,
-    call: JsonCall,
+    job: JobName, dry_run: Annotated[bool, typer.Option("--dry-run")] = False, *, call: JsonCall
 ) -> None:
     """Delete objects that no retained checkpoint needs, such as those of failed runs and of dropped backends.
 

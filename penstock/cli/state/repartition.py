@@ -51,13 +51,7 @@ def repartition(
     confirmation = Confirmation.of(yes=yes or dry_run, as_json=call.as_json, file="")
     loaded = load_application(application)
     loaded.ship_by_value()
-    with plan_repartition(
-        loaded.app,
-        tasks,
-        call.config,
-        call.assignments,
-        rules=_rules(rules or ()),
-    ) as planned:
+    with plan_repartition(loaded.app, tasks, call.config, call.assignments, rules=_rules(rules or ())) as planned:
         facts = planned.facts()
         if not call.as_json:
             show(facts.as_facts())

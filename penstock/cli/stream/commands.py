@@ -93,11 +93,7 @@ def describe(name: StreamName, call: JsonCall) -> None:
     call.show(describe_stream(call.stream(name)))
 
 
-def list_streams(
-    system: Annotated[str, typer.Argument(metavar="SYSTEM")] = DEFAULT_SYSTEM,
-    *,
-    call: JsonCall,
-) -> None:
+def list_streams(system: Annotated[str, typer.Argument(metavar="SYSTEM")] = DEFAULT_SYSTEM, *, call: JsonCall) -> None:
     """List the streams of a system.
 
     Args:
@@ -108,11 +104,7 @@ def list_streams(
 
 
 def delete_stream(
-    name: StreamName,
-    yes: Yes = False,
-    force: Annotated[bool, typer.Option("--force")] = False,
-    *,
-    call: JsonCall,
+    name: StreamName, yes: Yes = False, force: Annotated[bool, typer.Option("--force")] = False, *, call: JsonCall
 ) -> None:
     """Delete a stream and all its messages.
 
@@ -141,12 +133,7 @@ def delete_stream(
 
 
 def retain(
-    name: StreamName,
-    age: RetentionAge = None,
-    size: RetentionBytes = None,
-    yes: Yes = False,
-    *,
-    call: JsonCall,
+    name: StreamName, age: RetentionAge = None, size: RetentionBytes = None, yes: Yes = False, *, call: JsonCall
 ) -> None:
     """Change how long a stream keeps its messages.
 

@@ -233,10 +233,7 @@ def _json_line(message: Message, kind: MessageType | None = None) -> str:
 
 
 def replay(
-    name: StreamName,
-    to: Annotated[str | None, typer.Option("--to", metavar="STREAM")] = None,
-    *,
-    call: JsonCall,
+    name: StreamName, to: Annotated[str | None, typer.Option("--to", metavar="STREAM")] = None, *, call: JsonCall
 ) -> None:
     """Put dead letters back to the input that they came from, each into its partition.
 
