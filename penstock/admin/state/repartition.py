@@ -97,9 +97,7 @@ class Repartition:
 
     def facts(self) -> RepartitionFacts:
         """The plan for people."""
-        plan, sizes = self.plan, Counter[str]()
-        for each in state_versions(self.found).objects:
-            sizes[each.store] += each.size_bytes
+        plan, sizes = self.plan, _sizes(self.found)
         stores = [MovedStore(store, placement_text(how), sizes[store]) for store, how in plan.placements.items()]
         return RepartitionFacts(
             self.found.paths.root,
@@ -275,13 +273,17 @@ def refused_backends(
             yield from map(str, error.refusals or (error,))
 
 
+def _sizes(found: FoundJob) -> Counter[str]:
+    sizes = Counter[str]()
+    for each in state_versions(found).objects:
+        sizes[each.store] += each.size_bytes
+    return sizes
+
+
 def large_stores(found: FoundJob, plan: RepartitionPlan) -> Mapping[str, int]:
     """The operators' own stores that are not looked through for a plan, with the bytes that they take."""
     own = _of_operators(plan)
-    sizes = Counter[str]()
-    if own:
-        for each in state_versions(found).objects:
-            sizes[each.store] += each.size_bytes
+    sizes = _sizes(found) if own else {}
     return {store: sizes[store] for store in own if sizes[store] > LOOKED_THROUGH_BYTES}
 
 
