@@ -235,6 +235,13 @@ class DrainRequests:
             self._objects.delete_durably(self._cancel_path(notification))
             self._objects.delete_durably(self._obeyed_path(notification))
 
+    def clear(self, run_id: str | None = None) -> int:
+        """Delete the notifications of a run, or all. Returns how many there were."""
+        found = self.find()
+        own = found.notifications if run_id is None else found.of_run(run_id)
+        self.delete(own)
+        return len(own)
+
     def cancel(self, notification: DrainNotification, who: str) -> None:
         """Ask the run not to drain for this notification. The run answers by deleting the notification, or by ending
         as drained. Idempotent."""
@@ -421,17 +428,3 @@ def present_run(objects: ObjectStore, paths: JobPaths) -> str | None:
         return view.unfinished_run
     begins = view.latest is None or view.latest.epoch < view.owner.epoch
     return view.owner.run_id if begins and _holder(objects, paths) == view.owner.run_id else None
-
-
-def cleanup(objects: ObjectStore, paths: JobPaths, run_id: str) -> int:
-    requests = DrainRequests(objects, paths)
-    own = requests.find().of_run(run_id)
-    requests.delete(own)
-    return len(own)
-
-
-def cleanup_all(objects: ObjectStore, paths: JobPaths) -> int:
-    requests = DrainRequests(objects, paths)
-    found = requests.find().notifications
-    requests.delete(found)
-    return len(found)

@@ -16,7 +16,6 @@ from penstock.admin.state.version import choose_versions
 from penstock.admin.table import refuse_side_stores
 from penstock.application.application import Application
 from penstock.base.wording import listed
-from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, StoreLayout
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.spark.state_frames.columns import ColumnSource, Function, GivenType, StateColumns, column_of
@@ -193,7 +192,7 @@ def _only_job(root: str, overrides: Mapping[str, object]) -> str:
 
 
 def _records(found: FoundJob, store: str, versions: Sequence[str]) -> list[CheckpointRecord]:
-    records = choose_versions(CheckpointLog(found.objects, found.paths), found, versions)
+    records = choose_versions(found, versions)
     for record in records:
         refuse_side_stores(found, record, [store])
         check_store(record, store)
