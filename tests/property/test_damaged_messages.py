@@ -30,8 +30,7 @@ from pyspark.sql.types import ArrayType, DecimalType, LongType, MapType, StringT
 import penstock as ps
 from penstock.admin.stream.records import read_lines
 from penstock.api.messages import pack_headers
-from penstock.api.serdes.compound import JsonKey
-from penstock.api.serdes.numbers import OrderedDouble, OrderedInteger, OrderedLong
+from penstock.api.serdes.values import JsonKey, OrderedDouble, OrderedInteger, OrderedLong
 from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import END_OF_TIME, Batch
 from penstock.config.sources import from_file
