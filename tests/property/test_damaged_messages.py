@@ -44,8 +44,7 @@ from penstock.job.shown import MetricsBoard, ShownRun
 from penstock.metrics.snapshot import CounterValue, MetricId, Snapshot
 from penstock.objects.open import open_store
 from penstock.outbox import objects as outbox_objects
-from penstock.outbox.unpublished import OutboxObject, OutputPart
-from penstock.outbox.wing import Publish
+from penstock.outbox.wing import OutboxObject, OutputPart, Publish
 from penstock.runtime.joins import EveryRow, NewestRow, sides_of
 from penstock.runtime.messages.incoming import read_trailer
 from penstock.runtime.messages.packet import (
