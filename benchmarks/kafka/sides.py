@@ -23,7 +23,7 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
-from penstock.outbox.unpublished import OUTBOX
+from penstock.outbox.wing import OUTBOX
 
 STORE = "counts"
 _LOOK_SECONDS = 0.25

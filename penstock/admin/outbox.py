@@ -14,7 +14,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.config.model import JobConfig
 from penstock.errors import PenstockError
 from penstock.facts import Column
-from penstock.outbox.unpublished import UnpublishedObjects
+from penstock.outbox.wing import UnpublishedObjects
 from penstock.system.base import Progress
 from penstock.system.contract.definition import QUERY_SYSTEM
 from penstock.system.registry import open_system

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from penstock.api.serdes import Long, Serde, Tuple
-from penstock.api.serdes.numbers import OrderedLong
+from penstock.api.serdes.values import OrderedLong
 from penstock.api.store import KeyValueStore
 from penstock.errors import ConfigError
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 from penstock.api.serdes import ColumnSerde
 from penstock.api.serdes.base import Serde
-from penstock.api.serdes.compound import Tuple
+from penstock.api.serdes.values import Tuple
 from penstock.api.ssp import SystemStream
 from penstock.base.wording import Duration, milliseconds
 from penstock.errors import ConfigError

@@ -16,8 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.api.serdes.base import Bytes, Serde, String
-from penstock.api.serdes.compound import Tuple
-from penstock.api.serdes.numbers import (
+from penstock.api.serdes.values import (
     DoubleKey,
     Integer,
     Long,
@@ -26,6 +25,7 @@ from penstock.api.serdes.numbers import (
     OrderedLong,
     SamzaInteger,
     SamzaLong,
+    Tuple,
 )
 from penstock.api.side_inputs import PushedTable
 from penstock.api.ssp import SystemStream, SystemStreamPartition

@@ -14,8 +14,17 @@ from typing import Any, Literal, TypeAlias
 
 from penstock.api.serdes.base import Bytes, Serde, String, given_serde
 from penstock.api.serdes.columns import ColumnSerde
-from penstock.api.serdes.compound import Json, JsonKey, Tuple
-from penstock.api.serdes.numbers import Double, Integer, Long, OrderedDouble, OrderedInteger, OrderedLong
+from penstock.api.serdes.values import (
+    Double,
+    Integer,
+    Json,
+    JsonKey,
+    Long,
+    OrderedDouble,
+    OrderedInteger,
+    OrderedLong,
+    Tuple,
+)
 from penstock.api.time.aggregates import Aggregate
 from penstock.base.application_code import missing_code
 from penstock.base.exact_json import exact_bytes

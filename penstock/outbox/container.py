@@ -34,8 +34,7 @@ from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.snapshot import GaugeValue, MetricId, Snapshot
 from penstock.outbox.objects import Chunk, ObjectContents, decode, encode, objects_of
 from penstock.outbox.task import Outbox, OutboxSnapshot
-from penstock.outbox.unpublished import OutboxObject
-from penstock.outbox.wing import PUBLISH, Publish, PublishProgress
+from penstock.outbox.wing import PUBLISH, OutboxObject, Publish, PublishProgress
 from penstock.system.base import Progress, SystemWriter, WriterIdentity, without_headers
 
 logger = logging.getLogger(__name__)

@@ -36,17 +36,19 @@ from penstock.errors import (
 )
 from penstock.job.paths import JobPaths, outbox_epoch
 from penstock.objects.store import ObjectStore
-from penstock.outbox.unpublished import (
+from penstock.outbox.wing import (
     OUTBOX,
+    PUBLISH,
     Debts,
     OutboxObject,
     OwedOutput,
+    Publish,
+    PublishProgress,
     UnpublishedObjects,
     outbox_name,
     outbox_section,
     owed_of,
 )
-from penstock.outbox.wing import PUBLISH, Publish, PublishProgress
 from penstock.wire.ports import Fleet
 from penstock.wire.protocol import Markers, load
 

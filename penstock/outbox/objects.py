@@ -24,7 +24,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.base.documents import Count, Positive, decoder, decoding
 from penstock.errors import CorruptError, IncompatibleError
 from penstock.outbox.task import KeptPacket, OutboxSnapshot
-from penstock.outbox.unpublished import OutboxObject, OutputPart
+from penstock.outbox.wing import OutboxObject, OutputPart
 from penstock.runtime.messages.incoming import SpooledPayload
 from penstock.runtime.messages.packet import decode_messages, encode_messages, in_one, records_of
 from penstock.system.base import RawRecord

@@ -13,7 +13,7 @@ from penstock.batch.batch import to_positions
 from penstock.checkpoint.log_view import LogView
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
-from penstock.outbox.unpublished import OwedOutput, owed_of, own_debt
+from penstock.outbox.wing import OwedOutput, owed_of, own_debt
 from penstock.start.job_streams import JobStreams, forgetful
 from penstock.start.part import DecidedStart, StartPart
 from penstock.start.plan import StartPlan

@@ -8,8 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from penstock.api.serdes import Double, Serde
 from penstock.api.serdes.base import BytesWithKey
-from penstock.api.serdes.compound import Tuple
-from penstock.api.serdes.numbers import DoubleKey
+from penstock.api.serdes.values import DoubleKey, Tuple
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.wording import argument, listed
 from penstock.config.values.kinds import PartitionRange

@@ -16,7 +16,7 @@ from uuid import UUID
 import msgspec
 
 from penstock.api.serdes import Serde
-from penstock.api.serdes.compound import refuse_nan
+from penstock.api.serdes.values import refuse_nan
 from penstock.base.budgets import MESSAGE_DIGITS, check_decimal, check_numbers_as_keys
 from penstock.errors import ConfigError
 

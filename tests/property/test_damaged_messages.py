@@ -30,8 +30,7 @@ from pyspark.sql.types import ArrayType, DecimalType, LongType, MapType, StringT
 import penstock as ps
 from penstock.admin.stream.records import read_lines
 from penstock.api.messages import pack_headers
-from penstock.api.serdes.compound import JsonKey
-from penstock.api.serdes.numbers import OrderedDouble, OrderedInteger, OrderedLong
+from penstock.api.serdes.values import JsonKey, OrderedDouble, OrderedInteger, OrderedLong
 from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import END_OF_TIME, Batch
 from penstock.config.sources import from_file
@@ -45,8 +44,7 @@ from penstock.job.shown import MetricsBoard, ShownRun
 from penstock.metrics.snapshot import CounterValue, MetricId, Snapshot
 from penstock.objects.open import open_store
 from penstock.outbox import objects as outbox_objects
-from penstock.outbox.unpublished import OutboxObject, OutputPart
-from penstock.outbox.wing import Publish
+from penstock.outbox.wing import OutboxObject, OutputPart, Publish
 from penstock.runtime.joins import EveryRow, NewestRow, sides_of
 from penstock.runtime.messages.incoming import read_trailer
 from penstock.runtime.messages.packet import (

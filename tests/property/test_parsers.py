@@ -44,7 +44,7 @@ from penstock.errors import CorruptError, PenstockError
 from penstock.host.posix import ExecutorProcess
 from penstock.job.identity import JobIdentity
 from penstock.job.lease import LeaseHolder, LeaseState
-from penstock.outbox.unpublished import OUTBOX, OutboxSection
+from penstock.outbox.wing import OUTBOX, OutboxSection
 from penstock.spark.state_import.checkpoint import OperatorFacts
 from penstock.spark.state_import.checkpoint import _operator as spark_operator
 from penstock.spark.state_import.files import EntrySchema, read_schema

@@ -20,7 +20,7 @@ from penstock.checkpoint.streams import STREAMS, IntermediateStream, StreamsSect
 from penstock.checkpoint.task_versions import refuse_unknown
 from penstock.drain.requests import DRAIN, DrainSection
 from penstock.errors import IncompatibleError
-from penstock.outbox.unpublished import OUTBOX, OutboxObject, OutboxSection, OutputPart, UnpublishedObjects
+from penstock.outbox.wing import OUTBOX, OutboxObject, OutboxSection, OutputPart, UnpublishedObjects
 from penstock.wing import known_sections
 from tests.support.stores.checkpoints import checkpoint
 

@@ -20,7 +20,7 @@ from penstock.errors import NotFoundError
 from penstock.facts import Column, Facts, FactTable
 from penstock.job.paths import JobPaths
 from penstock.notebook import Shown
-from penstock.outbox.unpublished import OUTBOX, UnpublishedObjects
+from penstock.outbox.wing import OUTBOX, UnpublishedObjects
 from penstock.side.wing import SideStoreFacts
 
 _RANGES = 5

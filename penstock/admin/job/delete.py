@@ -19,7 +19,7 @@ from penstock.host.logs import log_directory
 from penstock.job.identity import check_root, known_uid
 from penstock.notebook import Shown
 from penstock.objects.store import ObjectStore
-from penstock.outbox.unpublished import owed_of
+from penstock.outbox.wing import owed_of
 from penstock.state.backends.roots import BackendRoots
 
 logger = logging.getLogger(__name__)

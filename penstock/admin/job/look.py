@@ -45,7 +45,7 @@ from penstock.job.shown import (
     phase_board,
 )
 from penstock.metrics.snapshot import CounterValue, Snapshot
-from penstock.outbox.unpublished import OwedOutput, owed_of
+from penstock.outbox.wing import OwedOutput, owed_of
 from penstock.side.wing import side_inputs_in
 from penstock.standby.wing import STANDBY_WING, StandbyFacts
 from penstock.tables.shown import tables_in

@@ -21,7 +21,7 @@ from penstock.job.identity import adopt as adopt_folder
 from penstock.objects.forwarding import SignedStore, UntrustedError
 from penstock.objects.open import open_root
 from penstock.objects.store import ObjectStore
-from penstock.outbox.unpublished import owed_of, own_debt, publisher_name
+from penstock.outbox.wing import owed_of, own_debt, publisher_name
 from penstock.state.backends.changelog_stream.partition import changelog_writer
 from penstock.state.backends.roots import BackendRoots
 from penstock.system.base import System, WriterIdentity

@@ -18,7 +18,7 @@ from penstock.facts import Facts, FactTable
 from penstock.job.identity import known_uid
 from penstock.notebook import Shown
 from penstock.outbox.driver import outbox_garbage
-from penstock.outbox.unpublished import owed_of
+from penstock.outbox.wing import owed_of
 from penstock.side.start import BACKUP, is_backed_up
 from penstock.state.backends.base import Garbage
 from penstock.state.backends.registry import BackendAdmins

@@ -19,7 +19,7 @@ from penstock.api.serdes import (
     String,
     Tuple,
 )
-from penstock.api.serdes.numbers import OrderedDouble, OrderedInteger, OrderedLong
+from penstock.api.serdes.values import OrderedDouble, OrderedInteger, OrderedLong
 from penstock.application.application import Application
 from penstock.arrays.byte_arrays import ByteArray
 from penstock.arrays.types import types_of_text

@@ -17,7 +17,7 @@ import orjson
 
 from penstock.admin.state.serdes import serde_of
 from penstock.api.serdes import Bytes, Double, Integer, Json, JsonKey, Long, Serde, String, Tuple
-from penstock.api.serdes.numbers import OrderedDouble, OrderedInteger, OrderedLong
+from penstock.api.serdes.values import OrderedDouble, OrderedInteger, OrderedLong
 from penstock.base.exact_json import float_of, whole_of
 from penstock.base.wording import argument, flag, printable, size_text
 from penstock.errors import ConfigError

@@ -6,8 +6,7 @@ pickles its serdes, so your own serdes must be picklable.
 
 from penstock.api.serdes.base import Bytes, Serde, String, not_bytes
 from penstock.api.serdes.columns import Columns, ColumnSerde, PackedColumns
-from penstock.api.serdes.compound import Json, JsonKey, Tuple
-from penstock.api.serdes.numbers import Double, Integer, Long, SamzaDouble, SamzaInteger, SamzaLong
+from penstock.api.serdes.values import Double, Integer, Json, JsonKey, Long, SamzaDouble, SamzaInteger, SamzaLong, Tuple
 
 __all__ = [
     "Bytes",

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from penstock.api.messages import Headers, IncomingMessageEnvelope, check_readable
 from penstock.api.serdes import Bytes, Integer, Json, Long, Serde, String, not_bytes
-from penstock.api.serdes.numbers import OrderedInteger, OrderedLong
+from penstock.api.serdes.values import OrderedInteger, OrderedLong
 from penstock.api.side_inputs import SideInputsProcessorFactory
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.store import KeyValueStore

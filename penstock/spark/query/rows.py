@@ -24,7 +24,7 @@ from penstock.errors import NotFoundError
 from penstock.objects.open import open_root
 from penstock.objects.store import ObjectStore
 from penstock.outbox.objects import decode
-from penstock.outbox.unpublished import OutboxObject
+from penstock.outbox.wing import OutboxObject
 from penstock.runtime.messages.packet import Packet
 from penstock.runtime.messages.router import JointOutput
 from penstock.runtime.stage.attempt import new_token

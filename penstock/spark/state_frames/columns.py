@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 )
 
 from penstock.api.serdes import Bytes, Json, JsonKey, Serde, String, Tuple
-from penstock.api.serdes.numbers import (
+from penstock.api.serdes.values import (
     Double,
     DoubleKey,
     Integer,

@@ -1,20 +1,34 @@
 """The outputs of a job in a database: looks at their tables, and writes to them, rows and marks in one
 transaction.
+
+Marks are in the table `penstock_progress` of the same database: who may write to an output, and how far it is
+published.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.schema import CreateTable
 
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.retry import retry_contended
 from penstock.base.wording import counted
-from penstock.errors import ConfigError, IncompatibleError, NotFoundError, PenstockError, SystemRefusedError
+from penstock.errors import (
+    ConfigError,
+    FencedError,
+    IncompatibleError,
+    NotFoundError,
+    PenstockError,
+    SystemRefusedError,
+)
 from penstock.system.base import (
     MarkedAtCommit,
     PartitionOffsets,
@@ -29,10 +43,124 @@ from penstock.system.base import (
     check_stream_name,
 )
 from penstock.system.contract.writer import Marks, Parts, WriterMark
-from penstock.system.database import marks
 from penstock.system.database.connection import BusyError, Database, DatabaseSettings, busy_is_away, is_of_a_row
 from penstock.system.database.rows import RowChange, TableForm, TableLimits, needed
 from penstock.system.database.tables import TableTarget
+
+MARKS_TABLE = "penstock_progress"
+_NAME = sa.String(255).with_variant(sa.String(255, collation="utf8mb4_bin"), "mysql", "mariadb")
+_MARKS = sa.Table(
+    MARKS_TABLE,
+    sa.MetaData(),
+    sa.Column("writer", _NAME, primary_key=True),
+    sa.Column("stream", _NAME, primary_key=True),
+    sa.Column("part", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("slot", sa.BigInteger),
+    sa.Column("chunk", sa.BigInteger),
+    implicit_returning=False,
+)
+
+
+def has_marks(database: Database) -> bool:
+    """True if the table of the marks exists."""
+    with database.look(f"the table `{MARKS_TABLE}` cannot be looked for") as connection:
+        return sa.inspect(connection).has_table(MARKS_TABLE)
+
+
+def ensure_marks(database: Database) -> None:
+    """Create the table of the marks, unless it exists."""
+    if has_marks(database):
+        return
+    try:
+        with database.look(f"the table `{MARKS_TABLE}` cannot be created") as connection:
+            connection.execute(CreateTable(_MARKS))
+    except PenstockError as error:
+        if has_marks(database):
+            return  # another process was faster
+        if isinstance(error, SystemRefusedError) and is_of_a_row(error):
+            raise SystemRefusedError(
+                f"{error}. Let the user create it, or create it as in docs/databases.md"
+            ) from error
+        raise
+
+
+def take_over_marks(
+    connection: sa.Connection, identity: WriterIdentity, ssps: Iterable[SystemStreamPartition]
+) -> dict[SystemStreamPartition, WriterMark]:
+    """Lock the marks of a writer's name in these partitions until the transaction ends, and set its epoch. Returns them
+    as they are now.
+
+    Raises:
+        FencedError: a larger epoch has written to one of the partitions.
+        BusyError: another process has added the marks meanwhile.
+    """
+    wanted = sorted(ssps)
+    found = _marks_of(connection, identity.name, wanted, lock=True)
+    for ssp, mark in found.items():
+        if mark.epoch > identity.epoch:
+            raise FencedError(
+                f"the writer `{identity.name}` of epoch {identity.epoch} must not append to `{ssp.system_stream}` "
+                f"partition {ssp.partition}: epoch {mark.epoch} has taken over. Stop this run"
+            )
+    own = {"writer": identity.name, "epoch": identity.epoch}
+    if missing := [_place(ssp) | own for ssp in wanted if ssp not in found]:
+        try:
+            connection.execute(_MARKS.insert(), missing)
+        except IntegrityError as error:
+            raise BusyError(f"another process has begun to write as `{identity.name}`") from error
+    older = [ssp for ssp in wanted if ssp in found and found[ssp].epoch < identity.epoch]
+    _update(connection, identity.name, {ssp: {"epoch": identity.epoch} for ssp in older})
+    return {
+        ssp: found[ssp]._replace(epoch=identity.epoch) if ssp in found else WriterMark(identity.epoch, None)
+        for ssp in wanted
+    }
+
+
+def keep_marks(connection: sa.Connection, name: str, progress: Mapping[SystemStreamPartition, Progress]) -> None:
+    """Set the progress in partitions that were taken over."""
+    _update(connection, name, {ssp: {"slot": own.slot, "chunk": own.chunk} for ssp, own in progress.items()})
+
+
+def read_marks(
+    database: Database, name: str, ssps: Sequence[SystemStreamPartition]
+) -> dict[SystemStreamPartition, WriterMark]:
+    """The marks of a writer's name, without a lock."""
+    try:
+        with database.look(f"the table `{MARKS_TABLE}` cannot be read") as connection:
+            return _marks_of(connection, name, ssps, lock=False)
+    except NotFoundError:
+        return {}
+
+
+def _marks_of(
+    connection: sa.Connection, name: str, ssps: Sequence[SystemStreamPartition], *, lock: bool
+) -> dict[SystemStreamPartition, WriterMark]:
+    by_stream: dict[str, dict[int, SystemStreamPartition]] = {}
+    for ssp in ssps:
+        by_stream.setdefault(str(ssp.system_stream), {})[ssp.partition] = ssp
+    found = {}
+    for stream, parts in sorted(by_stream.items()):
+        asked = (
+            sa.select(_MARKS.c.part, _MARKS.c.epoch, _MARKS.c.slot, _MARKS.c.chunk)
+            .where(_MARKS.c.writer == name, _MARKS.c.stream == stream, _MARKS.c.part.in_(list(parts)))
+            .order_by(_MARKS.c.part)  # everybody locks them in this order
+        )
+        for part, epoch, slot, chunk in connection.execute(asked.with_for_update() if lock else asked):
+            found[parts[part]] = WriterMark(epoch, None if slot is None else Progress(slot, chunk))
+    return found
+
+
+def _update(connection: sa.Connection, name: str, values: Mapping[SystemStreamPartition, Mapping[str, int]]) -> None:
+    for ssp, own in sorted(values.items()):
+        place = _place(ssp)
+        at = (_MARKS.c.writer == name, _MARKS.c.stream == place["stream"], _MARKS.c.part == place["part"])
+        connection.execute(_MARKS.update().where(*at).values(**own))
+
+
+def _place(ssp: SystemStreamPartition) -> dict[str, int | str]:
+    return {"stream": str(ssp.system_stream), "part": ssp.partition}
+
 
 T = TypeVar("T")
 
@@ -61,8 +189,8 @@ class DatabaseWriter(SystemWriter):
         self._prepare()
 
         def once() -> dict[SystemStreamPartition, WriterMark]:
-            with self._database.transaction(f"the table `{marks.TABLE}` cannot be written") as connection:
-                return marks.take_over(connection, identity, wanted)
+            with self._database.transaction(f"the table `{MARKS_TABLE}` cannot be written") as connection:
+                return take_over_marks(connection, identity, wanted)
 
         return {ssp: mark.progress for ssp, mark in _again(once).items() if mark.progress is not None}
 
@@ -108,13 +236,13 @@ class DatabaseWriter(SystemWriter):
     ) -> None:
         with self._database.transaction("the tables cannot be written") as connection:
             if self._identity is not None:
-                before = marks.take_over(connection, self._identity, ssps)
+                before = take_over_marks(connection, self._identity, ssps)
                 for ssp, own in progress.items():
                     own.check_follows(before[ssp].progress, ssp)
             for stream, rows in changes.items():
                 self._targets[stream].change(connection, rows)
             if self._identity is not None:
-                marks.keep(connection, self._identity.name, progress)
+                keep_marks(connection, self._identity.name, progress)
 
     def _refusal(self, changes: Mapping[str, list[RowChange]], refused: SystemRefusedError) -> PenstockError:
         """The error, with the row that the database refuses: the rows are written one by one, and rolled back."""
@@ -139,7 +267,7 @@ class DatabaseWriter(SystemWriter):
 
     def _prepare(self) -> None:
         if self._identity is not None and not self._is_ready:
-            marks.ensure(self._database)
+            ensure_marks(self._database)
             self._is_ready = True
 
     def _target(self, stream: str) -> TableTarget:
@@ -223,15 +351,15 @@ class DatabaseAdmin(SystemAdmin):
 
     def keeps_progress_of(self, name: str) -> bool:
         with self._lock:
-            return marks.is_there(self._database)
+            return has_marks(self._database)
 
     def progress_of(self, name: str, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
         with self._lock:
-            found = marks.read(self._database, name, list(ssps))
+            found = read_marks(self._database, name, list(ssps))
         return {ssp: mark.progress for ssp, mark in found.items() if mark.progress is not None}
 
     def progress_place(self, name: str) -> str:
-        return f"the table `{marks.TABLE}`"
+        return f"the table `{MARKS_TABLE}`"
 
     def record_limits(self, stream: str) -> RecordLimits:
         return TableLimits(form=self._form(stream))

@@ -11,7 +11,8 @@ import pytest
 
 from penstock.errors import FencedError, SystemAwayError, SystemRefusedError
 from penstock.system.base import Progress, RawRecord, SystemWriter, WriterIdentity
-from penstock.system.database import connection, marks
+from penstock.system.database import connection
+from penstock.system.database.outputs import take_over_marks
 from penstock.system.database.system import DatabaseSystem
 from tests.support.databases.cut_proxy import CutProxy, Loss
 from tests.support.databases.postgres import PASSWORD, Postgres, postgres
@@ -118,7 +119,7 @@ def test_an_older_epoch_that_stopped_within_its_transaction(shop: Shop, monkeypa
     old = connection.Database(shop.system)
     shop.system.writer(WriterIdentity("job-1", 4)).progress([ssp(0)])
     with pytest.raises(SystemAwayError), old.transaction("the old one") as own:  # noqa: PT012
-        marks.take_over(own, WriterIdentity("job-1", 4), [ssp(0)])
+        take_over_marks(own, WriterIdentity("job-1", 4), [ssp(0)])
         shop.system.admin().fence("totals", WriterIdentity("job-1", 5))
         own.exec_driver_sql("DELETE FROM totals")
     with pytest.raises(FencedError, match="epoch 5 has taken over"):

@@ -28,7 +28,7 @@ import penstock as ps
 from penstock.admin.state.serdes import ColumnStates, JsonStates
 from penstock.api.serdes import JsonKey, PackedColumns
 from penstock.api.serdes.base import BytesWithKey
-from penstock.api.serdes.numbers import DoubleKey, OrderedDouble, OrderedInteger, OrderedLong
+from penstock.api.serdes.values import DoubleKey, OrderedDouble, OrderedInteger, OrderedLong
 from penstock.api.time.firing import Panes
 from penstock.graph.event_time import LatestFirst, VersionKey, VersionValue
 from penstock.graph.stores import OperatorBytes

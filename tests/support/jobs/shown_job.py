@@ -35,7 +35,7 @@ from penstock.job.shown import (
 )
 from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.snapshot import Snapshot
-from penstock.outbox.unpublished import OUTBOX, OutboxObject, OutboxSection, OutputPart
+from penstock.outbox.wing import OUTBOX, OutboxObject, OutboxSection, OutputPart
 from penstock.side.wing import RunSideStores, SideStoreFacts, side_store_board
 from penstock.standby.wing import RunStandbys, StandbyFacts, standby_board
 from penstock.start.startpoints.manager import StartpointManager

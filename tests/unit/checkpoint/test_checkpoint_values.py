@@ -23,7 +23,7 @@ from penstock.checkpoint.task_versions import format_of, markers_of
 from penstock.drain.requests import DRAIN, DrainSection
 from penstock.errors import ConfigError, CorruptError, IncompatibleError
 from penstock.job.paths import JobPaths, versioned_name
-from penstock.outbox.unpublished import OUTBOX, OutboxObject, OutboxSection, OutputPart, UnpublishedObjects
+from penstock.outbox.wing import OUTBOX, OutboxObject, OutboxSection, OutputPart, UnpublishedObjects
 from tests.support.tools.places import GOLDEN
 
 SSP = SystemStreamPartition

@@ -9,7 +9,7 @@ import pytest
 from penstock.api.ssp import SystemStreamPartition
 from penstock.job.paths import JobPaths
 from penstock.outbox.start import warn_of_copy
-from penstock.outbox.unpublished import OutboxObject, OutputPart, OwedOutput, UnpublishedObjects, own_debt
+from penstock.outbox.wing import OutboxObject, OutputPart, OwedOutput, UnpublishedObjects, own_debt
 
 PATHS = JobPaths("visits", "1")
 ROWS, SENT = SystemStreamPartition("spark", "out", 0), SystemStreamPartition("kafka", "out", 0)

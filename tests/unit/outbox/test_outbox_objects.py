@@ -14,7 +14,7 @@ from penstock.errors import CorruptError, IncompatibleError
 from penstock.outbox import objects as outbox_objects
 from penstock.outbox.objects import CHUNK_BYTES, CHUNK_MESSAGES, ObjectContents, decode, encode, objects_of
 from penstock.outbox.task import Outbox, OutboxSnapshot
-from penstock.outbox.unpublished import OutboxObject, OutputPart
+from penstock.outbox.wing import OutboxObject, OutputPart
 from penstock.system.base import RawRecord
 from tests.support.streams.outboxes import bring, record
 

@@ -19,8 +19,7 @@ from penstock.container.process.handlers import HANDLERS, serve
 from penstock.container.process.server import ContainerServer
 from penstock.errors import ConfigError, ContainerLostError, CorruptError, NotFoundError, PenstockError, SystemAwayError
 from penstock.host.posix import machine_id
-from penstock.outbox.unpublished import OutboxObject, OutputPart
-from penstock.outbox.wing import Publish
+from penstock.outbox.wing import OutboxObject, OutputPart, Publish
 from penstock.side.wing import Bootstrap
 from penstock.standby.wing import Follow
 from penstock.tables.wing import LoadTable

@@ -10,7 +10,7 @@ import pytest
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import NotFoundError
-from penstock.outbox.unpublished import OUTBOX, OutboxObject, OutboxSection, OutputPart, UnpublishedObjects
+from penstock.outbox.wing import OUTBOX, OutboxObject, OutboxSection, OutputPart, UnpublishedObjects
 from penstock.system.base import Progress, WriterIdentity
 from tests.support.stores.stopped_job import PATHS, StoppedJob, saved
 from tests.support.tools.cli import call, call_json

@@ -17,7 +17,7 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
-from penstock.api.serdes.numbers import OrderedLong
+from penstock.api.serdes.values import OrderedLong
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.log import CheckpointLog
 from penstock.cli.main import app as cli

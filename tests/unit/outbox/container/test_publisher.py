@@ -29,8 +29,7 @@ from penstock.outbox import container as publisher_module
 from penstock.outbox.container import Publisher
 from penstock.outbox.objects import ObjectContents, encode, objects_of
 from penstock.outbox.task import KeptPacket, Outbox, OutboxSnapshot
-from penstock.outbox.unpublished import OutboxObject
-from penstock.outbox.wing import Publish
+from penstock.outbox.wing import OutboxObject, Publish
 from penstock.runtime.messages.incoming import Spool
 from penstock.runtime.settings import RuntimeSettings
 from penstock.system.base import RawRecord, System

@@ -12,7 +12,7 @@ import pytest
 import penstock as ps
 from penstock.config.load import load_config
 from penstock.errors import IncompatibleError
-from penstock.outbox.unpublished import OUTBOX, owed_of
+from penstock.outbox.wing import OUTBOX, owed_of
 from penstock.system.base import OffsetRange, System, SystemAdmin
 from penstock.system.memory import MemoryAdmin
 from penstock.system.registry import open_system

@@ -24,8 +24,7 @@ from penstock.errors import (
     PenstockTimeoutError,
     RetryableError,
 )
-from penstock.outbox.unpublished import OUTBOX
-from penstock.outbox.wing import Publish
+from penstock.outbox.wing import OUTBOX, Publish
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.testing.in_process import InProcessDriver
 from tests.support.jobs.home import wait_until

@@ -11,7 +11,7 @@ import pytest
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.secrets import RootKeys
 from penstock.errors import NotFoundError
-from penstock.outbox.unpublished import OutboxObject, OutputPart
+from penstock.outbox.wing import OutboxObject, OutputPart
 from penstock.spark.query.rows import OutputRows
 
 STREAM = SystemStream("spark", "totals")

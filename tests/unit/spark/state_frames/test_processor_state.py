@@ -26,7 +26,7 @@ from penstock.spark.processor.codec import RowCodec, StoredLists
 from penstock.spark.processor.declared import Variable
 from penstock.spark.processor.keys import KeyCodec
 from penstock.spark.state_frames.columns import StateColumns
-from penstock.spark.state_frames.processor_state import is_state_variable, variable_columns
+from penstock.spark.state_frames.frames import is_state_variable, variable_columns
 from penstock.state.reading.comparison import differences
 from penstock.state.reading.reader import VersionEntry
 
