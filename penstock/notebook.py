@@ -46,7 +46,7 @@ def grid_html(grid: Grid) -> str:
 def facts_html(rows: Iterable[tuple[str, object]]) -> str:
     """Names and values, as HTML. Those without a value are left out."""
     known = ((escape(name.strip()), value) for name, value in rows if value not in (None, ""))
-    body = "".join(f"<tr><th{_LEFT}>{name}</th>{_cell(value)}</tr>" for name, value in known)
+    body = "".join(f"<tr><th{_LEFT}>{name}</th>{_cell(value, aside=False)}</tr>" for name, value in known)
     return f"<table><tbody>{body}</tbody></table>"
 
 
@@ -80,7 +80,8 @@ def plot_svg(title: str, unit: str, lines: Mapping[str, Sequence[float]]) -> str
     )
 
 
-def _cell(value: object) -> str:
+def _cell(value: object, *, aside: bool = True) -> str:
+    """A cell. With `aside`, whole numbers are at its right."""
     if isinstance(value, int) and not isinstance(value, bool):
-        return f'<td style="text-align: right">{value:,}</td>'
+        return f'<td style="text-align: right">{value:,}</td>' if aside else f"<td{_LEFT}>{value:,}</td>"
     return f"<td{_LEFT}>{'' if value is None else escape(str(value))}</td>"

@@ -31,6 +31,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[1]
 SBOM = ROOT / "build" / "penstock.cdx.json"
 DIST = ROOT / "build" / "dist"
+BUILD_LOCK = ROOT / "penstock" / "cli" / "project" / "build.lock"
 NOT_AT_RUN_TIME = {"dev", "docs", "demo"}
 """The extras that no job uses. The packages of all others are in the SBOM."""
 SECTIONS = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"]
@@ -88,7 +89,7 @@ def main() -> None:
         problems += licence_problems(component)
     write_sbom(document)
     required = needs_audit(os.environ, (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
-    problems += vulnerabilities(sorted((ROOT / "requirements").glob("*.lock")), required=required)
+    problems += vulnerabilities([BUILD_LOCK, *sorted((ROOT / "requirements").glob("*.lock"))], required=required)
     if problems:
         sys.exit("\n".join(problems))
 

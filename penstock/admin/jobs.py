@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -111,15 +111,13 @@ def open_job(
         ...
         penstock.errors.NotFoundError: there is no job `counts`: looked for `counts-1` in job.root ...
     """
-    if app is None:
-        config = load_without_job(file, assignments, overrides)
-    else:
-        config = load_config(file, overrides, assignments or (), default_job_name=app.name)
-    objects = open_job_root(config.job)
-    try:
-        if app is not None:
-            yield FoundJob(config, _paths_of(app, config, name, called), objects, app)
-            return
+    if app is not None:
+        with opened(load_config(file, overrides, assignments or (), default_job_name=app.name), app) as found:
+            _check_name(found, name, called or app.name)
+            yield found
+        return
+    config = load_without_job(file, assignments, overrides)
+    with closing(open_job_root(config.job)) as objects:
         readings = _readings(name, config.job.id)
         paths = next((paths for paths in readings if _exists(objects, paths)), None)
         if paths is None and deleted:
@@ -132,8 +130,13 @@ def open_job(
                 f"{argument('assignments', ['job.root=...'])} or PENSTOCK_HOME"
             )
         yield FoundJob(load_without_job(file, _named(assignments, paths), overrides), paths, objects)
-    finally:
-        objects.close()
+
+
+@contextmanager
+def opened(config: JobConfig, app: Application | None = None) -> Iterator[FoundJob]:
+    """The job of a configuration, which need not have been started before."""
+    with closing(open_job_root(config.job)) as objects:
+        yield FoundJob(config, JobPaths(config.job.name, config.job.id), objects, app)
 
 
 @contextmanager
@@ -153,15 +156,11 @@ def open_all_jobs(
         ...     [job.paths.root for job in jobs]
         ['flights-1']
     """
-    config = load_without_job(file, assignments, overrides)
-    objects = open_job_root(config.job)
-    try:
+    with closing(open_job_root(load_without_job(file, assignments, overrides).job)) as objects:
         yield [
             FoundJob(load_without_job(file, _named(assignments, paths), overrides), paths, objects)
             for paths in _jobs(objects)
         ]
-    finally:
-        objects.close()
 
 
 def _jobs(objects: ObjectStore) -> Iterator[JobPaths]:
@@ -188,14 +187,13 @@ def _named(assignments: Sequence[str] | None, paths: JobPaths) -> list[str]:
     return [*(assignments or ()), f"job.name={paths.name}", f"job.id={paths.job_id}"]
 
 
-def _paths_of(app: Application, config: JobConfig, name: str, called: str | None) -> JobPaths:
-    paths = JobPaths(config.job.name, config.job.id)
+def _check_name(found: FoundJob, name: str, called: str) -> None:
+    paths = found.paths
     if name not in {paths.root, paths.name}:
         raise ConfigError(
-            f"application `{called or app.name}` with this configuration is job `{paths.root}`, not `{name}`: set "
+            f"application `{called}` with this configuration is job `{paths.root}`, not `{name}`: set "
             f"`job.name` and `job.id`, or name `{paths.root}`"
         )
-    return paths
 
 
 def _readings(name: str, job_id: str) -> list[JobPaths]:

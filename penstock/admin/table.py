@@ -148,11 +148,7 @@ def _facts(job: FoundJob, table: str) -> TableVersions:
     registry = TableRegistry(job.objects, job.paths, table)
     found, refusal = registry.versions(), refusal_of(job.objects, job.paths, table).get()
     return TableVersions(
-        table,
-        tuple(_version(each) for each in found.manifests),
-        registry.pinned(),
-        found.unreadable,
-        refusal,
+        table, tuple(_version(each) for each in found.manifests), registry.pinned(), found.unreadable, refusal
     )
 
 

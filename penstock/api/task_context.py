@@ -1,4 +1,4 @@
-"""What a task is given beside messages: its context, the collector of what it emits, and the coordinator of its job."""
+"""Values that a task is given beside messages: its context, the collector of its output, and its coordinator."""
 
 from __future__ import annotations
 

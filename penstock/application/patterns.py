@@ -1,4 +1,4 @@
-"""Operators that are made of others, for what streams are often made to do."""
+"""Common patterns, as operators that are made of others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _LENGTH = 4
-"""Bytes of the length of a key in what `deduplicate` has seen."""
+"""`deduplicate` stores each key behind its length, which has so many bytes."""
 _NO_KEY = "the message has no key: give each message one with .partition_by, or leave out those without one"
 
 

@@ -193,7 +193,7 @@ class Archive:
 
 _PIECE_BYTES = 1 << 16
 _METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
-"""With these, a read in pieces makes no more than the piece."""
+"""The compressions that give a piece without unpacking more than the piece."""
 
 
 @contextmanager

@@ -105,7 +105,7 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
 
 
 def _tagged(value: Any) -> Any:
-    """The value as JSON, in which what JSON does not have is an object with one field."""
+    """The value as JSON. A value of a kind that JSON does not have becomes an object with one field."""
     kind = type(value)
     if kind in _SCALARS:
         return value

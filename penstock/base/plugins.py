@@ -1,16 +1,12 @@
 """Found by name, and imported when first used.
 
 Systems, backends, hosts, displays and wings have names. A name is short for `module:attribute`, which a configuration
-may give as well: what Penstock brings is found in the same way as a class of a user. The public names of a package are
-imported in the same way.
+may give as well: what Penstock brings is found in the same way as a class of a user.
 """
 
 from __future__ import annotations
 
-import ast
-import importlib
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -83,27 +79,3 @@ def from_outside(group: str) -> Mapping[str, Any]:
                 "remove the distribution that brings it"
             ) from error
     return found
-
-
-def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """The `__getattr__`, `__dir__` and `__all__` of a package: the names that it imports under `if TYPE_CHECKING`, for
-    type checkers. They are read from its source, which therefore has to be installed."""
-    spec = sys.modules[package].__spec__
-    source = spec.loader.get_source(package)  # type: ignore[union-attr]
-    module_of = {
-        alias.name: str(node.module)
-        for block in ast.parse(source).body
-        if isinstance(block, ast.If)
-        for node in block.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-
-    def load(name: str) -> Any:
-        if name not in module_of:
-            raise AttributeError(f"module '{package}' has no attribute '{name}'")
-        found = getattr(importlib.import_module(module_of[name]), name)
-        setattr(sys.modules[package], name, found)
-        return found
-
-    return load, lambda: sorted({*vars(sys.modules[package]), *module_of}), sorted(module_of)

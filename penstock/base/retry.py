@@ -1,4 +1,4 @@
-"""Time and what is tried again.
+"""Clocks, and further tries after failures.
 
 A `Clock` is the time that decisions depend on. It is passed in, so that a test moves it
 (`penstock.testing.SettableClock`). A failure that may pass is tried again in one way, with waits that grow.

@@ -19,7 +19,7 @@ even from a listing that misses the last few records."""
 
 
 def fenced_by(found: Record) -> str:
-    """Who owns the log now, for a message."""
+    """The owner of the log, in words for a message."""
     what = "claimed by" if isinstance(found, Claim) else f"checkpoint {found.id} of"
     return f"{what} epoch {found.epoch} of run `{found.run_id}`"
 

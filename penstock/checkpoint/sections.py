@@ -87,7 +87,7 @@ class Sections:
         return cast("T", self._values[section])
 
     def having(self, values: SectionValues) -> Sections:
-        """The same with these values in the place of those of their sections."""
+        """A copy in which these sections have these values."""
         written = dict(self.written)
         for section, value in values.items():
             written.pop(section.name, None)

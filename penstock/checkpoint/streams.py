@@ -61,7 +61,7 @@ class IntermediateStream:
     """One stream between two batches. Only what ended batches wrote is ever read, in later batches."""
 
     generation: Positive = 1
-    """It grows whenever what was not read is dropped."""
+    """It grows whenever unread messages are dropped."""
     watermark: Time = NO_WATERMARK
     """The reader's: that of the last `WrittenRanges` that all tasks have read to the end."""
     positions: Mapping[Count, Count] = field(default_factory=dict)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
@@ -20,7 +19,7 @@ from penstock.checkpoint.edit import OffsetKey
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.input import Confirmation, YesOnly, read_text
 from penstock.cli.shared.options import Call, JobName, JsonCall, command
-from penstock.cli.shared.output import print_json, show, to_json
+from penstock.cli.shared.output import print_json, print_lines, show, to_json
 from penstock.errors import ConfigError
 
 _FORM = (
@@ -60,19 +59,19 @@ def show_checkpoint(job: JobName, checkpoint: CheckpointText = None, *, call: Js
 def export_checkpoint(
     job: JobName,
     checkpoint: CheckpointText = None,
-    version: Annotated[
-        Literal["1", "2"], typer.Option("--version", help="The version of Samza's checkpoint values.")
-    ] = "2",
+    version: Annotated[Literal["1", "2"], typer.Option("--version")] = "2",
     *,
     call: Call,
 ) -> None:
-    """Print a checkpoint in the form of Samza's checkpoint topic: one JSON line with key and value for each task."""
+    """Print a checkpoint in the form of Samza's checkpoint topic: one JSON line with key and value for each task.
+
+    Args:
+        version: The version of Samza's checkpoint values.
+    """
     with call.open(job) as found:
         lines = export_lines(found, checkpoint, int(version))
         notes = left_out(found, checkpoint, int(version))
-    sys.stdout.writelines(f"{line}\n" for line in lines)
-    for note in notes:
-        say(f"note: {note}")
+    print_lines(lines, notes)
 
 
 def _flat(line: ListedCheckpoint) -> dict[str, Any]:
@@ -84,21 +83,8 @@ def _flat(line: ListedCheckpoint) -> dict[str, Any]:
 @command(app, "set")
 def set_offsets(
     job: JobName,
-    offsets: Annotated[
-        str,
-        typer.Option(
-            "--offsets",
-            metavar="FILE",
-            help='JSON: stream -> partition -> the NEXT offset to read, {"local.flights": {"3": 1200, "5": 0}}, or '
-            "what `checkpoint show --json` prints; - for standard input.",
-        ),
-    ],
-    from_checkpoint: Annotated[
-        str | None,
-        typer.Option(
-            "--from", metavar="ID", help="Begin with this checkpoint, not the last one, and change its offsets."
-        ),
-    ] = None,
+    offsets: Annotated[str, typer.Option("--offsets", metavar="FILE")],
+    from_checkpoint: Annotated[str | None, typer.Option("--from", metavar="ID")] = None,
     yes: YesOnly = False,
     *,
     call: JsonCall,
@@ -108,6 +94,11 @@ def set_offsets(
     The command writes a new checkpoint, like the last one except for the offsets in the file. Each of them is that of
     the NEXT message to read (Samza's checkpoints hold the last one processed). Partitions that the file does not name
     keep their positions. The state does not move with the input.
+
+    Args:
+        offsets: JSON: stream -> partition -> the NEXT offset to read, {"local.flights": {"3": 1200, "5": 0}}, or what
+            `checkpoint show --json` prints; - for standard input.
+        from_checkpoint: Begin with this checkpoint, not the last one, and change its offsets.
     """
     confirmation = Confirmation.of(yes=yes, as_json=call.as_json, file=offsets)
     wanted = parse_offsets(read_text(offsets), offsets)
@@ -119,21 +110,8 @@ def set_offsets(
 @command(app, "import")
 def import_checkpoint(
     job: JobName,
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE",
-            help='Lines of {"key": ..., "value": ...}, as `checkpoint export` prints them; - for standard input.',
-        ),
-    ],
-    application: Annotated[
-        str | None,
-        typer.Option(
-            "--app",
-            metavar="APP",
-            help="The application, as for `penstock run`; needed if the job has no checkpoint yet.",
-        ),
-    ] = None,
+    file: Annotated[str, typer.Argument(metavar="FILE")],
+    application: Annotated[str | None, typer.Option("--app", metavar="APP")] = None,
     yes: YesOnly = False,
     *,
     call: JsonCall,
@@ -144,6 +122,10 @@ def import_checkpoint(
     if there is none, from the application. A partition without an offset in the file was never processed: it begins at
     its oldest message. Markers of backends that the job cannot use are left out, and a note names them. The import is
     refused if a store then has no marker.
+
+    Args:
+        file: Lines of {"key": ..., "value": ...}, as `checkpoint export` prints them; - for standard input.
+        application: The application, as for `penstock run`; needed if the job has no checkpoint yet.
     """
     confirmation = Confirmation.of(yes=yes, as_json=call.as_json, file=file)
     lines = read_text(file).split("\n")

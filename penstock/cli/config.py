@@ -21,15 +21,17 @@ app = typer.Typer(help="Check a configuration, or list the keys.", no_args_is_he
 
 @command(app, "check")
 def check(
-    application: Annotated[
-        str | None,
-        typer.Argument(metavar="APP", help="Check it against this application, too: module:object or file.py:object."),
-    ] = None,
+    application: Annotated[str | None, typer.Argument(metavar="APP")] = None,
     *,
     call: JsonCall,
-    all_keys: Annotated[bool, typer.Option("--all", help="Show keys that have their defaults, too.")] = False,
+    all_keys: Annotated[bool, typer.Option("--all")] = False,
 ) -> None:
-    """Print the values that are set and where each comes from, or all mistakes. JSON always has all keys."""
+    """Print the values that are set and where each comes from, or all mistakes. JSON always has all keys.
+
+    Args:
+        application: Check it against this application, too: module:object or file.py:object.
+        all_keys: Show keys that have their defaults, too.
+    """
     if application is None:
         loaded, graph = load_without_job(call.config, call.assignments), None
     else:
@@ -46,11 +48,12 @@ def check(
 
 
 @command(app, "keys")
-def keys(
-    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="Only keys whose name contains this text.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """List every key, what it means and its default."""
+def keys(text: Annotated[str | None, typer.Argument(metavar="TEXT")] = None, as_json: AsJson = False) -> None:
+    """List every key, what it means and its default.
+
+    Args:
+        text: Only keys whose name contains this text.
+    """
     facts = key_facts(text)
     if as_json:
         print_json(facts)

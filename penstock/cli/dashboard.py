@@ -25,23 +25,22 @@ TOKEN = "PENSTOCK_DASHBOARD_TOKEN"  # noqa: S105 - the name of a variable
 
 
 def dashboard(
-    jobs: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="JOB", help="Only these jobs; without any, all.", autocompletion=job_names),
-    ] = None,
+    jobs: Annotated[list[str] | None, typer.Argument(metavar="JOB", autocompletion=job_names)] = None,
     *,
     call: Call,
-    host: Annotated[
-        str,
-        typer.Option("--host", metavar="ADDRESS", help="The address to listen on. All but 127.0.0.1 can be reached."),
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="0 for any free one.")] = PORT,
+    host: Annotated[str, typer.Option("--host", metavar="ADDRESS")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", metavar="PORT", min=0, max=65535)] = PORT,
 ) -> None:
     """Serve a page on which people look at jobs, until Ctrl-C.
 
     The page shows whether a job keeps up and what holds it back, its graph, inputs, batches, commits, stores and
     errors, running or not. It can stop and drain a job and set startpoints. It asks for the token in the address
     that this command prints. PENSTOCK_DASHBOARD_TOKEN sets the token, which then is not printed.
+
+    Args:
+        jobs: Only these jobs; without any, all.
+        host: The address to listen on. All but 127.0.0.1 can be reached.
+        port: 0 for any free one.
     """
     from penstock.admin.jobs import open_all_jobs
     from penstock.dashboard.server import Dashboard

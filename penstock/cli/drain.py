@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
-from penstock.admin.job.drain import DrainFacts, ExportedDrains, cancel_drain, export_drains, import_drains
+from penstock.admin.job.drain import DrainFacts, cancel_drain, export_drains, import_drains
 from penstock.admin.job.drain import drain as drain_job
 from penstock.admin.job.running import StopFacts
 from penstock.admin.job.running import stop as stop_job
@@ -15,57 +14,37 @@ from penstock.base.wording import listed
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.input import read_text
 from penstock.cli.shared.options import JobName, JsonCall
-from penstock.cli.shared.output import show
+from penstock.cli.shared.output import print_lines, show
 from penstock.errors import ConfigError
 
 
 def drain(
     job: JobName,
     call: JsonCall,
-    run_id: Annotated[
-        str | None,
-        typer.Option(
-            "--run",
-            metavar="ID",
-            help="The run that is to drain, by its app.run.id. By default the present one, or the next if there is "
-            "none.",
-        ),
-    ] = None,
-    operators: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--operator",
-            metavar="ID",
-            help="Drain this operator alone, before its definition changes: all others keep what waits in them. May be "
-            "repeated.",
-        ),
-    ] = None,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the run has drained.")] = False,
-    cancel: Annotated[
-        bool, typer.Option("--cancel", help="Withdraw the requests: the run continues from its last checkpoint.")
-    ] = False,
-    export: Annotated[
-        bool,
-        typer.Option("--export", help="Only print the waiting requests, as messages of Samza's coordinator stream."),
-    ] = False,
-    import_file: Annotated[
-        str | None,
-        typer.Option(
-            "--import",
-            metavar="FILE",
-            help='Write the requests of this file: lines of {"key": ..., "value": ...}, as --export prints them; - for '
-            "standard input.",
-        ),
-    ] = None,
-    timeout_s: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=0, help="The longest time to wait.")
-    ] = 3600.0,
+    run_id: Annotated[str | None, typer.Option("--run", metavar="ID")] = None,
+    operators: Annotated[list[str] | None, typer.Option("--operator", metavar="ID")] = None,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel")] = False,
+    export: Annotated[bool, typer.Option("--export")] = False,
+    import_file: Annotated[str | None, typer.Option("--import", metavar="FILE")] = None,
+    timeout_s: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0)] = 3600.0,
 ) -> None:
     """Ask a job to process everything in flight and then end.
 
     The run reads no more input. All windows, timers and joins fire, whatever their time. The next start may then be of
     a changed program. A run that was killed drains at its next start, and so does the next run of a job that has none.
     With --operator, only what waits in these operators fires, and only they may be changed.
+
+    Args:
+        run_id: The run that is to drain, by its app.run.id. By default the present one, or the next if there is none.
+        operators: Drain this operator alone, before its definition changes: all others keep what waits in them. May be
+            repeated.
+        wait: Wait until the run has drained.
+        cancel: Withdraw the requests: the run continues from its last checkpoint.
+        export: Only print the waiting requests, as messages of Samza's coordinator stream.
+        import_file: Write the requests of this file: lines of {"key": ..., "value": ...}, as --export prints them; -
+            for standard input.
+        timeout_s: The longest time to wait.
     """
     if wait + cancel + export + (import_file is not None) > 1:
         raise ConfigError("give at most one of --wait, --cancel, --export and --import FILE: they exclude each other")
@@ -76,7 +55,8 @@ def drain(
     lines = None if import_file is None else read_text(import_file).split("\n")
     with call.open(job) as found:
         if export:
-            _print_exported(export_drains(found))
+            exported = export_drains(found)
+            print_lines(exported.lines, exported.notes)
             return
         if lines is not None:
             facts = import_drains(found, lines)
@@ -93,12 +73,6 @@ def _show_drain(facts: DrainFacts) -> None:
     typer.echo(_text(facts))
     if facts.summary is not None:
         show(facts.summary.as_facts())
-
-
-def _print_exported(exported: ExportedDrains) -> None:
-    for note in exported.notes:
-        say(f"note: {note}")
-    sys.stdout.writelines(f"{line}\n" for line in exported.lines)
 
 
 def _text(facts: DrainFacts) -> str:
@@ -119,15 +93,17 @@ def _text(facts: DrainFacts) -> str:
 def stop(
     job: JobName,
     call: JsonCall,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the run has ended.")] = True,
-    timeout_s: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=0, help="The longest time to wait.")
-    ] = 600.0,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait")] = True,
+    timeout_s: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0)] = 600.0,
 ) -> None:
     """Ask a running job to stop after its current batch, with a last commit.
 
     The command works from any machine that can reach the job root. It never stops a later run. A run that was asked to
     drain drains first.
+
+    Args:
+        wait: Wait until the run has ended.
+        timeout_s: The longest time to wait.
     """
     with call.open(job) as found:
         call.tell(stop_job(found, wait=wait, timeout_s=timeout_s), _show_stop)

@@ -46,18 +46,14 @@ def delete(job: JobName, yes: Yes = False, *, call: JsonCall) -> None:
 
 
 @command(app, "adopt")
-def adopt(
-    job: JobName,
-    moved: Annotated[
-        bool, typer.Option("--moved", help="The folder was moved and its old place is empty: it remains the same job.")
-    ] = False,
-    *,
-    call: Call,
-) -> None:
+def adopt(job: JobName, moved: Annotated[bool, typer.Option("--moved")] = False, *, call: Call) -> None:
     """Make a copied job folder a separate job, which can run beside the original.
 
     The copy continues from the copied checkpoints. It writes to the outputs of the original, as a separate writer,
     unless the configuration names others. Changelog streams belong to the original: name others for the copy.
+
+    Args:
+        moved: The folder was moved and its old place is empty: it remains the same job.
     """
     with call.open(job) as found:
         root = found.config.job.root
@@ -93,18 +89,15 @@ def _show_signed(facts: SigningFacts) -> None:
 
 @command(app, "audit")
 def audit(
-    job: JobName,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Show so many of the newest records.")] = 50,
-    *,
-    call: JsonCall,
+    job: JobName, limit: Annotated[int, typer.Option("--limit", metavar="N", min=1)] = 50, *, call: JsonCall
 ) -> None:
     """Show what operators did to a job, newest last: who, when, with which command, what changed, and the outcome.
 
     The log stays when the job is deleted.
+
+    Args:
+        limit: Show so many of the newest records.
     """
     with call.open(job, deleted=True) as found:
         records = audit_log(found, limit)
-    if call.as_json:
-        print_json(records)
-        return
-    show(audit_facts(records, found.paths.root))
+    call.tell(records, lambda each: show(audit_facts(each, found.paths.root)))

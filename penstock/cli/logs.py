@@ -14,14 +14,16 @@ def logs(
     job: JobName,
     *,
     call: JsonCall,
-    lines: Annotated[
-        int, typer.Option("-n", min=0, metavar="LINES", help="At most this many lines, of all containers together.")
-    ] = 200,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new lines, until Ctrl-C.")] = False,
+    lines: Annotated[int, typer.Option("-n", min=0, metavar="LINES")] = 200,
+    follow: Annotated[bool, typer.Option("--follow", "-f")] = False,
 ) -> None:
     """Show what a job's containers on this host have logged and printed, by time.
 
     Each line begins with the name of its container. The driver's own log is where the program writes it.
+
+    Args:
+        lines: At most this many lines, of all containers together.
+        follow: Continue with new lines, until Ctrl-C.
     """
     from penstock.admin.job.logs import container_logs
     from penstock.cli.shared.output import print_json_line

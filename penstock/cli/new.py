@@ -21,12 +21,12 @@ _LONGEST = 40
 """Kubernetes, for example, has names of 63 characters, some of which are for endings."""
 
 
-def new(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="The name of the job and of its folder, for example `shop-totals`.")
-    ],
-) -> None:
-    """Make a folder with a job, its test, its configuration and a Dockerfile."""
+def new(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
+    """Make a folder with a job, its test, its configuration and a Dockerfile.
+
+    Args:
+        name: The name of the job and of its folder, for example `shop-totals`.
+    """
     make_project(name, Path.cwd())
     say(f"made the folder {name}. Try it:")
     print(f"cd {name}\npytest\npenstock run job.py:app --config job.yaml --until latest")

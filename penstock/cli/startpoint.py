@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -14,7 +13,7 @@ from penstock.admin.startpoint.facts import waiting_facts
 from penstock.admin.startpoint.set import AskedFacts
 from penstock.admin.startpoint.set import import_startpoints as write_startpoints
 from penstock.admin.startpoint.set import set_startpoint as write_startpoint
-from penstock.admin.startpoint.waiting import delete_startpoints, export_startpoints, startpoints
+from penstock.admin.startpoint.waiting import DeletedFacts, delete_startpoints, export_startpoints, startpoints
 from penstock.admin.stream.names import full_name
 from penstock.api.requests import (
     Startpoint,
@@ -28,7 +27,7 @@ from penstock.base.wording import milliseconds
 from penstock.cli.shared.errors import say, with_options
 from penstock.cli.shared.input import read_text
 from penstock.cli.shared.options import Call, JobName, JsonCall, command
-from penstock.cli.shared.output import print_json, show
+from penstock.cli.shared.output import print_json, print_lines, show
 from penstock.errors import ConfigError, PenstockError
 
 _DAY_MS = 86_400_000
@@ -83,55 +82,14 @@ def set_startpoint(
     partition: PartitionOption = None,
     all_partitions: AllPartitions = False,
     task: TaskOption = None,
-    offset: Annotated[
-        str | None,
-        typer.Option(
-            "--offset",
-            metavar="OFFSET",
-            help="Begin with the message at this offset: an integer or, for a folder, a file or FILE:ROW, which need "
-            "no --partition.",
-        ),
-    ] = None,
-    timestamp: Annotated[
-        str | None,
-        typer.Option(
-            "--timestamp",
-            metavar="TIME",
-            help="Begin with the first message at or after this time: ISO 8601 with a zone (2013-06-01T00:00Z), epoch "
-            "milliseconds, today or yesterday (00:00 UTC), or a duration such as '2h ago'.",
-        ),
-    ] = None,
-    oldest: Annotated[bool, typer.Option("--oldest", help="Begin with the oldest message.")] = False,
-    upcoming: Annotated[
-        bool, typer.Option("--upcoming", help="Begin with the next message written after the start.")
-    ] = False,
-    clamp: Annotated[
-        bool, typer.Option("--clamp", help="Begin at the nearest offset if --offset does not exist at the start.")
-    ] = False,
-    with_state: Annotated[
-        Literal["nearest", "clear", "keep"] | None,
-        typer.Option(
-            "--with-state",
-            help="nearest: begin all inputs and stores at the newest retained checkpoint at or before the position; "
-            "clear: empty the stores first; keep (the default): leave them as they are.",
-        ),
-    ] = None,
-    with_output: Annotated[
-        Literal["again", "after"] | None,
-        typer.Option(
-            "--with-output",
-            help="again (the default): send the output of messages that are read again; after: send nothing before all "
-            "inputs have come to their old positions, which applications with windows or timers cannot do.",
-        ),
-    ] = None,
-    accept_state: Annotated[
-        bool,
-        typer.Option(
-            "--accept-state",
-            help="Declare that the state is right although positions were moved while it stayed: nearest then passes "
-            "over no checkpoint for that reason, and keep does not mark those that follow.",
-        ),
-    ] = False,
+    offset: Annotated[str | None, typer.Option("--offset", metavar="OFFSET")] = None,
+    timestamp: Annotated[str | None, typer.Option("--timestamp", metavar="TIME")] = None,
+    oldest: Annotated[bool, typer.Option("--oldest")] = False,
+    upcoming: Annotated[bool, typer.Option("--upcoming")] = False,
+    clamp: Annotated[bool, typer.Option("--clamp")] = False,
+    with_state: Annotated[Literal["nearest", "clear", "keep"] | None, typer.Option("--with-state")] = None,
+    with_output: Annotated[Literal["again", "after"] | None, typer.Option("--with-output")] = None,
+    accept_state: Annotated[bool, typer.Option("--accept-state")] = False,
     dry_run: DryRun = False,
     application: AppOption = None,
     *,
@@ -141,6 +99,21 @@ def set_startpoint(
 
     The job may be running. The position is inclusive. The next start resolves it and applies it once; the command
     prints the offset that it means now. Only the input moves: --with-state chooses what happens to the state.
+
+    Args:
+        offset: Begin with the message at this offset: an integer or, for a folder, a file or FILE:ROW, which need no
+            --partition.
+        timestamp: Begin with the first message at or after this time: ISO 8601 with a zone (2013-06-01T00:00Z), epoch
+            milliseconds, today or yesterday (00:00 UTC), or a duration such as '2h ago'.
+        oldest: Begin with the oldest message.
+        upcoming: Begin with the next message written after the start.
+        clamp: Begin at the nearest offset if --offset does not exist at the start.
+        with_state: nearest: begin all inputs and stores at the newest retained checkpoint at or before the position;
+            clear: empty the stores first; keep (the default): leave them as they are.
+        with_output: again (the default): send the output of messages that are read again; after: send nothing before
+            all inputs have come to their old positions, which applications with windows or timers cannot do.
+        accept_state: Declare that the state is right although positions were moved while it stayed: nearest then passes
+            over no checkpoint for that reason, and keep does not mark those that follow.
     """
     startpoint = _startpoint(offset, timestamp, oldest=oldest, upcoming=upcoming)
     if clamp and offset is None:
@@ -206,13 +179,7 @@ def _startpoint(offset: str | None, timestamp: str | None, *, oldest: bool, upco
 @command(app, "import")
 def import_startpoints(
     job: JobName,
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE",
-            help='Lines of {"key": ..., "value": ...}, as `startpoint export` prints them; - for standard input.',
-        ),
-    ],
+    file: Annotated[str, typer.Argument(metavar="FILE")],
     dry_run: DryRun = False,
     application: AppOption = None,
     *,
@@ -221,6 +188,9 @@ def import_startpoints(
     """Set the startpoints in messages of Samza's coordinator stream: the inverse of `export`.
 
     A startpoint that Samza has fanned out to a task applies to that task. Expired ones are skipped.
+
+    Args:
+        file: Lines of {"key": ..., "value": ...}, as `startpoint export` prints them; - for standard input.
     """
     lines = read_text(file).split("\n")
     with call.target(job, application) as found:
@@ -259,9 +229,10 @@ def delete_startpoint(
     chosen = _chosen(partition, all_partitions=all_partitions)
     with call.open(job) as found:
         facts = delete_startpoints(found, stream, partitions=chosen, task=task)
-    if call.as_json:
-        print_json(facts)
-        return
+    call.tell(facts, _show_deleted)
+
+
+def _show_deleted(facts: DeletedFacts) -> None:
     for each in facts.deleted:
         task_text = "" if each.task is None else f" of {each.task}"
         say(f"deleted: `{each.stream}` partition {each.partition}{task_text}, {each.text}")
@@ -275,9 +246,7 @@ def export(job: JobName, call: Call) -> None:
     """
     with call.open(job) as found:
         exported = export_startpoints(found)
-    for note in exported.notes:
-        say(f"note: {note}")
-    sys.stdout.writelines(f"{line}\n" for line in exported.lines)
+    print_lines(exported.lines, exported.notes)
 
 
 def _show_asked(facts: AskedFacts, call: JsonCall) -> None:

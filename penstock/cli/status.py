@@ -34,28 +34,19 @@ def status(
     job: AnyJob = None,
     *,
     call: JsonCall,
-    wait: Annotated[
-        bool,
-        typer.Option(
-            "--wait/--no-wait",
-            help="Watch the lease, for `job.lease.ms` at most, until it is certain whether the job is running.",
-        ),
-    ] = True,
-    metrics: Annotated[
-        bool,
-        typer.Option(
-            "--metrics",
-            help="Show the job's metrics instead: at most ten seconds old, or those at the end of its last run.",
-        ),
-    ] = False,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Show one job on the whole screen, until it no longer runs.")
-    ] = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait")] = True,
+    metrics: Annotated[bool, typer.Option("--metrics")] = False,
+    watch: Annotated[bool, typer.Option("--watch")] = False,
 ) -> None:
     """Show whether a job is running and how far it has read, or list all jobs.
 
     The command changes nothing. For one job it also shows the last checkpoint, state, inputs, startpoints and the
     progress of a drain. With --watch and --json, each change is one line.
+
+    Args:
+        wait: Watch the lease, for `job.lease.ms` at most, until it is certain whether the job is running.
+        metrics: Show the job's metrics instead: at most ten seconds old, or those at the end of its last run.
+        watch: Show one job on the whole screen, until it no longer runs.
     """
     if watch and metrics:
         raise ConfigError("--watch and --metrics exclude each other: give one of them")
@@ -77,10 +68,7 @@ def status(
         with _saying("asking the systems"):
             questions.await_answers()
         facts = look.completed()
-    if call.as_json:
-        print_json(facts)
-    else:
-        show(facts.asked_facts())
+    call.tell(facts, lambda each: show(each.asked_facts()))
 
 
 def _saying(doing: str) -> AbstractContextManager[object]:
@@ -158,7 +146,4 @@ def _metric(value: Any) -> str:
 def _show_all(call: JsonCall, *, wait: bool) -> None:
     with open_all_jobs(call.config, call.assignments) as jobs:
         found = statuses(jobs, wait=wait)
-    if call.as_json:
-        print_json(found)
-    else:
-        show(list_facts(found, load_without_job(call.config, call.assignments).job.root))
+    call.tell(found, lambda each: show(list_facts(each, load_without_job(call.config, call.assignments).job.root)))

@@ -17,14 +17,14 @@ TableName = Annotated[str, typer.Argument(metavar="TABLE", help="The name of the
 
 @command(app, "versions")
 def versions(
-    job: JobName,
-    table: Annotated[str | None, typer.Argument(metavar="TABLE", help="The name of the table; by default all.")] = None,
-    *,
-    call: JsonCall,
+    job: JobName, table: Annotated[str | None, typer.Argument(metavar="TABLE")] = None, *, call: JsonCall
 ) -> None:
     """List the versions of one pushed table of a job, or of all of them.
 
     The version that the job is to use is marked. `penstock status` shows the version that a running job has loaded.
+
+    Args:
+        table: The name of the table; by default all.
     """
     from penstock.admin.table import table_versions
 
@@ -41,19 +41,14 @@ def versions(
 
 @command(app, "use")
 def use(
-    job: JobName,
-    table: TableName,
-    version: Annotated[
-        str,
-        typer.Argument(
-            metavar="VERSION", help="The number of the version; `newest` for the newest one, now and in future."
-        ),
-    ],
-    call: JsonCall,
+    job: JobName, table: TableName, version: Annotated[str, typer.Argument(metavar="VERSION")], call: JsonCall
 ) -> None:
     """Choose the version of a pushed table that a job uses, for example to go back to the previous one.
 
     A running job notices the choice within `tables.poll.ms`, and switches between two batches, in all tasks at once.
+
+    Args:
+        version: The number of the version; `newest` for the newest one, now and in future.
     """
     from penstock.admin.table import use_table
 
@@ -61,8 +56,5 @@ def use(
         raise typer.BadParameter(f"a version is a number, or `{_NEWEST}`, not `{version}`")
     with call.open(job) as found:
         facts = use_table(found, table, None if version == _NEWEST else int(version))
-    if call.as_json:
-        print_json(facts)
-    else:
-        which = f"its newest version ({facts.to_use})" if facts.chosen is None else f"version {facts.chosen}"
-        say(f"table `{table}` of job {found.paths.root} uses {which} from the next batches on")
+    which = f"its newest version ({facts.to_use})" if facts.chosen is None else f"version {facts.chosen}"
+    call.tell(facts, lambda _: say(f"table `{table}` of job {found.paths.root} uses {which} from the next batches on"))

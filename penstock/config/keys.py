@@ -373,7 +373,7 @@ def _words() -> dict[str, set[str]]:
 
 @cache
 def _uses() -> Counter[str]:
-    """By word, the number of keys that have it."""
+    """Word → the number of keys that have it."""
     return Counter(word for words in _words().values() for word in words)
 
 

@@ -19,6 +19,7 @@ from penstock.config.sources import Setting, SourceError, from_assignments, from
 from penstock.config.values.kinds import RefusedError, absolute, is_own
 from penstock.errors import ConfigError
 
+_JOB_NAME = JobSettings.name.name
 _SECTIONS = "jobs."
 """Before a job's name and a key: the value is for that job alone."""
 
@@ -56,19 +57,13 @@ def load_config(
         from_mapping(overrides or {}, "dict", problems),
         from_assignments(assignments, problems),
     ]
-    job_name = JobSettings.name.name
-    named = [each.raw for source in sources for each in source if each.key == job_name and isinstance(each.raw, str)]
-    settings = [each for source in sources for each in _of_job(source, named[-1] if named else default_job_name)]
-    merged = {setting.key: _resolved(setting, problems) for setting in {each.key: each for each in settings}.values()}
-    given = merged.get(job_name)
-    if default_job_name is not None and (given is None or given.raw is None):
-        merged[job_name] = Setting(job_name, default_job_name, "the application's name")
+    merged = _merged(sources, default_job_name, problems)
     unknown: list[str] = []
     values = _values(merged, problems, unknown)
     if stores is not None:
         unknown += _undeclared_stores(merged, stores)
-    if job_name not in merged:
-        problems.append(f"`{job_name}` is missing: set it in the configuration, or give the application a name")
+    if _JOB_NAME not in merged:
+        problems.append(f"`{_JOB_NAME}` is missing: set it in the configuration, or give the application a name")
     if problems:  # what hangs together is checked once each value can be read
         _raise([*problems, *unknown])
     hidden = frozenset(key for key in values if merged[key].hidden)
@@ -76,6 +71,20 @@ def load_config(
     config = JobConfig(ResolvedValues(_home(environ), values), origins=origins, hidden=hidden)
     _raise([*unknown, *_unknown_systems(config), *_never_again(config)])
     return config
+
+
+def _merged(
+    sources: Sequence[Sequence[Setting]], default_job_name: str | None, problems: list[str]
+) -> dict[str, Setting]:
+    """Key → the setting that counts: the last one of the sources. The job's name is found first, because it chooses the
+    section of each source."""
+    named = [each.raw for source in sources for each in source if each.key == _JOB_NAME and isinstance(each.raw, str)]
+    settings = [each for source in sources for each in _of_job(source, named[-1] if named else default_job_name)]
+    merged = {setting.key: _resolved(setting, problems) for setting in {each.key: each for each in settings}.values()}
+    given = merged.get(_JOB_NAME)
+    if default_job_name is not None and (given is None or given.raw is None):
+        merged[_JOB_NAME] = Setting(_JOB_NAME, default_job_name, "the application's name")
+    return merged
 
 
 def _of_job(source: Sequence[Setting], name: str | None) -> list[Setting]:

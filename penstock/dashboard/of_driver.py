@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 
-from penstock.admin.jobs import FoundJob
+from penstock.admin.jobs import FoundJob, opened
 from penstock.config.model import JobConfig
 from penstock.dashboard.server import Dashboard
 from penstock.dashboard.watch import Live, Watches
 from penstock.errors import NotFoundError
 from penstock.host.logs import logs_folder
 from penstock.job.paths import JobPaths
-from penstock.objects.open import open_job_root
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +34,8 @@ def serve(config: JobConfig, paths: JobPaths, live: Live) -> Dashboard:
     def open_job(name: str) -> Iterator[FoundJob]:
         if name != paths.root:
             raise NotFoundError(f"the dashboard of a driver shows its job `{paths.root}` only")
-        with closing(open_job_root(settings)) as objects:
-            yield FoundJob(config, paths, objects)
+        with opened(config) as found:
+            yield found
 
     @contextmanager
     def open_all() -> Iterator[list[FoundJob]]:

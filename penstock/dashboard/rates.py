@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -194,6 +194,14 @@ def _parts(before: Totals, after: Totals, batches: int) -> dict[str, float]:
 
     parts = {part: spent(name) for name, part in PARTS.items()}
     return {**parts, "other": max(0.0, spent("batch-ns") - sum(parts.values()))}
+
+
+def busy_ms(intervals: Iterable[Interval]) -> Counter[str]:
+    """The time that each operator took."""
+    spent: Counter[str] = Counter()
+    for each in intervals:
+        spent.update({operator: round(rate * each.seconds) for operator, rate in each.busy.items()})
+    return spent
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from penstock.admin.job.inputs import InputStatus
 from penstock.admin.job.status import JobStatus
 from penstock.base.wording import counted, duration_text, lag_text, listed, utc_text
 from penstock.batch.watermarks import holds_back_text
-from penstock.dashboard.rates import History, Interval
+from penstock.dashboard.rates import History, Interval, busy_ms
 from penstock.job.shown import RunWork
 
 _ENDED = {
@@ -170,9 +170,7 @@ def _large_parts(lately: Sequence[Interval]) -> Iterator[str]:
 
 
 def _busiest(lately: Sequence[Interval]) -> Iterator[str]:
-    spent: Counter[str] = Counter()
-    for each in lately:
-        spent.update({operator: round(rate * each.seconds) for operator, rate in each.busy.items()})
+    spent = busy_ms(lately)
     total = spent.total()
     for operator, ms in spent.most_common(1):
         if total and ms >= _PART * total and len(spent) > 1:

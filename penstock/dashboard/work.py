@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from penstock.base.wording import counted, duration_text, listed
-from penstock.dashboard.rates import History, Interval
+from penstock.dashboard.rates import History, Interval, busy_ms
 from penstock.facts import FactTable
 from penstock.job.shown import GraphStage, JobGraph, RunWork
 
@@ -84,9 +84,7 @@ def _tasks_now(graph: JobGraph | None, work: RunWork) -> FactTable:
 
 
 def _operators(graph: JobGraph | None, lately: list[Interval]) -> FactTable:
-    spent: Counter[str] = Counter()
-    for each in lately:
-        spent.update({operator: round(rate * each.seconds) for operator, rate in each.busy.items()})
+    spent = busy_ms(lately)
     stages = {op.id: stage.number for stage in _stages_of(graph) for op in stage.operators}
     seconds = sum(each.seconds for each in lately) or 1.0
     rows = [

@@ -189,9 +189,9 @@ class DrainRequests:
         return DrainNotifications(tuple(sorted(found, key=lambda each: str(each.uuid))), tuple(unreadable))
 
     def obey(self, found: DrainNotifications, run_id: str) -> DrainNotifications:
-        """Make the notifications for the next run those of this run, unless the log has another owner: a driver that
-        lost its job takes none from the run that has it now. Once a run obeys one, no later run does. The run
-        must have a checkpoint: otherwise a start after a crash would not continue it."""
+        """Turn notifications for the next run into notifications for this run, so that no later run obeys them. If the
+        log has another owner, nothing changes: a driver that lost its job takes none from the run that has it now. The
+        run must have a checkpoint: otherwise a start after a crash would not continue it."""
         if not found.of_run(NEXT_RUN):
             return found
         owner = CheckpointLog(self._objects, self._paths).read("report").owner
@@ -234,6 +234,13 @@ class DrainRequests:
             self._objects.delete_durably(self._path(notification))
             self._objects.delete_durably(self._cancel_path(notification))
             self._objects.delete_durably(self._obeyed_path(notification))
+
+    def clear(self, run_id: str | None = None) -> int:
+        """Delete the notifications of a run, or all. Returns how many there were."""
+        found = self.find()
+        own = found.notifications if run_id is None else found.of_run(run_id)
+        self.delete(own)
+        return len(own)
 
     def cancel(self, notification: DrainNotification, who: str) -> None:
         """Ask the run not to drain for this notification. The run answers by deleting the notification, or by ending
@@ -421,17 +428,3 @@ def present_run(objects: ObjectStore, paths: JobPaths) -> str | None:
         return view.unfinished_run
     begins = view.latest is None or view.latest.epoch < view.owner.epoch
     return view.owner.run_id if begins and _holder(objects, paths) == view.owner.run_id else None
-
-
-def cleanup(objects: ObjectStore, paths: JobPaths, run_id: str) -> int:
-    requests = DrainRequests(objects, paths)
-    own = requests.find().of_run(run_id)
-    requests.delete(own)
-    return len(own)
-
-
-def cleanup_all(objects: ObjectStore, paths: JobPaths) -> int:
-    requests = DrainRequests(objects, paths)
-    found = requests.find().notifications
-    requests.delete(found)
-    return len(found)

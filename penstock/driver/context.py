@@ -111,7 +111,7 @@ class RunContext:
     """Raises the error by which a start would be refused now. None: the job never begins again by itself."""
 
     tools: Mapping[str, Any] = field(default_factory=dict)
-    """By wing, the thing that the host has made for it (`Wing.on_host`)."""
+    """Wing → the tool that the host has made for it (`Wing.on_host`)."""
 
     @property
     def clock(self) -> Clock:

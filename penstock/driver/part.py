@@ -117,8 +117,7 @@ class DriverPart:
         return None
 
     def waits_for(self) -> str:
-        """The reason why what `publish` began is not done yet, in words; empty if there is none. Called by any
-        thread."""
+        """Why the work that `publish` began is not done yet, in words; empty if it is done. Called by any thread."""
         return ""
 
     def recorded(self, record: CheckpointRecord, markers: Markers, *, abandoned: bool) -> None:

@@ -33,13 +33,13 @@ class Routing(Enum):
     """The task that a message of a channel goes to."""
 
     KEY = "key"
-    """The one that owns its key."""
+    """The task that owns its key."""
     TASK = "task"
-    """The same as the one it comes from."""
+    """The task that it comes from."""
     OUTPUT = "output"
-    """The one that writes the partition of the output its key belongs to."""
+    """The task that writes the output partition of its key."""
     THROUGH = "through"
-    """The one that owns its key, which writes the partition of its number to the intermediate stream."""
+    """The task that owns its key. This task writes the partition of its own number to the intermediate stream."""
 
 
 @dataclass(frozen=True, slots=True)

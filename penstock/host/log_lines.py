@@ -58,7 +58,7 @@ class LossyStream(io.RawIOBase):
         self._torn = False
         """True if the last write that got through ended within a line."""
         self.note: Callable[[str], str] = str
-        """Makes the line that says what is missing, without its end."""
+        """Makes the line that says how many lines are missing, without its line end."""
         self.dropped = DroppedLines()
         """Since the start."""
 

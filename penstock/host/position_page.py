@@ -124,7 +124,7 @@ class PositionPage:
         self._lock = threading.Lock()
         self._streams: tuple[str, ...] | None = None
         self.epoch = -1
-        """The epoch of what is entered from now on."""
+        """The epoch of the entries from now on."""
         self._slots: dict[tuple[int, int], PositionSlot] = {}
 
     @classmethod
@@ -268,7 +268,7 @@ def void_page() -> None:
 
 
 def worker_page(folder: Path) -> PositionPage | None:
-    """A new page in a folder, in which those of processes that have ended are bounded in number."""
+    """A new page in a folder. Of the pages of processes that have ended, the newest `KEPT_PAGES` stay there."""
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         ended = [path for path in folder.glob(f"worker-*{_SUFFIX}") if not _is_held(path)]

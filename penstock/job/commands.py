@@ -30,7 +30,7 @@ from penstock.objects.store import ObjectStore
 
 _WRITE = Retry(pause_s=0.2, tries=5)
 _TICKS_PER_MS = 4096
-"""As many as a uuid has room for beside its time."""
+"""A uuid has room for so many beside its time in milliseconds."""
 _ticking = threading.Lock()
 _last_tick = 0
 """The time of the newest uuid, in ticks since 1970."""

@@ -241,7 +241,7 @@ class OwnedStreams:
     paths: JobPaths
 
     def owner(self, stream: SystemStream, admin: SystemAdmin) -> str | None:
-        """Whose a stream is: by the folder, or else by the system; None: nobody's.
+        """The uid of the job that owns a stream, as the folder says, or else the system; None: nobody owns it.
 
         Raises:
             NotFoundError: there is no such stream.

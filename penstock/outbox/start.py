@@ -261,11 +261,11 @@ def warn_of_going_back(exactly_once: Collection[object], start: StartPlan, view:
 
 
 def warn_of_copy(owed: OwedOutput, own: OwedOutput) -> None:
-    """Say that this job does not publish what the job has left of whose folder this one is a copy.
+    """Say that this job, whose folder is a copy, does not publish the output that the original job has left.
 
     Args:
-        owed: what the last record says.
-        own: what of it is this job's.
+        owed: the output that the last record names.
+        own: the part of it that is this job's.
     """
     if others := owed.messages - own.messages:
         logger.warning(

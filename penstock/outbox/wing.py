@@ -194,9 +194,9 @@ class Debts:
         self._paths = paths
         self._lock = threading.Lock()
         self._published = -1
-        """Everything up to the record of this number is published."""
+        """The output of the records up to this number is published."""
         self._taken: float = math.inf
-        """Everything up to the record of this number was taken over, or nobody takes over anything."""
+        """A query has taken over the output of the records up to this number. Infinite: no query takes over any."""
 
     def now(self) -> OwedOutput:
         """Ascending by slot."""
@@ -212,7 +212,7 @@ class Debts:
         return max(left[-1].slot if left else -1, *view.damaged, *view.faults, -1)
 
     def published(self, slot: int) -> None:
-        """Everything up to the record of this number is published."""
+        """The output of the records up to this number is published."""
         with self._lock:
             self._published = max(self._published, slot)
 

@@ -200,7 +200,7 @@ def _same(data: bytes) -> bytes:
 
 
 def _conversion(stored: Serde[Any], exchange: Serde[Any]) -> Convert | None:
-    """From the bytes of a stored key to those that were hashed; None: they are of different kinds."""
+    """Converts the bytes of a stored key to the bytes that were hashed; None: the two are of different kinds."""
     if stored.name == exchange.name:
         return _same
     of_stores = Double() if isinstance(exchange, DoubleKey) else exchange

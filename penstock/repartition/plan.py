@@ -54,7 +54,7 @@ class RepartitionPlan:
 
     @property
     def problems(self) -> list[str]:
-        """Requests for the user's word, without which it cannot be done, and what else is in the way, as sentences."""
+        """The obstacles, as sentences: first those that a word of the user removes, then the others."""
         return [*unplaced(self.placements), *self.refused]
 
     @property

@@ -29,7 +29,8 @@ class OperatorFailedError(BaseException):
     """
 
     def __init__(self, operator: str, cause: BaseException, key: object = None, what: str = "") -> None:
-        """`key` and `what` say for what it raised, if that is not the message or the firing as a whole."""
+        """`key` and `what` name the part of a message or of a firing for which the operator raised `cause`, if it was
+        not the whole."""
         self.operator = operator
         self.cause = cause
         self.key = key

@@ -52,7 +52,7 @@ class Report:
     metrics: list[Row] = field(default_factory=list)
     """The counts of the stores, and the metrics of the tasks. They count once the batch has ended."""
     changed: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """By store, the number of keys that the attempt wrote or deleted, and of those that it deleted."""
+    """Store → how many keys the attempt wrote or deleted, and how many of these it deleted."""
     dead_letter: FailedMessage | None = None
     """The first dead letter, without its traceback."""
 

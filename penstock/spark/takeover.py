@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from py4j.protocol import Py4JJavaError
@@ -66,11 +66,7 @@ class Takeover:
         """
         folder = CheckpointLocation(spark, location)
         if self.imports and not folder.has_begun():
-            raise ConfigError(
-                f"import_state=True, and the checkpoint location {location} has had no batch, so there is no state of "
-                "PySpark in it. Nothing was started. Give the query the checkpoint location that it had in PySpark. A "
-                "new query begins without import_state"
-            )
+            raise _nothing_to_import(location)
         known = folder.operators()
         if not known and not self.begins_here:
             return
@@ -82,24 +78,12 @@ class Takeover:
             return  # the state that there is belongs to the DataFrame's plan, or Spark refuses it
         batch = checkpoint.committed()
         if not (self.imports or self.begins_here):
-            raise IncompatibleError(
-                f"the checkpoint location {folder.url} has the state that PySpark kept until batch {batch}. Take it "
-                'over with transform_with_state(..., import_state=True), or begin without it with begin_at="here". '
-                "Nothing was started"
-            )
+            raise _not_asked_for(folder.url, batch)
         if operators and len(known) > 1:
-            raise IncompatibleError(
-                f"the query of {folder.url} has the stateful operators {known}: without {_OPERATOR}, Spark would give "
-                "the others different numbers, and find no state of theirs. A query can continue here if "
-                f"{_OPERATOR} is its only one. Nothing was started"
-            )
+            raise _not_alone(folder.url, known)
         latest = first_record(config)
         if operators and folder.is_read():
-            raise IncompatibleError(
-                f"the query of {folder.url} is running in this program: it would have more batches while its state is "
-                "taken over, and these would be missing. Nothing was started. Stop it first, and wait until it "
-                "has ended"
-            )
+            raise _still_running(folder.url)
         if latest is None:
             tasks = partitions or spark.sparkContext.defaultParallelism
             self._begin(spark, checkpoint, operators, batch, config, tasks)
@@ -214,3 +198,33 @@ def _is_processor(operator: OperatorFacts) -> bool:
     """True if a stateful operator is PySpark's in the place of the processor. Spark's others are in the plan of the
     DataFrame that the processor gets."""
     return operator.name.startswith(_OPERATOR)
+
+
+def _nothing_to_import(location: str) -> ConfigError:
+    return ConfigError(
+        f"import_state=True, and the checkpoint location {location} has had no batch, so there is no state of PySpark "
+        "in it. Nothing was started. Give the query the checkpoint location that it had in PySpark. A new query begins "
+        "without import_state"
+    )
+
+
+def _not_asked_for(url: str, batch: int) -> IncompatibleError:
+    return IncompatibleError(
+        f"the checkpoint location {url} has the state that PySpark kept until batch {batch}. Take it over with "
+        'transform_with_state(..., import_state=True), or begin without it with begin_at="here". Nothing was started'
+    )
+
+
+def _not_alone(url: str, known: Sequence[int]) -> IncompatibleError:
+    return IncompatibleError(
+        f"the query of {url} has the stateful operators {known}: without {_OPERATOR}, Spark would give the others "
+        f"different numbers, and find no state of theirs. A query can continue here if {_OPERATOR} is its only one. "
+        "Nothing was started"
+    )
+
+
+def _still_running(url: str) -> IncompatibleError:
+    return IncompatibleError(
+        f"the query of {url} is running in this program: it would have more batches while its state is taken over, and "
+        "these would be missing. Nothing was started. Stop it first, and wait until it has ended"
+    )

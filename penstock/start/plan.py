@@ -107,7 +107,8 @@ def resolver(admins: Mapping[str, SystemAdmin]) -> Resolve:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """The operators whose own stores begin empty, and whose watermarks are not above those of what they read."""
+    """The operators that begin anew: their own stores are empty, and their watermarks are not above those of the
+    streams that they read."""
 
     operators: tuple[str, ...] = ()
 
@@ -324,7 +325,8 @@ def stores_without_writer(facts: StartFacts, decision: StartDecision) -> tuple[f
 def continue_stores(
     graph: ApplicationGraph, record: CheckpointRecord | None, emptied: frozenset[str] = frozenset()
 ) -> ApplicationGraph:
-    """Give stores of the checkpoint serdes that read what is there. Raises IncompatibleError if one cannot."""
+    """Give the stores of the checkpoint serdes that can read their entries. Raises IncompatibleError if a store's
+    serdes cannot."""
     if record is None:
         return graph
     kept = {store: StoreLayout.parse(text) for store, text in record.stores.items() if store not in emptied}

@@ -27,8 +27,8 @@ from penstock.system.base import PartitionOffsets
 
 
 def start_positions(decision: StartDecision, inputs: JobInputs, config: JobConfig) -> dict[TaskSsp, int]:
-    """The checkpoint's positions but for streams that are reset, and those of the startpoints over them. A checkpoint
-    that a startpoint chose counts for every stream: only then state and input agree.
+    """The positions of the startpoints, and for all other partitions those of the checkpoint, except for streams that
+    are reset. A checkpoint that a startpoint chose counts for every stream: only then state and input agree.
 
     Raises:
         IncompatibleError: an input has another number of partitions than at the checkpoint.

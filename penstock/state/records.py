@@ -43,7 +43,8 @@ def _nothing() -> pa.Scalar:
 
 
 def merged(first: Changes | None, second: Changes) -> Changes:
-    """The changes of both, those of the second above those of the first. May change the first one, if it is a dict."""
+    """The changes of both; where both change a key, the second one counts. May change the first one, if it is a
+    dict."""
     if first is None:
         return second
     if isinstance(first, dict):

@@ -104,32 +104,38 @@ def restore_store(
             f"it has one from: {has}. Set stores.{store}.restore.factories to one that has"
         )
     failed: list[FailedRestore] = []
-    refused: PenstockError | None = None
-    away: SystemAwayError | None = None
+    errors: list[PenstockError] = []
     for name in named:
         try:
             engine = _restore(contexts(name), store, name, markers[name][store], directory, open_engine, progress)
         except PenstockError as error:
             if progress.cancelled.is_set():
                 raise
-            away = error if isinstance(error, SystemAwayError) else away
+            errors.append(error)
             failed.append(FailedRestore(store, task, name, str(error), isinstance(error, RetryableError)))
-            if isinstance(error, ConfigError):
-                refused = error
             logger.warning("%s", failed[-1])
         else:
             before = wanted[: wanted.index(name)]
             return RestoredStore(engine, name, tuple(failed), tuple(each for each in before if each not in named))
     tried = "; ".join(f"{each.backend}: {each.reason}" for each in failed)
-    if any(each.may_pass for each in failed):
+    failure, cause = _unrestored(f"store `{store}` of task {task}", tried, errors)
+    raise failure from cause
+
+
+def _unrestored(what: str, tried: str, errors: Sequence[PenstockError]) -> tuple[PenstockError, PenstockError | None]:
+    """The error for a store that no backend could restore, and its cause, from the errors of all that were tried. One
+    that may pass outweighs a refusal, and a refusal outweighs damage."""
+    if any(isinstance(each, RetryableError) for each in errors):
+        away = next((each for each in reversed(errors) if isinstance(each, SystemAwayError)), None)
         kind = RetryableError if away is None else SystemAwayError
-        raise kind(f"store `{store}` of task {task} could not be restored for now. Tried {tried}") from away
-    if refused is not None:  # nothing says that it is damaged
-        raise ConfigError(f"store `{store}` of task {task} could not be restored. Tried {tried}") from refused
-    raise CorruptError(
-        f"store `{store}` of task {task} cannot be restored from this checkpoint. Tried {tried}. "
+        return kind(f"{what} could not be restored for now. Tried {tried}"), away
+    if refused := [each for each in errors if isinstance(each, ConfigError)]:  # nothing says that it is damaged
+        return ConfigError(f"{what} could not be restored. Tried {tried}"), refused[-1]
+    text = (
+        f"{what} cannot be restored from this checkpoint. Tried {tried}. "
         "`penstock checkpoint list` shows older checkpoints, `penstock run --from ID` starts from one"
     )
+    return CorruptError(text), None
 
 
 def _restore(

@@ -7,7 +7,7 @@ stores that fail and wait; `in_process` has the parts below `TestRunner`. Nothin
 
 from typing import TYPE_CHECKING
 
-from penstock.base.plugins import lazy_names
+from penstock.base.public_names import lazy_names
 
 if TYPE_CHECKING:
     from penstock.testing.clock import SettableClock as SettableClock

@@ -1,6 +1,6 @@
 """The dashboard in a browser, through a job's life: a run, a crash, a take-over, a drain, a restart and a failure.
 
-With `PENSTOCK_SCREENSHOTS=docs/images` it makes the pictures of the documentation.
+It makes the pictures of docs/dashboard.md: `make pictures` has it put them there.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 
@@ -60,13 +62,15 @@ class Feeder:
         (folder / "clicks.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         self._file = folder / "clicks.jsonl"
         self._closing = threading.Event()
+        self.is_paused = False
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
     def _run(self) -> None:
         stream = admin.open_stream("clicks")
         while not self._closing.wait(0.5):
-            admin.publish(stream.system, "clicks", str(self._file), admin.PublishOptions())
+            if not self.is_paused:
+                admin.publish(stream.system, "clicks", str(self._file), admin.PublishOptions())
 
     def close(self) -> None:
         self._closing.set()
@@ -119,12 +123,76 @@ def click(page: WebDriver, name: str) -> None:
     wait_until(lambda: page.execute_script(script, name), f"the button {name!r}")
 
 
-def picture(page: WebDriver, name: str, width: int = 1400, height: int = 900) -> None:
-    if folder := os.environ.get("PENSTOCK_SCREENSHOTS"):
-        resize(page, width, height)
-        page.execute_script("scrollTo(0, 0)")
-        page.save_screenshot(str(Path(folder) / f"dashboard-{name}.png"))
-        resize(page, 1400, 900)
+RENAME = """
+    const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode())
+        for (const [own, other] of arguments[0])
+            if (texts.currentNode.data.includes(own))
+                texts.currentNode.data = texts.currentNode.data.replaceAll(own, other);
+"""
+
+
+class Pictures:
+    """Takes pictures, in which neither this host nor its folders have their names."""
+
+    def __init__(self, project: Path) -> None:
+        self._project = project
+        self._folder = Path(os.environ.get("PENSTOCK_SCREENSHOTS", project / "pictures")).resolve()
+        self._folder.mkdir(exist_ok=True)
+        self._names = {str(project): "/srv/clicks", socket.gethostname(): "laptop"}
+
+    def of_page(self, page: WebDriver, name: str, css: str = "") -> str:
+        """Take the window, or the part of the page that `css` selects. Returns the text in it."""
+        file = str(self._folder / f"{name}.png")
+        for _ in range(20):
+            page.execute_script(f"scrollTo(0, 0); {RENAME}", list(self._names.items()))
+            part = page.find_element(By.CSS_SELECTOR, css or "body")
+            part.screenshot(file) if css else page.save_screenshot(file)
+            if not any(each in part.text for each in self._names):
+                return str(part.text)
+        raise AssertionError(f"{name}: the page draws itself again all the time, with the names of this host")
+
+    def of_document(self, page: WebDriver, name: str, html: str) -> str:
+        """The same of a document of one element."""
+        file = self._project / f"{name}.html"
+        file.write_text(f'<meta charset="utf-8"><style>{STYLE}</style>{html}', "utf-8")
+        page.get(file.as_uri())
+        return self.of_page(page, name, "body > *")
+
+    def of_terminal(self, page: WebDriver, name: str, *arguments: str) -> str:
+        """The same of a command and its output."""
+        text = "\n".join(line.rstrip() for line in call(*arguments)[0].rstrip().splitlines())
+        for own, other in self._names.items():
+            text = text.replace(own, other)
+        terminal = Console(record=True, file=StringIO(), width=max(map(len, text.splitlines())), highlight=False)
+        terminal.print(f"$ penstock {' '.join(arguments)}", style="bold", markup=False)
+        terminal.print(text, markup=False, emoji=False, soft_wrap=True)
+        return self.of_document(page, name, terminal.export_html(inline_styles=True, code_format=TERMINAL))
+
+
+STYLE = """
+    body { margin: 0; font: 14px sans-serif }
+    body > * { display: inline-block; padding: 16px 20px }
+    .terminal { background: #1e1e1e; color: #ddd }
+    pre { margin: 0; font: 13px monospace }
+    .cell { background: #f7f7f7; border: 1px solid #ddd; padding: 8px; margin-bottom: 12px }
+    table { border-collapse: collapse; font-size: 12px; margin-bottom: 12px }
+    th, td { padding: 4px 10px }
+    tr:nth-child(even) { background: #f5f5f5 }
+    caption { font-weight: bold; padding: 4px 10px }
+"""
+FACTS = """
+    main { padding: 16px }
+    section { display: none }
+    #section-facts, [id^="section-table-Drained"], [id^="section-table-Inputs"] { display: block; grid-column: 1 / -1 }
+"""
+RESTYLE = """
+    const sheet = new CSSStyleSheet();
+    sheet.replaceSync(arguments[0]);
+    document.adoptedStyleSheets = [sheet];
+"""
+TERMINAL = '<div class="terminal"><pre>{code}</pre></div>'
+CELL = 'from penstock import admin\n\nwith admin.open_job("clicks") as job:\n    status = admin.status(job)\nstatus'
 
 
 def free_port() -> int:
@@ -132,28 +200,49 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def takes_pictures_of_facts(pictures: Pictures, page: WebDriver) -> None:
+    """The facts of one job in a terminal, on the page and in a notebook."""
+    with admin.open_job("clicks") as job:
+        status = admin.status(job)
+    notebook = f'<div><pre class="cell">{CELL}</pre>{status._repr_html_()}</div>'
+    says(page, *(wanted := [str(status.run_id), status.last_checkpoint.id if status.last_checkpoint else "none"]))
+    says(page, "Drained: what was processed", "Inputs, as of the last checkpoint")
+    resize(page, 900, 1000)
+    page.execute_script(RESTYLE, FACTS)
+    texts = [pictures.of_page(page, "facts-page", "main")]
+    page.execute_script(RESTYLE, "")
+    resize(page, 1400, 900)
+    with browser() as other:
+        texts += [
+            pictures.of_terminal(other, "facts-terminal", "status", "clicks"),
+            pictures.of_document(other, "facts-notebook", notebook),
+        ]
+    for value in [*wanted, "local.clicks", "/srv/clicks/home/jobs", "what was processed"]:
+        assert [value in text for text in texts] == [True] * 3, f"{value}: {texts}"
+
+
 def test_a_life(project: Path, feeder: Feeder, runs: Runs) -> None:
-    port = free_port()
+    port, pictures = free_port(), Pictures(project)
     own = ("job.dashboard.port=" + str(port), "job.dashboard.token=${env:PENSTOCK_SECRET_TOKEN}")
     first = runs.start(*own)
     with dashboard() as served, browser() as page, browser(400, 800, dark=True) as phone:
         page.get(f"{served.url_with_token}&job=clicks-1")
         says(page, "Keeps up", "messages a second")
         wait_until(lambda: len(page.find_elements(By.CSS_SELECTOR, ".chart svg")) >= 3, "the charts", START_S)
-        says(page, "commit", "kept: can be restored")
+        says(page, "commit", "retained")
         graph = text_of(page, ".graph")
         assert all(name in graph for name in ("local.clicks", "stage 0", "stage 1", "local.pages", "local.slow"))
-        picture(page, "running", height=985)
+        resize(page, 1400, 985)
+        pictures.of_page(page, "dashboard-running")
+        resize(page, 1400, 900)
 
         phone.get(f"http://127.0.0.1:{port}/#token={TOKEN}")
         says(phone, "Keeps up")
         assert phone.execute_script("return document.documentElement.scrollWidth") <= 400
-        picture(phone, "phone", 400, 540)
 
         first.send_signal(signal.SIGKILL)
         says(page, "Failed", "its driver is gone")
         says(phone, "what you see is old")
-        picture(page, "crash")
 
         second = runs.start(*own)
         says(page, "Keeps up")
@@ -164,11 +253,13 @@ def test_a_life(project: Path, feeder: Feeder, runs: Runs) -> None:
 
         click(page, "drain…")
         says(page, "reads no more input")
-        picture(page, "drain")
         click(page, "Yes: drain")
         assert second.wait(START_S) == 0
         says(page, "Not running", "drained")
         click(page, "Close")
+        feeder.is_paused = True
+        takes_pictures_of_facts(pictures, page)
+        feeder.is_paused = False
 
         runs.start()
         says(page, "Keeps up")
@@ -177,6 +268,5 @@ def test_a_life(project: Path, feeder: Feeder, runs: Runs) -> None:
         admin.publish(poison.system, "clicks", str(project / "poison.jsonl"), admin.PublishOptions())
         says(page, "Failed", "ZeroDivisionError", "In operator pages, at stream local.clicks partition")
         assert "1000 / click" in text_of(page, "#traceback")
-        picture(page, "failure")
         # Before the first start there was no such job.
         assert [each for each in complaints(page) if "404 (Not Found)" not in each] == []

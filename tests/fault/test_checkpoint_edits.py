@@ -29,7 +29,7 @@ def edit(objects: ObjectStore, log: CheckpointLog) -> CheckpointRecord:
     assert base is not None
     content = CheckpointContent(with_offsets(base, WANTED), content_of(base, lambda _: {}).markers)
     job = FoundJob(CONFIG, PATHS, objects)
-    return append_successor(CheckpointChange(job, "set", base, None, content, view, log, ()))
+    return append_successor(CheckpointChange(job, "set", base, None, content, view, ()))
 
 
 @pytest.mark.parametrize("seed", range(24))

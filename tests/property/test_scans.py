@@ -17,7 +17,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 import penstock as ps
 from penstock.graph.stores import StoreSpec
 from penstock.state.engines import overlay
-from penstock.state.engines import overlay as gaps
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.engines.open import WriteBehindEngine
@@ -37,7 +36,7 @@ def _small_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overlay, "_MANY", 2)
     monkeypatch.setattr(overlay, "_FIRST", 1)
     monkeypatch.setattr(overlay, "_MOST", 4)
-    monkeypatch.setattr(gaps, "_MOST", 5)
+    monkeypatch.setattr(overlay, "_MOST_GAPS", 5)
 
 
 class ScanMachine(RuleBasedStateMachine):

@@ -133,6 +133,18 @@ def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
         penstock.StreamTsak  # type: ignore[attr-defined]  # noqa: B018
 
 
+def test_the_import_of_the_package_loads_what_finds_its_names_alone() -> None:
+    code = """
+import sys, penstock
+print(sorted(name for name in sys.modules if name.startswith("penstock")), "importlib.metadata" in sys.modules)
+"""
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}){code}"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "['penstock', 'penstock.base', 'penstock.base.public_names'] False"
+
+
 def test_the_import_loads_no_name_before_it_is_used_and_needs_neither_spark_nor_flight() -> None:
     code = """
 import sys, penstock, penstock.testing

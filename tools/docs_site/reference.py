@@ -7,15 +7,30 @@ from pathlib import Path
 
 GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
     "penstock": {
-        "Applications and tasks": ("penstock.application", "penstock.api.task"),
+        "Applications and tasks": (
+            "penstock.application",
+            "penstock.api.task.StreamTask",
+            "penstock.api.task.WindowableTask",
+            "penstock.api.task.DrainListenerTask",
+            "penstock.api.task_context",
+        ),
         "Messages": ("penstock.api.messages", "penstock.api.ssp", "penstock.api.intermediate"),
         "Serdes and schemas": ("penstock.api.serdes", "penstock.schemas"),
-        "Stores, state of the key and tables": ("penstock.api.state",),
-        "Event time and timers": ("penstock.api.time.firing", "penstock.api.time.firing"),
+        "Stores, state of the key and tables": (
+            "penstock.api.store",
+            "penstock.api.key_state",
+            "penstock.api.side_inputs",
+        ),
+        "Event time and timers": (
+            "penstock.api.time.firing.WatermarkPolicy",
+            "penstock.api.time.firing.Ascending",
+            "penstock.api.time.firing.BoundedOutOfOrderness",
+            "penstock.api.time.firing.ExpiredTimer",
+        ),
         "Windows": ("penstock.api.time.windows", "penstock.api.time.firing"),
         "Aggregates": ("penstock.api.time.aggregates", "penstock.api.time.sketches"),
         "Columns": ("penstock.api.expressions", "penstock.api.task"),
-        "Startpoints and drains": ("penstock.api.requests", "penstock.api.requests"),
+        "Startpoints and drains": ("penstock.api.requests",),
         "Jobs and metrics": ("penstock.driver.handle", "penstock.metrics"),
         "Errors": ("penstock.errors", "penstock.job.lease"),
     },
@@ -41,16 +56,18 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "penstock.system.base": {
         "Systems": (
-            "penstock.system.contract.definition",
+            "penstock.system.contract.definition.System",
             "penstock.system.contract.admin",
-            "penstock.system.contract.messages",
+            "penstock.system.contract.messages.SystemReader",
+            "penstock.system.contract.messages.CHUNK_BYTES",
             "penstock.system.contract.writer",
         ),
-        "Messages": ("penstock.system.contract.messages", "penstock.system.contract.messages"),
+        "Messages": ("penstock.system.contract.messages",),
         "Names and options": ("penstock.system.contract.definition",),
     },
 }
-"""Each public module, the groups of its page, and the modules and packages that a group has the names of."""
+"""Each public module, the groups of its page, and the names of a group: each by itself, or all of a module or
+package that no group before has."""
 
 WITH_BASES = {"AuditRecord", "CheckpointFacts", "MessageStream", "StreamApplication", "TaskApplication"}
 """Classes that are shown with what they inherit, because their base classes are not public."""
@@ -63,7 +80,7 @@ def names_of(root: Path, module: str) -> dict[str, str]:
     return {
         alias.name: str(node.module)
         for node in ast.walk(ast.parse(source.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ImportFrom) and node.module not in ("typing", "penstock.base.plugins")
+        if isinstance(node, ast.ImportFrom) and node.module not in ("typing", "penstock.base.public_names")
         for alias in node.names
     }
 
@@ -77,7 +94,7 @@ def page(root: Path, module: str) -> str:
     parts = [f"# {module}", _directive(module, "members: false", "show_root_heading: false")]
     left = names_of(root, module)
     for title, modules in GROUPS[module].items():
-        grouped = [each for prefix in modules for each in left if f"{left[each]}.".startswith(f"{prefix}.")]
+        grouped = [each for prefix in modules for each in left if f"{left[each]}.{each}.".startswith(f"{prefix}.")]
         if not grouped:
             raise ValueError(f"{module}: the group `{title}` of {Path(__file__).name} has no names; remove it")
         left = {name: home for name, home in left.items() if name not in grouped}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
@@ -31,7 +32,7 @@ from penstock.checkpoint.edit import (
 )
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
-from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim
 from penstock.checkpoint.sections import Sections
 from penstock.checkpoint.task_versions import refuse_unknown
 from penstock.config.model import JobConfig
@@ -109,7 +110,6 @@ class CheckpointChange(Shown):
     before: CheckpointContent | None = field(repr=False)
     content: CheckpointContent = field(repr=False)
     seen: LogView = field(repr=False)
-    log: CheckpointLog = field(repr=False)
     changes: tuple[OffsetChange, ...]
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -190,19 +190,61 @@ def append_successor(change: CheckpointChange) -> CheckpointRecord:
 
     The record is in the log as a whole or not at all; a process that dies before leaves a claim, which changes nothing.
     """
-    found, log, seen = change.job, change.log, change.seen
-    with claimed_job(found, log, change.command) as claim:
-        view = log.known()
-        if view.latest != seen.latest or view.retained != seen.retained:
-            raise IncompatibleError(
-                f"nothing was changed: another process wrote a checkpoint of job `{found.paths.root}` after this "
-                "command read the log. Run it again and look at the new changes"
-            )
-        now_ms, nanos = SYSTEM_CLOCK.now_ms(), time.monotonic_ns()
-        sections = edited_sections(change.base, change.content, view)
-        record = successor(change.base, change.content, view, claim, found.config.task, now_ms, nanos, sections)
-        append_record(log, record, found.paths.root)
+    late = (
+        f"nothing was changed: another process wrote a checkpoint of job `{change.job.paths.root}` after this command "
+        "read the log. Run it again and look at the new changes"
+    )
+    with next_checkpoint(change.job, change.command, change.seen, late) as following:
+        record = following.record(change.base, change.content)
+        following.append(record)
     return record
+
+
+@dataclass(frozen=True, slots=True)
+class NextCheckpoint:
+    """The place of the next checkpoint in the log of a job that is claimed for a command."""
+
+    found: FoundJob
+    claim: Claim
+    view: LogView
+    """The log as of the claim."""
+    now_ms: int
+    nanos: int
+
+    @property
+    def id(self) -> CheckpointId:
+        return self.view.next_id(self.now_ms, self.nanos)
+
+    def record(self, base: CheckpointRecord, content: CheckpointContent) -> CheckpointRecord:
+        """The successor of a checkpoint (`edit.successor`), which is not in the log yet."""
+        view, task = self.view, self.found.config.task
+        sections = edited_sections(base, content, view)
+        return successor(base, content, view, self.claim, task, self.now_ms, self.nanos, sections)
+
+    def append(self, record: CheckpointRecord) -> None:
+        """Raises as `append_record`."""
+        append_record(self.found.log, record, self.found.paths.root)
+
+
+@contextmanager
+def next_checkpoint(found: FoundJob, command: str, seen: LogView, late: str) -> Iterator[NextCheckpoint]:
+    """Claim a job for the next checkpoint, if its log is as it was when the checkpoint was planned.
+
+    Args:
+        found: the job.
+        command: the name of its run, unless a run has not ended.
+        seen: the log that all was decided on.
+        late: the message if another process has written since.
+
+    Raises:
+        IncompatibleError: another process has written a checkpoint since.
+        What `claimed_job` raises.
+    """
+    with claimed_job(found, command) as claim:
+        view = found.log.known()
+        if view.latest != seen.latest or view.retained != seen.retained:
+            raise IncompatibleError(late)
+        yield NextCheckpoint(found, claim, view, SYSTEM_CLOCK.now_ms(), time.monotonic_ns())
 
 
 def append_record(log: CheckpointLog, record: CheckpointRecord, job: str) -> None:
@@ -248,8 +290,7 @@ def plan_offsets(
         ...     [(each.old, each.new) for each in change.changes], len(change.warnings)
         ([(3, 0)], 1)
     """
-    log = job.log
-    view = log.read()
+    view = job.log.read()
     base = choose_origin(view, from_checkpoint, job.config.task)
     if base is None:
         raise NotFoundError(
@@ -268,7 +309,7 @@ def plan_offsets(
     )
     refuse_outside(changes, asked.ends, asked.unknown)
     warnings = (*asked.warnings(), *_older(base, view.latest), *_state(base, changes))
-    return CheckpointChange(job, "set", base, before, content, view, log, changes, warnings=warnings)
+    return CheckpointChange(job, "set", base, before, content, view, changes, warnings=warnings)
 
 
 def _older(base: CheckpointRecord, latest: CheckpointRecord | None) -> Iterator[str]:

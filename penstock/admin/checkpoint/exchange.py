@@ -110,8 +110,7 @@ def plan_import(job: FoundJob, lines: Iterable[str]) -> CheckpointChange:
         ...     admin.plan_import(job, exported).is_needed
         False
     """
-    log = job.log
-    view = log.read()
+    view = job.log.read()
     whole = find_target(job, view)
     samza = read_samza(lines, job.config.task.checkpoint_read_versions, whole.changelogs)
     target, new_stores = whole.covering(samza)
@@ -129,7 +128,6 @@ def plan_import(job: FoundJob, lines: Iterable[str]) -> CheckpointChange:
         target.before,
         content,
         view,
-        log,
         changes,
         notes=(*samza.notes, *notes, *new_stores),
         warnings=(*target.ends.warnings(), *_foreign(view, target, samza), *_between(target)),

@@ -143,23 +143,28 @@ def find_target(found: FoundJob, view: LogView) -> ImportTarget:
     return ImportTarget(found.config, base, before, inputs, ends)
 
 
+def before_the_first(tasks: int, stores: Mapping[str, str]) -> CheckpointRecord:
+    """The record that the first checkpoint of a job is made of, which no log has."""
+    return CheckpointRecord(
+        id=CheckpointId(0, 0),
+        parent=None,
+        epoch=0,
+        run_id="",
+        writer="",
+        task_count=tasks,
+        batch=0,
+        batch_time_ms=0,
+        stores=stores,
+        next_offsets={},
+        tasks={},
+    )
+
+
 def _described_by(config: JobConfig, app: Application) -> ImportTarget:
     from penstock.admin.startpoint.inputs import application_inputs
     from penstock.start.layout import store_layout
     from penstock.start.part import complete
 
     inputs = application_inputs(config, app)
-    base = CheckpointRecord(
-        id=CheckpointId(0, 0),
-        parent=None,
-        epoch=0,
-        run_id="",
-        writer="",
-        task_count=len(inputs.tasks),
-        batch=0,
-        batch_time_ms=0,
-        stores=store_layout(complete(app.graph(), config)),
-        next_offsets={},
-        tasks={},
-    )
+    base = before_the_first(len(inputs.tasks), store_layout(complete(app.graph(), config)))
     return ImportTarget(config, base, None, inputs.tasks, StreamEnds(inputs.ends, {}))

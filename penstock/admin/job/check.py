@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.admin.job.running import watch_lease
+from penstock.admin.job.running import lease
+from penstock.admin.jobs import opened
 from penstock.application.application import Application
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, Refusals
+from penstock.facts import Facts
 from penstock.graph.topology import plan_topology
-from penstock.job.paths import JobPaths
-from penstock.objects.open import open_job_root
+from penstock.notebook import Shown
 from penstock.start.check import REFUSED, check_start
 from penstock.start.plan import StartRequest
 from penstock.start.startpoints.decide import passing_over
 
 
 @dataclass(frozen=True, slots=True)
-class CheckFacts:
+class CheckFacts(Shown):
     """A start that would not be refused. `begins_with` is the checkpoint that it begins with; None: there is none.
     `state_is_cleared` says that the stores begin empty nevertheless. `tasks` is the number of tasks, `is_running`
     whether a driver has the job, so that a start has to wait. `notes` are sentences."""
@@ -32,6 +32,14 @@ class CheckFacts:
     tasks: int
     is_running: bool
     notes: tuple[str, ...]
+
+    def as_facts(self) -> Facts:
+        begins = self.begins_with or "nothing: the job has no checkpoint"
+        state = " with empty stores" if self.state_is_cleared else ""
+        has_driver = "a driver has the job now: a start is refused until that one has ended"
+        notes = [f"note: {each}" for each in (*self.notes, *([has_driver] if self.is_running else []))]
+        lines = {"job": self.job, "tasks": self.tasks, "begins with": f"{begins}{state}"}
+        return Facts(lines, notes=(*notes, f"job {self.job} could start"))
 
 
 def check_application(
@@ -71,19 +79,18 @@ def check_application(
 
 
 def _checked(app: Application, config: JobConfig, request: StartRequest) -> CheckFacts:
-    paths = JobPaths(config.job.name, config.job.id)
-    with closing(open_job_root(config.job)) as objects:
-        plan = check_start(app.graph(), config, objects, request=request, backends=True)
-        lease = watch_lease(objects, paths.lease, wait=False)
+    with opened(config, app) as found:
+        plan = check_start(app.graph(), config, found.objects, request=request, backends=True)
+        running = lease(found, wait=False).running
     record, unfollowed = plan.restore_from, (plan.graph or app.graph()).unfollowed
     notes = [passing_over(plan.decision.passed_over)]
     if unfollowed:
         notes.append(f"no operator follows {', '.join(f'`{op.id}`' for op in unfollowed)}: the results are dropped")
     return CheckFacts(
-        paths.root,
+        found.paths.root,
         None if record is None else str(record.id),
         plan.clears_state,
         len({at.task for at in plan.positions}),
-        lease.running != "not running",
+        running != "not running",
         tuple(filter(None, notes)),
     )

@@ -133,7 +133,7 @@ def delete_job(found: FoundJob, content: JobContent | None = None) -> JobContent
         "checkpoints": str(content.checkpoints),
         "state": f"{counted(content.state_objects, 'object')}, {size_text(content.state_bytes)}",
     }
-    with audited(found, "job delete", changes), held_job(found, found.log, "delete"):
+    with audited(found, "job delete", changes), held_job(found, "delete"):
         _delete(found, content)
     return content
 

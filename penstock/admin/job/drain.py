@@ -24,14 +24,11 @@ from penstock.drain.requests import (
     DrainNotifications,
     DrainPoller,
     DrainRequests,
-    cleanup,
-    cleanup_all,
     decode_notification,
     drain_target,
     drained_together,
     encode_notification,
     present_run,
-    write_drain_notification,
 )
 from penstock.drain.wing import DrainProgress
 from penstock.errors import ConfigError, CorruptError, NotFoundError, PenstockError, PenstockTimeoutError
@@ -364,11 +361,7 @@ class DrainUtils:
 
     @staticmethod
     def write_drain_notification(
-        job: FoundJob,
-        mode: DrainMode = DrainMode.DEFAULT,
-        *,
-        run_id: str | None = None,
-        operators: Sequence[str] = (),
+        job: FoundJob, mode: DrainMode = DrainMode.DEFAULT, *, run_id: str | None = None, operators: Sequence[str] = ()
     ) -> UUID:
         """Ask a run to drain. The request is durable when this returns; each call writes another one.
 
@@ -388,9 +381,8 @@ class DrainUtils:
                 written.
         """
         target = drain_target(job.objects, job.paths, run_id)
-        with audited(job, "drain", {"run": "the next one" if target == NEXT_RUN else target}):
-            asked = write_drain_notification(job.objects, job.paths, mode, run_id=run_id, operators=tuple(operators))
-        return asked.uuid
+        with audited(job, "drain", _audited_run(target)):
+            return job.drains.ask(target, mode, tuple(operators)).uuid
 
     @staticmethod
     def notifications(job: FoundJob) -> tuple[DrainNotification, ...]:
@@ -410,7 +402,7 @@ class DrainUtils:
             run_id: the run; `*` for requests that wait for the next one.
         """
         with audited(job, "drain cleanup", {"run": run_id}):
-            return cleanup(job.objects, job.paths, run_id)
+            return job.drains.clear(run_id)
 
     @staticmethod
     def cleanup_all(job: FoundJob) -> int:
@@ -420,7 +412,7 @@ class DrainUtils:
             job: the job.
         """
         with audited(job, "drain cleanup", {"run": "all"}):
-            return cleanup_all(job.objects, job.paths)
+            return job.drains.clear()
 
 
 class DrainMonitor(DrainPoller):

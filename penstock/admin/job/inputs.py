@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from penstock.admin.questions import Answer, Questions, answer_or_problem
 from penstock.api.ssp import SystemStream, SystemStreamPartition
@@ -138,8 +140,7 @@ class AskedInputs:
         for stream, next_offsets in sorted(self._positions.items()):
             own = {ssp.partition: offset for ssp, offset in (read or {}).items() if ssp.system_stream == stream}
             one = _input(stream, next_offsets, last, self._config, self._now(stream), own)
-            lost = {ssp.partition: lost for ssp, lost in last.lost.items() if ssp.system_stream == stream}
-            one = _with_lost(one, lost)
+            one = _with(one, lost={at.partition: lost for at, lost in last.lost.items() if at.system_stream == stream})
             idle = _idle(one, self._view, self._config.stream(stream).idle_ms)
             found.append(_with_times(one, times.get(stream, {}), last, idle) if event_times else one)
         return tuple(found)
@@ -164,7 +165,19 @@ def _input(
     if now.identity is not None and last.identities.get(stream, now.identity) != now.identity:
         misfit = f"it was deleted and created again: the job will not start. {continue_in(stream)}"
     one = input_status(stream, next_offsets, now.ends, misfit, system=now.system)
-    return _with_transactions(_with_read(one, read, now.system), now.transactions)
+    before_ms = SYSTEM_CLOCK.now_ms() - _STANDSTILL_MS
+    old = {partition: each for partition, each in now.transactions.items() if each.since_ms <= before_ms}
+    return _with(_with_read(one, read, now.system), open_transaction=old)
+
+
+def _with(status: InputStatus, **fields: Mapping[int, Any]) -> InputStatus:
+    """The status with values of fields of its partitions, by their numbers."""
+
+    def of(each: PartitionStatus) -> PartitionStatus:
+        at = each.partition
+        return replace(each, **{name: values[at] for name, values in fields.items() if at in values})
+
+    return replace(status, partitions=tuple(map(of, status.partitions)))
 
 
 def _with_read(status: InputStatus, read: Mapping[int, int], system: System) -> InputStatus:
@@ -182,9 +195,7 @@ def _is_frame(stream: SystemStream, last: CheckpointRecord) -> bool:
     return stream.system == QUERY_SYSTEM and stream in last.identities
 
 
-def _smallest(
-    values: Mapping[int, Mapping[SystemStreamPartition, int]],
-) -> dict[SystemStream, dict[int, int]]:
+def _smallest(values: Mapping[int, Mapping[SystemStreamPartition, int]]) -> dict[SystemStream, dict[int, int]]:
     """By stream and partition, the smallest value of all tasks."""
     found: dict[SystemStream, dict[int, int]] = defaultdict(dict)
     for own in values.values():
@@ -226,20 +237,6 @@ def _with_times(
     return replace(status, partitions=partitions, held_back_by=slowest)
 
 
-def _with_lost(status: InputStatus, lost: Mapping[int, int]) -> InputStatus:
-    partitions = tuple(replace(each, lost=lost.get(each.partition, 0)) for each in status.partitions)
-    return replace(status, partitions=partitions)
-
-
-def _with_transactions(status: InputStatus, found: Mapping[int, OpenTransaction]) -> InputStatus:
-    """Adds the transactions that are open for long."""
-    before_ms = SYSTEM_CLOCK.now_ms() - _STANDSTILL_MS
-    old = {partition: each for partition, each in found.items() if each.since_ms <= before_ms}
-    return replace(
-        status, partitions=tuple(replace(each, open_transaction=old.get(each.partition)) for each in status.partitions)
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class _Now:
     """The present state of a stream."""
@@ -252,13 +249,10 @@ class _Now:
 
 def _look(stream: SystemStream, config: JobConfig) -> _Now:
     system = open_system(config.system(stream.system))
-    admin = system.admin()
-    try:
+    with closing(system.admin()) as admin:
         identity = admin.stream_identity(stream.stream)
         ends = admin.offsets(stream.stream)
         return _Now(ends, system, identity, admin.open_transactions(stream.stream))
-    finally:
-        admin.close()
 
 
 def input_status(
@@ -283,11 +277,7 @@ def input_status(
 
 
 def _misfit(
-    stream: SystemStream,
-    next_offsets: Mapping[int, int],
-    ends: Mapping[int, PartitionOffsets],
-    *,
-    skips: bool = False,
+    stream: SystemStream, next_offsets: Mapping[int, int], ends: Mapping[int, PartitionOffsets], *, skips: bool = False
 ) -> str | None:
     """The contradiction between positions and ends, if any. `skips`: lost messages are skipped."""
     if next_offsets.keys() != ends.keys():

@@ -181,7 +181,8 @@ def look_at(job: FoundJob, questions: Questions, *, wait: bool = True) -> JobLoo
         phase=phase,
         failure=failure,
     )
-    read = shown.positions if shown is not None and is_present else None
+    runs = is_present and not lease.gone
+    read = shown.positions if shown is not None and runs else None
     return JobLook(known, partial(inputs.statuses, read), lambda: _outbox(owed, marks.marks()))
 
 

@@ -12,7 +12,6 @@ from functools import partial
 from penstock.admin.job.audit import audited
 from penstock.admin.jobs import FoundJob
 from penstock.base.wording import counted
-from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import Claim
 from penstock.config.model import JobConfig
 from penstock.driver.guards.watches import Tenure
@@ -50,14 +49,14 @@ def adopt(job: FoundJob, *, moved: bool = False) -> tuple[JobIdentity, JobIdenti
         ...     before == after
         True
     """
-    with audited(job, "job adopt") as change, held_job(job, job.log, "adopt"):
+    with audited(job, "job adopt") as change, held_job(job, "adopt"):
         before, after = adopt_folder(job.objects, job.paths, job.config.job.root, moved=moved)
         change.changes |= {"uid": f"{before.uid} -> {after.uid}", "folder": f"{before.folder} -> {after.folder}"}
     return before, after
 
 
 @contextmanager
-def owned_job(found: FoundJob, log: CheckpointLog, *, wanted: bool) -> Iterator[int]:
+def owned_job(found: FoundJob, *, wanted: bool) -> Iterator[int]:
     """The epoch to act in: of a separate claim under the job's lease; without `wanted`, the present owner's, for
     looking only.
 
@@ -65,15 +64,15 @@ def owned_job(found: FoundJob, log: CheckpointLog, *, wanted: bool) -> Iterator[
         LeaseHeldError: the job runs; names the holder.
     """
     if not wanted:
-        owner = log.read().owner
+        owner = found.log.read().owner
         yield 0 if owner is None else owner.epoch
         return
-    with claimed_job(found, log, "gc") as claim:
+    with claimed_job(found, "gc") as claim:
         yield claim.epoch
 
 
 @contextmanager
-def claimed_job(found: FoundJob, log: CheckpointLog, command: str) -> Iterator[Claim]:
+def claimed_job(found: FoundJob, command: str) -> Iterator[Claim]:
     """A claim of the job's log, made and held under its lease: the log takes checkpoints of this process alone. It
     keeps the id of a run that has not ended; otherwise its run is named after the command.
 
@@ -83,14 +82,14 @@ def claimed_job(found: FoundJob, log: CheckpointLog, command: str) -> Iterator[C
         CorruptError: the log is damaged where it is needed. Nothing was claimed.
     """
     check_root(found.objects, found.paths, found.config.job.root)
-    with held_job(found, log, command) as tenure:
-        yield log.claim(tenure.run_id)
+    with held_job(found, command) as tenure:
+        yield found.log.claim(tenure.run_id)
 
 
 @contextmanager
-def held_job(found: FoundJob, log: CheckpointLog, command: str) -> Iterator[Tenure]:
+def held_job(found: FoundJob, command: str) -> Iterator[Tenure]:
     """The job's lease. Raises LeaseHeldError if the job runs; names the holder."""
-    tenure = Tenure.begin(found.objects, found.paths, log, found.config.job.lease_ms, f"{command}-")
+    tenure = Tenure.begin(found.objects, found.paths, found.log, found.config.job.lease_ms, f"{command}-")
     try:
         yield tenure
     finally:
@@ -147,13 +146,8 @@ def sign(job: FoundJob) -> SigningFacts:
     trusts = _trusts_unsigned(job)
     found = replace(job, objects=_to_sign(job.objects, trusts=trusts))
     check_root(found.objects, found.paths, found.config.job.root)
-    log = found.log
-    with (
-        audited(found, "job sign") as change,
-        held_job(found, log, "sign") as tenure,
-        ThreadPoolExecutor(_THREADS) as pool,
-    ):
-        _sign_records(found, log, tenure, trusts=trusts)
+    with audited(found, "job sign") as change, held_job(found, "sign") as tenure, ThreadPoolExecutor(_THREADS) as pool:
+        _sign_records(found, tenure, trusts=trusts)
         done = [
             each
             for store, keys in _places(found, trusts=trusts)
@@ -178,14 +172,14 @@ def _trusts_unsigned(job: FoundJob) -> bool:
     return False
 
 
-def _sign_records(found: FoundJob, log: CheckpointLog, tenure: Tenure, *, trusts: bool) -> None:
+def _sign_records(found: FoundJob, tenure: Tenure, *, trusts: bool) -> None:
     """Before any object is signed for good: until the job's uid is, records without a signature are trusted."""
     systems = [each for each in _rooted(found.config) if each.signs]
     uid = known_uid(found.objects, found.paths)
     if not systems or uid is None:
         return
-    epoch = log.claim(tenure.run_id).epoch
-    owed = own_debt(owed_of(log.known()), uid, found.paths)
+    epoch = found.log.claim(tenure.run_id).epoch
+    owed = own_debt(owed_of(found.log.known()), uid, found.paths)
     writers = WriterIdentity(publisher_name(owed, uid, found.paths), epoch), changelog_writer(found.paths, epoch)
     for system in systems:
         for writer in writers:

@@ -24,7 +24,7 @@ RequestStatus: TypeAlias = Literal["pending", "superseded", "expired", "taken", 
 is damaged. The next start deletes all of them but those that are damaged, which every start leaves out."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFacts:
     """A request for a startpoint. `kind` is `specific`, `timestamp`, `oldest` or `upcoming`; `value` is the offset, or
     epoch milliseconds. `resolves_to` is the offset that it means now; if that is not known, `problem` is the reason.
@@ -39,11 +39,11 @@ class RequestFacts:
         Column("means now", of=lambda each: each.resolves_to, optional=True, first_to_go=3),
         Column("state", of=lambda each: each.state_choice, first_to_go=4),
     ]
-    value: str | int | None
-    created_ms: Annotated[int | None, Column("made", utc_text, first_to_go=1)]
-    expires_ms: Annotated[int | None, Column("expires", utc_text, first_to_go=2)]
-    with_state: WithState | None
-    clamp: bool
+    value: str | int | None = None
+    created_ms: Annotated[int | None, Column("made", utc_text, first_to_go=1)] = None
+    expires_ms: Annotated[int | None, Column("expires", utc_text, first_to_go=2)] = None
+    with_state: WithState | None = None
+    clamp: bool = False
     uuid: str
     status: Annotated[RequestStatus, Column("status")]
     resolves_to: int | None = None
@@ -148,11 +148,6 @@ def _unreadable_facts(request: UnreadableRequest) -> RequestFacts:
         partition=None if key is None else key.ssp.partition,
         task=None if key is None else key.task,
         kind="unreadable",
-        value=None,
-        created_ms=None,
-        expires_ms=None,
-        with_state=None,
-        clamp=False,
         uuid=uuid,
         status="unreadable",
         problem=str(request),

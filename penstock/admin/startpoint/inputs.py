@@ -26,7 +26,6 @@ from penstock.start.part import complete
 from penstock.start.plan import StartRequest, resettable, resolver
 from penstock.start.positions import kept_streams, refuse_recreated, start_positions
 from penstock.start.startpoints.decide import Candidates, JobInputs, StartDecision, decide_start
-from penstock.start.startpoints.manager import StartpointManager
 from penstock.start.startpoints.request import StartpointRequest
 from penstock.system.base import PartitionOffsets, SystemAdmin
 from penstock.system.registry import open_system
@@ -65,7 +64,6 @@ class StartpointJob:
     candidates: Candidates
     inputs: JobInputs
     admins: Mapping[str, SystemAdmin]
-    manager: StartpointManager
 
     @property
     def origin(self) -> CheckpointRecord | None:
@@ -115,8 +113,7 @@ def open_inputs(found: FoundJob) -> Iterator[StartpointJob]:
                 f"job `{found.paths.root}` has no checkpoint yet, so its inputs are not known: name its application "
                 f"with {argument('app')}"
             )
-        manager = found.startpoints
-        yield StartpointJob(found, view, candidates, inputs, admins, manager)
+        yield StartpointJob(found, view, candidates, inputs, admins)
     finally:
         admins.close()
 

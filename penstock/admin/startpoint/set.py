@@ -53,12 +53,7 @@ class AskedFacts(Shown):
 
 
 def ask_for(
-    job: StartpointJob,
-    requests: Sequence[StartpointRequest],
-    action: str,
-    *,
-    dry_run: bool,
-    notes: Sequence[str] = (),
+    job: StartpointJob, requests: Sequence[StartpointRequest], action: str, *, dry_run: bool, notes: Sequence[str] = ()
 ) -> AskedFacts:
     """Check the requests together with those that wait already, and write them. `action` is for the audit log.
 
@@ -70,8 +65,8 @@ def ask_for(
     """
     now_ms, ttl_ms = SYSTEM_CLOCK.now_ms(), job.found.config.job.startpoint_ttl_ms
     for request in requests:
-        job.manager.check_time(request)
-    there = job.manager.waiting(job.view)
+        job.found.startpoints.check_time(request)
+    there = job.found.startpoints.waiting(job.view)
     new = sort_out(requests, (), now_ms, ttl_ms)
     decision = job.decide((*there.live, *new.live), new.live)
     notes = [*notes, *check_nearest(job, decision, new.live)]
@@ -82,7 +77,7 @@ def ask_for(
     if not dry_run:
         with audited(job.found, action, _audited_changes(asked, positions)):
             for request in requests:
-                job.manager.write(request)
+                job.found.startpoints.write(request)
     return AskedFacts(
         job=job.found.paths.root,
         dry_run=dry_run,
@@ -304,6 +299,8 @@ def parse_task(text: str | None) -> str | None:
 def _creation(found: StartpointJob, ssps: set[SystemStreamPartition]) -> int:
     """Now, but later than all earlier requests for these partitions, whatever the clocks of others say.
     Requests from the future go behind it anyhow."""
-    there = [request for request in found.manager.requests() if request.key.ssp in ssps and not request.from_future]
+    there = [
+        request for request in found.found.startpoints.requests() if request.key.ssp in ssps and not request.from_future
+    ]
     before = [request.startpoint.creation_timestamp for request in there]
     return max([SYSTEM_CLOCK.now_ms(), *(created + 1 for created in before)])

@@ -17,7 +17,6 @@ from penstock.base.wording import argument
 from penstock.errors import NotFoundError, PenstockError
 from penstock.start.positions import start_positions
 from penstock.start.startpoints.decide import WaitingStartpoints
-from penstock.start.startpoints.manager import StartpointManager
 from penstock.start.startpoints.request import StartpointRequest, UnreadableRequest, task_name
 
 
@@ -52,7 +51,7 @@ def startpoints(job: FoundJob, *, resolve: bool = True) -> tuple[RequestFacts, .
         ...     admin.startpoints(job)
         ()
     """
-    requests, ttl_ms = _manager(job).waiting(), job.config.job.startpoint_ttl_ms
+    requests, ttl_ms = job.startpoints.waiting(), job.config.job.startpoint_ttl_ms
     if not resolve:
         return request_facts(requests, None, ttl_ms)
     with open_inputs(job) as whole:
@@ -82,7 +81,7 @@ def delete_startpoints(
         [1]
     """
     wanted, name = SystemStream.parse(stream), parse_task(task)
-    requests = _manager(job).waiting()
+    requests = job.startpoints.waiting()
 
     def is_meant(request: StartpointRequest | UnreadableRequest) -> bool:
         key = request.key
@@ -104,7 +103,7 @@ def delete_startpoints(
         )
     facts = request_facts(meant, None, job.config.job.startpoint_ttl_ms)
     with audited(job, "startpoint delete", {each.place: f"{each.text} -> none" for each in facts}):
-        _manager(job).delete(every)
+        job.startpoints.delete(every)
     return DeletedFacts(job.paths.root, facts)
 
 
@@ -122,13 +121,9 @@ def export_startpoints(job: FoundJob) -> ExportedStartpoints:
         ...     print(admin.export_startpoints(job).lines[0])
         {"key":"[1,...local.trips.0...]","value":"{...StartpointOldest...}"}
     """
-    requests = _manager(job).waiting()
+    requests = job.startpoints.waiting()
     lines, notes = exported_lines(requests.live)
     return ExportedStartpoints(tuple(lines), (*notes, *map(str, requests.unreadable)))
-
-
-def _manager(job: FoundJob) -> StartpointManager:
-    return job.startpoints
 
 
 def _resolved(job: StartpointJob, request: StartpointRequest) -> int | str:
@@ -174,7 +169,7 @@ def fan_out(job: FoundJob) -> Mapping[str, Mapping[SystemStreamPartition, Fanned
         [('Partition 0', 'local.trips.0', 1)]
     """
     with open_inputs(job) as found:
-        decision = found.decide(found.manager.waiting(found.view).live)
+        decision = found.decide(job.startpoints.waiting(found.view).live)
         positions = start_positions(decision, found.inputs, job.config)
         given: dict[str, dict[SystemStreamPartition, FannedOut]] = {}
         for at, request in sorted(decision.requests.items()):

@@ -82,8 +82,7 @@ def collect_garbage(job: FoundJob, *, dry_run: bool = False) -> CollectedGarbage
 
 
 def _collect(job: FoundJob, *, dry_run: bool) -> CollectedGarbage:
-    log = job.log
-    last = choose_version(log, job, "latest")
+    last = choose_version(job, "latest")
     admins = BackendAdmins(
         job.config,
         job.paths,
@@ -94,13 +93,13 @@ def _collect(job: FoundJob, *, dry_run: bool) -> CollectedGarbage:
         known_uid(job.objects, job.paths),
         others={BACKUP: copied} if (copied := _copied_side_stores(job)) else {},
     )
-    with closing(admins), owned_job(job, log, wanted=not dry_run) as epoch:
-        view = log.read()
+    with closing(admins), owned_job(job, wanted=not dry_run) as epoch:
+        view = job.log.read()
         try:
             found = admins.collect(epoch, view.restorable, list(view.left.values()), sweep=True, dry_run=dry_run)
         except (NotFoundError, CorruptError):
             if not dry_run:
-                log.check_owner()
+                job.log.check_owner()
             raise
         tables = tuple(chain.from_iterable(_of_table(job, name, epoch, dry_run) for name in table_names(job)))
         outbox = tuple(outbox_garbage(job.objects, job.paths, epoch, owed_of(view).names))

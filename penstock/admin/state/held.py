@@ -119,9 +119,8 @@ def state_versions(found: FoundJob, version: str | None = None) -> StateFacts:
         >>> [(each.store, each.backend, each.batch, len(each.versions)) for each in held.versions if each.batch]
         [('miles', 'changelog-files', 1, 2), ('miles', 'changelog-files', 2, 2)]
     """
-    log = found.log
-    view = log.read("report")
-    records = view.restorable if version is None else [choose_version(log, found, version)]
+    view = found.log.read("report")
+    records = view.restorable if version is None else [choose_version(found, version)]
     side = side_stores(found)
     versions = tuple(held for record in records for held in held_versions(found.config, record))
     backends = {held.backend for held in versions if held.backend is not None}

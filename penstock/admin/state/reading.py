@@ -113,11 +113,7 @@ class OpenStore:
 
 @contextmanager
 def open_state(
-    job: FoundJob,
-    store: str,
-    version: str = "latest",
-    *,
-    backend: str | None = None,
+    job: FoundJob, store: str, version: str = "latest", *, backend: str | None = None
 ) -> Iterator[OpenStore]:
     """Open a store as of a retained checkpoint, to get and scan its entries.
 
@@ -148,21 +144,15 @@ def open_state(
 
 @contextmanager
 def open_version(
-    job: FoundJob,
-    store: str,
-    version: str = "latest",
-    *,
-    backend: str | None = None,
-    watcher: Watcher | None = None,
+    job: FoundJob, store: str, version: str = "latest", *, backend: str | None = None, watcher: Watcher | None = None
 ) -> Iterator[StoreVersion]:
     """A store as of a retained checkpoint, over the bytes of its keys and values. Otherwise as `open_state`."""
     watcher = watcher or Watcher()
-    log = job.log
-    record = choose_version(log, job, version)
+    record = choose_version(job, version)
     refuse_side_stores(job, record, [store])
     with (
         _reader(job, watcher) as reader,
-        StoreVersion(reader, log, record, store, backend, watcher.restored) as opened,
+        StoreVersion(reader, job.log, record, store, backend, watcher.restored) as opened,
     ):
         yield opened
 
@@ -204,13 +194,12 @@ def open_diff(
         [(b'N1', b'500', b'1200')]
     """
     watcher = watcher or Watcher()
-    log = job.log
-    old, new = choose_versions(log, job, [before, after])
+    old, new = choose_versions(job, [before, after])
     refuse_side_stores(job, new, [store])
     with (
         _reader(job, watcher) as reader,
-        StoreVersion(reader, log, old, store, backend, watcher.restored) as first,
-        StoreVersion(reader, log, new, store, backend, watcher.restored) as second,
+        StoreVersion(reader, job.log, old, store, backend, watcher.restored) as first,
+        StoreVersion(reader, job.log, new, store, backend, watcher.restored) as second,
     ):
         yield OpenDiff(old, new, diff(first, second))
 
@@ -261,7 +250,7 @@ def verify(
         True
     """
     watcher = watcher or Watcher()
-    record = choose_version(job.log, job, version)
+    record = choose_version(job, version)
     refuse_side_stores(job, record, stores)
     unknown = [name for name in stores if name not in record.stores]
     if unknown:

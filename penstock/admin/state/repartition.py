@@ -5,27 +5,24 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
-from penstock.admin.checkpoint.change import append_record, edited_sections
+from penstock.admin.checkpoint.change import next_checkpoint
 from penstock.admin.job.audit import audited
-from penstock.admin.job.ownership import claimed_job
 from penstock.admin.job.running import refuse_running
-from penstock.admin.jobs import FoundJob
+from penstock.admin.jobs import FoundJob, opened
 from penstock.admin.state.held import state_versions
 from penstock.admin.state.store_uploads import StoreUploads
 from penstock.application.application import Application
 from penstock.base.retry import SYSTEM_CLOCK
 from penstock.base.wording import listed, size_text
 from penstock.batch.batch import Ends
-from penstock.checkpoint.edit import choose_origin, content_of, successor
-from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.edit import choose_origin, content_of
 from penstock.checkpoint.log_view import LogView
-from penstock.checkpoint.record import CheckpointRecord, Claim
-from penstock.checkpoint.task_values import Markers
+from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.task_versions import refuse_unknown
 from penstock.config.load import load_config
 from penstock.errors import REFUSALS, IncompatibleError, NotFoundError
@@ -34,9 +31,7 @@ from penstock.graph.keys import check_copartitioning
 from penstock.graph.specs import ApplicationGraph
 from penstock.host.folders import process_folder
 from penstock.job.identity import known_uid
-from penstock.job.paths import JobPaths
 from penstock.notebook import Shown
-from penstock.objects.open import open_job_root
 from penstock.repartition.move import MadePart, Move, StorePart, move_here, moved_entries
 from penstock.repartition.placement import RULES as RULES
 from penstock.repartition.placement import ByKey, TaskCountChange
@@ -49,7 +44,6 @@ from penstock.start.layout import check_layout, store_layout
 from penstock.start.part import complete, connect, start_parts
 from penstock.start.plan import continue_stores
 from penstock.state.backends.registry import BackendAdmins
-from penstock.state.outside_backup import OutsideBackup
 from penstock.state.reading.reader import StateReader
 from penstock.system.base import System
 from penstock.system.registry import open_systems
@@ -96,16 +90,13 @@ class Repartition:
     """A planned repartition, from `plan_repartition`. `repartition` carries it out."""
 
     found: FoundJob = field(repr=False)
-    log: CheckpointLog = field(repr=False)
     view: LogView = field(repr=False)
     streams: JobStreams = field(repr=False)
     plan: RepartitionPlan = field(repr=False)
 
     def facts(self) -> RepartitionFacts:
         """The plan for people."""
-        plan, sizes = self.plan, Counter[str]()
-        for each in state_versions(self.found).objects:
-            sizes[each.store] += each.size_bytes
+        plan, sizes = self.plan, _sizes(self.found)
         stores = [MovedStore(store, placement_text(how), sizes[store]) for store, how in plan.placements.items()]
         return RepartitionFacts(
             self.found.paths.root,
@@ -145,25 +136,20 @@ def plan_repartition(
         CorruptError: the job's log is damaged where it is needed.
     """
     config = load_config(file, overrides, assignments or (), default_job_name=app.name)
-    with ExitStack() as stack:
-        objects = open_job_root(config.job)
-        stack.callback(objects.close)
-        found = FoundJob(config, JobPaths(config.job.name, config.job.id), objects, app)
+    with opened(config, app) as found:
         graph = with_matches(complete(app.graph(), config), config)
         config = config.with_columns(spec.name for spec in graph.stores if spec.by_column)
         graph = connect(graph, config)
         check_config(graph, config, start_parts())
-        streams = JobStreams.open(graph, config)
-        stack.callback(streams.close)
-        yield planned_for(replace(found, config=config), graph, streams, tasks, rules or {})
+        with closing(JobStreams.open(graph, config)) as streams:
+            yield planned_for(replace(found, config=config), graph, streams, tasks, rules or {})
 
 
 def planned_for(
     found: FoundJob, graph: ApplicationGraph, streams: JobStreams, tasks: int, rules: Mapping[str, Rule]
 ) -> Repartition:
     """As `plan_repartition`, for a job that is open, whose graph has its inputs and serdes as a start has them."""
-    log = found.log
-    view = log.read()
+    view = found.log.read()
     record = choose_origin(view, None, found.config.task)
     if record is None:
         raise NotFoundError(
@@ -175,7 +161,7 @@ def planned_for(
     large = large_stores(found, plan)
     refused = (*refused_backends(found, plan, streams.systems, view), *refused_entries(found, plan, large))
     notes = (*plan.notes, *notes_of_large(large))
-    return Repartition(found, log, view, streams, replace(plan, refused=refused, notes=notes))
+    return Repartition(found, view, streams, replace(plan, refused=refused, notes=notes))
 
 
 def _plan(
@@ -251,37 +237,20 @@ def _entries(store: str, made: Iterable[MadePart]) -> tuple[int, ...]:
 
 
 def _carry_out(planned: Repartition, mover: Mover) -> tuple[CheckpointRecord, list[MadePart]]:
-    found, plan, log = planned.found, planned.plan, planned.log
-    with claimed_job(found, log, "repartition") as claim:
-        view = log.known()
-        if view.latest != planned.view.latest or view.retained != planned.view.retained:
-            raise IncompatibleError(
-                f"nothing was changed: another process wrote a checkpoint of job `{found.paths.root}` meanwhile"
-            )
-        now_ms, nanos = SYSTEM_CLOCK.now_ms(), time.monotonic_ns()
+    found, plan = planned.found, planned.plan
+    late = f"nothing was changed: another process wrote a checkpoint of job `{found.paths.root}` meanwhile"
+    with next_checkpoint(found, "repartition", planned.view, late) as following:
         kept = content_of(plan.record, lambda task: found.config.changelog_partitions(plan.record.stores, task)).markers
-        StoreUploads(found, plan.tasks, planned.streams.systems, view, claim.epoch).prepare(list(plan.placements))
-        backup = OutsideBackup(found.config, found.paths, claim.epoch, plan.record.id, view.next_id(now_ms, nanos))
+        uploads = StoreUploads(following, plan.tasks, planned.streams.systems)
+        backup = uploads.outside(plan.record.id, list(plan.placements))
         move = Move(backup, plan.record, plan.tasks, plan.placements, plan.expires_ms)
         made = list(mover(move))
-        record = _successor(planned, claim, view, move.markers(made, kept), now_ms, nanos)
-        append_record(log, record, found.paths.root)
+        record = following.record(plan.base, plan.content(move.markers(made, kept)))
+        record = replace(record, parent=plan.record.id, quiet_until=plan.quiet_until)
+        retained = following.view.retained_beside(record, found.config.task.checkpoint_retained)
+        record = replace(record, retained=retained)
+        following.append(record)
     return record, made
-
-
-def _successor(
-    planned: Repartition,
-    claim: Claim,
-    view: LogView,
-    markers: Mapping[int, Markers],
-    now_ms: int,
-    nanos: int,
-) -> CheckpointRecord:
-    plan, settings = planned.plan, planned.found.config.task
-    base, content = plan.base, plan.content(markers)
-    record = successor(base, content, view, claim, settings, now_ms, nanos, edited_sections(base, content, view))
-    record = replace(record, parent=plan.record.id, quiet_until=plan.quiet_until)
-    return replace(record, retained=view.retained_beside(record, settings.checkpoint_retained))
 
 
 LOOKED_THROUGH_BYTES = 256 << 20
@@ -303,13 +272,17 @@ def refused_backends(
             yield from map(str, error.refusals or (error,))
 
 
+def _sizes(found: FoundJob) -> Counter[str]:
+    sizes = Counter[str]()
+    for each in state_versions(found).objects:
+        sizes[each.store] += each.size_bytes
+    return sizes
+
+
 def large_stores(found: FoundJob, plan: RepartitionPlan) -> Mapping[str, int]:
     """The operators' own stores that are not looked through for a plan, with the bytes that they take."""
     own = _of_operators(plan)
-    sizes = Counter[str]()
-    if own:
-        for each in state_versions(found).objects:
-            sizes[each.store] += each.size_bytes
+    sizes = _sizes(found) if own else {}
     return {store: sizes[store] for store in own if sizes[store] > LOOKED_THROUGH_BYTES}
 
 

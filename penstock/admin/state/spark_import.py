@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from penstock.admin.checkpoint.change import append_record, edited_sections
+from penstock.admin.checkpoint.change import NextCheckpoint, next_checkpoint
 from penstock.admin.job.audit import audited
-from penstock.admin.job.ownership import claimed_job
 from penstock.admin.job.running import refuse_running
 from penstock.admin.state.spark_target import StoreTarget, open_store_target
 from penstock.admin.state.store_uploads import StoreUploads
 from penstock.application.application import Application
-from penstock.base.retry import SYSTEM_CLOCK
-from penstock.base.wording import argument
-from penstock.checkpoint.edit import CheckpointContent, successor
-from penstock.checkpoint.record import CheckpointRecord, Claim
+from penstock.base.wording import argument, counted
+from penstock.checkpoint.edit import CheckpointContent
+from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.task_values import Markers
 from penstock.errors import ConfigError, IncompatibleError
+from penstock.facts import Facts, FactTable
 from penstock.host.folders import process_folder
+from penstock.notebook import Shown
 from penstock.objects.open import open_store
 from penstock.spark.state_import.checkpoint import SparkCheckpoint
 from penstock.spark.state_import.mapping import EntryMapping, MappedColumn, function_mapping, plain_mapping, raw_mapping
@@ -57,7 +56,7 @@ class ImportFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class SparkImport:
+class SparkImport(Shown):
     """A planned import, from `plan_spark_import`: Spark's state, the mapping of its columns, and the store."""
 
     state: SparkState = field(repr=False)
@@ -68,6 +67,21 @@ class SparkImport:
     def columns(self) -> tuple[MappedColumn, ...]:
         """The mapping of each column."""
         return self.mapping.columns
+
+    def as_facts(self) -> Facts:
+        state, target = self.state, self.target
+        serdes = f"{target.spec.key_serde.name} {target.spec.value_serde.name}"
+        partitions = counted(state.store.partitions, "partition")
+        lines = {
+            "from": state.checkpoint.url,
+            "state": f"{state.name} ({state.operator.name}), {partitions}, batch {state.batch}",
+            "to": f"store `{target.spec.name}` ({serdes}) of job {target.found.paths.root}",
+            "tasks": target.tasks,
+            "positions": "as they are" if target.ran else "where a first start begins: the job never ran",
+            "the query read": tuple(state.checkpoint.source_offsets(state.batch)),
+        }
+        rows = [(c.of, c.column, c.type, c.mapping or f"CANNOT BE MAPPED: {c.problem}") for c in self.columns]
+        return Facts(lines, (FactTable.of("", "of, column, Spark's type, becomes", rows),))
 
 
 @contextmanager
@@ -244,33 +258,25 @@ def _fill(
 
 
 def _commit(target: StoreTarget, copies: list[StoreCopy]) -> CheckpointRecord:
-    latest, store = target.view.latest, target.spec.name
-    with claimed_job(target.found, target.log, "import") as claim:
-        view = target.log.known()
-        if view.latest != latest or view.retained != target.view.retained:
-            raise IncompatibleError(
-                f"nothing was imported: another process wrote a checkpoint of job `{target.found.paths.root}` meanwhile"
-            )
-        now_ms, nanos = SYSTEM_CLOCK.now_ms(), time.monotonic_ns()
-        draft = _successor(target, claim, {}, now_ms, nanos)
-        roots = BackendRoots(target.found.config, target.found.objects)
-        uploads = StoreUploads(target.found, target.tasks, target.systems, target.view, claim.epoch)
-        try:
-            uploads.prepare([store])
-            uploads.add(store, copies, roots)
-            markers = uploads.run(target.base.base.id, draft.id)
-            own = {task: {name: found[store] for name, found in each.items()} for task, each in markers.items()}
-            record = _successor(target, claim, own, now_ms, nanos)
-            append_record(target.log, record, target.found.paths.root)
-            uploads.done(record.id, markers)
-        finally:
-            uploads.close()
-            roots.close()
+    store, found = target.spec.name, target.found
+    late = f"nothing was imported: another process wrote a checkpoint of job `{found.paths.root}` meanwhile"
+    with (
+        next_checkpoint(found, "import", target.view, late) as following,
+        closing(BackendRoots(found.config, found.objects)) as roots,
+        closing(StoreUploads(following, target.tasks, target.systems)) as uploads,
+    ):
+        uploads.prepare([store])
+        uploads.add(store, copies, roots)
+        markers = uploads.run(target.base.base.id, following.id)
+        own = {task: {name: each[store] for name, each in backends.items()} for task, backends in markers.items()}
+        record = _successor(target, following, own)
+        following.append(record)
+        uploads.done(record.id, markers)
     return record
 
 
 def _successor(
-    target: StoreTarget, claim: Claim, markers: Mapping[int, Mapping[str, str]], now_ms: int, nanos: int
+    target: StoreTarget, following: NextCheckpoint, markers: Mapping[int, Mapping[str, str]]
 ) -> CheckpointRecord:
     """The job's last checkpoint, but for the store."""
     base, store = target.base.base, target.spec.name
@@ -282,11 +288,8 @@ def _successor(
             for task in range(target.tasks)
         },
     )
-    settings = target.found.config.task
-    view = target.log.known()
-    record = successor(base, content, view, claim, settings, now_ms, nanos, edited_sections(base, content, view))
     covered = base.stores if before is not None else {}
-    return replace(record, stores={**covered, store: target.layout})
+    return replace(following.record(base, content), stores={**covered, store: target.layout})
 
 
 def _with_store(before: Markers, store: str, own: Mapping[str, str]) -> Markers:

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.admin.checkpoint.target import ImportTarget, find_target
-from penstock.admin.jobs import FoundJob
+from penstock.admin.jobs import FoundJob, opened
 from penstock.application.application import Application
 from penstock.base.wording import flag
 from penstock.batch.batch import first_positions
 from penstock.checkpoint.edit import NextOffsets
-from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.graph.specs import ApplicationGraph
 from penstock.graph.stores import StoreSpec
-from penstock.job.paths import JobPaths
-from penstock.objects.open import open_job_root
 from penstock.start.inputs import Grouping
 from penstock.start.job_streams import JobStreams
 from penstock.start.layout import check_layout, store_layout
@@ -34,7 +31,6 @@ class StoreTarget:
     """A store of a job that is stopped, or never ran."""
 
     found: FoundJob
-    log: CheckpointLog
     view: LogView
     """The log that everything is decided on."""
     base: ImportTarget
@@ -96,14 +92,8 @@ def open_store_target(
     if store not in specs:
         known = ", ".join(f"`{name}`" for name in specs) or "none"
         raise ConfigError(f"`{called or app.name}` has no store `{store}`; it has: {known}")
-    with ExitStack() as stack:
-        objects = open_job_root(config.job)
-        stack.callback(objects.close)
-        streams = JobStreams.open(graph, config)
-        stack.callback(streams.close)
-        found = FoundJob(config, JobPaths(config.job.name, config.job.id), objects, app)
-        log = found.log
-        view = log.read()
+    with opened(config, app) as found, closing(JobStreams.open(graph, config)) as streams:
+        view = found.log.read()
         base = find_target(found, view)
         layout = store_layout(graph)
         grouping = streams.group(streams.input_partitions())
@@ -112,7 +102,7 @@ def open_store_target(
             check_layout(base.base, layout, tasks, job=found.paths.root)
         owners = _owners(graph, store, streams, tasks)
         offsets = _first_offsets(streams, config, grouping) if base.before is None else base.base.next_offsets
-        yield StoreTarget(found, log, view, base, specs[store], layout[store], offsets, tasks, owners, streams.systems)
+        yield StoreTarget(found, view, base, specs[store], layout[store], offsets, tasks, owners, streams.systems)
 
 
 def _first_offsets(streams: JobStreams, config: JobConfig, grouping: Grouping) -> NextOffsets:

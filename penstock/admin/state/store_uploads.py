@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from penstock.admin.jobs import FoundJob
-from penstock.checkpoint.log_view import LogView
+from penstock.admin.checkpoint.change import NextCheckpoint
 from penstock.checkpoint.record import CheckpointId
 from penstock.checkpoint.task_values import Markers
 from penstock.errors import PenstockError
@@ -17,7 +16,7 @@ from penstock.job.identity import settle
 from penstock.state.backends.base import BackendContext, StoreCopy
 from penstock.state.backends.registry import BackendAdmins
 from penstock.state.backends.roots import BackendRoots
-from penstock.state.outside_backup import BaseUpload
+from penstock.state.outside_backup import BaseUpload, OutsideBackup
 from penstock.system.base import System
 
 logger = logging.getLogger(__name__)
@@ -29,34 +28,35 @@ _UPLOADERS = 4
 class StoreUploads:
     """The stores of a job that is held, on their way to their backends. Used by one thread."""
 
-    found: FoundJob
+    following: NextCheckpoint
     tasks: int
     systems: Mapping[str, System]
-    view: LogView
-    epoch: int
     _open: list[BaseUpload] = field(default_factory=list)
     _copies: list[StoreCopy] = field(default_factory=list)
     _stores: list[str] = field(default_factory=list)
 
     def prepare(self, stores: Sequence[str]) -> None:
         """Make what the backends keep for the stores. Raises PenstockError."""
-        found = self.found
-        uid = settle(found.objects, found.paths, found.config.job.root)
-        restorable = self.view.restorable
+        found, tasks, systems = self.following.found, self.tasks, self.systems
+        uid, restorable = settle(found.objects, found.paths, found.config.job.root), self.following.view.restorable
         with closing(
-            BackendAdmins(
-                found.config, found.paths, found.objects, self.tasks, list(stores), self.systems, uid, restorable
-            )
+            BackendAdmins(found.config, found.paths, found.objects, tasks, list(stores), systems, uid, restorable)
         ) as admins:
-            admins.prepare(self.epoch)
+            admins.prepare(self.following.claim.epoch)
+
+    def outside(self, before: CheckpointId, stores: Sequence[str]) -> OutsideBackup:
+        """For a checkpoint after `before` whose stores other processes back up. The backends are prepared."""
+        self.prepare(stores)
+        found, following = self.following.found, self.following
+        return OutsideBackup(found.config, found.paths, following.claim.epoch, before, following.id)
 
     def add(self, store: str, copies: Sequence[StoreCopy], roots: BackendRoots) -> None:
         """A store is to be backed up. `copies` has its content, task by task."""
-        found = self.found
+        found, epoch = self.following.found, self.following.claim.epoch
         for backend in found.config.store(store).backup_factories:
             for task, copy in enumerate(copies):
                 objects = roots.of(backend)
-                context = BackendContext(objects, found.paths, task, (store,), self.epoch, found.config, self.systems)
+                context = BackendContext(objects, found.paths, task, (store,), epoch, found.config, self.systems)
                 self._open.append(BaseUpload(backend, context))
                 self._copies.append(copy)
                 self._stores.append(store)

@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 
 from penstock.admin.jobs import FoundJob
-from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import ConfigError, NotFoundError
 
@@ -18,12 +17,12 @@ _LATEST = re.compile(r"latest(?:-([0-9]{1,9}))?")
 _SHOWN = 20
 
 
-def choose_version(log: CheckpointLog, found: FoundJob, version: str) -> CheckpointRecord:
+def choose_version(found: FoundJob, version: str) -> CheckpointRecord:
     """The retained checkpoint of a version. Raises as `choose_versions`."""
-    return choose_versions(log, found, [version])[0]
+    return choose_versions(found, [version])[0]
 
 
-def choose_versions(log: CheckpointLog, found: FoundJob, versions: Sequence[str]) -> list[CheckpointRecord]:
+def choose_versions(found: FoundJob, versions: Sequence[str]) -> list[CheckpointRecord]:
     """The retained checkpoint of each version, as of one moment.
 
     Which checkpoint is the latest, or the last of a batch, is unknown where the log is damaged; one that is named
@@ -35,7 +34,7 @@ def choose_versions(log: CheckpointLog, found: FoundJob, versions: Sequence[str]
         CorruptError: the log is damaged, and not all versions are ids.
     """
     named = all(_ID.fullmatch(version) for version in versions)
-    retained = log.read("report" if named else "raise").restorable
+    retained = found.log.read("report" if named else "raise").restorable
     if not retained:
         raise NotFoundError(f"job `{found.paths.root}` has no checkpoint yet")
     return [find_version(retained, version) for version in versions]

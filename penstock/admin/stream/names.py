@@ -8,6 +8,7 @@ from pathlib import Path
 
 from penstock.admin.jobs import load_without_job
 from penstock.api.ssp import SystemStream
+from penstock.base.wording import owned_stream
 from penstock.config.settings import DEFAULT_SYSTEM
 from penstock.errors import ConfigError, NotFoundError
 from penstock.system.base import System
@@ -37,6 +38,11 @@ def no_stream(stream: SystemStream) -> NotFoundError:
     return NotFoundError(
         f"the stream `{stream}` does not exist; `penstock stream list {stream.system}` lists those that do"
     )
+
+
+def closed_to_others(stream: object, owner: str | None) -> str | None:
+    """The reason why nobody but its owner may write to a stream; None if everybody may."""
+    return None if owner is None else f"`{stream}` is {owned_stream(owner)} that only its owner writes: {owner}"
 
 
 def full_name(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -11,12 +12,13 @@ from typing import Any, NamedTuple, TypeAlias
 import pyarrow as pa
 
 from penstock.admin.stream.flow import batches_in_time
+from penstock.admin.stream.names import closed_to_others
 from penstock.admin.stream.records import Format, MalformedRecordError, Record, malformed, read_lines, read_records
 from penstock.api.messages import Headers, headers_of
 from penstock.api.serdes import Json, Serde
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.retry import SYSTEM_CLOCK
-from penstock.base.wording import counted, owned_stream
+from penstock.base.wording import counted
 from penstock.errors import ConfigError, PenstockError
 from penstock.system.base import RawRecord, System, SystemWriter
 from penstock.system.partitioner import partitions_of
@@ -120,13 +122,10 @@ def publish(
     """
     if options.headers_field is not None and not system.carries_headers:
         raise ConfigError(f"the system `{system.name}` has no headers: leave out `headers_field`")
-    admin = system.admin()
-    try:
+    with closing(system.admin()) as admin:
         partitions = admin.partition_count(stream)
-        if (owner := admin.owner(stream)) is not None:
-            raise ConfigError(f"`{system.name}.{stream}` is {owned_stream(owner)} that only its owner writes: {owner}")
-    finally:
-        admin.close()
+        if (closed := closed_to_others(f"{system.name}.{stream}", admin.owner(stream))) is not None:
+            raise ConfigError(closed)
     done = Published()
     writer = system.writer(None)
     appender = _Appender(writer, [SystemStreamPartition(system.name, stream, i) for i in range(partitions)])

@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 
-from penstock.admin.stream.names import FoundStream, no_stream, open_stream
+from penstock.admin.stream.names import FoundStream, closed_to_others, no_stream, open_stream
 from penstock.admin.stream.use import audited_stream
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.retry import SYSTEM_CLOCK
-from penstock.base.wording import owned_stream
 from penstock.errors import ConfigError, CorruptError, NotFoundError
 from penstock.runtime.messages.stored import DeadLetter, decode_dead_letter
 from penstock.system.base import OffsetRange, Progress, RawMessage, RawRecord, SystemWriter, WriterIdentity
@@ -217,10 +216,8 @@ class _Input:
                 self.partitions = admin.partition_count(found.stream.stream)
             except NotFoundError:
                 raise no_stream(found.stream) from None
-            owner, self.identity = admin.owner(found.stream.stream), admin.stream_identity(found.stream.stream)
-        self.closed = (
-            None if owner is None else f"`{found.stream}` is {owned_stream(owner)} that only its owner writes: {owner}"
-        )
+            self.identity = admin.stream_identity(found.stream.stream)
+            self.closed = closed_to_others(found.stream, admin.owner(found.stream.stream))
         """The reason why nothing can be put into it; None if messages can."""
 
     def message(self, ssp: SystemStreamPartition, offset: int) -> RawMessage | None:

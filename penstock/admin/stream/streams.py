@@ -66,9 +66,7 @@ class ListedStream:
     partitions: Annotated[int, Column("partitions", right=True)]
     messages: Annotated[int | None, Column("messages", right=True)]
     owner: Annotated[
-        str | None,
-        Column("retention", of=lambda each: each.retention, first_to_go=2),
-        Column("owner", first_to_go=1),
+        str | None, Column("retention", of=lambda each: each.retention, first_to_go=2), Column("owner", first_to_go=1)
     ]
     retention_ms: int | None
     retention_bytes: int | None
@@ -106,8 +104,8 @@ def streams(
         [('local.trips', 2, 4)]
     """
     opened = open_system(load_without_job(file, assignments, overrides).system(system))
-    admin, found = opened.admin(), []
-    try:
+    found = []
+    with closing(opened.admin()) as admin:
         for name in admin.streams():
             try:
                 ends, owner, retention = admin.offsets(name), admin.owner(name), admin.retention(name)
@@ -116,8 +114,6 @@ def streams(
             messages = opened.messages_in(ends.values())
             age, size = retention.max_age_ms, retention.max_bytes
             found.append(ListedStream(f"{system}.{name}", len(ends), messages, owner, age, size))
-    finally:
-        admin.close()
     return found
 
 

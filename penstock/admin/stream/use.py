@@ -38,10 +38,7 @@ def audited_stream(
         return
     uids = [_owner_uid(each) for each in streams]
     sources = streams[0].sources
-    with (
-        open_all_jobs(sources.file, sources.assignments, overrides=sources.overrides) as jobs,
-        ExitStack() as stack,
-    ):
+    with open_all_jobs(sources.file, sources.assignments, overrides=sources.overrides) as jobs, ExitStack() as stack:
         under_way, more = [], dict[str, str]()
         for job in jobs:
             used = [str(found.stream) for found, uid in zip(streams, uids, strict=True) if _may_use(job, found, uid)]

@@ -33,47 +33,29 @@ _STEP_S = 0.1
 
 
 def run(
-    application: Annotated[
-        str,
-        typer.Argument(
-            metavar="APP",
-            help="The application, or a function that returns it: module:object or file.py:object.",
-        ),
-    ],
+    application: Annotated[str, typer.Argument(metavar="APP")],
     call: Call,
-    until: Annotated[
-        str | None,
-        typer.Option("--until", metavar="latest", help="`latest`: process what the inputs hold now, then end."),
-    ] = None,
-    close: Annotated[
-        bool,
-        typer.Option(
-            "--close/--no-close",
-            help="With --until: close windows and fire timers at the end, or leave them for the next run.",
-        ),
-    ] = True,
-    drain: Annotated[
-        bool,
-        typer.Option("--drain", help="Read nothing: process everything in flight, close windows, fire timers and end."),
-    ] = False,
-    from_checkpoint: Annotated[
-        str | None, typer.Option("--from", metavar="ID", help="Begin with this checkpoint instead of the last one.")
-    ] = None,
-    reset_operators: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--reset-operator",
-            metavar="ID",
-            help="Drop what waits in this operator and keep all other state; may be repeated. Windows, joins, tasks "
-            "with timers, aggregates (their totals begin at 0 again) and partition_by through a stream can be reset.",
-        ),
-    ] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="latest")] = None,
+    close: Annotated[bool, typer.Option("--close/--no-close")] = True,
+    drain: Annotated[bool, typer.Option("--drain")] = False,
+    from_checkpoint: Annotated[str | None, typer.Option("--from", metavar="ID")] = None,
+    reset_operators: Annotated[list[str] | None, typer.Option("--reset-operator", metavar="ID")] = None,
     debug: Debug = False,
 ) -> None:
     """Run an application on Spark until it is stopped.
 
     SIGTERM or Ctrl-C ends the run after the current batch, with a last commit. A second signal ends it at once; the
     next run then processes everything after the last checkpoint again.
+
+    Args:
+        application: The application, or a function that returns it: module:object or file.py:object.
+        until: `latest`: process what the inputs hold now, then end.
+        close: With --until: close windows and fire timers at the end, or leave them for the next run.
+        drain: Read nothing: process everything in flight, close windows, fire timers and end.
+        from_checkpoint: Begin with this checkpoint instead of the last one.
+        reset_operators: Drop what waits in this operator and keep all other state; may be repeated. Windows, joins,
+            tasks with timers, aggregates (their totals begin at 0 again) and partition_by through a stream can be
+            reset.
     """
     if tracebacks_wanted():
         logging.getLogger("penstock").setLevel(logging.DEBUG)  # with it, Spark shows its stacks

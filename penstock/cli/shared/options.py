@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields
 from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_type_hints
 
 import typer
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 Function = TypeVar("Function", bound=Callable[..., None])
+_ARGUMENT = re.compile(r"^(?:Args:\n)? {4}(\w+): ", re.MULTILINE)
 
 
 def job_names(ctx: typer.Context) -> list[str]:
@@ -143,6 +145,7 @@ def command(app: typer.Typer, name: str) -> Callable[[Function], Function]:
     """Add a function to a group as its command of this name.
 
     In place of its argument `call`, the command takes the options that are the fields of a `Call`; --json comes last.
+    The help of an option is what the docstring says of the argument, under `Args:`.
     """
 
     def add(function: Function) -> Function:
@@ -154,13 +157,16 @@ def command(app: typer.Typer, name: str) -> Callable[[Function], Function]:
 
 def _with_options(function: Callable[..., None]) -> Callable[..., None]:
     hints = get_type_hints(function, include_extras=True)
+    text, *helps = _ARGUMENT.split(inspect.getdoc(function) or "")
+    for argument, told in zip(helps[::2], helps[1::2], strict=True):
+        kind, info = get_args(hints[argument])
+        info.help = " ".join(told.split())
+        hints[argument] = Annotated[kind, info]
     made = hints.get("call")
-    if made is None:
-        return function
-    own = get_type_hints(made, include_extras=True)
+    own = {} if made is None else get_type_hints(made, include_extras=True)
     options = [
         Parameter(each.name, Parameter.KEYWORD_ONLY, default=each.default, annotation=own[each.name])
-        for each in fields(made)
+        for each in (fields(made) if made else ())
     ]
     before, last = options[:2], options[2:]
     parameters: list[Parameter] = []
@@ -171,14 +177,15 @@ def _with_options(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def called(**given: Any) -> None:
-        call = made(**{key: given[key] for key in own})
+        call = made(**{key: given.pop(key) for key in own}) if made else None
         try:
-            function(**{key: value for key, value in given.items() if key not in own}, call=call)
+            function(**given, **({"call": call} if call else {}))
         except PenstockError as error:
-            if call.options and "`penstock " in str(error):
+            if call and call.options and "`penstock " in str(error):
                 error.add_note(f"Give the commands in this message the options of this call:{call.options}")
             raise
 
+    called.__doc__ = text.rstrip()
     vars(called)["__signature__"] = signature
     called.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
     return called

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from penstock.base.wording import escaped
 from penstock.cli.shared.errors import say
-from penstock.facts import Column, Facts, Grid
+from penstock.facts import Facts, Grid
 
 _LONGEST_ID = 40
 _LEAST_TEXT = 12
@@ -36,24 +36,6 @@ def stdout_console() -> Console:
 
 def stderr_console() -> Console:
     return Console(stderr=True, markup=False, highlight=False, emoji=False)
-
-
-def print_table(
-    title: str, columns: Iterable[str], rows: Iterable[Iterable[object]], *, right: str = "", first_to_go: str = ""
-) -> None:
-    """A table of cells that no class of facts has; see `print_grid`.
-
-    Args:
-        title: a line above the table.
-        columns, rows: what it holds.
-        right: the columns that hold numbers, separated by blanks.
-        first_to_go: the columns that are left out, in this order, where the table is wider than the terminal;
-            separated by commas.
-    """
-    going = [name.strip() for name in first_to_go.split(",")]
-    rank = {name: place for place, name in enumerate(going, 1)}
-    made = (Column(name, right=name in right.split(), first_to_go=rank.get(name, 0)) for name in columns)
-    print_grid(Grid(title, tuple(made), [list(row) for row in rows]))
 
 
 def print_grid(grid: Grid) -> None:
@@ -94,6 +76,13 @@ def show(*given: Facts) -> None:
             say(note)
         for table in facts.tables:
             print_grid(table.grid())
+
+
+def print_lines(lines: Iterable[str], notes: Iterable[str]) -> None:
+    """Lines for another program, and notes about what they leave out on standard error."""
+    for note in notes:
+        say(f"note: {note}")
+    sys.stdout.writelines(f"{line}\n" for line in lines)
 
 
 def fitting(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int, first_to_go: Sequence[str]) -> list[int]:

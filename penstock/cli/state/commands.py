@@ -24,13 +24,16 @@ def list_state(
     version: Annotated[
         str | None, typer.Option("--version", "--checkpoint", metavar="V", help=f"Only this version: {FORMS}.")
     ] = None,
-    by_task: Annotated[bool, typer.Option("--tasks", help="List each task instead of their sum.")] = False,
+    by_task: Annotated[bool, typer.Option("--tasks")] = False,
     *,
     call: JsonCall,
 ) -> None:
     """List the objects of each store and backend, for every retained checkpoint and under the job root.
 
     Nothing is restored. --json prints every task and whole markers.
+
+    Args:
+        by_task: List each task instead of their sum.
     """
     from penstock.admin.state.held import state_versions
 
@@ -53,15 +56,16 @@ def list_state(
 def verify_state(
     job: JobName,
     version: Version = "latest",
-    store: Annotated[
-        list[str] | None, typer.Option("--store", metavar="STORE", help="Only this store; may be repeated.")
-    ] = None,
+    store: Annotated[list[str] | None, typer.Option("--store", metavar="STORE")] = None,
     *,
     call: JsonCall,
 ) -> None:
     """Restore a retained version from each backend to a scratch folder, and compare the entries key by key.
 
     The exit status is 1 if a backend cannot be restored or two backends of a store differ: it is not safe to switch.
+
+    Args:
+        store: Only this store; may be repeated.
     """
     from penstock.admin.state.reading import verify
     from penstock.cli.state.reading import restoring
@@ -74,14 +78,14 @@ def verify_state(
 
 
 def collect_garbage(
-    job: JobName,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be deleted.")] = False,
-    *,
-    call: JsonCall,
+    job: JobName, dry_run: Annotated[bool, typer.Option("--dry-run")] = False, *, call: JsonCall
 ) -> None:
     """Delete objects that no retained checkpoint needs, such as those of failed runs and of dropped backends.
 
     A running job does this by itself; without --dry-run the job must be stopped.
+
+    Args:
+        dry_run: Only show what would be deleted.
     """
     from penstock.admin.state import garbage
 

@@ -12,7 +12,7 @@ from penstock.cli.shared.application import load_application, load_function
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.input import Confirmation, YesOnly
 from penstock.cli.shared.options import JsonCall
-from penstock.cli.shared.output import print_facts, print_json, print_table, stderr_console
+from penstock.cli.shared.output import print_json, show, stderr_console
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,38 +20,16 @@ if TYPE_CHECKING:
 
 
 def import_spark(
-    application: Annotated[str, typer.Argument(metavar="APP", help="The application, as `penstock run` takes it.")],
-    checkpoint: Annotated[
-        str,
-        typer.Argument(
-            metavar="CHECKPOINT", help="The checkpointLocation of the Spark query: a folder, s3://, gs:// or az://."
-        ),
-    ],
-    store: Annotated[str, typer.Option("--store", metavar="NAME", help="The application's store.")],
-    operator: Annotated[
-        int | None,
-        typer.Option("--operator", metavar="N", help="Spark's stateful operator; needed if the query has several."),
-    ] = None,
-    spark_store: Annotated[str, typer.Option("--spark-store", metavar="NAME", help="Its state store.")] = "default",
-    variable: Annotated[
-        str | None, typer.Option("--state-var", metavar="NAME", help="The state variable of a transformWithState.")
-    ] = None,
-    batch: Annotated[
-        int | None,
-        typer.Option("--batch", metavar="N", help="The state after this batch; by default the last committed one."),
-    ] = None,
-    function: Annotated[
-        str | None,
-        typer.Option(
-            "--map",
-            metavar="F",
-            help="module:function or file.py:function, called with key and value as dicts of their columns (a "
-            "ListState's value is a list of them); returns (key, value) for the store, or None to leave it out. A "
-            "third item is the key of the entry's messages, as bytes or text, where the store has other keys.",
-        ),
-    ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Take keys and values as Spark's bytes.")] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Delete what the store holds now.")] = False,
+    application: Annotated[str, typer.Argument(metavar="APP")],
+    checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT")],
+    store: Annotated[str, typer.Option("--store", metavar="NAME")],
+    operator: Annotated[int | None, typer.Option("--operator", metavar="N")] = None,
+    spark_store: Annotated[str, typer.Option("--spark-store", metavar="NAME")] = "default",
+    variable: Annotated[str | None, typer.Option("--state-var", metavar="NAME")] = None,
+    batch: Annotated[int | None, typer.Option("--batch", metavar="N")] = None,
+    function: Annotated[str | None, typer.Option("--map", metavar="F")] = None,
+    raw: Annotated[bool, typer.Option("--raw")] = False,
+    replace: Annotated[bool, typer.Option("--replace")] = False,
     yes: YesOnly = False,
     *,
     call: JsonCall,
@@ -63,6 +41,20 @@ def import_spark(
     positions and the other stores of the last checkpoint (for a job that never ran, the positions of a first start).
     `penstock checkpoint set` then moves the positions to those of the query. Until the checkpoint is written, nothing
     has changed.
+
+    Args:
+        application: The application, as `penstock run` takes it.
+        checkpoint: The checkpointLocation of the Spark query: a folder, s3://, gs:// or az://.
+        store: The application's store.
+        operator: Spark's stateful operator; needed if the query has several.
+        spark_store: Its state store.
+        variable: The state variable of a transformWithState.
+        batch: The state after this batch; by default the last committed one.
+        function: module:function or file.py:function, called with key and value as dicts of their columns (a
+            ListState's value is a list of them); returns (key, value) for the store, or None to leave it out. A third
+            item is the key of the entry's messages, as bytes or text, where the store has other keys.
+        raw: Take keys and values as Spark's bytes.
+        replace: Delete what the store holds now.
     """
     from penstock.admin.state.spark_import import plan_spark_import
 
@@ -85,7 +77,7 @@ def import_spark(
         function_called=f"`{function}`",
     ) as planned:
         if not call.as_json:
-            _show(planned)
+            show(planned.as_facts())
         facts = _import(planned, confirmation, replace=replace)
         ran = planned.target.ran
     if call.as_json:
@@ -114,27 +106,6 @@ def _import(planned: SparkImport, confirmation: Confirmation, *, replace: bool) 
         return import_spark(planned, replace=replace, confirm=confirm, progress=progress)
     finally:
         bar.stop()
-
-
-def _show(planned: SparkImport) -> None:
-    state, target = planned.state, planned.target
-    serdes = target.spec.key_serde.name, target.spec.value_serde.name
-    partitions = counted(state.store.partitions, "partition")
-    print_facts(
-        [
-            ("from", state.checkpoint.url),
-            ("state", f"{state.name} ({state.operator.name}), {partitions}, batch {state.batch}"),
-            ("to", f"store `{target.spec.name}` ({' '.join(serdes)}) of job {target.found.paths.root}"),
-            ("tasks", target.tasks),
-            ("positions", "as they are" if target.ran else "where a first start begins: the job never ran"),
-            *(("the query read", offset) for offset in state.checkpoint.source_offsets(state.batch)),
-        ]
-    )
-    rows = [
-        (each.of, each.column, each.type, each.mapping or f"CANNOT BE MAPPED: {each.problem}")
-        for each in planned.columns
-    ]
-    print_table("", ("of", "column", "Spark's type", "becomes"), rows)
 
 
 def _tell(facts: ImportFacts, *, ran: bool) -> None:

@@ -13,8 +13,9 @@ from penstock.admin.state.version import FORMS, version_text
 from penstock.api.serdes.base import end_of_prefix
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import JobName, JsonCall
-from penstock.cli.shared.output import print_facts, print_table
+from penstock.cli.shared.output import show
 from penstock.errors import ConfigError, NotFoundError
+from penstock.facts import Facts, FactTable
 
 if TYPE_CHECKING:
     from penstock.admin.state.texts import Texts
@@ -51,12 +52,7 @@ TaskNumber = Annotated[int | None, typer.Option("--task", metavar="N", min=0, he
 def get_value(
     job: JobName,
     store: StoreName,
-    key: Annotated[
-        str,
-        typer.Argument(
-            metavar="KEY", help="The key, as the store's serde reads it. Put `--` before a key that begins with `-`."
-        ),
-    ],
+    key: Annotated[str, typer.Argument(metavar="KEY")],
     version: Version = "latest",
     as_hex: AsHex = False,
     task: TaskNumber = None,
@@ -69,6 +65,9 @@ def get_value(
 
     If the store is kept by the key of its messages, the task that owns the key is searched first. The exit status is 1
     if no task has the key.
+
+    Args:
+        key: The key, as the store's serde reads it. Put `--` before a key that begins with `-`.
     """
     from penstock.admin.state.reading import open_version
     from penstock.admin.state.texts import parse_hex
@@ -103,18 +102,9 @@ def scan_entries(
     job: JobName,
     store: StoreName,
     version: Version = "latest",
-    prefix: Annotated[
-        str | None,
-        typer.Option(
-            "--prefix",
-            metavar="TEXT",
-            help="Only keys with this prefix: of their text, of their JSON, or the first fields of a tuple.",
-        ),
-    ] = None,
-    from_key: Annotated[
-        str | None, typer.Option("--from-key", metavar="KEY", help="Only keys from this one on.")
-    ] = None,
-    to_key: Annotated[str | None, typer.Option("--to-key", metavar="KEY", help="Only keys before this one.")] = None,
+    prefix: Annotated[str | None, typer.Option("--prefix", metavar="TEXT")] = None,
+    from_key: Annotated[str | None, typer.Option("--from-key", metavar="KEY")] = None,
+    to_key: Annotated[str | None, typer.Option("--to-key", metavar="KEY")] = None,
     as_hex: AsHex = False,
     task: TaskNumber = None,
     limit: Limit = None,
@@ -126,6 +116,11 @@ def scan_entries(
     """List the entries of a store as of a retained version, across all tasks, in the order of the keys' bytes.
 
     --json prints one object a line: `key`, `value`, `task`; `keyHex` and `valueHex` for bytes that have no text.
+
+    Args:
+        prefix: Only keys with this prefix: of their text, of their JSON, or the first fields of a tuple.
+        from_key: Only keys from this one on.
+        to_key: Only keys before this one.
     """
     from penstock.admin.state.reading import open_version
     from penstock.cli.state.reading import print_line, restoring, say_troubles, store_texts
@@ -176,7 +171,7 @@ def _print_entries(title: str, entries: Iterator[VersionEntry], limit: int, keys
     from penstock.cli.state.reading import say_more
 
     shown = ((keys.short(each.key), values.short(each.value), each.task) for each in islice(entries, limit))
-    print_table(title, ("key", "value", "task"), shown, right="task")
+    show(Facts({}, (FactTable.of(title, "key, value, task>", shown),)))
     if next(entries, None) is not None:
         say_more(limit)
 
@@ -185,7 +180,7 @@ def diff_versions(
     job: JobName,
     store: StoreName,
     before: Annotated[str, typer.Option("--from", metavar="V", help=f"The first version: {FORMS}.")],
-    after: Annotated[str, typer.Option("--to", metavar="V", help="The second version.")] = "latest",
+    after: Annotated[str, typer.Option("--to", metavar="V")] = "latest",
     limit: Limit = None,
     backend: BackendName = None,
     app: AppReference = None,
@@ -196,6 +191,9 @@ def diff_versions(
 
     --json prints one object a line: `change`, `key`, `task`, and the values `from` and `to` where they exist. The last
     line has the counts of all changes, whatever the limit.
+
+    Args:
+        after: The second version.
     """
     from penstock.admin.state.reading import open_diff
     from penstock.cli.state.reading import print_line, restoring, say_more, say_troubles, store_texts
@@ -217,9 +215,9 @@ def diff_versions(
             shown = SHOWN if limit is None else limit
             title = f"Store {store} of {found.paths.root}, {version_text(old)} to {version_text(new)}"
             rows = [_difference_row(each, keys, values) for each in differences.up_to(shown)]
-            print_table(title, ("change", "key", "from", "to", "task"), rows, right="task")
+            show(Facts({}, (FactTable.of(title, "change, key, from, to, task>", rows),)))
             counts = differences.counts()
-            print_facts([(change, f"{count:,}") for change, count in counts.items()])
+            show(Facts({change: f"{count:,}" for change, count in counts.items()}))
             if sum(counts.values()) > shown:
                 say_more(shown)
         say_troubles(keys, values)

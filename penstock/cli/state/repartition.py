@@ -14,7 +14,7 @@ from penstock.cli.shared.application import load_application, load_function
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.input import Confirmation, YesOnly
 from penstock.cli.shared.options import JsonCall
-from penstock.cli.shared.output import print_json, show
+from penstock.cli.shared.output import show
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,19 +22,10 @@ if TYPE_CHECKING:
 
 
 def repartition(
-    application: Annotated[str, typer.Argument(metavar="APP", help="The application, as `penstock run` takes it.")],
-    tasks: Annotated[int, typer.Option("--tasks", metavar="N", min=1, help="The new number of tasks.")],
-    rules: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--rule",
-            metavar="STORE=RULE",
-            help="The rule by which a task owns an entry of a store, where the plan asks for it: `key`, `first` (of "
-            "a tuple), `stay`, `copy` (task 0's to all), `empty`, or module:function or file.py:function, called with "
-            "key and value, which returns the key of the entry's messages. May be repeated.",
-        ),
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")] = False,
+    application: Annotated[str, typer.Argument(metavar="APP")],
+    tasks: Annotated[int, typer.Option("--tasks", metavar="N", min=1)],
+    rules: Annotated[list[str] | None, typer.Option("--rule", metavar="STORE=RULE")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run")] = False,
     yes: YesOnly = False,
     *,
     call: JsonCall,
@@ -44,6 +35,14 @@ def repartition(
     The command shows the plan first. Spark then moves the state into new backups, and at the end the command writes one
     new checkpoint. Until then, nothing has changed. The former checkpoint remains as long as the job retains it.
     Afterwards, set `job.intermediate.stream.partitions` to the new number.
+
+    Args:
+        application: The application, as `penstock run` takes it.
+        tasks: The new number of tasks.
+        rules: The rule by which a task owns an entry of a store, where the plan asks for it: `key`, `first` (of a
+            tuple), `stay`, `copy` (task 0's to all), `empty`, or module:function or file.py:function, called with key
+            and value, which returns the key of the entry's messages. May be repeated.
+        dry_run: Only show the plan.
     """
     from penstock.admin.state.repartition import plan_repartition
 
@@ -52,22 +51,13 @@ def repartition(
     confirmation = Confirmation.of(yes=yes or dry_run, as_json=call.as_json, file="")
     loaded = load_application(application)
     loaded.ship_by_value()
-    with plan_repartition(
-        loaded.app,
-        tasks,
-        call.config,
-        call.assignments,
-        rules=_rules(rules or ()),
-    ) as planned:
+    with plan_repartition(loaded.app, tasks, call.config, call.assignments, rules=_rules(rules or ())) as planned:
         facts = planned.facts()
         if not call.as_json:
             show(facts.as_facts())
         if not dry_run:
             facts = _carry_out(planned, confirmation)
-    if call.as_json:
-        print_json(facts)
-    elif facts.written is not None:
-        _tell(facts)
+    call.tell(facts, _tell)
 
 
 def _rules(given: list[str] | tuple[()]) -> dict[str, Rule]:
@@ -105,6 +95,8 @@ def _carry_out(planned: Repartition, confirmation: Confirmation) -> RepartitionF
 
 
 def _tell(facts: RepartitionFacts) -> None:
+    if facts.written is None:
+        return
     entries = sum(sum(each.entries) for each in facts.stores)
     say(
         f"{counted(entries, 'entry')} moved in {facts.seconds:.1f} s: checkpoint {facts.written} with "

@@ -21,7 +21,7 @@ from penstock.base.wording import counted
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.input import Yes, confirm
 from penstock.cli.shared.options import Call, JsonCall, StreamName, command
-from penstock.cli.shared.output import print_json, show
+from penstock.cli.shared.output import show
 from penstock.cli.stream.messages import publish, replay, tail
 from penstock.config.settings import DEFAULT_SYSTEM
 from penstock.config.values.kinds import ByteSize, Millis, Number, RefusedError
@@ -68,7 +68,7 @@ def _limit(option: str, kind: Number, text: str | None, before: int | None) -> i
 
 def create(
     name: StreamName,
-    partitions: Annotated[int, typer.Option("--partitions", metavar="N", min=1, help="The number of partitions.")],
+    partitions: Annotated[int, typer.Option("--partitions", metavar="N", min=1)],
     age: RetentionAge = None,
     size: RetentionBytes = None,
     *,
@@ -77,6 +77,9 @@ def create(
     """Create a stream. If it exists with the same number of partitions, nothing happens.
 
     With --retention or --retention-bytes, an existing stream must have exactly these limits.
+
+    Args:
+        partitions: The number of partitions.
     """
     retention = None if age is None and size is None else retention_of(age, size, StreamRetention())
     found = call.stream(name)
@@ -90,33 +93,27 @@ def describe(name: StreamName, call: JsonCall) -> None:
     call.show(describe_stream(call.stream(name)))
 
 
-def list_streams(
-    system: Annotated[
-        str, typer.Argument(metavar="SYSTEM", help="The system whose streams are listed.")
-    ] = DEFAULT_SYSTEM,
-    *,
-    call: JsonCall,
-) -> None:
-    """List the streams of a system."""
+def list_streams(system: Annotated[str, typer.Argument(metavar="SYSTEM")] = DEFAULT_SYSTEM, *, call: JsonCall) -> None:
+    """List the streams of a system.
+
+    Args:
+        system: The system whose streams are listed.
+    """
     found = streams(system, call.config, call.assignments)
-    if call.as_json:
-        print_json(found)
-    else:
-        show(Facts({}, (FactTable(f"Streams of {system}", found),)))
+    call.tell(found, lambda each: show(Facts({}, (FactTable(f"Streams of {system}", each),))))
 
 
 def delete_stream(
-    name: StreamName,
-    yes: Yes = False,
-    force: Annotated[bool, typer.Option("--force", help="Delete it even if a job reads or owns it.")] = False,
-    *,
-    call: JsonCall,
+    name: StreamName, yes: Yes = False, force: Annotated[bool, typer.Option("--force")] = False, *, call: JsonCall
 ) -> None:
     """Delete a stream and all its messages.
 
     The command is refused if the last checkpoint of a job under `job.root` has a position in the stream, or if the
     stream is the changelog of such a job. It does not look for jobs that only write to the stream, or for jobs under
     other roots.
+
+    Args:
+        force: Delete it even if a job reads or owns it.
     """
     from penstock.admin.stream.streams import delete_stream as delete
     from penstock.admin.stream.streams import refuse_used, stream_use
@@ -132,19 +129,11 @@ def delete_stream(
     size = [counted(facts.partition_count, "partition"), *messages]
     confirm(f"Delete stream `{found.stream}` with {' and '.join(size)}?", yes=yes)
     deleted = delete(found, force=True)
-    if call.as_json:
-        print_json(deleted)
-    else:
-        typer.echo(f"deleted `{found.stream}`: {', '.join(size)}")
+    call.tell(deleted, lambda _: typer.echo(f"deleted `{found.stream}`: {', '.join(size)}"))
 
 
 def retain(
-    name: StreamName,
-    age: RetentionAge = None,
-    size: RetentionBytes = None,
-    yes: Yes = False,
-    *,
-    call: JsonCall,
+    name: StreamName, age: RetentionAge = None, size: RetentionBytes = None, yes: Yes = False, *, call: JsonCall
 ) -> None:
     """Change how long a stream keeps its messages.
 
@@ -162,11 +151,9 @@ def retain(
             f"Keep the messages of stream `{found.stream}`: {after} (now: {before}), and delete the others?", yes=yes
         )
     deleted = set_retention(found, after)
-    if call.as_json:
-        facts = {"retentionMs": after.max_age_ms, "retentionBytes": after.max_bytes, "deleted": deleted}
-        print_json({"stream": str(found.stream), **facts})
-    else:
-        typer.echo(f"`{found.stream}` keeps its messages: {after}; {deleted:,} were deleted now")
+    facts = {"retentionMs": after.max_age_ms, "retentionBytes": after.max_bytes, "deleted": deleted}
+    text = f"`{found.stream}` keeps its messages: {after}; {deleted:,} were deleted now"
+    call.tell({"stream": str(found.stream), **facts}, lambda _: typer.echo(text))
 
 
 def end(name: StreamName, call: Call) -> None:

@@ -40,41 +40,28 @@ class FileFormat(StrEnum):
 
 def publish(
     name: StreamName,
-    file: Annotated[
-        str, typer.Option("--file", metavar="FILE", help="JSON lines or CSV, also .gz or .zip; - for standard input.")
-    ],
-    key: Annotated[str | None, typer.Option("--key", metavar="FIELD", help="The field with the key.")] = None,
-    value: Annotated[
-        str | None,
-        typer.Option(
-            "--value",
-            metavar="FIELD",
-            help="The field with the value: a string as it is, for ps.String(), anything else as JSON. Without it, the "
-            "whole record.",
-        ),
-    ] = None,
-    timestamp: Annotated[
-        str | None,
-        typer.Option(
-            "--timestamp", metavar="FIELD", help="The field with the time, in epoch milliseconds or ISO 8601."
-        ),
-    ] = None,
-    headers: Annotated[
-        str | None,
-        typer.Option(
-            "--headers", metavar="FIELD", help="The field with the headers: an object from name to text or null."
-        ),
-    ] = None,
-    infer: Annotated[
-        bool, typer.Option("--infer", help="CSV: read numbers as numbers and empty fields as null.")
-    ] = False,
-    form: Annotated[
-        FileFormat | None, typer.Option("--format", help="The file's format, if its name does not show it.")
-    ] = None,
+    file: Annotated[str, typer.Option("--file", metavar="FILE")],
+    key: Annotated[str | None, typer.Option("--key", metavar="FIELD")] = None,
+    value: Annotated[str | None, typer.Option("--value", metavar="FIELD")] = None,
+    timestamp: Annotated[str | None, typer.Option("--timestamp", metavar="FIELD")] = None,
+    headers: Annotated[str | None, typer.Option("--headers", metavar="FIELD")] = None,
+    infer: Annotated[bool, typer.Option("--infer")] = False,
+    form: Annotated[FileFormat | None, typer.Option("--format")] = None,
     *,
     call: Call,
 ) -> None:
-    """Publish every record of a file, in order within each partition."""
+    """Publish every record of a file, in order within each partition.
+
+    Args:
+        file: JSON lines or CSV, also .gz or .zip; - for standard input.
+        key: The field with the key.
+        value: The field with the value: a string as it is, for ps.String(), anything else as JSON. Without it, the
+            whole record.
+        timestamp: The field with the time, in epoch milliseconds or ISO 8601.
+        headers: The field with the headers: an object from name to text or null.
+        infer: CSV: read numbers as numbers and empty fields as null.
+        form: The file's format, if its name does not show it.
+    """
     from penstock.admin.stream.publish import PublishOptions
 
     found = call.stream(name)
@@ -140,28 +127,11 @@ def _with_log_lines(found: FoundStream, file: str, options: PublishOptions, rate
 
 def tail(
     name: StreamName,
-    partition: Annotated[
-        int | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition.")
-    ] = None,
-    from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="Begin with the oldest message instead of the last ones.")
-    ] = False,
-    count: Annotated[
-        int | None,
-        typer.Option(
-            "-n", metavar="N", min=0, help="At most this many messages; by default 10, or all with --from-beginning."
-        ),
-    ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new messages, until Ctrl-C.")] = False,
-    offset: Annotated[
-        str | None,
-        typer.Option(
-            "--offset",
-            metavar="OFFSET",
-            help="Show the message at this offset, or -n from there on: an integer with --partition or, of a folder, a "
-            "file or FILE:ROW. Its name follows the offset.",
-        ),
-    ] = None,
+    partition: Annotated[int | None, typer.Option("--partition", metavar="N", min=0)] = None,
+    from_beginning: Annotated[bool, typer.Option("--from-beginning")] = False,
+    count: Annotated[int | None, typer.Option("-n", metavar="N", min=0)] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f")] = False,
+    offset: Annotated[str | None, typer.Option("--offset", metavar="OFFSET")] = None,
     *,
     call: JsonCall,
 ) -> None:
@@ -171,6 +141,14 @@ def tail(
     --from-beginning, -n counts only messages that exist already. --follow waits for a stream that does not exist. In an
     intermediate stream, values are shown without their first byte, and control messages with their kind: WATERMARK,
     END_OF_STREAM or DRAIN. Headers follow the value.
+
+    Args:
+        partition: Only this partition.
+        from_beginning: Begin with the oldest message instead of the last ones.
+        count: At most this many messages; by default 10, or all with --from-beginning.
+        follow: Continue with new messages, until Ctrl-C.
+        offset: Show the message at this offset, or -n from there on: an integer with --partition or, of a folder, a
+            file or FILE:ROW. Its name follows the offset.
     """
     if offset is not None and (from_beginning or follow):
         raise ConfigError("--offset shows messages that exist: leave out --from-beginning and --follow")
@@ -255,20 +233,15 @@ def _json_line(message: Message, kind: MessageType | None = None) -> str:
 
 
 def replay(
-    name: StreamName,
-    to: Annotated[
-        str | None,
-        typer.Option(
-            "--to", metavar="STREAM", help="Put them into this stream, not into the inputs that they came from."
-        ),
-    ] = None,
-    *,
-    call: JsonCall,
+    name: StreamName, to: Annotated[str | None, typer.Option("--to", metavar="STREAM")] = None, *, call: JsonCall
 ) -> None:
     """Put dead letters back to the input that they came from, each into its partition.
 
     Every message is put back once, even if the command is run again or was killed. Dead letters stay where they are.
     The command fails if some cannot be put back, such as timers that failed; all others are.
+
+    Args:
+        to: Put them into this stream, not into the inputs that they came from.
     """
     from penstock.admin.stream.replay import replay as put_back
 

@@ -35,7 +35,8 @@ from penstock.wire.protocol import OpenEpoch
 logger = logging.getLogger(__name__)
 _APART_S = 5.0
 _CHEAP = 5_000
-"""A mark copies what is gathered above RocksDB. If that is more than this, there is one in `_APART_S` at most."""
+"""A mark copies the changes that are gathered above RocksDB. If they are more than this, one mark is made in
+`_APART_S` at most."""
 _MARKS_BYTES = 32 << 20
 """The memory of each kind that the marks of a container may take together. It also bounds the time to go back: some
 seconds for a container."""
@@ -64,8 +65,8 @@ class TaskMarks:
         self._under_way: tuple[CheckpointId, dict[str, EngineMark]] | None = None
 
     def snapshot(self, checkpoint_id: CheckpointId) -> None:
-        """Mark the present content as that of a commit that begins, unless the last marks are too new. In that case the
-        store can go back to these, and read the tail."""
+        """Mark the present content: a commit of it begins. If the last marks are too new, no other ones are made: a
+        store can go back to the last ones, and read the tail."""
         now = self._clock.monotonic()
         gathered = sum(engine.gathered for engine in self._engines.values())
         if gathered > _CHEAP and self._made_at is not None and now - self._made_at < _APART_S:

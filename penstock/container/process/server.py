@@ -182,8 +182,8 @@ def _outputs(batch: pa.RecordBatch, attempts: Attempts, running: Mapping[int, Ru
 def _rest(
     attempts: Attempts, running: dict[int, RunningAttempt], together: JointOutput, failed: Iterable[Packet]
 ) -> Iterator[Packet]:
-    """Finish every attempt and yield its remaining packets, then the trailers of all, then the reports, after those of
-    the attempts that failed before: a reader that has the reports has everything.
+    """Finish every attempt and yield its remaining packets, then the trailers of all attempts, and then their reports.
+    The reports of attempts that failed earlier come first. A reader that has the reports has everything.
 
     An attempt that is finished and whose report is not sent, because another one failed, is named by no End: it is
     dropped with the run.

@@ -113,7 +113,7 @@ class DrainReport:
         self._board.tell(DRAIN_WING.name, None if progress is None else lambda: self._at_this_moment(progress))
 
     def _at_this_moment(self, progress: DrainProgress) -> DrainProgress:
-        """With the reason why the running batch waits."""
+        """The progress, with the reason why the running batch waits."""
         waits_for = self._board.waits_for() if self._board.running is not None else progress.waits_for
         return replace(progress, waits_for=waits_for)
 

@@ -221,8 +221,8 @@ class Collection:
         self._thread.shutdown(wait=wait, cancel_futures=not wait)
 
     def _collect(self, record: CheckpointRecord) -> None:
-        """Delete the garbage of checkpoints that this one does not retain any more, and once an epoch, that of
-        earlier epochs. The records go last: until then they say what they needed."""
+        """Delete the garbage of checkpoints that this one does not retain any more. Once an epoch, delete the garbage
+        of earlier epochs as well. Records go last: until then they say which objects they needed."""
         view = self._log.known()
         for part in self._wings:
             self._let_collect(part, record)

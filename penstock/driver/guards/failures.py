@@ -137,7 +137,7 @@ class Suspects:
         return answered
 
     def watch(self, batch: Batch) -> Batch:
-        """The batch, with what its attempts have to know."""
+        """The batch, with the spans that its attempts have to watch, and the culprits."""
         self.look()
         spans: dict[tuple[int, int], dict[Span, None]] = {}
         for each in self._evidence:
@@ -148,7 +148,7 @@ class Suspects:
         return batch.with_suspects(watched, tuple(self._culprits.values()))
 
     def settle(self, record: CheckpointRecord) -> None:
-        """Forget what the checkpoint has behind it."""
+        """Forget the evidence on messages that the checkpoint has behind it."""
         if not self._evidence:
             return
         self._evidence = [each for each in self._evidence if not self._is_behind(record, each.spot)]

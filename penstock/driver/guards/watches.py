@@ -1,4 +1,4 @@
-"""What a run watches: its lease on the job, and the streams of its inputs.
+"""Watches of a run: on its lease on the job, and on the streams of its inputs.
 
 The tenure renews the lease in the background, and knows the run that its holder continues. The gate gives the lease's
 permission to start a batch or to begin a commit. Now and then, and before each record, the watch of inputs checks that

@@ -15,13 +15,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.http_hosts import is_loopback
 from penstock.base.retry import SYSTEM_CLOCK
 from penstock.base.wording import size_text
 from penstock.batch.batch import Positions, TaskSsp
+from penstock.config.optional_settings import MetricsSettings
 from penstock.config.settings import JobSettings
 from penstock.driver.show.progress import ProgressBoard
 from penstock.errors import PenstockError
@@ -47,6 +48,9 @@ from penstock.system.base import System, SystemAdmin
 from penstock.system.contract.definition import QUERY_SYSTEM
 from penstock.system.partitioner import partition_of
 from penstock.system.registry import open_system
+
+if TYPE_CHECKING:
+    from penstock.metrics.prometheus import PrometheusEndpoint
 
 logger = logging.getLogger(__name__)
 
@@ -164,17 +168,7 @@ class MetricsExports:
         settings, snapshot = job.config.metrics, board.metrics.snapshot
         with ExitStack() as undo:
             if settings.prometheus_port is not None:
-                from penstock.metrics.prometheus import PrometheusEndpoint  # only a job that has one pays for it
-
-                host, port, token = settings.prometheus_host, settings.prometheus_port, settings.prometheus_token
-                endpoint = PrometheusEndpoint(job.paths.root, host, port, snapshot, token, settings.prometheus_tls)
-                if token is None:
-                    who = "every user of this host" if is_loopback(host) else "who reaches this host"
-                    logger.warning(
-                        "%s can read the metrics of this job on port %s: set metrics.prometheus.token",
-                        who,
-                        endpoint.port,
-                    )
+                endpoint = _endpoint(job, settings, settings.prometheus_port, snapshot)
                 self.prometheus_port = endpoint.port
                 undo.callback(endpoint.close)
             metrics = MetricsBoard(job.objects, job.paths)
@@ -185,17 +179,36 @@ class MetricsExports:
             undo.callback(ExportThread(Export("about what is unread", SHOW_SECONDS, ends.look)).close)
             undo.callback(ends.stop)
             if settings.reporter_stream is not None:
-                stream = settings.reporter_stream
-                system = job.streams.systems.get(stream.system) or open_system(job.config.system(stream.system))
-                reporter = SnapshotReporter(job.config.job, run_id, system, stream, snapshot)
                 # A separate thread: neither the stream's system nor the object store delays the other's exports.
-                export = Export(f"to stream `{stream}`", settings.reporter_interval_s, reporter.report)
+                export = _stream_export(job, run_id, settings, settings.reporter_stream, snapshot)
                 undo.callback(ExportThread(export).close)
             self._undo = undo.pop_all()
 
     def close(self) -> None:
         """Export once more, and end."""
         self._undo.close()
+
+
+def _endpoint(
+    job: ClaimedJob, settings: MetricsSettings, port: int, snapshot: Callable[[], Snapshot]
+) -> PrometheusEndpoint:
+    from penstock.metrics.prometheus import PrometheusEndpoint  # only a job that has one pays for it
+
+    host, token = settings.prometheus_host, settings.prometheus_token
+    endpoint = PrometheusEndpoint(job.paths.root, host, port, snapshot, token, settings.prometheus_tls)
+    if token is None:
+        who = "every user of this host" if is_loopback(host) else "who reaches this host"
+        says = "%s can read the metrics of this job on port %s: set metrics.prometheus.token"
+        logger.warning(says, who, endpoint.port)
+    return endpoint
+
+
+def _stream_export(
+    job: ClaimedJob, run_id: str, settings: MetricsSettings, stream: SystemStream, snapshot: Callable[[], Snapshot]
+) -> Export:
+    system = job.streams.systems.get(stream.system) or open_system(job.config.system(stream.system))
+    reporter = SnapshotReporter(job.config.job, run_id, system, stream, snapshot)
+    return Export(f"to stream `{stream}`", settings.reporter_interval_s, reporter.report)
 
 
 def _board_exports(

@@ -54,7 +54,7 @@ class Outlet:
         self._rows: list[int] = []
         self._pages: list[tuple[Any, Any, Any]] = []
         self._headers: dict[int, bytes] = {}
-        """By the number of the message, the packed headers of those of ended pages that have some."""
+        """Number of the message → its packed headers, for the messages of ended pages that have headers."""
         self.push = self._make_push(position)
         """Serialise and add a message that the message at the position led to."""
         self.accept = self._make_accept(position)

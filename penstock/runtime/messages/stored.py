@@ -88,8 +88,8 @@ def encode_dead_letter(
 
 
 def decode_dead_letter(data: bytes | None) -> DeadLetter:
-    """Raises CorruptError if the value is not a dead letter, or lacks `repartitioned`, as
-    those of the first versions of Penstock."""
+    """Raises CorruptError if the value is not a dead letter, or lacks `repartitioned`: the first versions of Penstock
+    wrote it without."""
     what = "it is not a dead letter of this version of Penstock"
     with decoding(what):
         written = decode(_StoredLetter, data or b"", what)

@@ -88,8 +88,8 @@ class _AsyncNode(Node):
 
 
 def exact_form(value: Any) -> Any:
-    """A form that equals that of another value only if nobody can tell the two apart, which Python's own equality does
-    not say: 1, 1.0 and True are equal, so are 0.0 and -0.0, and NaN is not equal to itself."""
+    """A form of the value. Two forms are equal if and only if nobody can tell their values apart. Python's own equality
+    does not say this: 1, 1.0 and True are equal, so are 0.0 and -0.0, and NaN is not equal to itself."""
     kind = type(value)
     if kind is str or kind is int:
         return kind, value
@@ -128,7 +128,7 @@ class _Calls:
         self._open = AsyncExitStack()
         self._client: tuple[Any, ...] = ()
         self._remembered: OrderedDict[Any, tuple[float, Any]] = OrderedDict()
-        """By key, until when a result counts, and the result; the oldest first."""
+        """Key → the time until which its result counts, and the result; the oldest first."""
 
     def all(self, values: Sequence[Any]) -> list[Any]:
         """The results, or `_FailedCall`, in order."""

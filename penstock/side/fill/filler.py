@@ -237,7 +237,7 @@ class SideFiller:
             self._flushed = now
 
     def _touch(self) -> None:
-        """Note that the stores are up to date, so that those of silent streams do not become too old."""
+        """Note in each store that it is up to date. Otherwise the store of a silent stream would become too old."""
         for group in self.groups:
             if group not in self._troubles:
                 self._keep(group, group.touch)

@@ -31,7 +31,7 @@ class SideStreamEnds:
     complete_from: dict[SystemStreamPartition, int] = field(default_factory=dict)
     identities: dict[SystemStream, str | None] = field(default_factory=dict)
     deletions_kept_ms: dict[SystemStream, int] = field(default_factory=dict)
-    """Only of streams that lose deletions with time."""
+    """A stream that keeps deletions for ever is not in it."""
 
     def upcoming(self, ssp: SystemStreamPartition) -> int:
         return self.offsets[ssp].upcoming

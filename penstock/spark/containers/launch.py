@@ -107,14 +107,11 @@ class ContainerLauncher:
                 break
             if now - begun > patience_s and found:
                 logger.warning("%s: continuing with them", self._state(found, reasons))
-                for executor in executors:
-                    if executor.id in reasons and executor.id not in _executors_of(found):
-                        self.count_failure(executor.id)
+                for executor_id in reasons.keys() & {e.id for e in executors} - _executors_of(found):
+                    self.count_failure(executor_id)
                 break
             if now - begun > start_s:
-                limit_ms, application = self._settings.start_timeout_ms, str(self._context.applicationId)
-                master, url = str(self._context.master), self._context.uiWebUrl
-                raise PenstockTimeoutError(no_executor_text(limit_ms, application, master, url, reasons.values()))
+                raise PenstockTimeoutError(self._no_executor_text(reasons))
             if now > report_at:
                 logger.warning("%s: waiting for the others", self._state(found, reasons))
                 report_at = now + _REPORT_SECONDS
@@ -202,6 +199,12 @@ class ContainerLauncher:
         return f"{len(_executors_of(found))}{of} executors have containers" + "".join(
             f"; {r}" for r in reasons.values()
         )
+
+    def _no_executor_text(self, reasons: Mapping[str, str]) -> str:
+        context = self._context
+        application, master = str(context.applicationId), str(context.master)
+        limit_ms = self._settings.start_timeout_ms
+        return no_executor_text(limit_ms, application, master, context.uiWebUrl, reasons.values())
 
     def _launch_missing(
         self,

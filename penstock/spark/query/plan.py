@@ -81,14 +81,7 @@ def bind(
         if asked.number > 0 and (view.faults or not begins_here):
             raise _no_state(job, root, asked)
         return Binding()
-    bound = queries_of(latest.identities)
-    if not bound:
-        raise IncompatibleError(
-            f"job {job} in {root} runs by itself, and not inside a streaming query: give the query another root, or "
-            "another name"
-        )
-    if other := sorted(bound - {asked.query}):
-        raise _other_query(job, root, other[0], asked)
+    _check_query(latest, job, root, asked)
     record = latest
     back = None
     if not _fits(latest, asked) or (chosen and view.faults):
@@ -102,6 +95,18 @@ def bind(
             f"one of them. Nothing was started. Set partitions={record.task_count}, or leave it out"
         )
     return Binding(record.task_count, back)
+
+
+def _check_query(latest: CheckpointRecord, job: str, root: str, asked: QueryBatchRequest) -> None:
+    """Raise IncompatibleError unless the checkpoint is this query's."""
+    bound = queries_of(latest.identities)
+    if not bound:
+        raise IncompatibleError(
+            f"job {job} in {root} runs by itself, and not inside a streaming query: give the query another root, or "
+            "another name"
+        )
+    if other := sorted(bound - {asked.query}):
+        raise _other_query(job, root, other[0], asked)
 
 
 def reached_batch(record: CheckpointRecord) -> int:

@@ -35,7 +35,6 @@ from penstock.admin.table import refuse_side_stores
 from penstock.api.serdes import PackedColumns
 from penstock.application.application import Application
 from penstock.base.wording import listed
-from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, StoreLayout
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.spark.processor.codec import RowCodec, StoredLists
@@ -396,7 +395,7 @@ def _only_job(root: str, overrides: Mapping[str, object]) -> str:
 
 
 def _records(found: FoundJob, store: str, versions: Sequence[str]) -> list[CheckpointRecord]:
-    records = choose_versions(CheckpointLog(found.objects, found.paths), found, versions)
+    records = choose_versions(found, versions)
     for record in records:
         refuse_side_stores(found, record, [store])
         check_store(record, store)

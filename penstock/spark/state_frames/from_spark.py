@@ -331,7 +331,7 @@ class _BackUp:
 
 
 class _CountedEntries:
-    """Counts entries while they are read, without those of an index, which have no value."""
+    """Counts entries while they are read. Entries of an index, which have no value, do not count."""
 
     def __init__(self, entries: Iterable[tuple[bytes, bytes]]) -> None:
         self._entries = entries

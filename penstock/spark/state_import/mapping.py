@@ -113,8 +113,8 @@ def function_mapping(state: SparkState, store: StoreSpec, function: MapFunction,
 
 
 def plain_mapping(state: SparkState, store: StoreSpec) -> EntryMapping:
-    """The one column of the key as the key. A value is the dict of its columns for a Json serde (a list of dicts, of a
-    ListState), else its one column."""
+    """Spark's key has one column, which becomes the key. With a Json serde, a value becomes the dict of its columns,
+    and a ListState a list of such dicts. With any other serde, a value has one column, which becomes the value."""
     problems = []
     if (count := len(state.schema.key.columns)) != 1:
         problems.append(f"Spark's key has {count} columns, and only a key of one has a plain mapping")

@@ -26,7 +26,7 @@ from penstock.errors import ConfigError, CorruptError
 NAMESPACE = "samza-startpoint-v1"
 """The namespace of requests in the metadata store; their type in Samza's coordinator stream."""
 NAMESPACE_FAN_OUT = "samza-startpoint-v1-fan-out"
-"""Where Samza keeps what it has given to a task and the task has not yet committed."""
+"""The namespace of requests that Samza has given to a task, until the task has committed them."""
 
 _Millis: TypeAlias = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 

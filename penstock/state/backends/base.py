@@ -21,7 +21,7 @@ from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.retry import SYSTEM_CLOCK, Clock
@@ -33,10 +33,13 @@ from penstock.job.paths import JobPaths
 from penstock.metrics.registry import MetricsRegistry
 from penstock.objects.store import ObjectStore
 from penstock.state.backends.pools import BackendPools, process_pools
-from penstock.state.engines.engine import Engine
-from penstock.state.records import Changes
 from penstock.system.base import System
 
+if TYPE_CHECKING:  # commands that open no store do without numpy and Arrow
+    from penstock.state.engines.engine import Engine
+    from penstock.state.records import Changes
+
+logger = logging.getLogger(__name__)
 KeptIn: TypeAlias = Literal["job-folder", "system", "unknown"]
 EMPTY = "empty"
 """The text of a marker of a store without entries."""

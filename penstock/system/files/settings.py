@@ -35,7 +35,7 @@ class FilesSettings:
     partitions: int | None
     poll_ms: int
     schemas: Mapping[str, str]
-    """By stream; the empty name is for all others."""
+    """Stream → its schema; the empty name is for all other streams."""
     order: Order | None = None
     links: Links = "inside"
 

@@ -1,4 +1,4 @@
-"""What a test gives its `TestRunner` to process: messages of inputs and side inputs, and versions of pushed tables."""
+"""Inputs that a test gives its `TestRunner`: messages of inputs and side inputs, and versions of pushed tables."""
 
 from __future__ import annotations
 

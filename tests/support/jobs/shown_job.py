@@ -120,12 +120,16 @@ class ShownJob:
         job = JobMetrics()
         job.table_stands("planes", 6, 7, 40, failing=True)
         job.table_stands("airlines", 0, 1, 99, failing=False)
-        run, task = MetricsRegistry("job"), MetricsRegistry("Partition 0")
+        run, task, second = (MetricsRegistry(name) for name in ("job", "Partition 0", "Partition 1"))
         run.new_counter("job", "batches").inc(1_300)
         run.new_timer("job", "commit-ns").update(1_500_000_000)
         for way, count in ("direct", 1_250), ("spark-large", 46), ("spark-start", 4):
             run.new_counter("job", f"batches-{way}").inc(count)
-        task.new_counter("stage.1", "dead-letters").inc(600)
+        for each in task, second:
+            each.new_counter("stage.1", "dead-letters").inc(600)
+            each.new_counter("user.mine", "dead-letters").inc(7)
+        task.new_gauge("user.mine", "share").set(0.25)
+        task.new_gauge("store.first", "rocksdb.estimate-pending-compaction-bytes").set(987_654_321_987)
         task.new_gauge("store.seats", "side-inputs-lag-local.planes.0").set(12)
         task.new_gauge("store.seats", "side-inputs-catching-up").set(1)
         task.new_gauge("store.towns", "side-inputs-lag-local.towns.0").set(1_200)
@@ -134,7 +138,7 @@ class ShownJob:
         task.new_counter("store.first", "cache-hits").inc(250)
         task.new_timer("backend.changelog-files", "upload-ns").update(20_000_000)
         task.new_counter("backend.changelog-files", "bytes-uploaded").inc(2_000)
-        found = Snapshot().merged(job.snapshot(), run.snapshot(), task.snapshot())
+        found = Snapshot().merged(job.snapshot(), run.snapshot(), task.snapshot(), second.snapshot())
         reached = {(task, IN[task]): 6 + 3 * task for task in range(2)}
         MetricsBoard(objects, paths).put(ShownRun("run", NOW_MS, found, reached, DRIVER, work=WORK))
         stores = (SideStoreFacts("seats", ("local.planes",), "Seats"), SideStoreFacts("planes", pushed="/data/planes"))

@@ -7,20 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from typer.testing import CliRunner
-
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.log import CheckpointLog, LogView
 from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim
 from penstock.checkpoint.sections import Sections
 from penstock.checkpoint.streams import CHANGELOG_STREAM, ChangelogStreamMarker
 from penstock.checkpoint.task_versions import build_versions
-from penstock.cli.main import app
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
 from penstock.system.local import LocalSystem
 from tests.support.jobs.home import LOCK
 from tests.support.stores.checkpoints import checkpoint
+from tests.support.tools import cli
 
 SSP = SystemStreamPartition
 PATHS = JobPaths("flights", "1")
@@ -113,9 +111,7 @@ def saved(number: int, offsets: tuple[int, int] = (4, 7), **changes: Any) -> Che
 
 def call(*arguments: str, status: int = 0, text: str | None = None, group: str = "checkpoint") -> tuple[str, str]:
     """`penstock checkpoint ...`, or another group of commands, in this process; what it prints and says."""
-    result = CliRunner().invoke(app, (group, *arguments), input=text)
-    assert result.exit_code == status, result.output + repr(result.exception)
-    return result.stdout, result.stderr
+    return cli.call(group, *arguments, status=status, stdin=text)
 
 
 def call_json(*arguments: str, text: str | None = None) -> Any:

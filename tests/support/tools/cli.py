@@ -21,7 +21,7 @@ def own_home(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory / "home"
 
 
-def call(*arguments: str, status: int = 0, stdin: bytes | None = None) -> tuple[str, str]:
+def call(*arguments: str, status: int = 0, stdin: str | bytes | None = None) -> tuple[str, str]:
     """Run a command in this process: its standard output and error."""
     result = CliRunner().invoke(app, arguments, input=stdin)
     assert result.exit_code == status, result.output + repr(result.exception)

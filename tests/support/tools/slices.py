@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 from zlib import crc32
 
 import pytest
@@ -18,6 +19,8 @@ from tests.support.tools.places import ROOT
 
 SLICES = 10
 OF_COMMIT = "commit"
+_COUNT = "rev-list", "--count", "HEAD"
+_ADVICE = f"Give a slice, as `make slow SLICE=3`: 1 to {SLICES}, or clone with the whole history"
 
 
 def slice_of(file: str, planned: Mapping[str, int]) -> int:
@@ -39,15 +42,33 @@ def number(given: str) -> int:
     """The number of a slice, or that of the last commit.
 
     Raises:
-        pytest.UsageError: there is no such slice.
+        pytest.UsageError: there is no such slice, or no history to count.
     """
     if given == OF_COMMIT:
-        command = ["git", "-C", str(ROOT), "rev-list", "--count", "HEAD"]
-        count = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-        return of_count(int(count))
+        return of_count(commits(ROOT))
     if given not in map(str, range(1, SLICES + 1)):
         raise pytest.UsageError(f"there is no slice {given!r}: it is one of 1 to {SLICES}, or `{OF_COMMIT}`")
     return int(given)
+
+
+def commits(folder: Path) -> int:
+    """Count the commits of a clone.
+
+    Raises:
+        pytest.UsageError: there is no history, or it is that of a shallow clone, which has as many commits each time.
+    """
+    try:
+        shallow, count = (_git(folder, *each) for each in (("rev-parse", "--is-shallow-repository"), _COUNT))
+    except (OSError, subprocess.SubprocessError) as error:
+        raise pytest.UsageError(f"the commits of {folder} cannot be counted: {error}. {_ADVICE}") from error
+    if shallow == "true":
+        raise pytest.UsageError(f"{folder} is a shallow clone, whose commits say nothing. {_ADVICE}")
+    return int(count)
+
+
+def _git(folder: Path, *command: str) -> str:
+    done = subprocess.run(["git", "-C", str(folder), *command], capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout.strip()
 
 
 def of_count(commits: int) -> int:

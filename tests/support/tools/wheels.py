@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.tools.places import ROOT
-from tools.release_check import locked_packages
+from tools.release_check import BUILD_LOCK, locked_packages
 
 BIN = Path(sys.executable).parent
 PIP = ("python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
@@ -67,10 +67,10 @@ class Environment:
         return done.stdout
 
     def install_locked(self, names: Iterable[str], folder: Path) -> None:
-        """Install packages as `requirements/` locks them, or skip the test if the index cannot be reached."""
+        """Install packages in their locked versions, or skip the test if the index cannot be reached."""
         found = {}
-        for lock in ("build", "dev", "java"):
-            found.update(locked_packages((ROOT / "requirements" / f"{lock}.lock").read_text("utf-8")))
+        for lock in (BUILD_LOCK, *(ROOT / "requirements" / f"{name}.lock" for name in ("dev", "java"))):
+            found.update(locked_packages(lock.read_text("utf-8")))
         lines = [
             f"{name}=={found[name].version} {' '.join(f'--hash=sha256:{each}' for each in found[name].sha256)}"
             for name in sorted(set(names))

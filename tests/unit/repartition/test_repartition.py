@@ -14,8 +14,8 @@ from typing import Any, Literal
 import pytest
 
 import penstock as ps
+from penstock.admin.checkpoint import change as checkpoint_write
 from penstock.admin.checkpoint.change import append_record
-from penstock.admin.state import repartition as repartition_module
 from penstock.admin.state import repartition as repartition_of_admin
 from penstock.admin.state.repartition import RepartitionFacts, plan_repartition, repartition
 from penstock.base.retry import SYSTEM_CLOCK
@@ -493,7 +493,7 @@ class TestEndings:
     ) -> None:
         kept.run(60)
         before, content = kept.checkpoints[-1], kept.content()
-        place = sys.modules[__name__] if step == "move_here" else repartition_module
+        place = sys.modules[__name__] if step == "move_here" else checkpoint_write
         with monkeypatch.context() as patch:
             patch.setattr(place, step, lambda *arguments: died(step, *arguments))
             with pytest.raises(DiedError):
@@ -509,7 +509,7 @@ class TestEndings:
         kept.run(60)
         content = kept.content()
         with monkeypatch.context() as patch:
-            patch.setattr(repartition_module, "append_record", lambda *arguments: died("behind", *arguments))
+            patch.setattr(checkpoint_write, "append_record", lambda *arguments: died("behind", *arguments))
             with pytest.raises(DiedError):
                 kept.move(5)
         kept.tasks = 5

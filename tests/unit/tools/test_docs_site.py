@@ -68,6 +68,13 @@ def test_the_search_finds_a_page_without_a_server(site: Path) -> None:
         assert complaints(found) == []
 
 
+@pytest.mark.parametrize("module", GROUPS)
+def test_every_public_name_is_in_one_group(module: str) -> None:
+    text = page(ROOT, module)
+    for name in importlib.import_module(module).__all__:
+        assert text.count(f"::: {module}.{name}\n") == 1, name
+
+
 def test_a_name_without_a_group_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "penstock" / "testing"
     folder.mkdir(parents=True)

@@ -21,6 +21,7 @@ from tests.support.tools.pages import blocks
 from tests.support.tools.places import ROOT
 
 FOLDER = ROOT / "deploy" / "kubernetes"
+ENTRY_POINT = ROOT / "penstock" / "cli" / "project" / "entrypoint.sh"
 DOCKERFILE = (FOLDER / "Dockerfile").read_text(encoding="utf-8")
 OLDEST = "1.28.0"
 """The oldest version of Kubernetes that the manifests are compared with, beside the newest that the validator knows."""
@@ -332,6 +333,17 @@ def test_the_image_is_pinned_and_installs_what_is_locked() -> None:
     assert {name: pin for name, pin in own.items() if dev.get(name) != pin} == {}, "make both from the same versions"
 
 
+def test_the_image_copies_what_exists_and_nothing_that_is_ignored() -> None:
+    lines = [line.split()[1:-1] for line in DOCKERFILE.splitlines() if line.startswith("COPY") and "--from" not in line]
+    sources = [each for line in lines for each in line if not each.startswith("--")]
+    built = "dist/penstock_streams-*.whl"
+    assert [each for each in sources if not (ROOT / each).is_file()] == [built]
+    allowed = (FOLDER / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
+    copied = sorted("dist/*.whl" if each == built else each for each in sources)
+    assert allowed == ["*", *(f"!{each}" for each in copied)]
+    assert str(ENTRY_POINT.relative_to(ROOT)) in sources
+
+
 def locked(file: Path) -> dict[str, tuple[str, frozenset[str]]]:
     """Name → version and hashes of a lock's packages."""
     found = {}
@@ -357,7 +369,7 @@ def programs(tmp_path: Path) -> Path:
 
 def enter(programs: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "SPARK_HOME": "/spark", **variables}
-    command = ["sh", "-c", 'umask 022; exec "$@"', "sh", "bash", str(FOLDER / "entrypoint.sh"), *arguments]
+    command = ["sh", "-c", 'umask 022; exec "$@"', "sh", "bash", str(ENTRY_POINT), *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
 
 

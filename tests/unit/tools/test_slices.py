@@ -99,6 +99,22 @@ def test_a_slice_that_does_not_exist_is_refused() -> None:
             slices.number(wrong)
 
 
+def test_a_shallow_clone_and_a_folder_without_history_are_refused(tmp_path: Path) -> None:
+    """A check would have the same slice each time."""
+    with pytest.raises(pytest.UsageError, match=r"cannot be counted: .* Give a slice"):
+        slices.commits(tmp_path)
+    whole, shallow = tmp_path / "a whole one", tmp_path / "a shallow one"
+    author = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    subprocess.run(["git", "init", "--quiet", whole], check=True, timeout=60)
+    for message in ("one", "two"):
+        commit = ["git", "-C", whole, *author, "commit", "--quiet", "--allow-empty", "-m", message]
+        subprocess.run(commit, check=True, timeout=60)
+    assert slices.commits(whole) == 2
+    subprocess.run(["git", "clone", "--quiet", "--depth", "1", whole.as_uri(), shallow], check=True, timeout=60)
+    with pytest.raises(pytest.UsageError, match="shallow clone"):
+        slices.commits(shallow)
+
+
 def run(folder: Path, *arguments: str, seconds: str = "", number: str = "", **variables: str) -> tuple[int, str]:
     """Run the suite in the folder with these plugins alone."""
     command = [sys.executable, "-c", RUN, seconds, number, *arguments]

@@ -296,7 +296,7 @@ class ChangelogFilesRestore(TaskRestoreManager):
 
 _KINDS = {"delta": "deltas", "zip": "snapshots"}
 _IN_FLIGHT = ByteBudget(64 << 20)
-"""For the snapshots of all tasks of a process together."""
+"""The snapshots of all tasks of a process share it."""
 
 
 class ChangelogFilesFactory(StateBackendFactory):

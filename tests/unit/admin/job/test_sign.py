@@ -10,7 +10,6 @@ import pytest
 
 from penstock import admin
 from penstock.admin.job.ownership import held_job
-from penstock.checkpoint.log import CheckpointLog
 from penstock.errors import ConfigError, CorruptError, NotFoundError, RetryableError
 from penstock.job.lease import LeaseHeldError
 from penstock.objects.file import FileObjectStore
@@ -167,7 +166,7 @@ def test_what_a_stranger_adds_to_a_signed_root_is_not_signed(job: Job) -> None:
 def test_nothing_of_a_running_job_is_signed(job: Job) -> None:
     job.publish(100)
     run(NONE)
-    with admin.open_job(JOB) as found, held_job(found, CheckpointLog(found.objects, found.paths), "test"):
+    with admin.open_job(JOB) as found, held_job(found, "test"):
         before = job.unsigned()
         with pytest.raises(LeaseHeldError):
             job.sign(OLD)

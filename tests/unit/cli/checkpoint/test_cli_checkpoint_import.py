@@ -47,11 +47,9 @@ none = build([])
 
 
 @pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoppedJob:
-    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
+def job(home: Path, tmp_path: Path) -> StoppedJob:
     (tmp_path / "fresh.py").write_text(APPLICATION)
-    job = StoppedJob(tmp_path / "home")
+    job = StoppedJob(home)
     job.run(saved(1, (0, 2), ended=None), saved(2, (2, 5), ended=None, versions=(2, 1)), saved(3))
     return job
 

@@ -14,10 +14,8 @@ from tests.support.stores.stopped_job import PATHS, StoppedJob, call, replaced_s
 
 
 @pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoppedJob:
-    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    job = StoppedJob(tmp_path / "home")
+def job(home: Path) -> StoppedJob:
+    job = StoppedJob(home)
     job.run(saved(1, (1, 2), ended=None), saved(2))
     return job
 

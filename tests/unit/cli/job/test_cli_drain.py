@@ -137,7 +137,11 @@ def test_a_running_job_drains_and_its_end_is_awaited(running: Running, objects: 
     assert found["summary"]["phase"] == "drained"
     status = call_json("status", "visits")
     assert (status["drain"]["progress"], status["drain"]["late"]) == (found["summary"], [])
-    assert "Drained: what was processed since the request" in call("status", "visits")[0]
+    assert (status["drains"], status["drain"]["step"]) == ([], "drained")
+    assert [each["uuid"] for each in status["drain"]["requests"]] == found["requests"]
+    shown = call("status", "visits")[0]
+    assert "drained: nothing is in flight" in shown
+    assert "Drained: what was processed since the request" in shown
     assert objects.list(PATHS.metadata_folder(NAMESPACE)) == []
     assert "has no run that could drain: its last run has drained" in call("drain", "visits", status=1)[1]
 
@@ -325,14 +329,6 @@ class TestStatus:
             gates[step].set()
         running.thread.join(DEADLINE_S)
         assert call_json("status", "visits")["drain"]["step"] == "drained"
-
-    def test_a_drained_job(self, running: Running) -> None:
-        asked = call_json("drain", "visits", "--wait", "--timeout", str(DEADLINE_S))
-        running.thread.join(DEADLINE_S)
-        found = call_json("status", "visits")
-        assert (found["drains"], found["drain"]["step"]) == ([], "drained")
-        assert [each["uuid"] for each in found["drain"]["requests"]] == asked["requests"]
-        assert "drained: nothing is in flight" in call("status", "visits")[0]
 
     def test_what_cannot_be_read(self, killed: Running, objects: FileObjectStore) -> None:
         path = PATHS.metadata(NAMESPACE, "not-a-uuid")

@@ -111,9 +111,3 @@ def test_garbage_is_what_the_last_record_does_not_leave(job: StoppedJob) -> None
     for each in ("published", "never named"):
         with pytest.raises(NotFoundError):
             job.objects.get(KEYS[each])
-
-
-def test_a_deleted_job_says_what_may_be_lost(job: StoppedJob) -> None:
-    text = rows(call("job", "delete", "flights", "--yes")[0], "outbox")
-    assert text == {"outbox": "4 objects, with 47 messages that may not be published yet"}
-    assert job.objects.list(PATHS.outbox()) == []

@@ -21,16 +21,12 @@ from penstock.job.commands import StopRequests, StopRequestWatch
 from penstock.job.lease import Lease, LeaseHolder, LeaseState, acquire
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
-from tests.support.tools.cli import call, call_json, own_home
+from tests.support.tools.cli import call, call_json
 from tests.support.tools.leases import LONG_MS, EagerKeeper
 
 PATHS = JobPaths("flights", "1")
 DEADLINE_S = 60.0
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return own_home(tmp_path, monkeypatch)
+pytestmark = pytest.mark.usefixtures("home")
 
 
 @pytest.fixture

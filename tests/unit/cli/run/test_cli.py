@@ -20,7 +20,7 @@ from penstock.driver.handle.job import Job
 from penstock.driver.show.progress import JobProgress, ProgressBoard
 from penstock.errors import ConfigError, NotFoundError
 from penstock.testing import SettableClock
-from tests.support.tools.cli import call, call_json, own_home
+from tests.support.tools.cli import call, call_json
 
 DEADLINE_S = 60.0
 APPLICATION = """
@@ -36,11 +36,7 @@ number = 7
 def broken():
     raise RuntimeError("no application today")
 """
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return own_home(tmp_path, monkeypatch)
+pytestmark = pytest.mark.usefixtures("home")
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ except SystemExit:
     pass
 wanted = {"penstock", "penstock.admin", "penstock.admin.program", "penstock.cli", "penstock.cli.main",
           "penstock.cli.shared", "penstock.cli.shared.errors", "penstock.cli.shared.options",
-          "penstock.errors", "penstock.base", "penstock.base.plugins", "penstock.base.secrets",
-          "penstock.base.wording"}
+          "penstock.errors", "penstock.base", "penstock.base.plugins", "penstock.base.public_names",
+          "penstock.base.secrets", "penstock.base.wording"}
 heavy = {"yaml", "psutil", "orjson", "numpy", "pyarrow", "pyspark", "obstore"}
 ours = {name for name in sys.modules if name.partition(".")[0] == "penstock"}
 print("loaded too much:", sorted((ours - wanted) | (heavy & sys.modules.keys())))

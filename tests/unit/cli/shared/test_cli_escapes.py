@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from penstock.admin.stream.tail import Message
 from penstock.base.wording import escaped
 from penstock.cli.shared.errors import say
-from penstock.cli.shared.output import print_facts, print_table
+from penstock.cli.shared.output import print_facts, print_grid
 from penstock.cli.stream.messages import _text_line
+from penstock.facts import FactTable
 
 pytestmark = pytest.mark.attack
 
@@ -38,7 +39,7 @@ def test_other_text_stays(text: str) -> None:
 
 
 def test_tables_facts_and_errors(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(ATTACK, ["name"], [[ATTACK]])
+    print_grid(FactTable.of(ATTACK, "name", [[ATTACK]]).grid())
     print_facts([(ATTACK, ATTACK)])
     say(ATTACK)
     shown = capsys.readouterr()

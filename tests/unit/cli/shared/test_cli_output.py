@@ -6,11 +6,13 @@ import pytest
 
 from penstock.cli.shared import output
 from penstock.cli.shared.errors import report_failed_message
-from penstock.cli.shared.output import fitting, print_facts, print_table
+from penstock.cli.shared.output import fitting, print_facts, print_grid
 from penstock.errors import FailedMessage
+from penstock.facts import FactTable
 
 ID = "1795307450279-472083"
 COLUMNS = ("id", "kind", "batch time", "run", "stores")
+HEADINGS = "id, kind, batch time?3, run?2, stores?1"
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +32,7 @@ def test_ids_are_never_broken_and_no_line_is_too_long(
     width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(output, "_WIDE", width)
-    print_table("Checkpoints of a job with a long name", COLUMNS, [ROW], first_to_go="stores, run, batch time")
+    print_grid(FactTable.of("Checkpoints of a job with a long name", HEADINGS, [ROW]).grid())
     found = lines(capsys)
     assert found[0] == "Checkpoints of a job with a long name"
     assert sum(ID in line for line in found) == 1
@@ -43,7 +45,7 @@ def test_a_pipe_is_as_wide_as_columns_says(monkeypatch: pytest.MonkeyPatch, caps
     text = "several words " * 20
     for columns, widest in (("60", 60), ("150", 150), ("", 200), ("many", 200)):
         monkeypatch.setenv("COLUMNS", columns)
-        print_table("", ("id", "text"), [(ID, text)])
+        print_grid(FactTable.of("", "id, text", [(ID, text)]).grid())
         assert widest - 15 < max(map(len, lines(capsys))) <= widest
 
 
@@ -63,18 +65,18 @@ def test_what_does_not_fit_at_all_stays_whole(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(output, "_WIDE", 20)
-    print_table("", ("id", "parent"), [(ID, ID)])
+    print_grid(FactTable.of("", "id, parent", [(ID, ID)]).grid())
     assert sum(line.count(ID) for line in lines(capsys)) == 2
 
 
 def test_titles_are_not_wrapped_to_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     title = "Startpoints that wait for the next start"
-    print_table(title, ("n",), [(1,)])
+    print_grid(FactTable.of(title, "n", [(1,)]).grid())
     assert lines(capsys)[0] == title
 
 
 def test_an_empty_list_says_none(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table("Startpoints that wait for the next start", ("stream", "partition"), [])
+    print_grid(FactTable.of("Startpoints that wait for the next start", "stream, partition", []).grid())
     assert lines(capsys) == ["Startpoints that wait for the next start", "none"]
 
 
@@ -83,7 +85,7 @@ def test_long_texts_are_broken_so_that_everything_is_there(
 ) -> None:
     monkeypatch.setattr(output, "_WIDE", 60)
     text = "x" * 150
-    print_table("", ("id", "marker"), [(ID, text)])
+    print_grid(FactTable.of("", "id, marker", [(ID, text)]).grid())
     found = lines(capsys)
     assert sum(line.count("x") for line in found) == 150
     assert max(map(len, found)) <= 60

@@ -159,27 +159,22 @@ def blobs(folder: Path) -> list[Path]:
     return [path for path in folder.glob("home/jobs/copied-1/state/planes/**/*") if path.is_file()]
 
 
-def test_a_startpoint(home: Path) -> None:
-    says = "`local.planes` is a side input of store `planes`, which has no position in a checkpoint"
-    where = ("--stream", "local.planes", "--all-partitions", "--oldest", "--app", "side_app.py:app")
-    assert says in call("startpoint", "set", "side", *where, status=1)
+STARTPOINT = ("startpoint", "set", "side", "--stream", "local.planes", "--all-partitions", "--oldest")
 
 
-def test_a_startpoint_without_the_application(home: Path) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [STARTPOINT, (*STARTPOINT, "--app", "side_app.py:app"), ("checkpoint", "set", "side", "--offsets", "offsets.json")],
+)
+def test_it_has_no_position_to_change(home: Path, command: tuple[str, ...]) -> None:
+    (home / "offsets.json").write_text('{"local.planes": {"0": 0}}')
     says = "`local.planes` is a side input of store `planes`, which has no position in a checkpoint"
-    where = ("--stream", "local.planes", "--all-partitions", "--oldest")
-    assert says in call("startpoint", "set", "side", *where, status=1)
+    assert says in call(*command, status=1)
 
 
 def test_the_stream_is_not_deleted_while_a_job_needs_it(home: Path) -> None:
     says = call("stream", "delete", "local.planes", status=2)
     assert "stream `local.planes` is a side input of job side-1. To fill it again, give --force" in says
-
-
-def test_an_offset_in_a_checkpoint(home: Path) -> None:
-    (home / "offsets.json").write_text('{"local.planes": {"0": 0}}')
-    says = "`local.planes` is a side input of store `planes`, which has no position in a checkpoint"
-    assert says in call("checkpoint", "set", "side", "--offsets", "offsets.json", status=1)
 
 
 def test_the_configuration(home: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from penstock.start.startpoints.manager import TTL_MS, StartpointManager
 from penstock.start.startpoints.request import StartpointRequest
 from penstock.system.files.system import FilesSystem
 from tests.support.stores.stopped_job import PATHS, SSP, STREAM, StoppedJob, saved, ssp
+from tests.support.tools import cli
 
 INPUT = f"local.{STREAM}"
 APPLICATION = f'''
@@ -46,11 +48,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoppedJob:
     return made
 
 
-def call(*arguments: str, status: int = 0, text: str | None = None) -> tuple[str, str]:
-    """`penstock startpoint ...`; what it prints and says."""
-    result = CliRunner().invoke(app, ("startpoint", *arguments), input=text)
-    assert result.exit_code == status, result.output + repr(result.exception)
-    return result.stdout, result.stderr
+call = partial(cli.call, "startpoint")
 
 
 def set_json(*arguments: str) -> Any:
@@ -122,18 +120,6 @@ def test_all_partitions_at_a_time(job: StoppedJob) -> None:
     assert all(isinstance(s, StartpointTimestamp) and s.timestamp_offset == 1_370_044_800_000 for s in startpoints)
 
 
-@pytest.mark.parametrize(
-    ("text", "moment"),
-    [
-        ("2013-06-01T00:00Z", 1_370_044_800_000),
-        ("2013-06-01T02:00:00.5+02:00", 1_370_044_800_500),
-        ("1370044800000", 1_370_044_800_000),
-    ],
-)
-def test_times(job: StoppedJob, text: str, moment: int) -> None:
-    assert set_json("--partition", "0", "--timestamp", text)["requests"][0]["value"] == moment
-
-
 def test_oldest_upcoming_and_a_task(job: StoppedJob) -> None:
     assert set_json("--partition", "0", "--oldest")["requests"][0]["resolvesTo"] == 0
     assert set_json("--partition", "0", "--upcoming")["requests"][0]["resolvesTo"] == 10
@@ -175,7 +161,6 @@ def test_it_works_while_the_job_runs(job: StoppedJob) -> None:
         ("--oldest", "--partition", "0", "--all-partitions"),
         ("--oldest", "--upcoming", "--partition", "0"),
         ("--offset", "1", "--oldest", "--partition", "0"),
-        ("--timestamp", "2013-06-01T00:00", "--partition", "0"),
         ("--timestamp", "tomorrow", "--partition", "0"),
         ("--oldest", "--partition", "0", "--task", "task-x"),
         ("--oldest", "--partition", "0", "--clamp"),
@@ -194,6 +179,7 @@ def test_mistakes_in_the_call(job: StoppedJob, arguments: tuple[str, ...]) -> No
     [
         (("--stream", INPUT, "--partition", "0", "--offset", "11"), "from 0 (oldest) to 9 (newest)"),
         (("--stream", INPUT, "--partition", "7", "--oldest"), "has 2 partitions"),
+        (("--stream", "flights", "--all-partitions", "--oldest"), "`local.flights` is not an input of the job"),
         (("--stream", "local.other", "--all-partitions", "--oldest"), "not an input of the job"),
         (("--stream", "local.flights-1-aircraft-changelog", "--partition", "0", "--oldest"), "the changelog of store"),
         (("--stream", INPUT, "--partition", "0", "--oldest", "--task", "1"), "does not read"),
@@ -368,7 +354,7 @@ def test_export_and_import_are_inverse(job: StoppedJob) -> None:
     before = {(request.key, request.startpoint) for request in requests(job)[1:]}
     call("delete", "flights", "--stream", INPUT, "--all-partitions")
     call("delete", "flights", "--stream", INPUT, "--all-partitions", "--task", "1")
-    call("import", "flights", "-", text=out)
+    call("import", "flights", "-", stdin=out)
     assert {(request.key, request.startpoint) for request in requests(job)} == before
 
 
@@ -396,15 +382,15 @@ def test_import_of_samzas_messages(job: StoppedJob) -> None:
             message("samza-startpoint-v1", f"{INPUT}.1.Partition 1", specific(3, 1)),
         ]
     )
-    found = json.loads(call("import", "flights", "-", "--json", text=text)[0])
+    found = json.loads(call("import", "flights", "-", "--json", stdin=text)[0])
     assert [(r["partition"], r["task"], r["value"]) for r in found["requests"]] == [
         (0, None, "2"),
         (1, "Partition 1", "6"),
     ]
     assert any("skipped: 1 message without" in note for note in found["notes"])
     assert any("skipped: 1 startpoint older" in note for note in found["notes"])
-    assert "line 1" in call("import", "flights", "-", text='{"key":"x","value":null}', status=1)[1]
-    call("import", "flights", "-", text=message("set-config", "a", {}), status=2)
+    assert "line 1" in call("import", "flights", "-", stdin='{"key":"x","value":null}', status=1)[1]
+    call("import", "flights", "-", stdin=message("set-config", "a", {}), status=2)
 
 
 def test_a_job_that_was_never_started_needs_its_application(job: StoppedJob, tmp_path: Path) -> None:
@@ -479,19 +465,8 @@ def test_a_position_of_another_kind_is_refused_before_anything_is_written(job: S
 def test_a_message_of_samza_from_the_future_is_refused(job: StoppedJob) -> None:
     value = {"@type": "StartpointOldest", "creationTimestamp": 2**62}
     line = message("samza-startpoint-v1", f"{INPUT}.0", value)
-    assert "in the future by the clock of this host" in call("import", "flights", "-", text=line, status=2)[1]
+    assert "in the future by the clock of this host" in call("import", "flights", "-", stdin=line, status=2)[1]
     assert requests(job) == ()
-
-
-def test_a_name_without_a_dot_is_of_a_local_stream(job: StoppedJob) -> None:
-    said = call("set", "flights", "--stream", "flights", "--all-partitions", "--oldest", status=1)[1]
-    assert "`local.flights` is not an input of the job" in said
-
-
-def test_the_list_says_that_the_state_is_kept(job: StoppedJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    set_json("--partition", "0", "--offset", "3")
-    assert " keep " in call("list", "flights")[0]
 
 
 @pytest.mark.parametrize(
@@ -499,7 +474,7 @@ def test_the_list_says_that_the_state_is_kept(job: StoppedJob, monkeypatch: pyte
     [
         ("1357035300000", 1_357_035_300_000),
         ("2013-01-01T10:15Z", 1_357_035_300_000),
-        ("2013-01-01T12:15+02:00", 1_357_035_300_000),
+        ("2013-01-01T12:15:00.5+02:00", 1_357_035_300_500),
         ("today", 1_763_424_000_000),
         ("yesterday", 1_763_337_600_000),
         ("2h ago", 1_763_467_200_000),

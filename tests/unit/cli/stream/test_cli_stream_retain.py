@@ -8,14 +8,10 @@ import pytest
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.system.local import LocalSystem
-from tests.support.tools.cli import call, call_json, own_home
+from tests.support.tools.cli import call, call_json
 
 MB = 1 << 20
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return own_home(tmp_path, monkeypatch)
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def limits(name: str) -> tuple[int | None, int | None]:

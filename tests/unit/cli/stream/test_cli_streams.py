@@ -21,14 +21,10 @@ from penstock.base.wording import printable
 from penstock.job.identity import owner_of_intermediates
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
-from tests.support.tools.cli import call, call_json, command, own_home, published
+from tests.support.tools.cli import call, call_json, command, published
 
 DEADLINE_S = 60.0
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return own_home(tmp_path, monkeypatch)
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def test_create_is_idempotent_but_never_changes_the_partitions() -> None:
@@ -39,17 +35,6 @@ def test_create_is_idempotent_but_never_changes_the_partitions() -> None:
     assert "4" in error
     call("stream", "create", "flights", status=2)
     call("stream", "create", "flights", "--partitions", "0", status=2)
-
-
-def test_publish_then_describe() -> None:
-    published()
-    facts = call_json("stream", "describe", "flights")
-    assert (facts["stream"], facts["partitionCount"], facts["messages"]) == ("local.flights", 4, 20)
-    assert sum(part["upcoming"] for part in facts["partitions"]) == 20
-    assert all(part["oldest"] == 0 and part["newest"] == part["upcoming"] - 1 for part in facts["partitions"])
-    table = call("stream", "describe", "local.flights")[0]
-    assert "upcoming" in table
-    assert "local.flights" in table
 
 
 def test_a_stream_ends_until_something_is_published() -> None:

@@ -14,15 +14,7 @@ from penstock.api.requests import DrainMode, DrainNotification
 from penstock.batch.batch import END_OF_TIME
 from penstock.batch.watermarks import TIME
 from penstock.drain.driver.drain import Drain
-from penstock.drain.requests import (
-    DRAIN,
-    NAMESPACE,
-    DrainRequests,
-    cleanup,
-    cleanup_all,
-    present_run,
-    write_drain_notification,
-)
+from penstock.drain.requests import DRAIN, NAMESPACE, DrainRequests, present_run, write_drain_notification
 from penstock.errors import ConfigError, NotFoundError, PenstockError, RetryableError
 from penstock.job.lease import LeaseHolder, LeaseState
 from penstock.system.memory import MemoryAdmin
@@ -641,8 +633,8 @@ class TestRuns:
     def test_cleaning_up(self, timed_world: TimedWorld) -> None:
         for run_id in "aab":
             timed_world.drains.ask(run_id)
-        assert cleanup(timed_world.objects, timed_world.paths, "a") == 2
-        assert cleanup_all(timed_world.objects, timed_world.paths) == 1
+        assert DrainRequests(timed_world.objects, timed_world.paths).clear("a") == 2
+        assert DrainRequests(timed_world.objects, timed_world.paths).clear() == 1
 
     def test_a_request_to_cancel_that_comes_while_remains_are_deleted_stays(self, timed_world: TimedWorld) -> None:
         """Its notification is younger than the listing of the others."""

@@ -12,7 +12,6 @@ from penstock.admin.checkpoint.change import CheckpointChange, append_successor
 from penstock.admin.jobs import FoundJob
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.edit import CheckpointContent
-from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.task_versions import markers_of
 from penstock.drain.requests import write_drain_notification
 from penstock.errors import (
@@ -119,11 +118,10 @@ class TestRecord9:
         assert latest is not None
         left = latest.section(OUTBOX)
         assert left.objects
-        log = CheckpointLog(world.objects, PATHS)
         content = CheckpointContent(latest.next_offsets, {task: markers_of(latest, task) for task in range(TASKS)})
         origin = world.log.checkpoints[base]
         job = FoundJob(world.config(), PATHS, world.objects)
-        record = append_successor(CheckpointChange(job, "set", origin, None, content, log.read(), log, ()))
+        record = append_successor(CheckpointChange(job, "set", origin, None, content, job.log.read(), ()))
         found = record.section(OUTBOX)
         assert not found.objects
         assert [each.objects for each in found.unpublished] == [left.objects]

@@ -23,8 +23,8 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import DoubleType, IntegerType, LongType, StringType, StructType
 
 from penstock import admin
+from penstock.admin.checkpoint import change as checkpoint_write
 from penstock.admin.checkpoint.change import append_record
-from penstock.admin.state import query_state
 from penstock.admin.state.query_state import first_record
 from penstock.admin.state.reading import open_version
 from penstock.checkpoint.log import CheckpointLog
@@ -172,7 +172,7 @@ def killed_at(point: str, given: tuple[Takeover, JobConfig, str]) -> None:
         end()
 
     if point.endswith("the record"):
-        patch.setattr(query_state, "append_record", ends)
+        patch.setattr(checkpoint_write, "append_record", ends)
     run(takeover, location, config)
 
 
