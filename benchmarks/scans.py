@@ -21,8 +21,8 @@ import rocksdict
 import penstock as ps
 from benchmarks import harness
 from penstock.graph.stores import StoreSpec
+from penstock.state.engines.open import WriteBehindEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
-from penstock.state.engines.write_behind import WriteBehindEngine
 from penstock.state.stores.build import build_store
 
 SIDES = ("store", "rocksdb")

@@ -18,8 +18,8 @@ from penstock.graph.stores import StoreSpec
 from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.operators.task_timers import TaskTimers
 from penstock.runtime.timers import oldest_timers
+from penstock.state.engines.open import WriteBehindEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
-from penstock.state.engines.write_behind import WriteBehindEngine
 from penstock.state.stores.build import build_store
 
 FIGURES = {

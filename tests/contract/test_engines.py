@@ -11,8 +11,8 @@ import pytest
 from penstock.side.store.engine import SideEngine, SidePositions
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.memory import ColumnEngine, MemoryEngine
+from penstock.state.engines.open import WriteBehindEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
-from penstock.state.engines.write_behind import WriteBehindEngine
 from penstock.state.records import Changes
 from penstock.state.stores.task_store import SideView
 from penstock.testing.engine_contract import EngineContract, OpenEngine

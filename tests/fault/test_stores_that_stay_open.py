@@ -17,8 +17,8 @@ from penstock.checkpoint.record import Claim
 from penstock.checkpoint.task_versions import markers_of
 from penstock.driver.commit.coordinator import CommitCoordinator
 from penstock.errors import ContainerLostError
+from penstock.state.engines.open import WriteBehindEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
-from penstock.state.engines.write_behind import WriteBehindEngine
 from penstock.state.reading.reader import StateReader
 from penstock.state.records import Changes
 from penstock.system.memory import MemorySystem

@@ -19,7 +19,7 @@ from penstock.system.kafka.fences import TOPIC, Owners
 from penstock.system.kafka.job_topic import fence_key, fence_record, job_topic, progress_record
 from penstock.system.kafka.options import KafkaOptions
 from penstock.system.kafka.reader import KafkaReader
-from penstock.system.kafka.system import KafkaWriter
+from penstock.system.kafka.writer import KafkaWriter
 from penstock.testing.kafka_broker import KafkaBroker
 from tests.kafka.test_kafka_intermediate import ThroughWorld
 from tests.support.streams.kafka import new_name

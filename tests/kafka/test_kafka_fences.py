@@ -23,7 +23,7 @@ from penstock.system.kafka.errors import ClientErrors
 from penstock.system.kafka.fences import TOPIC, Owners
 from penstock.system.kafka.job_topic import job_topic
 from penstock.system.kafka.options import KafkaOptions
-from penstock.system.kafka.system import KafkaWriter
+from penstock.system.kafka.writer import KafkaWriter
 from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.jobs.home import wait_until
 from tests.support.streams.kafka import TIMEOUT_S, new_topic

@@ -17,7 +17,7 @@ from penstock.system.base import Progress, WriterIdentity
 from penstock.system.kafka.client import open_producer, resent_after_s
 from penstock.system.kafka.errors import ClientErrors
 from penstock.system.kafka.options import KafkaOptions, parse_options
-from penstock.system.kafka.system import KafkaWriter
+from penstock.system.kafka.writer import KafkaWriter
 from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.jobs.home import wait_until
 from tests.support.streams.kafka import TIMEOUT_S

@@ -11,7 +11,7 @@ import pytest
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError
 from penstock.system.kafka.admin import KafkaAdmin
-from penstock.system.kafka.system import KafkaWriter
+from penstock.system.kafka.writer import KafkaWriter
 from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.streams.kafka import new_topic
 from tests.support.streams.kafka_writers import options_of

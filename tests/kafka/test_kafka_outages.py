@@ -25,7 +25,8 @@ from penstock.system.kafka import cluster, transaction
 from penstock.system.kafka.client import open_admin
 from penstock.system.kafka.errors import ClientErrors
 from penstock.system.kafka.options import KafkaOptions
-from penstock.system.kafka.system import KafkaSystem, KafkaWriter
+from penstock.system.kafka.system import KafkaSystem
+from penstock.system.kafka.writer import KafkaWriter
 from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.jobs.home import wait_until
 from tests.support.streams.kafka import new_topic

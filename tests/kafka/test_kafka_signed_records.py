@@ -21,7 +21,8 @@ from penstock.system.kafka import fences
 from penstock.system.kafka.fences import TOPIC, Owners
 from penstock.system.kafka.job_topic import fence_key, fence_record, job_topic, producer_record, progress_record
 from penstock.system.kafka.options import KafkaOptions
-from penstock.system.kafka.system import KafkaSystem, KafkaWriter
+from penstock.system.kafka.system import KafkaSystem
+from penstock.system.kafka.writer import KafkaWriter
 from penstock.system.registry import open_systems
 from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.stores.hooked_store import HookedStore

@@ -16,7 +16,7 @@ from penstock.system.kafka import transaction
 from penstock.system.kafka.cluster import Cluster
 from penstock.system.kafka.options import KafkaOptions
 from penstock.system.kafka.reader import KafkaReader
-from penstock.system.kafka.system import KafkaWriter
+from penstock.system.kafka.writer import KafkaWriter
 from penstock.testing.clock import SettableClock
 from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.streams.kafka import QUIET, TIMEOUT_S, new_topic

@@ -16,7 +16,7 @@ from penstock.errors import ConfigError, IncompatibleError, NotFoundError, Retry
 from penstock.system.base import Progress, RawRecord, WriterIdentity
 from penstock.system.kafka import fences, transaction
 from penstock.system.kafka.options import KafkaOptions
-from penstock.system.kafka.system import KafkaWriter
+from penstock.system.kafka.writer import KafkaWriter
 from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.streams.kafka import TIMEOUT_S, new_topic
 from tests.support.streams.kafka_writers import FOREVER, job_state, keys, options_of, other, publish, read, records

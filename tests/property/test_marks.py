@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.state.engines import write_behind
+from penstock.state.engines import open as write_behind
+from penstock.state.engines.open import EngineMark, WriteBehindEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
-from penstock.state.engines.write_behind import EngineMark, WriteBehindEngine
 
 KEYS = st.integers(0, 15).map(lambda n: b"k%d" % n)
 CHANGES = st.dictionaries(KEYS, st.none() | st.binary(max_size=3), max_size=8)

@@ -19,9 +19,9 @@ from penstock.graph.stores import StoreSpec
 from penstock.state.engines import overlay
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.memory import MemoryEngine
+from penstock.state.engines.open import WriteBehindEngine
 from penstock.state.engines.overlay import Gaps
 from penstock.state.engines.rocksdb import RocksDbEngine
-from penstock.state.engines.write_behind import WriteBehindEngine
 from penstock.state.stores.build import build_store
 
 KEYS = st.integers(0, 30).map(lambda n: b"%02d" % n)

@@ -18,8 +18,8 @@ import penstock as ps
 from penstock.graph.stores import StoreSpec, TimeToLive
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.memory import MemoryEngine
+from penstock.state.engines.open import WriteBehindEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
-from penstock.state.engines.write_behind import WriteBehindEngine
 from penstock.state.reading.comparison import expiry_problem
 from penstock.state.stores import expiring
 from penstock.state.stores.build import build_store

@@ -26,8 +26,8 @@ from penstock.runtime.stage.task_instance import TaskInstance
 from penstock.state.backends.base import RestoreProgress, TaskBackupManager
 from penstock.state.backends.registry import backend_factory
 from penstock.state.engines.engine import Engine, EngineFailedError
+from penstock.state.engines.open import EngineMark, WriteBehindEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
-from penstock.state.engines.write_behind import EngineMark, WriteBehindEngine
 from penstock.state.kept import KeptStore, StoreAtCheckpoint, StorePlace
 from penstock.state.restore import FailedRestore, RestoredStore, restore_order, restore_store
 from penstock.wire.protocol import OpenEpoch

@@ -1,14 +1,13 @@
 """State backends (SEP-28): how a task's stores are backed up at a commit, and restored at a start.
 
 A backend is named in `stores.backup.factories` and `stores.restore.factories`: one of Penstock's by its short name,
-your own as `module:Class`, where the class is a StateBackendFactory. Keys and values are bytes here.
+your own as `module:Class`, where the class is a StateBackendFactory. Keys and values are bytes here. The tests that
+every backend passes are in `penstock.testing.state_backend_contract`.
 
 A commit of a task has these steps. Between two batches, `snapshot` of every backup manager takes the net changes. While
 the next batches run, the copies that managers want are made, and `upload` of all managers runs in parallel. Then the
 record with the markers that the uploads returned is written to the checkpoint log. Last comes `clean_up`. A commit that
 fails ends the epoch: its managers are closed, and new ones continue from the last checkpoint in the log.
-
-`penstock.testing.state_backend_contract` has the tests that every backend passes.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ if TYPE_CHECKING:  # commands that open no store do without numpy and Arrow
     from penstock.state.engines.engine import Engine
     from penstock.state.records import Changes
 
-logger = logging.getLogger(__name__)
 KeptIn: TypeAlias = Literal["job-folder", "system", "unknown"]
 EMPTY = "empty"
 """The text of a marker of a store without entries."""
@@ -233,8 +231,7 @@ class TaskBackupManager(ABC):
         """
 
     def finish(self, timeout_s: float) -> None:  # noqa: B027 - most have nothing under way
-        """Wait for background work that makes the next start faster. The run has ended with a checkpoint that is in the
-        log, and `close` follows.
+        """Wait for background work that makes the next start faster. The run's last checkpoint is in the log.
 
         Args:
             timeout_s: how long to wait at most, in seconds.

@@ -13,7 +13,7 @@ from penstock.system.base import Progress, RawRecord
 from penstock.system.kafka import fences
 from penstock.system.kafka.job_topic import JobTopic
 from penstock.system.kafka.options import KafkaOptions, parse_options
-from penstock.system.kafka.system import KafkaWriter
+from penstock.system.kafka.writer import KafkaWriter
 from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.streams.kafka import QUIET, TIMEOUT_S
 

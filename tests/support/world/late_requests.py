@@ -23,7 +23,8 @@ from penstock.errors import PenstockError, RetryableError
 from penstock.runtime.stage.sink import OutputWriters
 from penstock.state.backends.changelog_stream.partition import Changelog
 from penstock.system.base import Progress, RawRecord, WriterIdentity
-from penstock.system.kafka.system import KafkaSystem, KafkaWriter
+from penstock.system.kafka.system import KafkaSystem
+from penstock.system.kafka.writer import KafkaWriter
 from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.streams.kafka import TIMEOUT_S, new_name, new_topic
 from tests.support.streams.kafka_proxy import (

@@ -16,8 +16,8 @@ from penstock.arrays.entries import Entries
 from penstock.graph.stores import StoreSpec
 from penstock.state.engines.engine import Engine, EngineFailedError
 from penstock.state.engines.memory import ColumnEngine, MemoryEngine
+from penstock.state.engines.open import WriteBehindEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
-from penstock.state.engines.write_behind import WriteBehindEngine
 from penstock.state.stores.columns import ColumnTaskStore
 
 KEYS = st.sampled_from([b"", b"a", b"b", b"ab", b"key-0001", b"key-0002", b"\xff"])
