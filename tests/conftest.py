@@ -46,6 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
     memory.limit()
     config.pluginmanager.register(memory.Explanation())
     if config.getoption("--slice"):
+        config.option.slice = str(slices.number(config.getoption("--slice")))  # the same one in all processes
         config.pluginmanager.register(slices.Slice(config.getoption("--slice")))
     if config.getoption("--no-new-after"):
         config.pluginmanager.register(deadline.Deadline(config.getoption("--no-new-after")))

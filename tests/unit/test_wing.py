@@ -27,6 +27,7 @@ from penstock.drain.requests import DrainSection
 from penstock.driver.part import DriverPart
 from penstock.driver.show.exports import MetricsExports
 from penstock.errors import ConfigError, IncompatibleError, PenstockError
+from penstock.facts import Facts
 from penstock.testing.in_process import InProcessDriver
 from penstock.wing import Wing, check_wings, wings
 from penstock.wire.protocol import Identity
@@ -113,6 +114,22 @@ def test_its_call_option_facts_and_command(world: SumsWorld, installed: Any) -> 
     (table,) = [each for each in page["tables"] if each["title"] == "Audit"]
     assert (table["columns"], {row[1] for row in table["rows"]}) == (["container", "runs"], {f"{batches:,}"})
     assert invoke(world, "audit", "runs", "sums") == f"{sum(runs.values())} runs, 4 commits\n"
+
+
+def test_facts_that_fail_hide_nothing_else_of_the_job(world: SumsWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = world.driver()
+    driver.loop.start()
+    shows(driver)
+
+    def fails(*_: object) -> Facts:
+        raise KeyError("facts")
+
+    monkeypatch.setattr("audit.facts.audit_facts", fails)
+    text = " ".join(invoke(world, "status", "sums", "--no-wait").split())
+    assert "wing audit its facts cannot be read, because of KeyError: 'facts'" in text
+    status = json.loads(invoke(world, "status", "sums", "--json", "--no-wait"))
+    assert list(status["wings"]["audit"]["lines"]) == ["wing audit"]
+    assert status["checkpoints"] == len(world.checkpoints)
 
 
 def test_the_page_about_wings_shows_it_whole_and_its_commands_run(world: SumsWorld) -> None:

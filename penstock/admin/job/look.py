@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from penstock.admin.startpoint.facts import RequestFacts, request_facts, taken_f
 from penstock.admin.table import side_stores
 from penstock.api.time.firing import END_OF_TIME
 from penstock.base.plugins import load
+from penstock.base.secrets import without_secrets
 from penstock.base.wording import utc_text
 from penstock.batch.batch import to_positions
 from penstock.batch.watermarks import TIME
@@ -49,7 +51,10 @@ from penstock.outbox.wing import OwedOutput, owed_of
 from penstock.side.wing import side_inputs_in
 from penstock.standby.wing import STANDBY_WING, StandbyFacts
 from penstock.tables.shown import tables_in
-from penstock.wing import wings
+from penstock.wing import Wing, wings
+
+logger = logging.getLogger(__name__)
+
 
 _AT_ONCE = 16
 
@@ -123,8 +128,19 @@ def status(job: FoundJob, *, wait: bool = True) -> JobStatus:
 
 def facts_of_wings(job: FoundJob, run_id: str | None) -> dict[str, Facts]:
     """The facts that each wing has about a job. `run_id`: of its present run."""
-    found = {wing.name: load(wing.facts)(job.objects, job.paths, run_id) for wing in wings() if wing.facts}
+    found = {wing.name: _facts_of(wing, job, run_id) for wing in wings() if wing.facts}
     return {name: facts for name, facts in found.items() if facts != Facts()}
+
+
+def _facts_of(wing: Wing, job: FoundJob, run_id: str | None) -> Facts:
+    """A wing whose facts fail hides nothing else of the job."""
+    try:
+        facts: Facts = load(wing.facts)(job.objects, job.paths, run_id)
+    except Exception as error:  # a wing may be of another distribution
+        logger.debug("the facts of the wing `%s` failed", wing.name, exc_info=True)
+        reason = without_secrets(f"{type(error).__name__}: {error}")
+        return Facts({f"wing {wing.name}": f"its facts cannot be read, because of {reason}"})
+    return facts
 
 
 def look_at(job: FoundJob, questions: Questions, *, wait: bool = True) -> JobLook:

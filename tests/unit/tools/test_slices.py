@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.testing import SettableClock
 from tests.support.tools import slices
 from tests.support.tools.memory import limit_bytes
 from tests.support.tools.places import ROOT
@@ -99,10 +100,17 @@ def test_a_slice_that_does_not_exist_is_refused() -> None:
             slices.number(wrong)
 
 
-def test_a_shallow_clone_and_a_folder_without_history_are_refused(tmp_path: Path) -> None:
-    """A check would have the same slice each time."""
-    with pytest.raises(pytest.UsageError, match=r"cannot be counted: .* Give a slice"):
-        slices.commits(tmp_path)
+def test_the_commits_of_a_shallow_clone_and_of_a_folder_without_history_are_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A check would have the same slice each time. The day decides there."""
+    assert slices.commits(tmp_path) is None
+    monkeypatch.setattr(slices, "ROOT", tmp_path)
+    days = []
+    for day in range(20_000, 20_010):
+        monkeypatch.setattr(slices, "SYSTEM_CLOCK", SettableClock(day * 86_400_000 + 1))
+        days.append(slices.number(slices.OF_COMMIT))
+    assert sorted(days) == list(NUMBERS)
     whole, shallow = tmp_path / "a whole one", tmp_path / "a shallow one"
     author = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
     subprocess.run(["git", "init", "--quiet", whole], check=True, timeout=60)
@@ -111,8 +119,7 @@ def test_a_shallow_clone_and_a_folder_without_history_are_refused(tmp_path: Path
         subprocess.run(commit, check=True, timeout=60)
     assert slices.commits(whole) == 2
     subprocess.run(["git", "clone", "--quiet", "--depth", "1", whole.as_uri(), shallow], check=True, timeout=60)
-    with pytest.raises(pytest.UsageError, match="shallow clone"):
-        slices.commits(shallow)
+    assert slices.commits(shallow) is None
 
 
 def run(folder: Path, *arguments: str, seconds: str = "", number: str = "", **variables: str) -> tuple[int, str]:
@@ -137,9 +144,12 @@ def test_a_run_of_a_slice_has_its_files_and_says_which_it_is(tmp_path: Path) -> 
     status, printed = run(tmp_path, "-m", "slow", number=str(one))
     assert status == 0, printed
     assert "5 passed, 7 deselected" in printed
-    assert f"slow tests: slice {one} of 10" in printed
+    assert printed.startswith(f"slow tests: slice {one} of 10\n"), printed
+    assert printed.count("slow tests: slice") == 2
     status, printed = run(tmp_path, number=str(two))
     assert "7 passed, 5 deselected" in printed
+    status, printed = run(tmp_path, "-m", "nothing", number=str(two))
+    assert status == 0, printed
 
 
 def test_after_its_time_a_run_takes_no_new_test_and_says_what_it_left(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from penstock.base.wording import argument, flag
 from penstock.cli.shared.errors import OPTIONS, with_options
 
 ROOT = Path(penstock.__file__).parent
-OWN = {"spark/session/spark_conf.py", "spark/session/gateway.py", "host/posix.py", "system/kafka/access.py"}
+OWN = {"spark/session/spark_conf.py", "spark/session/gateway.py", "host/posix.py", "system/kafka/errors.py"}
 """These read or make the options of other programs."""
 DOCUMENTATION = {"config/reference.py", "config/settings.py"}
 OF_A_COMMAND = (
