@@ -22,8 +22,8 @@ from benchmarks.workload import Workload, write_inputs
 from penstock.driver.commit.coordinator import CompletedCommit
 from penstock.driver.commit.record import CommitRequest
 from penstock.driver.commit.schedule import CommitSchedule
-from penstock.driver.loop import run_loop as parts
-from penstock.spark import job as launch
+from penstock.driver.loop import run_loop
+from penstock.spark import job
 from penstock.spark.containers.directory import ContainerDirectory
 from penstock.wire.calls import UPLOAD
 
@@ -147,8 +147,8 @@ class CommitNotes:
                 if done is not None:
                     found.note(str(done.record.id), completed=time.time())
 
-        setattr(launch, "ContainerDirectory", WatchedDirectory)  # noqa: B010 - mypy: a class is no variable
-        setattr(parts, "CommitSchedule", WatchedCommits)  # noqa: B010
+        setattr(job, "ContainerDirectory", WatchedDirectory)  # noqa: B010 - mypy: a class is no variable
+        setattr(run_loop, "CommitSchedule", WatchedCommits)  # noqa: B010
 
     def note(self, checkpoint_id: str, **marks: float) -> None:
         """Called from the run loop's and the commit's thread."""

@@ -28,7 +28,7 @@ import penstock as ps
 from benchmarks import harness
 from benchmarks.jobs import await_job, create_stream, ends_of, places, read_stream
 from penstock.driver.handle.job import Job
-from penstock.spark import job as launch
+from penstock.spark import job as job_module
 from penstock.spark.containers.directory import ContainerDirectory
 
 SPARK = "spark"
@@ -154,7 +154,7 @@ class Losses:
                 directories.append(self)
                 super().start(noted)
 
-        setattr(launch, "ContainerDirectory", WatchedDirectory)  # noqa: B010 - mypy: a class is no variable
+        setattr(job_module, "ContainerDirectory", WatchedDirectory)  # noqa: B010 - mypy: a class is no variable
 
     def all_have_standbys(self) -> bool:
         """True if each task has a standby with a copy of its state."""

@@ -20,9 +20,8 @@ from hypothesis import strategies as st
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError, PenstockTimeoutError
 from penstock.system.base import OffsetRange, PartitionOffsets, RawRecord, System, SystemAdmin
-from penstock.system.local import LocalSystem
+from penstock.system.local import LocalSystem, partition
 from penstock.system.local import admin as local_admin
-from penstock.system.local import partition as compaction
 from penstock.testing.system_contract import (
     COMPACTOR,
     STREAM,
@@ -209,7 +208,7 @@ def test_a_compaction_that_breaks_off_changes_nothing(system: LocalSystem, monke
     here = ssp(system, 0)
     append(system, here, [(0, b"k", b"1"), (1, b"k", None), *records(2, 2)])
     admin = system.admin()
-    drop = compaction.drop_superseded
+    drop = partition.drop_superseded
 
     def drop_and_fail(*arguments: Any) -> None:
         drop(*arguments)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from penstock.errors import ConfigError, NotFoundError, PenstockError, RetryableError
-from penstock.objects import open as remote_client
+from penstock.objects import open as open_module
 from penstock.objects.open import open_store
 from penstock.objects.store import ObjectStore
 from penstock.testing.object_store_contract import SharedObjectStoreContract
@@ -168,7 +168,7 @@ def test_a_delete_whose_reply_was_lost_is_done(s3: S3, url: str) -> None:
 
 @pytest.mark.slow
 def test_a_body_may_take_longer_than_a_service_may_be_silent(s3: S3, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_client, "_SILENCE", "1s")
+    monkeypatch.setattr(open_module, "_SILENCE", "1s")
     store = open_store(url)
     s3.line.bytes_per_s = 1_000_000
     data = b"1" * 1_500_000
@@ -201,7 +201,7 @@ def test_a_store_that_refuses_connections_is_told_with_its_address(
 def test_a_service_that_hangs_is_given_up(
     s3: S3, impatient: None, url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_client, "_SILENCE", "300ms")
+    monkeypatch.setattr(open_module, "_SILENCE", "300ms")
     store = open_store(url)
     s3.line.delay_s = 2.5
     with pytest.raises(RetryableError, match=r"that the service is up"):

@@ -67,7 +67,7 @@ from penstock.runtime.windows.contents import content_of
 from penstock.side.store.engine import SidePositions, decode_positions, encode_positions
 from penstock.spark.processor.codec import RowCodec
 from penstock.spark.processor.keys import KeyCodec, chunk, rows_of
-from penstock.spark.state_import import files as stored
+from penstock.spark.state_import import files
 from penstock.spark.state_import.rows import row_decoder
 from penstock.spark.workers.worker import PacketSerializer
 from penstock.standby.wing import StandbyState
@@ -467,12 +467,12 @@ TABLE = TableManifest(
     "t", 3, 2, "2-b", "/s", "v", 10, 5, TableFingerprint("string", "json", ("k",), None, True, 2, False),
     (TableFile("f.sst", 0, "00", 10, 5, b"a", b"z"),),
 )  # fmt: skip
-SPARK_ROW = stored.StructType(
+SPARK_ROW = files.StructType(
     (
-        stored.StructField("n", "long"),
-        stored.StructField("s", "string"),
-        stored.StructField("a", stored.ArrayType("integer")),
-        stored.StructField("m", stored.MapType("string", "long")),
+        files.StructField("n", "long"),
+        files.StructField("s", "string"),
+        files.StructField("a", files.ArrayType("integer")),
+        files.StructField("m", files.MapType("string", "long")),
     )
 )
 SPARK_DATA = struct.pack("<QqIIIIQ8sqQii", 0b1000, 7, 3, 40, 24, 48, 0, b"abc", 2, 0, 5, 6)

@@ -16,7 +16,7 @@ import penstock as ps
 from penstock.base.exact_json import exact_value
 from penstock.base.secrets import is_secret
 from penstock.errors import CorruptError
-from penstock.system.files import formats as csv_rows
+from penstock.system.files import formats
 from penstock.system.files.formats import SourceFile, read_columns, read_rows
 from penstock.testing import TestRunner
 
@@ -88,7 +88,7 @@ def test_parquet_that_repeats_bytes_in_other_ways(tmp_path: Path, kind: str, nes
 
 
 def test_a_cell_of_any_number_of_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(csv_rows, "BLANK_LINES", 1000)
+    monkeypatch.setattr(formats, "BLANK_LINES", 1000)
     path = tmp_path / "a.csv"
     path.write_bytes(b'k\n"' + b"\n" * 900 + b'"\n')
     assert len(list(read_rows(source(path), "csv"))) == 1

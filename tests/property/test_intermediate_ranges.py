@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.api.time.firing import NO_WATERMARK
-from penstock.checkpoint import streams as intermediate
+from penstock.checkpoint import streams
 from penstock.checkpoint.streams import IntermediateStream, Ranges, WrittenRanges, join
 
 PARTITIONS = 3
@@ -92,7 +92,7 @@ def test_exactly_what_ended_batches_wrote_is_read_and_no_watermark_is_early(
     steps: list[tuple[list[float], list[int], list[int], int, bool]], bound: int
 ) -> None:
     stream, oracle, upcoming, mark, full = IntermediateStream(), Oracle(), [0] * PARTITIONS, 0, False
-    with patch.object(intermediate, "MOST_ENTRIES", bound):
+    with patch.object(streams, "MOST_ENTRIES", bound):
         for batch, (shares, written, failed, ahead, writes) in enumerate(steps, 1):
             read = take(oracle, stream, shares)
             mark += ahead

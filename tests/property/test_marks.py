@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.state.engines import open as write_behind
+from penstock.state.engines import open as open_module
 from penstock.state.engines.open import EngineMark, WriteBehindEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
 
@@ -55,7 +55,7 @@ def test_it_goes_back(steps: list[dict[bytes, bytes | None] | str], gather_bytes
 def test_a_mark_behind_too_many_changes_is_lost_and_holds_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(write_behind, "_NOTED_BYTES", _BUFFER // 100)
+    monkeypatch.setattr(open_module, "_NOTED_BYTES", _BUFFER // 100)
     below = RocksDbEngine(tmp_path / "db", block_cache_bytes=_BUFFER, write_buffer_bytes=_BUFFER)
     with ThreadPoolExecutor(1) as writer:
         engine = WriteBehindEngine(below, writer, _BUFFER)

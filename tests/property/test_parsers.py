@@ -37,7 +37,7 @@ from penstock.checkpoint.streams import STREAMS, ChangelogStreamMarker, StreamsS
 from penstock.checkpoint.task_values import CheckpointV1, CheckpointV2
 from penstock.cli.checkpoint import parse_offsets
 from penstock.container.process import launch
-from penstock.container.process import launch as register
+from penstock.container.process import launch as launch_module
 from penstock.container.process.launch import Register
 from penstock.drain.requests import DRAIN, DrainSection
 from penstock.errors import CorruptError, PenstockError
@@ -484,7 +484,7 @@ def test_a_uid_that_cannot_be_part_of_a_name_is_refused() -> None:
 
 
 def test_a_register_that_is_too_large_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(register, "_LARGEST", 1 << 20)
+    monkeypatch.setattr(launch_module, "_LARGEST", 1 << 20)
     large = Register(tmp_path / "register.json")
     with large.path.open("wb") as file:
         file.truncate(1 << 30)

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.runtime.operators import event_time as temporal_join
-from penstock.runtime.operators import tables as send_to_table
+from penstock.runtime.operators import event_time, tables
 from penstock.testing import TestRunner
 from tests.support.oracles.stage_batches import LATE, OUT, Message, StageBatches
 from tests.support.tools.profiles import examples
@@ -179,8 +178,8 @@ def test_a_whole_job(seed: int) -> None:
 def test_joins_that_take_several_batches(seed: int) -> None:
     """At most two messages are joined in a batch; what follows in the stage waits for them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(temporal_join, "_AT_MOST", 2)
-        patch.setattr(send_to_table, "_AT_MOST", 2)
+        patch.setattr(event_time, "_AT_MOST", 2)
+        patch.setattr(tables, "_AT_MOST", 2)
         events, runner = run(seed, windowed=True)
     expected = check(events, runner)
     counts: dict[Any, int] = {}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.runtime.operators.window import WindowNode
-from penstock.runtime.windows import fixed as open_windows
+from penstock.runtime.windows import fixed
 from tests.support.oracles.stage_batches import LATE, OUT, Message, StageBatches
 
 KEYS = st.sampled_from(["a", "b", None])
@@ -50,7 +50,7 @@ def shown(pane: ps.WindowPane[Any, Any]) -> list[Any]:
 def limited(cells: int) -> Iterator[None]:
     """So many cells are in memory, and fire in an attempt."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(open_windows, "KEPT_BYTES", 220 * cells)
+        patch.setattr(fixed, "KEPT_BYTES", 220 * cells)
         patch.setattr(WindowNode, "held_cells", cells)
         yield
 

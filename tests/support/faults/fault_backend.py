@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.record import CheckpointId
-from penstock.container.epoch import container as epoch
+from penstock.container.epoch import container
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import (
@@ -132,7 +132,7 @@ class BriefHolds(FaultyBlob):
     asks the driver to try again."""
 
     def backup_manager(self, context: BackendContext) -> TaskBackupManager:
-        setattr(epoch, "HOLD_SECONDS", 0.3)  # noqa: B010 - mypy: it is a name that the module imports
+        setattr(container, "HOLD_SECONDS", 0.3)  # noqa: B010 - mypy: it is a name that the module imports
         return super().backup_manager(context)
 
 

@@ -14,8 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from penstock.objects import open as remote_client
-from penstock.objects import open as remote_store
+from penstock.objects import open as open_module
 from tests.support.processes.hosts import Host
 from tests.support.streams.line import Line
 
@@ -103,5 +102,5 @@ def _serving(address: str, prefix: Sequence[str] = ()) -> Iterator[int]:
 
 def give_up_soon(monkeypatch: pytest.MonkeyPatch, within_s: float) -> None:
     """Stores of this process try again for so long only."""
-    monkeypatch.setattr(remote_client, "RETRY_SECONDS", within_s)
-    monkeypatch.setattr(remote_store, "_AGAIN", replace(remote_store._AGAIN, within_s=within_s))
+    monkeypatch.setattr(open_module, "RETRY_SECONDS", within_s)
+    monkeypatch.setattr(open_module, "_AGAIN", replace(open_module._AGAIN, within_s=within_s))

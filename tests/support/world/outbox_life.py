@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock.container import shared as resources
+from penstock.container import shared
 from penstock.errors import ContainerLostError, PenstockError
 from penstock.objects.open import open_store
 from penstock.objects.store import ObjectStore
-from penstock.outbox import container as publisher
+from penstock.outbox import container
 from penstock.outbox import objects as outbox_objects
 from penstock.outbox import task as outbox
 from penstock.system.base import RawRecord, System
@@ -121,10 +121,10 @@ class OutboxLife(World):
         self.driver: InProcessDriver | None = None
         patch.setattr(outbox_objects, "CHUNK_MESSAGES", 3)
         patch.setattr(outbox_objects, "OBJECT_BYTES", 3000)
-        patch.setattr(publisher, "TRANSACTION_BYTES", 2000)
+        patch.setattr(container, "TRANSACTION_BYTES", 2000)
         patch.setattr(outbox, "MEMORY_BYTES", 0)
         patch.setattr(outbox, "_LEAST_MEMORY_BYTES", 2000)
-        patch.setattr(resources, "open_job_root", lambda job: self._store(open_store(job.root)))
+        patch.setattr(shared, "open_job_root", lambda job: self._store(open_store(job.root)))
 
     def _store(self, inner: ObjectStore) -> HookedStore:
         process, hooked = self.process, HookedStore(inner)

@@ -17,7 +17,7 @@ from penstock.base import budgets
 from penstock.errors import CorruptError
 from penstock.spark.state_import.reader import fetch_snapshot, read_changelog
 from penstock.state.backends.changelog_files.versions import StoreSnapshot
-from penstock.system.files import formats as text
+from penstock.system.files import formats
 from penstock.system.files.formats import SourceFile, read_rows
 from tests.support.tools.places import ROOT
 
@@ -140,12 +140,12 @@ def _checked(data: bytes) -> bytes:
 
 @pytest.mark.parametrize("lines", [(b"x" * 3_000_000,), (b"1", b"x" * 3_000_000), (b"x" * 3_000_000, b"1")])
 def test_a_line_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: tuple[bytes, ...]) -> None:
-    monkeypatch.setattr(text, "LINE_BYTES", 2_000_000)
+    monkeypatch.setattr(formats, "LINE_BYTES", 2_000_000)
     file = tmp_path / "f.jsonl"
     file.write_bytes(b"\n".join(lines))
     with pytest.raises(CorruptError, match=r"line \d of `.*f.jsonl` has .* bytes or more; at most 2,000,000 are read"):
         list(read_rows(SourceFile(fs.LocalFileSystem(), str(file), str(file), file.name, {}), "json"))
-    monkeypatch.setattr(text, "LINE_BYTES", 4_000_000)
+    monkeypatch.setattr(formats, "LINE_BYTES", 4_000_000)
     assert tuple(read_rows(SourceFile(fs.LocalFileSystem(), str(file), str(file), file.name, {}), "json")) == lines
 
 

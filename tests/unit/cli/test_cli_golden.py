@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from penstock import admin
 from penstock.base.retry import SystemClock
-from penstock.checkpoint import record as checkpoint_id
+from penstock.checkpoint import record
 from penstock.cli.main import app
 from penstock.cli.shared.screen import screen_of
 from penstock.dashboard import lookups
@@ -46,7 +46,7 @@ def alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "here")
     monkeypatch.setattr(psutil.Process, "username", lambda _: "user")
     monkeypatch.setattr(StartpointManager.__init__, "__defaults__", (TTL_MS, lambda: NOW_MS))
-    monkeypatch.setattr(checkpoint_id, "_NANOS", 1)
+    monkeypatch.setattr(record, "_NANOS", 1)
 
 
 @pytest.fixture

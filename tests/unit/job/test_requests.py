@@ -8,7 +8,7 @@ import pytest
 
 from penstock.base.retry import Retry
 from penstock.errors import PenstockError, RetryableError
-from penstock.job import commands as requests
+from penstock.job import commands
 from penstock.job.commands import write_request
 from penstock.objects.open import open_store
 from penstock.testing.forwarding_store import ForwardingStore
@@ -29,7 +29,7 @@ class Flaky(ForwardingStore):
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Flaky:
-    monkeypatch.setattr(requests, "_WRITE", Retry(pause_s=0.001, tries=3))
+    monkeypatch.setattr(commands, "_WRITE", Retry(pause_s=0.001, tries=3))
     return Flaky(open_store(f"memory://{uuid.uuid4().hex}"))
 
 

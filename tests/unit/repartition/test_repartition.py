@@ -16,7 +16,7 @@ import pytest
 import penstock as ps
 from penstock.admin.checkpoint import change as checkpoint_write
 from penstock.admin.checkpoint.change import append_record
-from penstock.admin.state import repartition as repartition_of_admin
+from penstock.admin.state import repartition as repartition_module
 from penstock.admin.state.repartition import RepartitionFacts, plan_repartition, repartition
 from penstock.base.retry import SYSTEM_CLOCK
 from penstock.checkpoint.log import CheckpointLog
@@ -389,7 +389,7 @@ class TestRules:
         events.process(Flush, timers=ps.String(), id="later")
         jobs = Jobs(tmp_path, app)
         jobs.run(60)
-        monkeypatch.setattr(repartition_of_admin, "LOOKED_THROUGH_BYTES", 0)
+        monkeypatch.setattr(repartition_module, "LOOKED_THROUGH_BYTES", 0)
         with jobs.plan(5) as planned:
             facts = planned.facts()
             assert facts.problems == ()

@@ -15,8 +15,7 @@ import pytest
 
 import penstock as ps
 from penstock.errors import ConfigError, NotFoundError, SystemAwayError
-from penstock.schemas import client as calls
-from penstock.schemas import client as references
+from penstock.schemas import client
 from penstock.schemas.client import open_registry, plain_credentials
 from penstock.schemas.registry import Registry
 from penstock.testing import TestRunner
@@ -110,7 +109,7 @@ def test_endless_references_are_refused(kind: str) -> None:
     with answering(lambda handler: handler.send(make(handler.path))) as (registry, handler):
         with pytest.raises(ConfigError, match=f"asked for schema 1: .*{why}"):
             registry.schema(1)
-        assert len(handler.paths) <= references._MOST + 1
+        assert len(handler.paths) <= client._MOST + 1
 
 
 def test_references_are_read_once_each() -> None:
@@ -165,7 +164,7 @@ def test_an_answer_that_is_no_schema_fails_what_asked(kind: str) -> None:
 
 @pytest.mark.parametrize("in_head", [False, True])
 def test_a_slow_answer_is_none(monkeypatch: pytest.MonkeyPatch, in_head: bool) -> None:
-    monkeypatch.setattr(calls, "SLOWEST_S", -0.8 - 10)
+    monkeypatch.setattr(client, "SLOWEST_S", -0.8 - 10)
 
     def slow(handler: Handler) -> None:
         handler.send_response(200)
@@ -190,13 +189,13 @@ def test_an_error_is_waited_for_and_not_for_ever(monkeypatch: pytest.MonkeyPatch
         for _ in range(2):
             with pytest.raises(SystemAwayError, match="does not answer a request for schema 1: no"):
                 registry.schema(1)
-        monkeypatch.setattr(calls, "PATIENCE_S", 0)
+        monkeypatch.setattr(client, "PATIENCE_S", 0)
         with pytest.raises(ConfigError, match="asked for schema 1: no"):
             registry.schema(1)
         statuses[0] = 404
         with pytest.raises(NotFoundError):
             registry.schema(1)
-        monkeypatch.setattr(calls, "PATIENCE_S", 60)
+        monkeypatch.setattr(client, "PATIENCE_S", 60)
         statuses[0] = 500
         with pytest.raises(SystemAwayError):
             registry.schema(1)

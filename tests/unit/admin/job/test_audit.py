@@ -22,7 +22,7 @@ from penstock import admin
 from penstock.admin.job.audit import AuditRecord, UnreadableAuditRecord, audited, operator, this_process
 from penstock.api.retention import StreamRetention
 from penstock.errors import FailedMessage
-from penstock.job import commands as audit_log
+from penstock.job import commands as commands_module
 from penstock.job.commands import AuditEntry, AuditLog
 from penstock.job.lease import LeaseHolder, acquire
 from penstock.runtime.messages.stored import encode_dead_letter
@@ -355,7 +355,7 @@ def test_commands_at_once_have_a_record_each(home: Path) -> None:
 
 
 def test_the_oldest_records_go(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit_log, "MOST_RECORDS", 5)
+    monkeypatch.setattr(commands_module, "MOST_RECORDS", 5)
     with admin.open_job("flights") as job:
         for number in range(8):
             admin.drain(job, run_id=f"run-{number}")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.runtime.messages import incoming as streams
+from penstock.runtime.messages import incoming
 from penstock.runtime.messages.incoming import CAPACITY, run_together
 from tests.support.jobs.home import wait_until
 
@@ -43,7 +43,7 @@ def test_a_source_is_not_read_far_ahead() -> None:
 
 
 def test_a_sign_of_life_comes_while_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(incoming, "IDLE_SECONDS", 0.01)
     go = threading.Event()
     signs = iter([None, None, -1, None, -2])
 
@@ -54,7 +54,7 @@ def test_a_sign_of_life_comes_while_nothing_else_does(monkeypatch: pytest.Monkey
     together = run_together(source(), when_idle=lambda: next(signs))
     assert [next(together), next(together)] == [-1, -2]
     go.set()
-    monkeypatch.setattr(streams, "IDLE_SECONDS", DEADLINE_S)
+    monkeypatch.setattr(incoming, "IDLE_SECONDS", DEADLINE_S)
     assert list(together) == [1]
 
 

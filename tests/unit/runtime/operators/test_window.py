@@ -13,7 +13,7 @@ import pytest
 import penstock as ps
 from penstock.batch.batch import END_OF_TIME
 from penstock.runtime.operators.window import WindowNode
-from penstock.runtime.windows import fixed as open_windows
+from penstock.runtime.windows import fixed
 from penstock.runtime.windows.contents import MessageContent
 from penstock.testing import TestRunner
 from tests.support.oracles.metrics_page import OF_OPERATORS, exported
@@ -327,20 +327,20 @@ def test_a_message_looks_at_its_own_window_however_many_are_open(monkeypatch: py
     """A message of an operator that emits one at a time, such as a task."""
     looked = 0
 
-    class Counted(dict[int, open_windows.OpenWindow]):
+    class Counted(dict[int, fixed.OpenWindow]):
         def values(self) -> Any:
             nonlocal looked
             looked += 1
             return super().values()
 
-    find = open_windows.OpenWindows._windows
+    find = fixed.OpenWindows._windows
 
-    def counted(self: open_windows.OpenWindows) -> dict[int, open_windows.OpenWindow]:
+    def counted(self: fixed.OpenWindows) -> dict[int, fixed.OpenWindow]:
         if not isinstance(self._by_start, Counted):
             self._by_start = Counted(find(self))
         return self._by_start
 
-    monkeypatch.setattr(open_windows.OpenWindows, "_windows", counted)
+    monkeypatch.setattr(fixed.OpenWindows, "_windows", counted)
     job = stage(ps.Windows.tumbling(10, aggregates={"n": ps.Count()}))
     for count in (5, 200):
         looked = 0

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from penstock.side.container import copies as side_standbys
-from penstock.side.container import inputs as side_inputs
+from penstock.side.container import copies, inputs
 from penstock.side.container.inputs import SideInputService
-from penstock.side.fill import replica as side_homes
+from penstock.side.fill import replica
 from penstock.side.fill.group import SideGroup
 from penstock.side.fill.sources import SidePart
 from penstock.side.store.folders import SideFolders
@@ -26,7 +25,7 @@ TASKS = 2
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SideWorld]:
     """Containers have their stores in folders of their own, as on hosts of their own."""
-    monkeypatch.setattr(side_inputs, "SideFolders", lambda base, *more: SideFolders(base / more[-1], *more))
+    monkeypatch.setattr(inputs, "SideFolders", lambda base, *more: SideFolders(base / more[-1], *more))
     world = SideWorld(tmp_path, TASKS)
     world.config |= {"job.standbytasks.replication.factor": 2, "stores.planes.factory": "rocksdb"}
     world.create("planes")
@@ -104,7 +103,7 @@ def test_a_store_of_all_tasks_is_filled_where_there_are_only_standbys(world: Sid
 
 
 def test_a_folder_that_is_used_on_the_host_is_left_alone(world: SideWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_inputs, "SideFolders", SideFolders)
+    monkeypatch.setattr(inputs, "SideFolders", SideFolders)
     put(world, [{}, {}], 0, 10)
     driver = begun(world)
     standby = standbys(driver, 0).standbys
@@ -114,16 +113,16 @@ def test_a_folder_that_is_used_on_the_host_is_left_alone(world: SideWorld, monke
 
 def test_a_standby_that_fails_tries_again(world: SideWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the run goes on."""
-    monkeypatch.setattr(side_standbys, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(copies, "_PAUSE_S", 0.01)
     faults = [OSError("the disk is away")] * 2
-    is_free = side_homes.SideHomes.is_free
+    is_free = replica.SideHomes.is_free
 
-    def fails(homes: side_homes.SideHomes, part: SidePart) -> bool:
+    def fails(homes: replica.SideHomes, part: SidePart) -> bool:
         if faults:
             raise faults.pop()
         return is_free(homes, part)
 
-    monkeypatch.setattr(side_homes.SideHomes, "is_free", fails)
+    monkeypatch.setattr(replica.SideHomes, "is_free", fails)
     put(world, [{}, {}], 0, 10)
     driver = begun(world)
     service = standbys(driver, 0)
@@ -144,15 +143,15 @@ def test_a_task_moves_to_a_new_container_once_its_side_stores_are_filled(
     fleet.lose(0)
     while fleet.any_lost:
         driver.loop.step()
-    may_fill, fills = threading.Event(), side_standbys.SideStandbys._groups
+    may_fill, fills = threading.Event(), copies.SideStandbys._groups
 
-    def fills_late(standby: side_standbys.SideStandbys) -> list[SideGroup]:
+    def fills_late(standby: copies.SideStandbys) -> list[SideGroup]:
         while not may_fill.wait(0.01):
             if standby._stopping.is_set():
                 return []
         return fills(standby)
 
-    monkeypatch.setattr(side_standbys.SideStandbys, "_groups", fills_late)
+    monkeypatch.setattr(copies.SideStandbys, "_groups", fills_late)
     fleet.replace()
 
     def step() -> set[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import PenstockTimeoutError
-from penstock.runtime.messages import incoming as streams
+from penstock.runtime.messages import incoming
 from penstock.runtime.messages.packet import Packet, from_batch
 from penstock.runtime.stage.sink import OuterStages, OutputWriters, SinkAttempts
 from penstock.spark.workers.worker import alive_writes
@@ -40,7 +40,7 @@ def writes_in_workers(driver: InProcessDriver, kept: OuterStages, monkeypatch: p
             yield from from_batch(batch)
 
     monkeypatch.setattr(SinkAttempts, "write", write)
-    monkeypatch.setattr(streams, "IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(incoming, "IDLE_SECONDS", 0.01)
 
 
 def test_it_is_named_and_the_run_fails(job: Waiting, kept: OuterStages, monkeypatch: pytest.MonkeyPatch) -> None:

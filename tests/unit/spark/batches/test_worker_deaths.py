@@ -10,7 +10,7 @@ import pytest
 
 from penstock.batch.batch import Batch
 from penstock.host.position_page import MessageId, PositionPage, Span, Spot
-from penstock.spark.batches import spark_runner as module
+from penstock.spark.batches import spark_runner
 from penstock.spark.batches.spark_runner import worker_deaths
 from penstock.spark.session.executors import Executor
 from penstock.wire.containers import Lane
@@ -26,7 +26,7 @@ LANES = (Lane(cast("Any", None), (0, 1)), Lane(cast("Any", None), (2, 3)))
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(module, "live_executors", lambda _: [cast("Executor", _Local())])
+    monkeypatch.setattr(spark_runner, "live_executors", lambda _: [cast("Executor", _Local())])
     return tmp_path
 
 

@@ -13,7 +13,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import ListState, MapState, StatefulProcessor
 from pyspark.sql.types import LongType, StringType, StructType
 
-from penstock.spark.processor import codec as lists
+from penstock.spark.processor import codec
 from tests.support.oracles.processors import OneTask, spec_of
 from tests.support.tools.profiles import examples
 
@@ -202,7 +202,7 @@ class ExpiringStateAgainstDicts(StateAgainstDicts):
 
 @pytest.fixture(autouse=True)
 def _short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lists, "PIECE_BYTES", 60)
+    monkeypatch.setattr(codec, "PIECE_BYTES", 60)
 
 
 TestState = StateAgainstDicts.TestCase

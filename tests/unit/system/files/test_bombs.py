@@ -12,9 +12,9 @@ import pytest
 from pyarrow import fs
 
 from penstock.errors import CorruptError
-from penstock.system.files import formats as text
+from penstock.system.files import formats
 from penstock.system.files.formats import Format, SourceFile, read_columns, read_rows
-from penstock.system.rows import reader as parquet
+from penstock.system.rows import reader
 
 pytestmark = pytest.mark.attack
 
@@ -46,11 +46,11 @@ def test_batches_have_as_many_rows_as_their_bytes_allow(
     count, size = 1000, 50_000
     (tmp_path / "a.parquet").write_bytes(repeated(count, size, nested=nested, plain=plain))
     assert (tmp_path / "a.parquet").stat().st_size < count * size // 100
-    monkeypatch.setattr(parquet, "BATCH_BYTES", 1 << 20)
+    monkeypatch.setattr(reader, "BATCH_BYTES", 1 << 20)
     expected = pa.parquet.read_table(tmp_path / "a.parquet").to_pylist()
     found = []
-    with parquet.opened_parquet(fs.LocalFileSystem().open_input_file(str(tmp_path / "a.parquet")), "a") as file:
-        for batch in parquet.row_batches(file, 3, 4096):
+    with reader.opened_parquet(fs.LocalFileSystem().open_input_file(str(tmp_path / "a.parquet")), "a") as file:
+        for batch in reader.row_batches(file, 3, 4096):
             assert batch.nbytes < 2 << 20
             found += batch.to_pylist()
     assert found == expected[3:]
@@ -66,8 +66,8 @@ def test_columns_that_arrow_wrote_as_dictionaries_keep_their_values(tmp_path: Pa
     table = pa.parquet.read_table(tmp_path / "a.parquet")
     table = table.append_column("d", pa.array([5, 6] * 50).dictionary_encode())
     pa.parquet.write_table(table, tmp_path / "a.parquet")
-    with parquet.opened_parquet(fs.LocalFileSystem().open_input_file(str(tmp_path / "a.parquet")), "a") as file:
-        found = [row for batch in parquet.row_batches(file, 0, 64) for row in batch.to_pylist()]
+    with reader.opened_parquet(fs.LocalFileSystem().open_input_file(str(tmp_path / "a.parquet")), "a") as file:
+        found = [row for batch in reader.row_batches(file, 0, 64) for row in batch.to_pylist()]
     assert found == table.to_pylist()
 
 
@@ -78,7 +78,7 @@ def test_a_list_of_a_hundred_million_values_is_refused_by_name(tmp_path: Path, m
     pa.parquet.write_table(pa.table({"l": many}), path, compression="zstd")
     assert path.stat().st_size < 1000
     assert len(list(read_rows(source(path), "parquet"))) == 1
-    monkeypatch.setattr(parquet, "GROUP_VALUES", 5000)
+    monkeypatch.setattr(reader, "GROUP_VALUES", 5000)
     with pytest.raises(CorruptError, match=r"the lists of column `l.list.element` of `.*a.parquet` has 30,000 values"):
         list(read_rows(source(path), "parquet"))
 
@@ -86,7 +86,7 @@ def test_a_list_of_a_hundred_million_values_is_refused_by_name(tmp_path: Path, m
 @pytest.mark.parametrize("kind", ["json", "csv"])
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
 def test_blank_lines_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Format, end: bytes) -> None:
-    monkeypatch.setattr(text, "BLANK_LINES", 1000)
+    monkeypatch.setattr(formats, "BLANK_LINES", 1000)
     monkeypatch.setattr("penstock.system.files.formats.BLANK_LINES", 1000)
     path = tmp_path / f"a.{kind}.gz"
     path.write_bytes(gzip.compress(b"1" + end * 1000 + b"2" + end * 1000 + b"3"))

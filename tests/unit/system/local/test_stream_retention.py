@@ -21,7 +21,7 @@ from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.system.base import OffsetRange, PartitionOffsets, RawRecord, WriterIdentity
 from penstock.system.local import LocalAdmin, LocalSystem, LocalWriter
 from penstock.system.local import admin as local_admin
-from penstock.system.local import partition as retention
+from penstock.system.local import partition as partition_module
 from penstock.system.local.files import LocalFiles
 from penstock.system.local.partition import Piece, mark_time
 from penstock.testing.system_contract import STREAM, read, ssp
@@ -217,7 +217,7 @@ def test_pieces_are_bounded_by_bytes(stream: Stream, monkeypatch: pytest.MonkeyP
     stream.now += 10 * DAY
     monkeypatch.setattr(local_admin, "Piece", lambda: Piece(1000, 95_000))
     transactions: list[int] = []
-    trim = retention.trim
+    trim = partition_module.trim
 
     def counted(*arguments: object) -> int:
         transactions.append(trim(*arguments))  # type: ignore[arg-type]
