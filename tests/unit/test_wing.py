@@ -6,10 +6,11 @@ import json
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from typer.testing import CliRunner
@@ -27,7 +28,7 @@ from penstock.drain.requests import DrainSection
 from penstock.driver.part import DriverPart
 from penstock.driver.show.exports import MetricsExports
 from penstock.errors import ConfigError, IncompatibleError, PenstockError
-from penstock.facts import Facts
+from penstock.facts import Column, Facts, FactTable
 from penstock.testing.in_process import InProcessDriver
 from penstock.wing import Wing, check_wings, wings
 from penstock.wire.protocol import Identity
@@ -116,17 +117,49 @@ def test_its_call_option_facts_and_command(world: SumsWorld, installed: Any) -> 
     assert invoke(world, "audit", "runs", "sums") == f"{sum(runs.values())} runs, 4 commits\n"
 
 
-def test_facts_that_fail_hide_nothing_else_of_the_job(world: SumsWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+@dataclass(frozen=True)
+class Misspelt:
+    """Its annotation names no type, which shows when a table is laid out."""
+
+    count: Annotated[intt, Column("count")]  # type: ignore[name-defined]  # noqa: F821
+
+
+@dataclass(frozen=True)
+class Untold:
+    """Its text cannot be made."""
+
+    count: Annotated[int, Column("count", lambda count: count / 0)]
+
+
+def raises(*_: object) -> Facts:
+    raise KeyError("facts")
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        (raises, "KeyError: 'facts'"),
+        (lambda *_: None, "TypeError: it gives None in place of Facts"),
+        (lambda *_: Facts({}, (FactTable("T", [Misspelt(1)]),)), "NameError: name 'intt' is not defined"),
+        (lambda *_: Facts({}, (FactTable("T", [Untold(1)]),)), "ZeroDivisionError: division by zero"),
+        (lambda *_: Facts({}, (FactTable("T", [object()]),)), "TypeError: "),
+        (lambda *_: sys.exit("no facts"), None),
+    ],
+)
+def test_facts_that_fail_hide_nothing_else_of_the_job(
+    world: SumsWorld, facts: Callable[..., object], reason: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for what is meant to end the process."""
     driver = world.driver()
     driver.loop.start()
     shows(driver)
-
-    def fails(*_: object) -> Facts:
-        raise KeyError("facts")
-
-    monkeypatch.setattr("audit.facts.audit_facts", fails)
+    monkeypatch.setattr("audit.facts.audit_facts", facts)
+    if reason is None:
+        arguments = ("status", "sums", "--no-wait", "-c", f"job.root={world.root}")
+        assert CliRunner().invoke(cli.app, arguments).exit_code != 0
+        return
     text = " ".join(invoke(world, "status", "sums", "--no-wait").split())
-    assert "wing audit its facts cannot be read, because of KeyError: 'facts'" in text
+    assert f"wing audit its facts cannot be read, because of {reason}" in text
     status = json.loads(invoke(world, "status", "sums", "--json", "--no-wait"))
     assert list(status["wings"]["audit"]["lines"]) == ["wing audit"]
     assert status["checkpoints"] == len(world.checkpoints)

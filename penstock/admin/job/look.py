@@ -133,9 +133,13 @@ def facts_of_wings(job: FoundJob, run_id: str | None) -> dict[str, Facts]:
 
 
 def _facts_of(wing: Wing, job: FoundJob, run_id: str | None) -> Facts:
-    """A wing whose facts fail hides nothing else of the job."""
+    """The facts of one wing. If they fail, or cannot be laid out, a line says so, and nothing else is hidden."""
     try:
-        facts: Facts = load(wing.facts)(job.objects, job.paths, run_id)
+        facts = load(wing.facts)(job.objects, job.paths, run_id)
+        if not isinstance(facts, Facts):
+            raise TypeError(f"it gives {facts!r} in place of Facts")
+        for table in facts.tables:
+            table.grid()
     except Exception as error:  # a wing may be of another distribution
         logger.debug("the facts of the wing `%s` failed", wing.name, exc_info=True)
         reason = without_secrets(f"{type(error).__name__}: {error}")
