@@ -376,16 +376,20 @@ def write_drain_notification(
             `only_run` owns it. Nothing was written.
         PenstockError: the store failed.
     """
-    target = drain_target(objects, paths, run_id)
+    target = drain_target(CheckpointLog(objects, paths).read("report"), objects, paths, run_id)
     if only_run not in (None, target):
         raise NotFoundError(f"run {only_run} of job {paths.root} has ended")
     return DrainRequests(objects, paths).ask(target, mode, operators)
 
 
-def drain_target(objects: ObjectStore, paths: JobPaths, run_id: str | None = None, *, running: bool = True) -> str:
+def drain_target(
+    view: LogView, objects: ObjectStore, paths: JobPaths, run_id: str | None = None, *, running: bool = True
+) -> str:
     """The run id that a request to drain gets; see `write_drain_notification`.
 
     Args:
+        view: the checkpoint log of the job.
+        objects, paths: where its lease is.
         run_id: the run; None: the one that owns the job, or the next one.
         running: False if no driver has the job: a run without a checkpoint then never comes again.
     """
@@ -394,8 +398,7 @@ def drain_target(objects: ObjectStore, paths: JobPaths, run_id: str | None = Non
             OtherSettings.run_id.kind.read(run_id)
         except RefusedError:
             raise ConfigError(f"no run has the id `{run_id}`: expected {OtherSettings.run_id.kind.expected}") from None
-    view = CheckpointLog(objects, paths).read("report")
-    present, latest = present_run(objects, paths) if running else view.unfinished_run, view.latest
+    present, latest = present_run(view, objects, paths) if running else view.unfinished_run, view.latest
     if present is not None and run_id in (None, present):
         return present
     if present is not None and running and _holder(objects, paths) == present:
@@ -420,10 +423,9 @@ def _holder(objects: ObjectStore, paths: JobPaths) -> str | None:
     return None if lease.released or lease.holder.known_dead() else lease.holder.run_id
 
 
-def present_run(objects: ObjectStore, paths: JobPaths) -> str | None:
+def present_run(view: LogView, objects: ObjectStore, paths: JobPaths) -> str | None:
     """The id of the run that owns the job: it runs, is about to write its start checkpoint, or is continued by the
     next start. None if there is none."""
-    view = CheckpointLog(objects, paths).read("report")
     if view.unfinished_run is not None or view.owner is None:
         return view.unfinished_run
     begins = view.latest is None or view.latest.epoch < view.owner.epoch

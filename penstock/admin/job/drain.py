@@ -95,7 +95,7 @@ def drain(
         ('asked', False, 'cancelled')
     """
     running = _is_running(job)
-    target = drain_target(job.objects, job.paths, run_id, running=running)
+    target = drain_target(job.log.read("report"), job.objects, job.paths, run_id, running=running)
     alone = tuple(sorted({operators} if isinstance(operators, str) else set(operators)))
     if alone:
         _check_operators(job, alone)
@@ -190,8 +190,12 @@ def _audited_run(run_id: str) -> dict[str, str]:
     return {"run": "the next one" if run_id == NEXT_RUN else run_id}
 
 
+def _present_run(job: FoundJob) -> str | None:
+    return present_run(job.log.read("report"), job.objects, job.paths)
+
+
 def _to_cancel(job: FoundJob) -> tuple[DrainNotification, ...]:
-    run_id, found = present_run(job.objects, job.paths), job.drains.find()
+    run_id, found = _present_run(job), job.drains.find()
     if run_id is not None and (own := found.for_run(run_id)):
         return own
     return () if _is_running(job) else found.awaiting(job.log.read("report"))
@@ -311,9 +315,9 @@ def import_drains(job: FoundJob, lines: Iterable[str]) -> DrainFacts:
         penstock.errors.NotFoundError: no request asks the next run of job flights-1 to drain
     """
     notifications, notes = imported_notifications(lines)
-    running, run_id = _is_running(job), present_run(job.objects, job.paths)
+    running, view = _is_running(job), job.log.read("report")
+    run_id = present_run(view, job.objects, job.paths)
     given = DrainNotifications(tuple(notifications))
-    view = job.log.read("report")
     own = given.awaiting(view) if run_id is None else given.for_run(run_id)
     notes += [f"skipped: {each.uuid} is for run {each.run_id}" for each in notifications if each not in own]
     if not own:
@@ -380,7 +384,7 @@ class DrainUtils:
             NotFoundError: nothing is in flight, the named run has drained, or another run has the job. Nothing was
                 written.
         """
-        target = drain_target(job.objects, job.paths, run_id)
+        target = drain_target(job.log.read("report"), job.objects, job.paths, run_id)
         with audited(job, "drain", _audited_run(target)):
             return job.drains.ask(target, mode, tuple(operators)).uuid
 
@@ -441,7 +445,7 @@ class DrainMonitor(DrainPoller):
             NotFoundError: no run owns the job, and none was named.
             ConfigError: the interval is less than 1.
         """
-        run = run_id or present_run(job.objects, job.paths)
+        run = run_id or _present_run(job)
         if run is None:
             raise NotFoundError(f"no run owns job {job.paths.root} now: name the run that is to be watched")
         super().__init__(job.drains, run, interval_ms)

@@ -103,7 +103,7 @@ def drain_status(job: FoundJob, view: LogView) -> DrainStatus:
         job: the job.
         view: its log.
     """
-    run_id, found = present_run(job.objects, job.paths), job.drains.find()
+    run_id, found = present_run(view, job.objects, job.paths), job.drains.find()
     unreadable = tuple(UnreadableDrain(name, problem) for name, problem in found.unreadable)
     own = () if run_id is None else found.for_run(run_id)
     waits = [each for each in found.awaiting(view) if each not in own]

@@ -560,10 +560,10 @@ class TestRuns:
         driver.stop.request()
         ends(driver)
         driver.close()
-        assert present_run(timed_world.objects, timed_world.paths) is None
+        assert present_run(timed_world.log, timed_world.objects, timed_world.paths) is None
         timed_world.drains.ask("v1")
         second = self.started(timed_world, "v1")
-        assert present_run(timed_world.objects, timed_world.paths) == "v1"
+        assert present_run(timed_world.log, timed_world.objects, timed_world.paths) == "v1"
         ends(second)
         assert timed_world.checkpoints[-1].ended == "drained"
         with pytest.raises(ConfigError, match="run `v1` has drained"):
@@ -586,7 +586,7 @@ class TestRuns:
         third = timed_world.driver()
         held = LeaseState(LeaseHolder.of_this_process("v1"), 60_000, "token")
         timed_world.objects.put_if_absent(timed_world.paths.lease, held.encode())
-        assert present_run(timed_world.objects, timed_world.paths) == "v1"
+        assert present_run(timed_world.log, timed_world.objects, timed_world.paths) == "v1"
         third.close()
 
     def test_a_driver_that_lost_its_job_deletes_no_request_of_the_new_run(self, timed_world: TimedWorld) -> None:
@@ -613,7 +613,7 @@ class TestRuns:
     def test_a_request_needs_a_run_that_is_there(self, timed_world: TimedWorld) -> None:
         driver = waits(timed_world)
         run_id = driver.job.claim.run_id
-        assert present_run(timed_world.objects, timed_world.paths) == run_id
+        assert present_run(timed_world.log, timed_world.objects, timed_world.paths) == run_id
         held = LeaseState(LeaseHolder.of_this_process(run_id), 60_000, "token")
         timed_world.objects.put_if_absent(timed_world.paths.lease, held.encode())
         with pytest.raises(NotFoundError, match=f"belongs to run {run_id}, not to run v2"):
