@@ -7,6 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass, fields
 from inspect import Parameter
 from pathlib import Path
@@ -159,7 +160,8 @@ def _with_options(function: Callable[..., None]) -> Callable[..., None]:
     hints = get_type_hints(function, include_extras=True)
     text, *helps = _ARGUMENT.split(inspect.getdoc(function) or "")
     for argument, told in zip(helps[::2], helps[1::2], strict=True):
-        kind, info = get_args(hints[argument])
+        kind, shared = get_args(hints[argument])
+        info = copy(shared)  # other commands may have the same option, with a help of their own
         info.help = " ".join(told.split())
         hints[argument] = Annotated[kind, info]
     made = hints.get("call")
