@@ -33,8 +33,8 @@ _MOST_NAMED = 5
 @dataclass(frozen=True)
 class FoundJob:
     """An open job: its configuration, the keys of its objects, and the object store. `application` is the application
-    that it was opened with, if any. Its log, its startpoints and its requests to drain are opened once, by whoever
-    asks first: a list of jobs needs none of them."""
+    that it was opened with, if any. The log, the startpoints and the requests to drain are opened on first use, and
+    kept: a list of jobs needs none of them."""
 
     config: JobConfig
     paths: JobPaths

@@ -21,8 +21,8 @@ HeadersLike: TypeAlias = Mapping[str, bytes | str | None] | Iterable[tuple[str, 
 OWN = "penstock."
 """Names that begin so are Penstock's own; applications neither give nor get them."""
 UNREADABLE: Final[Headers] = ((f"{OWN}unreadable", None),)
-"""A message gets these headers if one of its own headers has a name that is not UTF-8. It fails. Nobody outside can
-send these, because readers leave out Penstock's own names."""
+"""The headers of a message of which a header has a name that is not UTF-8. Such a message fails. No other program can
+send these headers, because readers leave out Penstock's own names."""
 _DECODER = msgspec.msgpack.Decoder(Headers)
 
 

@@ -94,7 +94,7 @@ def escaped(text: str, keep: str = "\n\t") -> str:
     """The text with what steers a terminal, or turns the direction of text around, as escapes.
 
     Args:
-        text: any text, of whoever wrote it.
+        text: any text, also one that a stranger wrote.
         keep: control characters that stay.
 
     Example:

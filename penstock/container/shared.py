@@ -108,7 +108,7 @@ class StoreFolders:
         for pattern in ("live-*", "making-*"):
             for path in folder.glob(pattern):
                 epoch = path.name.split("-")[1]
-                # Whoever still has one of an older epoch open is fenced.
+                # A process that still has the copy of an older epoch open is fenced.
                 if epoch.isdigit() and int(epoch) < self._epoch and path != adopted:
                     shutil.rmtree(path, ignore_errors=True)
         return folder / self._live_name

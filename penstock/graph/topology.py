@@ -33,13 +33,13 @@ class Routing(Enum):
     """The task that a message of a channel goes to."""
 
     KEY = "key"
-    """The task that owns its key."""
+    """The task that owns the key."""
     TASK = "task"
-    """The task that it comes from."""
+    """The task that sent the message."""
     OUTPUT = "output"
-    """The task that writes the output partition of its key."""
+    """The task that writes the output partition of the key."""
     THROUGH = "through"
-    """The task that owns its key. This task writes the partition of its own number to the intermediate stream."""
+    """The task that owns the key. It writes to the partition of the intermediate stream that has its number."""
 
 
 @dataclass(frozen=True, slots=True)

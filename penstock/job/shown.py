@@ -139,7 +139,7 @@ def most_work(work: Collection[TaskWork]) -> list[TaskWork]:
 
 @dataclass(frozen=True, slots=True)
 class ShownRun:
-    """A run at one moment."""
+    """The state of a run at one moment."""
 
     run_id: str
     time_ms: int

@@ -84,7 +84,7 @@ class StateFacts(Shown):
         """The state for people.
 
         Args:
-            task: give each task a row of its own; otherwise all have one together.
+            task: True for one row a task, False for one row for all tasks.
         """
         versions = [row for held in self.versions for row in (held.task_rows() if task else [held.row()])]
         objects = list(self.objects) if task else summed(self.objects)

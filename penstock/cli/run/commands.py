@@ -167,8 +167,8 @@ class StopSignals:
         return self._stops.count
 
     def count_only(self, already: int = 0) -> None:
-        """From now on signals are counted, from `already` at least. Call it after Spark's start, which installs a
-        handler of its own."""
+        """Count signals from now on, beginning with `already` at least. Call it after the start of Spark, which
+        installs its own handler."""
         self._stops.count = max(self._stops.count, already)
         for number in SIGNALS:
             signal.signal(number, self._counted)

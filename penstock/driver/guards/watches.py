@@ -350,8 +350,8 @@ def run_of_start(view: LogView, named: str | None) -> str | None:
     """The id of the run that a start belongs to, by the log; None: a new one without a name.
 
     Without a name, a run goes on until a checkpoint says that it ended, or another run claims the log. A named run goes
-    on with each start of that name, also after a stop: whoever moves a deployment to another host stops it. Only once
-    it has drained, it is over: the program that drained may not begin again by being restarted.
+    on with each start of that name, also after a stop: a deployment that moves to another host is stopped. Only once
+    it has drained, it is over: a restart does not begin it again.
 
     Args:
         view: the log, read under the lease.

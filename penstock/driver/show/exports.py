@@ -56,7 +56,8 @@ logger = logging.getLogger(__name__)
 
 
 class EndWatch:
-    """Has admins of its own, so that a system which does not answer delays no batch. Used by one thread."""
+    """Watches the ends of the inputs with admins of its own, so a system that does not answer delays no batch. One
+    thread uses it."""
 
     def __init__(
         self,

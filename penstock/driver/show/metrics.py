@@ -275,7 +275,7 @@ class UncommittedTime:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """A run at one moment. Times are in epoch milliseconds; 0 stands for none."""
+    """The state of a run at one moment. Times are in epoch milliseconds; 0 means that there is none."""
 
     phase: str
     phase_since_ms: int
