@@ -201,8 +201,7 @@ def look_at(job: FoundJob, questions: Questions, *, wait: bool = True) -> JobLoo
         phase=phase,
         failure=failure,
     )
-    runs = is_present and not lease.gone
-    read = shown.positions if shown is not None and runs else None
+    read = shown.positions if shown is not None and is_present and lease.running != "not running" else None
     return JobLook(known, partial(inputs.statuses, read), lambda: _outbox(owed, marks.marks()))
 
 
