@@ -154,7 +154,7 @@ bench-scale: $(STAMP)
 # The documentation as a site of files: open build/site/index.html.
 # Takes the pictures of docs/dashboard.md again, of a job that runs meanwhile. This needs Chromium.
 pictures: $(STAMP)
-	PENSTOCK_SCREENSHOTS=docs/images $(PYTEST) tests/cluster/test_dashboard_of_a_life.py
+	PENSTOCK_SCREENSHOTS='$(CURDIR)/docs/images' $(PYTEST) tests/cluster/test_dashboard_of_a_life.py
 
 docs: $(STAMP)
 	$(BIN)/python -m tools.docs_site build/site
