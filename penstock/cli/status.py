@@ -11,8 +11,7 @@ import typer
 
 from penstock.admin.job.look import look_at, statuses
 from penstock.admin.job.look import status as job_status
-from penstock.admin.job.metrics import metrics_of
-from penstock.admin.job.status import JobStatus, list_facts
+from penstock.admin.job.status import JobStatus, list_facts, metrics_of
 from penstock.admin.jobs import load_without_job, open_all_jobs
 from penstock.admin.questions import Questions
 from penstock.cli.shared.options import JsonCall, job_names

@@ -8,13 +8,11 @@ from contextlib import closing, contextmanager
 from itertools import islice
 
 from penstock.admin.job.logs import container_logs
-from penstock.admin.job.metrics import graph
+from penstock.admin.job.status import graph
 from penstock.admin.jobs import FoundJob
-from penstock.admin.state.garbage import collect_garbage
-from penstock.admin.state.held import state_versions
+from penstock.admin.state.held import collect_garbage, state_versions
 from penstock.admin.state.reading import open_version
-from penstock.admin.state.serdes import store_serdes
-from penstock.admin.state.texts import Texts, parse_hex
+from penstock.admin.state.serdes import Texts, parse_hex, store_serdes
 from penstock.admin.stream.names import ConfigSources, FoundStream
 from penstock.admin.stream.tail import StreamTail
 from penstock.api.ssp import SystemStream

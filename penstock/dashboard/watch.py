@@ -12,8 +12,7 @@ from typing import TypeAlias
 
 from penstock.admin.checkpoint.facts import checkpoints
 from penstock.admin.job.look import status, statuses
-from penstock.admin.job.metrics import graph, run_of
-from penstock.admin.job.status import JobStatus
+from penstock.admin.job.status import JobStatus, graph, run_of
 from penstock.admin.jobs import FoundJob
 from penstock.base.retry import SYSTEM_CLOCK
 from penstock.base.secrets import without_secrets

@@ -10,7 +10,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from penstock.admin.state.query_state import FirstState, first_record, write_first_state
+from penstock.admin.state.store_uploads import FirstState, first_record, write_first_state
 from penstock.api.time.firing import timers_store
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.task_values import Markers

@@ -11,7 +11,7 @@ from pathlib import Path
 from penstock.admin.job.audit import audited
 from penstock.admin.job.ownership import held_job
 from penstock.admin.jobs import FoundJob
-from penstock.admin.stream.use import changelogs_of
+from penstock.admin.stream.names import changelogs_of
 from penstock.base.wording import counted, size_text
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError, PenstockError
 from penstock.facts import Facts

@@ -13,9 +13,8 @@ from functools import partial
 from penstock.admin.checkpoint.facts import CheckpointSummary, intermediate_facts
 from penstock.admin.job.drain_status import drain_status
 from penstock.admin.job.inputs import AskedInputs, InputStatus
-from penstock.admin.job.metrics import ways_in
 from penstock.admin.job.running import LeaseFacts, watch_lease
-from penstock.admin.job.status import BackendStatus, JobStatus, OutboxStatus, UnreadableJob, WatermarkStatus
+from penstock.admin.job.status import BackendStatus, JobStatus, OutboxStatus, UnreadableJob, WatermarkStatus, ways_in
 from penstock.admin.jobs import FoundJob
 from penstock.admin.outbox import AskedMarks, Marks, outbox_outputs
 from penstock.admin.questions import Questions

@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.admin.jobs import FoundJob
+from penstock.admin.jobs import FoundJob, choose_version, choose_versions
 from penstock.admin.state.serdes import store_serdes
-from penstock.admin.state.version import choose_version, choose_versions
 from penstock.admin.table import refuse_side_stores
 from penstock.api.serdes import Serde
 from penstock.base.wording import size_text

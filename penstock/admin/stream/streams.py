@@ -9,8 +9,14 @@ from pathlib import Path
 from typing import Annotated
 
 from penstock.admin.jobs import load_without_job, open_all_jobs
-from penstock.admin.stream.names import FoundStream, no_stream
-from penstock.admin.stream.use import audited_stream, is_position, is_restored_from, is_side_input
+from penstock.admin.stream.names import (
+    FoundStream,
+    audited_stream,
+    is_position,
+    is_restored_from,
+    is_side_input,
+    no_stream,
+)
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStream
 from penstock.base.wording import flag, listed, owned_stream

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.admin.state.version import FORMS
+from penstock.admin.jobs import VERSION_FORMS
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import JobName, JsonCall, command
 from penstock.cli.shared.output import print_json, show, to_json
@@ -22,7 +22,7 @@ app = typer.Typer(help="Read, compare, verify and move the backed-up state of a 
 def list_state(
     job: JobName,
     version: Annotated[
-        str | None, typer.Option("--version", "--checkpoint", metavar="V", help=f"Only this version: {FORMS}.")
+        str | None, typer.Option("--version", "--checkpoint", metavar="V", help=f"Only this version: {VERSION_FORMS}.")
     ] = None,
     by_task: Annotated[bool, typer.Option("--tasks")] = False,
     *,
@@ -87,7 +87,7 @@ def collect_garbage(
     Args:
         dry_run: Only show what would be deleted.
     """
-    from penstock.admin.state import garbage
+    from penstock.admin.state import held as garbage
 
     with call.open(job) as found:
         collected = garbage.collect_garbage(found, dry_run=dry_run)

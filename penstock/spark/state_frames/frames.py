@@ -28,9 +28,8 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from penstock.admin.jobs import FoundJob, open_all_jobs, open_job
+from penstock.admin.jobs import FoundJob, choose_versions, open_all_jobs, open_job
 from penstock.admin.state.serdes import store_serdes
-from penstock.admin.state.version import choose_versions
 from penstock.admin.table import refuse_side_stores
 from penstock.api.serdes import PackedColumns
 from penstock.application.application import Application

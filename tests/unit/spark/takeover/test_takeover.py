@@ -25,8 +25,8 @@ from pyspark.sql.types import DoubleType, IntegerType, LongType, StringType, Str
 from penstock import admin
 from penstock.admin.checkpoint import change as checkpoint_write
 from penstock.admin.checkpoint.change import append_record
-from penstock.admin.state.query_state import first_record
 from penstock.admin.state.reading import open_version
+from penstock.admin.state.store_uploads import first_record
 from penstock.checkpoint.log import CheckpointLog
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, IncompatibleError
