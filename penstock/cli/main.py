@@ -41,22 +41,22 @@ class _Entry:
 
 COMMANDS = {
     "new": _Entry("new", "Make a folder with a job, its test, its configuration and a Dockerfile.", "new"),
-    "run": _Entry("run.commands", "Run an application on Spark until it is stopped.", "run"),
+    "run": _Entry("run", "Run an application on Spark until it is stopped.", "run"),
     "check": _Entry(
-        "run.check",
+        "run",
         "Say everything for which a start of an application would be refused, without a start and without Spark.",
         "check",
     ),
     "status": _Entry("status", "Show whether a job is running and how far it has read, or list all jobs.", "status"),
     "dashboard": _Entry("dashboard", "Serve a page on which people look at jobs, until Ctrl-C.", "dashboard"),
-    "logs": _Entry("logs", "Show what a job's containers on this host have logged and printed, by time.", "logs"),
+    "logs": _Entry("job", "Show what a job's containers on this host have logged and printed, by time.", "logs"),
     "drain": _Entry("drain", "Ask a job to process everything in flight and then end.", "drain"),
     "stop": _Entry("drain", "Ask a running job to stop after its current batch, with a last commit.", "stop"),
     "job": _Entry("job", "Delete, adopt or sign a job, or show its audit log."),
     "checkpoint": _Entry("checkpoint", "Show the checkpoints of a job, or write one by hand."),
     "startpoint": _Entry("startpoint", "Choose where the next start of a job begins to read."),
     "state": _Entry("state.commands", "Read, compare, verify and move the backed-up state of a job."),
-    "stream": _Entry("stream.commands", "Create, publish to, read, replay, limit, end and delete streams."),
+    "stream": _Entry("stream", "Create, publish to, read, replay, limit, end and delete streams."),
     "table": _Entry("table", "Show the versions of pushed tables, or choose one."),
     "config": _Entry("config", "Check a configuration, or list the keys."),
 }

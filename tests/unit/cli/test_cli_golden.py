@@ -24,7 +24,7 @@ from penstock import admin
 from penstock.base.retry import SystemClock
 from penstock.checkpoint import record
 from penstock.cli.main import app
-from penstock.cli.shared.screen import screen_of
+from penstock.cli.status import screen_of
 from penstock.dashboard import lookups
 from penstock.dashboard.rates import History
 from penstock.dashboard.view import list_document
