@@ -110,8 +110,8 @@ def _watch_on_screen(job: str, call: JsonCall) -> None:
     """Fill the terminal until the job no longer runs, or Ctrl-C. Then its status stays there."""
     from rich.live import Live
 
-    from penstock.dashboard.rates import History
     from penstock.dashboard.watch import look_at
+    from penstock.dashboard.work import History
 
     history = History()
     with suppress(KeyboardInterrupt), Live(console=stdout_console(), screen=True, auto_refresh=False) as live:

@@ -13,7 +13,7 @@ from IPython.core.displaypub import CapturingDisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 
 from penstock import admin
-from penstock.dashboard import live_view
+from penstock.dashboard import displays
 from penstock.driver.context import StopRequest
 from penstock.driver.handle.job import Job
 from penstock.driver.show.progress import JobProgress, ProgressBoard, SourceProgress
@@ -88,7 +88,7 @@ def published(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 def test_a_job_is_drawn_again_until_it_ends(published: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_view, "EVERY_S", 0.01)
+    monkeypatch.setattr(displays, "EVERY_S", 0.01)
     board = ProgressBoard()
     job = Job("shop-1", "r", board, StopRequest())
     board.update(phase="restoring")
