@@ -19,13 +19,11 @@ from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.config.settings import JobSettings, StoreSettings, SystemKeys
 from penstock.errors import ConfigError, NotFoundError, Refusals
-from penstock.facts import Column, Facts
+from penstock.facts import Column, Facts, Shown
 from penstock.graph.specs import ApplicationGraph
 from penstock.graph.topology import plan_topology
-from penstock.notebook import Shown
 from penstock.side.wing import SideStoreFacts
-from penstock.start.check import REFUSED, check_start
-from penstock.start.fit import check_config
+from penstock.start.check import REFUSED, check_config, check_start
 from penstock.start.job_streams import JobStreams
 from penstock.start.part import complete, start_parts
 from penstock.start.plan import StartRequest

@@ -24,11 +24,17 @@ from penstock.base.files import go_private
 from penstock.container.epoch.container import Container
 from penstock.container.process.launch import Register
 from penstock.container.process.server import ContainerPort, ContainerServer
-from penstock.host.folders import make_socket_folder, remove_dead_folders
 from penstock.host.logs import log_path, log_to, page_path, setup_logging
 from penstock.host.position_page import PositionPage, use_page, void_page
 from penstock.host.posix import machine_id, watch_process
-from penstock.host.process import allow_files, ignore_signals, keep_pandas_out, settle
+from penstock.host.process import (
+    allow_files,
+    ignore_signals,
+    keep_pandas_out,
+    make_socket_folder,
+    remove_dead_folders,
+    settle,
+)
 from penstock.state.restore import tasks_with_copies
 from penstock.wire.containers import ContainerAddress, ContainerSpec
 from penstock.wire.security import TokenCheck

@@ -19,9 +19,9 @@ from penstock.dashboard.watch import Live, Watches
 from penstock.dashboard.work import History, Totals
 from penstock.driver.handle.job import Job
 from penstock.errors import NotFoundError
+from penstock.facts import plot_svg
 from penstock.host.logs import logs_folder
 from penstock.job.paths import JobPaths
-from penstock.notebook import plot_svg
 
 logger = logging.getLogger(__name__)
 

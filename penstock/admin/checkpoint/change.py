@@ -37,8 +37,7 @@ from penstock.checkpoint.sections import Sections
 from penstock.checkpoint.task_versions import refuse_unknown
 from penstock.config.model import JobConfig
 from penstock.errors import IncompatibleError, NotFoundError, PenstockError, RetryableError
-from penstock.facts import FOR_PEOPLE, Column, Facts, FactTable
-from penstock.notebook import Shown
+from penstock.facts import FOR_PEOPLE, Column, Facts, FactTable, Shown
 from penstock.outbox.wing import OUTBOX, outbox_section, owed_of
 from penstock.system.registry import open_system
 from penstock.wing import known_sections

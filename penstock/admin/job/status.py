@@ -14,12 +14,11 @@ from penstock.admin.jobs import FoundJob
 from penstock.admin.startpoint.facts import RequestFacts, TakenFacts, waiting_facts
 from penstock.base.wording import argument, counted, duration_text, lag_text, listed, utc_text
 from penstock.errors import NotFoundError
-from penstock.facts import Column, Facts, FactTable
+from penstock.facts import Column, Facts, FactTable, Shown
 from penstock.host.logs import ContainerProcess
 from penstock.job.lease import LeaseHolder
 from penstock.job.shown import Failure, JobGraph, MetricsBoard, Outage, RunPhase, ShownRun, graph_board
 from penstock.metrics.snapshot import CounterValue, Snapshot
-from penstock.notebook import Shown
 from penstock.side.wing import SideInputStatus, SideStoreFacts
 from penstock.standby.wing import StandbyFacts
 from penstock.tables.shown import TableUse

@@ -17,9 +17,8 @@ from penstock.base.retry import SYSTEM_CLOCK
 from penstock.base.wording import argument, counted, flag
 from penstock.checkpoint.edit import OffsetChange
 from penstock.errors import ConfigError, IncompatibleError
-from penstock.facts import Facts, FactTable
+from penstock.facts import Facts, FactTable, Shown
 from penstock.job.commands import new_uuid
-from penstock.notebook import Shown
 from penstock.start.startpoints.decide import StartDecision, nearest_checkpoint, passing_over, sort_out
 from penstock.start.startpoints.request import (
     RequestKey,

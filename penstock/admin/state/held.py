@@ -18,9 +18,8 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.task_versions import markers_of
 from penstock.config.model import JobConfig
 from penstock.errors import CorruptError, NotFoundError
-from penstock.facts import Facts, FactTable
+from penstock.facts import Facts, FactTable, Shown
 from penstock.job.identity import known_uid
-from penstock.notebook import Shown
 from penstock.outbox.driver import outbox_garbage
 from penstock.outbox.wing import owed_of
 from penstock.side.start import BACKUP, is_backed_up
@@ -34,7 +33,7 @@ from penstock.state.backends.registry import (
     stored_objects,
     summed,
 )
-from penstock.state.backends.roots import BackendRoots
+from penstock.state.backends.resources import BackendRoots
 from penstock.system.registry import open_systems
 from penstock.tables.registry import TableRegistry
 

@@ -14,8 +14,7 @@ from penstock.api.serdes import Serde
 from penstock.base.wording import size_text
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import ConfigError, NotFoundError
-from penstock.facts import Facts, FactTable
-from penstock.notebook import Shown
+from penstock.facts import Facts, FactTable, Shown
 from penstock.state.reading.comparison import Difference, StoreVerdict, diff
 from penstock.state.reading.comparison import verify as verify_stores
 from penstock.state.reading.reader import StateReader, StoreVersion

@@ -24,11 +24,10 @@ from penstock.checkpoint.task_values import Markers
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, IncompatibleError
-from penstock.facts import Facts, FactTable
+from penstock.facts import Facts, FactTable, Shown
 from penstock.graph.specs import ApplicationGraph
 from penstock.graph.stores import StoreSpec
-from penstock.host.folders import process_folder
-from penstock.notebook import Shown
+from penstock.host.process import process_folder
 from penstock.objects.open import open_store
 from penstock.spark.state_import.checkpoint import SparkCheckpoint
 from penstock.spark.state_import.mapping import EntryMapping, MappedColumn, function_mapping, plain_mapping, raw_mapping
@@ -37,7 +36,7 @@ from penstock.start.inputs import Grouping
 from penstock.start.job_streams import JobStreams
 from penstock.start.layout import check_layout, store_layout
 from penstock.state.backends.base import StoreCopy
-from penstock.state.backends.roots import BackendRoots
+from penstock.state.backends.resources import BackendRoots
 from penstock.state.outside_backup import StoreLoad
 from penstock.state.reading.reader import StateReader, seen_entries
 from penstock.system.base import System

@@ -30,7 +30,7 @@ from penstock.start.job_streams import JobStreams
 from penstock.start.layout import store_layout
 from penstock.state.backends.base import BackendContext, StoreCopy
 from penstock.state.backends.registry import BackendAdmins
-from penstock.state.backends.roots import BackendRoots
+from penstock.state.backends.resources import BackendRoots
 from penstock.state.outside_backup import BaseUpload, FirstBackup, OutsideBackup
 from penstock.system.base import System
 from penstock.system.contract.definition import QUERY_SYSTEM

@@ -22,9 +22,8 @@ from penstock.api.ssp import SystemStream
 from penstock.base.wording import flag, listed, owned_stream
 from penstock.config.settings import DEFAULT_SYSTEM
 from penstock.errors import ConfigError, NotFoundError
-from penstock.facts import Column, Facts, FactTable
+from penstock.facts import Column, Facts, FactTable, Shown
 from penstock.job.identity import known_uid, owner_uid
-from penstock.notebook import Shown
 from penstock.system.registry import open_system
 
 

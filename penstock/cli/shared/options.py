@@ -21,7 +21,7 @@ from penstock.errors import PenstockError
 if TYPE_CHECKING:
     from penstock.admin.jobs import FoundJob
     from penstock.admin.stream.names import FoundStream
-    from penstock.notebook import Shown
+    from penstock.facts import Shown
 
 Value = TypeVar("Value")
 Function = TypeVar("Function", bound=Callable[..., None])

@@ -5,7 +5,7 @@
     <base>/<store>/side-<task>-private-...        of a container that found the task's folder in use
 
 They outlive epochs and processes, but for the private ones. One process at a time has one; see
-`penstock.host.folders`.
+`penstock.host.process`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.files import explained
 from penstock.config.settings import StoreSettings
 from penstock.errors import CorruptError, IncompatibleError, PenstockError, RetryableError
-from penstock.host.folders import HostFolder, beside
+from penstock.host.process import HostFolder, beside
 from penstock.side.store.engine import SideEngine, SidePositions
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.engines.open import open_rocksdb

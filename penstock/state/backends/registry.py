@@ -31,7 +31,7 @@ from penstock.state.backends.base import (
     StateBackendFactory,
     StoreMarker,
 )
-from penstock.state.backends.roots import BackendRoots
+from penstock.state.backends.resources import BackendRoots
 from penstock.system.base import System
 
 

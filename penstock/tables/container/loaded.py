@@ -20,8 +20,8 @@ from penstock.batch.batch import NO_BATCH, Batch
 from penstock.config.settings import StoreSettings
 from penstock.container.part import Answers, ContainerPart, EpochContext, once
 from penstock.errors import ContainerLostError, CorruptError, NotFoundError, PenstockError, RetryableError
-from penstock.host.folders import HostFolder
 from penstock.host.posix import sync
+from penstock.host.process import HostFolder
 from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.snapshot import Snapshot
 from penstock.state.engines.engine import Engine

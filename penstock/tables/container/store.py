@@ -6,7 +6,7 @@
     dropped-<token>/              one that is being removed, or was damaged while others read it
     <task|all>.lock               held by the process that loads it, so that others wait for its result
 
-Each user of a folder holds a shared lock on it (`penstock.host.folders`).
+Each user of a folder holds a shared lock on it (`penstock.host.process`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from penstock.arrays.entries import Flags
 from penstock.base.documents import Count, decode
 from penstock.config.settings import StoreSettings
 from penstock.errors import CorruptError, RetryableError
-from penstock.host.folders import HostFolder
+from penstock.host.process import HostFolder
 from penstock.state.engines.engine import Engine, EngineFailedError
 from penstock.state.engines.memory import ColumnEngine
 from penstock.state.engines.open import open_rocksdb

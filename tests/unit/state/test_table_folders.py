@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import RetryableError
-from penstock.host.folders import HostFolder
+from penstock.host.process import HostFolder
 from penstock.tables.container.store import TableFolders
 
 

@@ -17,9 +17,8 @@ from penstock.dashboard import displays
 from penstock.driver.context import StopRequest
 from penstock.driver.handle.job import Job
 from penstock.driver.show.progress import JobProgress, ProgressBoard, SourceProgress
-from penstock.facts import Column, Grid
+from penstock.facts import Column, Grid, facts_html, grid_html, plot_svg
 from penstock.job.shown import Failure
-from penstock.notebook import facts_html, grid_html, plot_svg
 from tests.support.jobs.home import wait_until
 from tests.support.stores.stopped_job import StoppedJob, saved
 
