@@ -32,7 +32,7 @@ HOSTS = {"spark": "penstock.spark.job:run_application"}
 """The functions that run an application."""
 WINGS = {
     "side": "penstock.side.wing:SIDE_WING",
-    "schemas": "penstock.schemas.wing:SCHEMAS_WING",
+    "schemas": "penstock.schemas.registry:SCHEMAS_WING",
     "tables": "penstock.tables.wing:TABLES_WING",
     "outbox": "penstock.outbox.wing:OUTBOX_WING",
     "standby": "penstock.standby.wing:STANDBY_WING",

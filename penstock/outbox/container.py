@@ -32,8 +32,7 @@ from penstock.errors import (
 )
 from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.snapshot import GaugeValue, MetricId, Snapshot
-from penstock.outbox.objects import Chunk, ObjectContents, decode, encode, objects_of
-from penstock.outbox.task import Outbox, OutboxSnapshot
+from penstock.outbox.task import Chunk, ObjectContents, Outbox, OutboxSnapshot, decode, encode, objects_of
 from penstock.outbox.wing import PUBLISH, OutboxObject, Publish, PublishProgress
 from penstock.system.base import Progress, SystemWriter, WriterIdentity, without_headers
 

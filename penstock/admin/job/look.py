@@ -49,7 +49,7 @@ from penstock.metrics.snapshot import CounterValue, Snapshot
 from penstock.outbox.wing import OwedOutput, owed_of
 from penstock.side.wing import side_inputs_in
 from penstock.standby.wing import STANDBY_WING, StandbyFacts
-from penstock.tables.shown import tables_in
+from penstock.tables.wing import tables_in
 from penstock.wing import Wing, wings
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from penstock.admin.jobs import FoundJob
 from penstock.base.wording import counted
 from penstock.checkpoint.record import Claim
 from penstock.config.model import JobConfig
-from penstock.driver.guards.watches import Tenure
+from penstock.driver.watches import Tenure
 from penstock.errors import ConfigError, NotFoundError, PenstockError
 from penstock.job.identity import JobIdentity, check_root, known_uid
 from penstock.job.identity import adopt as adopt_folder

@@ -21,7 +21,7 @@ from penstock.job.shown import Failure, JobGraph, MetricsBoard, Outage, RunPhase
 from penstock.metrics.snapshot import CounterValue, Snapshot
 from penstock.side.wing import SideInputStatus, SideStoreFacts
 from penstock.standby.wing import StandbyFacts
-from penstock.tables.shown import TableUse
+from penstock.tables.wing import TableUse
 
 
 @dataclass(frozen=True, slots=True)

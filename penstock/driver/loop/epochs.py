@@ -18,9 +18,9 @@ from penstock.checkpoint.record import CheckpointRecord, Claim, Origin
 from penstock.driver.commit.record import CommitRequest
 from penstock.driver.commit.schedule import CommitSchedule
 from penstock.driver.context import RunContext
+from penstock.driver.failures import RunFailures
 from penstock.driver.feed.boundary import Boundary
 from penstock.driver.feed.feed import PlannedBatch
-from penstock.driver.guards.failures import RunFailures
 from penstock.driver.part import DriverPart
 from penstock.errors import (
     KINDS,

@@ -28,7 +28,7 @@ from penstock.graph.specs import ApplicationGraph
 from penstock.graph.stores import SideInputs, StoreSpec
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
-from penstock.side.container.inputs import SideInputService
+from penstock.side.inputs import SideInputService
 from penstock.start.job import ClaimedJob
 from penstock.state.engines.engine import Content
 from penstock.tables.build import (

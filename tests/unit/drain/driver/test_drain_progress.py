@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from penstock.container.shared import stores_directory
-from penstock.drain.driver.drain import Drain
-from penstock.drain.driver.report import DrainTally
+from penstock.drain.driver import Drain
+from penstock.drain.report import DrainTally
 from penstock.drain.requests import DRAIN, NAMESPACE
 from penstock.drain.wing import DrainProgress, StageDrain, drain_board
 from penstock.driver.feed.boundary import Boundary

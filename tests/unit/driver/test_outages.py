@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.driver.guards.failures import LONGEST_PAUSE_SECONDS
+from penstock.driver.failures import LONGEST_PAUSE_SECONDS
 from penstock.errors import PenstockError, SystemAwayError
 from penstock.system.memory import MemorySystem, _Partition
 from tests.support.world.sums_job import SumsWorld, drain, once
@@ -74,7 +74,7 @@ def test_the_run_continues_and_nothing_counts(world: SumsWorld, system: AwaySyst
 
 
 def test_what_it_says(world: SumsWorld, system: AwaySystem, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING, "penstock.driver.guards.failures")
+    caplog.set_level(logging.WARNING, "penstock.driver.failures")
     driver = world.driver(job_retry_max=0)
     driver.loop.start()
     system.leave(400)

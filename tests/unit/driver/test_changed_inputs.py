@@ -9,7 +9,7 @@ import pytest
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.driver.commit.record import Recorder
-from penstock.driver.guards.watches import LOOK_SECONDS, STANDSTILL_SECONDS
+from penstock.driver.watches import LOOK_SECONDS, STANDSTILL_SECONDS
 from penstock.errors import IncompatibleError, NotFoundError, PenstockError, RetryableError
 from penstock.job.paths import JobPaths
 from penstock.start.startpoints.manager import StartpointManager

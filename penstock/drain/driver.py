@@ -10,7 +10,7 @@ from dataclasses import replace
 from penstock.api.requests import NEXT_RUN, DrainNotification
 from penstock.base.wording import listed
 from penstock.checkpoint.sections import SectionValues
-from penstock.drain.driver.report import DrainReport, DrainTally
+from penstock.drain.report import DrainReport, DrainTally
 from penstock.drain.requests import (
     DRAIN,
     DrainPoller,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.driver.guards.watches import LeaseGate
+from penstock.driver.watches import LeaseGate
 from penstock.errors import FencedError, PenstockTimeoutError
 from penstock.job.lease import Lease, LeaseHolder, LeaseKeeper, acquire
 from penstock.job.paths import JobPaths

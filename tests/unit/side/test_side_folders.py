@@ -18,8 +18,8 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.config import load_config
 from penstock.config.settings import StoreSettings
 from penstock.errors import PenstockError
-from penstock.side.store.engine import SidePositions
-from penstock.side.store.folders import (
+from penstock.side.engine import SidePositions
+from penstock.side.folders import (
     OpenedSide,
     ReuseTarget,
     SideFolder,

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.side.store.engine import SidePositions
-from penstock.side.store.folders import Decision, ReuseTarget, SideRebuild, SideReuse, decide_reuse
+from penstock.side.engine import SidePositions
+from penstock.side.folders import Decision, ReuseTarget, SideRebuild, SideReuse, decide_reuse
 from penstock.system.contract.messages import PartitionOffsets
 
 A, B = SystemStreamPartition("local", "a", 1), SystemStreamPartition("local", "b", 0)

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.errors import CorruptError, IncompatibleError, SerdeError
-from penstock.side.store.engine import (
+from penstock.side.engine import (
     POSITIONS_KEY,
     RESERVED,
     ChangedKeys,

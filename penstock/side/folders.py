@@ -25,7 +25,7 @@ from penstock.base.files import explained
 from penstock.config.settings import StoreSettings
 from penstock.errors import CorruptError, IncompatibleError, PenstockError, RetryableError
 from penstock.host.process import HostFolder, beside
-from penstock.side.store.engine import SideEngine, SidePositions
+from penstock.side.engine import SideEngine, SidePositions
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.engines.open import open_rocksdb
 from penstock.system.contract.messages import PartitionOffsets
