@@ -25,8 +25,7 @@ from penstock.api.requests import (
 from penstock.base.retry import SYSTEM_CLOCK
 from penstock.base.wording import milliseconds
 from penstock.cli.shared.errors import say, with_options
-from penstock.cli.shared.input import read_text
-from penstock.cli.shared.options import Call, JobName, JsonCall, command
+from penstock.cli.shared.options import Call, JobName, JsonCall, command, read_text
 from penstock.cli.shared.output import print_json, print_lines, show
 from penstock.errors import ConfigError, PenstockError
 

@@ -28,8 +28,7 @@ from penstock.api.retention import LEAST_RETENTION_BYTES, StreamRetention
 from penstock.base.documents import text_or_hex
 from penstock.base.wording import counted, escaped, printable, size_text, utc_text
 from penstock.cli.shared.errors import say
-from penstock.cli.shared.input import Yes, confirm
-from penstock.cli.shared.options import Call, JsonCall, StreamName, command
+from penstock.cli.shared.options import Call, JsonCall, StreamName, Yes, command, confirm
 from penstock.cli.shared.output import print_json, show, stderr_console
 from penstock.config.settings import DEFAULT_SYSTEM
 from penstock.config.values.kinds import ByteSize, Millis, Number, RefusedError

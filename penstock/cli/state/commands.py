@@ -16,8 +16,7 @@ from penstock.admin.jobs import VERSION_FORMS
 from penstock.base.wording import counted
 from penstock.cli.shared.application import load_application, load_function
 from penstock.cli.shared.errors import say
-from penstock.cli.shared.input import Confirmation, YesOnly
-from penstock.cli.shared.options import JobName, JsonCall, command
+from penstock.cli.shared.options import Confirmation, JobName, JsonCall, YesOnly, command
 from penstock.cli.shared.output import print_json, show, stderr_console, to_json
 from penstock.cli.state.read import Version, diff_versions, get_value, scan_entries
 from penstock.errors import ConfigError
