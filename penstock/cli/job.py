@@ -1,4 +1,4 @@
-"""`penstock job` and `penstock logs`."""
+"""`penstock job`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.admin.job.ownership import SigningFacts
 from penstock.admin.job.ownership import adopt as adopt_job
 from penstock.admin.job.ownership import sign as sign_job
 from penstock.admin.job.running import refuse_running
-from penstock.base.wording import counted, escaped
+from penstock.base.wording import counted
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import Call, JobName, JsonCall, Yes, command, confirm
 from penstock.cli.shared.output import print_json, show
@@ -100,33 +100,3 @@ def audit(
     with call.open(job, deleted=True) as found:
         records = audit_log(found, limit)
     call.tell(records, lambda each: show(audit_facts(each, found.paths.root)))
-
-
-def logs(
-    job: JobName,
-    *,
-    call: JsonCall,
-    lines: Annotated[int, typer.Option("-n", min=0, metavar="LINES")] = 200,
-    follow: Annotated[bool, typer.Option("--follow", "-f")] = False,
-) -> None:
-    """Show what a job's containers on this host have logged and printed, by time.
-
-    Each line begins with the name of its container. The driver's own log is where the program writes it.
-
-    Args:
-        lines: At most this many lines, of all containers together.
-        follow: Continue with new lines, until Ctrl-C.
-    """
-    from penstock.admin.job.logs import container_logs
-    from penstock.cli.shared.output import print_json_line
-
-    try:
-        with call.open(job) as found:
-            for line in container_logs(found, lines, follow=follow):
-                if call.as_json:
-                    print_json_line(line)
-                else:
-                    typer.echo(f"{escaped(line.container)}  {escaped(line.text)}")
-    except KeyboardInterrupt:
-        if not follow:
-            raise

@@ -49,7 +49,7 @@ COMMANDS = {
     ),
     "status": _Entry("status", "Show whether a job is running and how far it has read, or list all jobs.", "status"),
     "dashboard": _Entry("dashboard", "Serve a page on which people look at jobs, until Ctrl-C.", "dashboard"),
-    "logs": _Entry("job", "Show what a job's containers on this host have logged and printed, by time.", "logs"),
+    "logs": _Entry("logs", "Show what a job's containers on this host have logged and printed, by time.", "logs"),
     "drain": _Entry("drain", "Ask a job to process everything in flight and then end.", "drain"),
     "stop": _Entry("drain", "Ask a running job to stop after its current batch, with a last commit.", "stop"),
     "job": _Entry("job", "Delete, adopt or sign a job, or show its audit log."),

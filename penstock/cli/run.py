@@ -321,7 +321,7 @@ def check(
         from_checkpoint: As for `penstock run`: begin with this checkpoint.
         reset_operators: As for `penstock run`; may be repeated.
     """
-    from penstock.admin.configuration import check_application
+    from penstock.admin.job.check import check_application
 
     loaded = load_application(application)
     facts = check_application(

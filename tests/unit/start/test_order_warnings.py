@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock.start.check import order_warnings
+from penstock.start.fit import order_warnings
 from penstock.system.files.system import FilesSystem
 from tests.support.world.world import World
 

@@ -15,7 +15,7 @@ from penstock.runtime.messages.columns import Target
 from penstock.runtime.operators.base import StageContext
 from penstock.runtime.operators.window import WindowNode
 from penstock.runtime.windows.cells import Cell, WindowSlot, key_slot
-from penstock.start.check import order_warnings
+from penstock.start.fit import order_warnings
 from penstock.start.layout import store_layout
 from penstock.testing import TestRunner
 from tests.support.oracles.stage_batches import OUT, Message, StageBatches
