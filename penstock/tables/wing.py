@@ -72,7 +72,7 @@ TABLES_WING = Wing(
     "tables",
     calls=(LOAD_TABLE, TABLES),
     driver="penstock.tables.driver.run:Tables",
-    container="penstock.tables.container.loaded:PushedTables",
+    container="penstock.tables.loaded:PushedTables",
     on_host={
         "spark": "penstock.tables.spark:tables_on_spark",
         "process": "penstock.testing.runner.sides:tables_in_process",

@@ -31,6 +31,7 @@ from penstock.checkpoint.record import CheckpointId
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
+from penstock.state.backends import objects as content
 from penstock.state.backends.base import (
     AdminContext,
     BackendContext,
@@ -44,16 +45,8 @@ from penstock.state.backends.base import (
     TaskRestoreManager,
 )
 from penstock.state.backends.base_backup import BaseBackup, Bases
-from penstock.state.backends.content import objects as content
-from penstock.state.backends.content.objects import (
-    NUMBER,
-    ContentNames,
-    DirIndex,
-    ObjectBackendAdmin,
-    content_of,
-    put_once,
-)
-from penstock.state.backends.content.store import MAX_PART_BYTES, ContentStore, fetch_files, keep_files
+from penstock.state.backends.content import MAX_PART_BYTES, ContentStore, fetch_files, keep_files
+from penstock.state.backends.objects import NUMBER, ContentNames, DirIndex, ObjectBackendAdmin, content_of, put_once
 from penstock.state.records import Changes
 
 _INDEX_FORMAT = 1

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.errors import RetryableError
 from penstock.host.process import HostFolder
-from penstock.tables.container.store import TableFolders
+from penstock.tables.store import TableFolders
 
 
 def loaded(folders: TableFolders, version: int, unit: str = "0", checksum: str = "c") -> HostFolder:

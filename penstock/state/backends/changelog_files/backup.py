@@ -33,8 +33,8 @@ from penstock.state.backends.changelog_files.versions import (
     shared_names,
     ways,
 )
-from penstock.state.backends.content.objects import DirIndex, put_once
-from penstock.state.backends.content.store import ContentStore
+from penstock.state.backends.content import ContentStore
+from penstock.state.backends.objects import DirIndex, put_once
 from penstock.state.records import Changes
 
 logger = logging.getLogger(__name__)

@@ -39,8 +39,8 @@ from penstock.state.backends.changelog_files.versions import (
     shared_names,
     ways,
 )
-from penstock.state.backends.content.objects import ObjectBackendAdmin, content_of, epoch_of
-from penstock.state.backends.content.store import MAX_PART_BYTES, fetch_files
+from penstock.state.backends.content import MAX_PART_BYTES, fetch_files
+from penstock.state.backends.objects import ObjectBackendAdmin, content_of, epoch_of
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.open import make_empty
 from penstock.state.records import Changes, changes_bytes

@@ -24,7 +24,7 @@ from penstock.base.parallel import ByteBudget, in_parallel
 from penstock.checkpoint.record import CheckpointId
 from penstock.errors import CorruptError, NotFoundError
 from penstock.state.backends.base import BackendContext, RestoreProgress
-from penstock.state.backends.content.objects import ContentNames, DirIndex, FileBlob, FileIndex, file_name, put_once
+from penstock.state.backends.objects import ContentNames, DirIndex, FileBlob, FileIndex, file_name, put_once
 
 MAX_PART_BYTES = 32 << 20
 """Files are cut into equal parts of at most this size, so that memory and a retry are bounded."""

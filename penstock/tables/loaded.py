@@ -27,9 +27,9 @@ from penstock.metrics.snapshot import Snapshot
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.open import open_rocksdb
 from penstock.state.stores.task_store import SideView
-from penstock.tables.container.store import DATABASE, TableFolders, TableView, open_table
 from penstock.tables.manifest import TableFile, TableManifest
 from penstock.tables.registry import TableRegistry
+from penstock.tables.store import DATABASE, TableFolders, TableView, open_table
 from penstock.tables.wing import LOAD_TABLE, TABLES, LoadTable, TableProgress
 
 logger = logging.getLogger(__name__)
