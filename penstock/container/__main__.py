@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -63,9 +64,24 @@ def main() -> None:
     container.renew_port = port.renew
     admit = None if port.gate is None else port.gate.admit
     servers: list[ContainerServer | ContainerPort] = [ContainerServer(socket_uri, container, check, admit), port]
-    address = ContainerAddress(
-        name,
-        incarnation,
+    stream = _tell(_address(spec, container, parent, socket_uri, port, log), log)
+    faulthandler.enable()
+    container.passed_on = setup_logging(stream, spec.log_format, spec.job)
+    logging.info("container %s, incarnation %s, of executor %d", name, incarnation, parent)
+    settle()
+    remove_dead_folders()
+    _wait_for_end(container)
+    with suppress(OSError):
+        Register.of(spec.run_id, parent).remove()
+    _end(servers, folder)
+
+
+def _address(
+    spec: ContainerSpec, container: Container, parent: int, socket_uri: str, port: ContainerPort, log: Path
+) -> ContainerAddress:
+    return ContainerAddress(
+        container.container,
+        container.incarnation,
         machine_id(),
         os.getpid(),
         parent,
@@ -77,15 +93,9 @@ def main() -> None:
         port.certificate,
         spec.callers,
     )
-    stream = _tell(address, log)
-    faulthandler.enable()
-    container.passed_on = setup_logging(stream, spec.log_format, spec.job)
-    logging.info("container %s, incarnation %s, of executor %d", name, incarnation, parent)
-    settle()
-    remove_dead_folders()
-    _wait_for_end(container)
-    with suppress(OSError):
-        Register.of(spec.run_id, parent).remove()
+
+
+def _end(servers: Iterable[ContainerServer | ContainerPort], folder: Path) -> None:
     # A shutdown waits for every call, also for one that hangs: give the last replies a moment, then go.
     for server in servers:
         threading.Thread(target=server.shutdown, daemon=True).start()

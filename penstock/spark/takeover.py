@@ -101,29 +101,9 @@ class Takeover:
         config: JobConfig,
         tasks: int,
     ) -> None:
-        sources: Mapping[str, StateRowsSource] = {}
         counts: dict[str, int] = {}
         try:
-            if self.imports:
-                reader, sources = self.sources(spark, checkpoint, operators[0], batch)
-                spark = reader.spark
-
-            def backed_up(first: FirstBackup) -> dict[int, Markers]:
-                found, entries = back_up(spark, sources, self._heads(sources), first)
-                counts.update(entries)
-                return found
-
-            state = FirstState(
-                graph=self.graph,
-                config=config,
-                query=checkpoint.query_id(),
-                batch=batch,
-                plan=plan_of(checkpoint.files.get(f"offsets/{batch}")),
-                tasks=tasks,
-                stores=tuple(each.name for each in self.graph.written_stores),
-                back_up=backed_up,
-                batches=batch + 1 if self.imports else 0,
-            )
+            state = self._first_state(spark, checkpoint, operators, batch, config, tasks, counts)
             record = write_first_state(state)
         except (Py4JJavaError, PySparkException) as error:
             cause = cause_of(error)
@@ -138,6 +118,39 @@ class Takeover:
             batch,
             ", ".join(f"{count} entries of {store}" for store, count in sorted(counts.items())),
             record.id,
+        )
+
+    def _first_state(
+        self,
+        spark: SparkSession,
+        checkpoint: SparkCheckpoint,
+        operators: list[int],
+        batch: int,
+        config: JobConfig,
+        tasks: int,
+        counts: dict[str, int],
+    ) -> FirstState:
+        """The state that the job begins with. Its backup adds the number of entries of each store to `counts`."""
+        sources: Mapping[str, StateRowsSource] = {}
+        if self.imports:
+            reader, sources = self.sources(spark, checkpoint, operators[0], batch)
+            spark = reader.spark
+
+        def backed_up(first: FirstBackup) -> dict[int, Markers]:
+            found, entries = back_up(spark, sources, self._heads(sources), first)
+            counts.update(entries)
+            return found
+
+        return FirstState(
+            graph=self.graph,
+            config=config,
+            query=checkpoint.query_id(),
+            batch=batch,
+            plan=plan_of(checkpoint.files.get(f"offsets/{batch}")),
+            tasks=tasks,
+            stores=tuple(each.name for each in self.graph.written_stores),
+            back_up=backed_up,
+            batches=batch + 1 if self.imports else 0,
         )
 
     def sources(

@@ -186,13 +186,7 @@ class StageInstance:
         self.metrics = MetricsRegistry(f"Partition {task}", "user.")
         """The application's own metrics. Like everything here, they go with an attempt that is discarded."""
         self.router = Router(
-            topology,
-            stage,
-            task,
-            settings.tasks,
-            self.position,
-            settings.output_partitions,
-            settings.output_limits,
+            topology, stage, task, settings.tasks, self.position, settings.output_partitions, settings.output_limits
         )
         self._side_stores: dict[str, SideInputStore] = {}
         """The stores that the job only reads, without their layers."""
@@ -206,6 +200,11 @@ class StageInstance:
         self._nodes: dict[str, Node] = {}
         """By operator, the last one first."""
         wiring = Wiring(topology, stage, self.router, self.position, self._nodes, self.clock)
+        self._build(wiring)
+
+    def _build(self, wiring: Wiring) -> None:
+        """Build the operators, and note what they do and how messages come to them. If one fails, the tasks made before
+        are closed."""
         try:
             wiring.build(self._context_of)
         except BaseException as error:
@@ -216,12 +215,14 @@ class StageInstance:
             raise
         self._starting = _overriding("on_start_of_input", self._nodes)
         self._ending = _overriding("on_end_of_input", self._nodes)
-        self.undoes_many = all(operator_of(spec).undoes_many for spec in topology.stages[stage].operators)
+        self.undoes_many = all(operator_of(spec).undoes_many for spec in self.topology.stages[self.stage].operators)
         """Many messages can be undone together."""
         self._marked = tuple(_overriding("mark", self._nodes).values())
-        self.channel_entries = {c.number: wiring.channel_entry(c) for c in topology.channels_to(stage)}
-        self.input_entries = {n: wiring.input_entry(op) for n, op in enumerate(topology.graph.sources) if stage == 0}
-        self.first_intermediate = len(topology.graph.inputs)
+        self.channel_entries = {c.number: wiring.channel_entry(c) for c in self.topology.channels_to(self.stage)}
+        self.input_entries = {
+            n: wiring.input_entry(op) for n, op in enumerate(self.topology.graph.sources) if self.stage == 0
+        }
+        self.first_intermediate = len(self.topology.graph.inputs)
         """The index of the first source that is a durable intermediate stream."""
 
     def show(self, views: Mapping[str, SideView]) -> None:
