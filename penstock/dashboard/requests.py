@@ -25,13 +25,7 @@ from penstock.admin.state.reading import open_version
 from penstock.admin.state.serdes import Texts, parse_hex, store_serdes
 from penstock.admin.stream.names import ConfigSources, FoundStream
 from penstock.admin.stream.tail import StreamTail
-from penstock.api.requests import (
-    Startpoint,
-    StartpointOldest,
-    StartpointSpecific,
-    StartpointTimestamp,
-    StartpointUpcoming,
-)
+from penstock.api import requests
 from penstock.api.ssp import SystemStream
 from penstock.base.wording import counted, printable, size_text, utc_text
 from penstock.dashboard.view import Document, page_table
@@ -123,17 +117,17 @@ def _startpoint(job: FoundJob, given: Given, *, dry_run: bool) -> AskedFacts:
     )
 
 
-def _place(given: Given) -> Startpoint:
+def _place(given: Given) -> requests.Startpoint:
     kind, value = given.get("kind"), given.get("value")
     match kind:
         case "oldest":
-            return StartpointOldest()
+            return requests.StartpointOldest()
         case "upcoming":
-            return StartpointUpcoming()
+            return requests.StartpointUpcoming()
         case "offset":
-            return StartpointSpecific(str(_number(value)))
+            return requests.StartpointSpecific(str(_number(value)))
         case "timestamp":
-            return StartpointTimestamp(_number(value))
+            return requests.StartpointTimestamp(_number(value))
     raise ConfigError(f"a startpoint is one of oldest, upcoming, offset and timestamp, not {kind!r}")
 
 

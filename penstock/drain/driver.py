@@ -10,15 +10,8 @@ from dataclasses import replace
 from penstock.api.requests import NEXT_RUN, DrainNotification
 from penstock.base.wording import listed
 from penstock.checkpoint.sections import SectionValues
+from penstock.drain import requests
 from penstock.drain.report import DrainReport, DrainTally
-from penstock.drain.requests import (
-    DRAIN,
-    DrainPoller,
-    DrainRequests,
-    DrainSection,
-    drained_together,
-    write_drain_notification,
-)
 from penstock.drain.wing import DRAIN_WING, DrainProgress, drain_board
 from penstock.driver.context import RunContext
 from penstock.driver.feed.boundary import Boundary, DrainedOperators
@@ -40,7 +33,7 @@ class Drain(DriverPart):
     def __init__(self, run: RunContext) -> None:
         super().__init__(run)
         job = run.job
-        self._requests = DrainRequests(job.objects, job.paths)
+        self._requests = requests.DrainRequests(job.objects, job.paths)
         self._run_id = job.claim.run_id
         self._poll_ms = job.config.job.drain_poll_ms
         """The interval of the monitor; None: the run drains only if its own handle asks it to."""
@@ -56,7 +49,7 @@ class Drain(DriverPart):
         self._begun: frozenset[str] | None = frozenset()
         """The operators of the drain that has brought some to their end; empty: none has."""
         self._asked = threading.Event()
-        self._monitor: DrainPoller | None = None
+        self._monitor: requests.DrainPoller | None = None
         self._looked = False
         self._looked_before = False
         """True once the requests have been read at all."""
@@ -83,7 +76,7 @@ class Drain(DriverPart):
         if at_start:
             self._drains_at_start = True
         else:
-            write_drain_notification(self.run.job.objects, self.run.job.paths, only_run=self._run_id)
+            requests.write_drain_notification(self.run.job.objects, self.run.job.paths, only_run=self._run_id)
         self.ask()
 
     def watch(self, woken: Callable[[], None]) -> None:
@@ -106,7 +99,7 @@ class Drain(DriverPart):
     @property
     def operators(self) -> frozenset[str] | None:
         """The operators that the run drains; None: all, if it drains."""
-        alone = drained_together(self.notifications)
+        alone = requests.drained_together(self.notifications)
         return None if alone is None else frozenset(self._known.get(each, each) for each in alone)
 
     def is_done(self, boundary: Boundary) -> bool:
@@ -204,7 +197,7 @@ class Drain(DriverPart):
         self._answered = self.answered(boundary)
         if self._answered:
             self._report.committing(self._answered)
-        return {DRAIN: DrainSection(self._answered)}
+        return {requests.DRAIN: requests.DrainSection(self._answered)}
 
     def answered(self, boundary: Boundary) -> tuple[str, ...]:
         """The uuids of the requests that are answered if the run ends at this boundary. The end of a stream answers
@@ -309,7 +302,7 @@ class Drain(DriverPart):
         if not self.active:
             uuids = listed([str(each.uuid) for each in own])
             level = logging.WARNING if inherited else logging.INFO
-            alone = drained_together(own)
+            alone = requests.drained_together(own)
             what = "" if alone is None else f" of {listed(sorted(alone))}"
             begun = f"was asked to drain{what} before this start" if inherited else f"drains{what}"
             logger.log(level, "the run %s (request %s): nothing more is read from its inputs", begun, uuids)
@@ -321,6 +314,6 @@ class Drain(DriverPart):
     def _watch(self) -> None:
         if self._poll_ms is None or (self._monitor is not None and self._monitor.state.value != "STOPPED"):
             return
-        self._monitor = DrainPoller(self._requests, self._run_id, self._poll_ms)
+        self._monitor = requests.DrainPoller(self._requests, self._run_id, self._poll_ms)
         self._monitor.register_drain_callback(self.ask)
         self._monitor.start()

@@ -15,21 +15,13 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+from penstock import errors
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.retry import Clock
 from penstock.base.wording import counted, listed
 from penstock.batch.batch import Ends, Positions, TaskSsp, partitions_changed
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
-from penstock.errors import (
-    ConfigError,
-    FencedError,
-    IncompatibleError,
-    NotFoundError,
-    PenstockError,
-    PenstockTimeoutError,
-    RetryableError,
-)
 from penstock.job.lease import LeaseHolder, LeaseKeeper, acquire
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
@@ -106,12 +98,12 @@ class InputWatch:
         """
         try:
             return self._ends()
-        except NotFoundError as error:
+        except errors.NotFoundError as error:
             if self._next_start is None or not (gone := self._deleted_matches()):
                 raise
             logger.warning("%s was deleted: the job commits, and begins again without it", listed(gone))
             self._next_start.begin()
-            raise RetryableError(f"{listed(gone)} was deleted while the job read it") from error
+            raise errors.RetryableError(f"{listed(gone)} was deleted while the job read it") from error
 
     def _ends(self) -> Ends:
         if self._clock.monotonic() >= self._next_look:
@@ -136,7 +128,7 @@ class InputWatch:
             if own != self._confirmed.get(stream):
                 try:
                     self._check_identity(stream)
-                except NotFoundError:
+                except errors.NotFoundError:
                     logger.warning("the input `%s` was deleted; what the job has read of it is committed", stream)
                 self._confirmed[stream] = own
 
@@ -159,7 +151,7 @@ class InputWatch:
             if any(each.matches(stream) for each in self._streams.patterns):
                 try:
                     self._streams.admins[stream.system].partition_count(stream.stream)
-                except NotFoundError:
+                except errors.NotFoundError:
                     gone.append(f"`{stream}`")
         return gone
 
@@ -171,7 +163,7 @@ class InputWatch:
         names = listed([f"`{stream}`" for stream in sorted(found)])
         try:
             start.check()
-        except (ConfigError, IncompatibleError, NotFoundError) as error:
+        except (errors.ConfigError, errors.IncompatibleError, errors.NotFoundError) as error:
             if found != self._refused:
                 logger.warning(
                     "streams that match a pattern have come: %s. The job cannot begin again with them, and continues "
@@ -187,7 +179,7 @@ class InputWatch:
     def _check_identity(self, stream: SystemStream) -> None:
         found = self._streams.admins[stream.system].stream_identity(stream.stream)
         if found is not None and found != self._identities[stream]:
-            raise IncompatibleError(
+            raise errors.IncompatibleError(
                 f"the input `{stream}` was deleted and created again while the job ran: its positions belong to the "
                 f"earlier stream, and no checkpoint has anything of the new one. {continue_in(stream)}"
             )
@@ -199,10 +191,10 @@ class InputWatch:
     def _look_at_output(self, stream: SystemStream, count: int) -> None:
         try:
             now = self._streams.admins[stream.system].partition_count(stream.stream)
-        except NotFoundError:
+        except errors.NotFoundError:
             return  # who writes to it says so
         if now < count:
-            raise IncompatibleError(
+            raise errors.IncompatibleError(
                 f"the output `{stream}` had {counted(count, 'partition')} when this run began and has {now} now: it "
                 "was deleted and created again. Nothing is lost. Start the job again: it processes and sends "
                 "everything after the last checkpoint again, to the partitions that the stream has then"
@@ -258,7 +250,7 @@ class LeaseGate:
     def check_commit(self) -> None:
         """Raise FencedError if the lease is lost."""
         if self._keeper.lease.lost is not None:
-            raise FencedError(f"{self._keeper.lease.lost}. This run stops")
+            raise errors.FencedError(f"{self._keeper.lease.lost}. This run stops")
 
     def await_batch(self, stop: threading.Event, look: Callable[[], None]) -> bool:
         """Wait until a batch may start. False if `stop` was set meanwhile; `look` is called from time to time.
@@ -272,9 +264,11 @@ class LeaseGate:
         deadline = self._clock.monotonic() + limit_s
         while not lease.may_start_batch():
             if lease.lost is not None:
-                raise FencedError(f"{lease.lost}. This run stops; what it did since its last checkpoint does not count")
+                raise errors.FencedError(
+                    f"{lease.lost}. This run stops; what it did since its last checkpoint does not count"
+                )
             if self._clock.monotonic() > deadline:
-                raise PenstockTimeoutError(
+                raise errors.PenstockTimeoutError(
                     f"the lease of the job could not be renewed for {limit_s:.0f} s (job.lease.ms is "
                     f"{self._lease_ms}), so no batch may start. The last failure: "
                     f"{self._keeper.failure or 'none, the store has not answered yet'}"
@@ -332,10 +326,10 @@ class Tenure:
             tenure.run_id = run_of_start(log.read("report"), named) or new_run
             if tenure.run_id != new_run:
                 lease.name_run(tenure.run_id)
-                with suppress(RetryableError):  # the next renewal says it as well
+                with suppress(errors.RetryableError):  # the next renewal says it as well
                     lease.renew()
         except BaseException:
-            with suppress(PenstockError):
+            with suppress(errors.PenstockError):
                 tenure.leave()
             raise
         return tenure
@@ -364,7 +358,7 @@ def run_of_start(view: LogView, named: str | None) -> str | None:
     if named is None:
         return unfinished
     if latest is not None and (latest.run_id, latest.ended) == (named, "drained"):
-        raise ConfigError(
+        raise errors.ConfigError(
             f"run `{named}` has drained, so it does not start again. Set `app.run.id` to the name of the new deployment"
         )
     if unfinished not in (None, named):

@@ -18,21 +18,7 @@ import msgspec.json
 import orjson
 import pyarrow as pa
 
-from penstock.api.serdes import (
-    Bytes,
-    Double,
-    Integer,
-    Json,
-    JsonKey,
-    Long,
-    PackedColumns,
-    SamzaDouble,
-    SamzaInteger,
-    SamzaLong,
-    Serde,
-    String,
-    Tuple,
-)
+from penstock.api import serdes
 from penstock.api.serdes.values import OrderedDouble, OrderedInteger, OrderedLong
 from penstock.application.application import Application
 from penstock.arrays.byte_arrays import ByteArray
@@ -49,18 +35,18 @@ from penstock.graph.event_time import VersionKey, VersionValue
 from penstock.schemas.avro import AvroState
 from penstock.state.reading.reader import check_store
 
-_BUILT_IN: Mapping[str, Serde[Any]] = {
+_BUILT_IN: Mapping[str, serdes.Serde[Any]] = {
     serde.name: serde
     for serde in (
-        Bytes(),
-        String(),
+        serdes.Bytes(),
+        serdes.String(),
         OrderedInteger(),
         OrderedLong(),
         OrderedDouble(),
-        SamzaInteger(),
-        SamzaLong(),
-        SamzaDouble(),
-        JsonKey(),
+        serdes.SamzaInteger(),
+        serdes.SamzaLong(),
+        serdes.SamzaDouble(),
+        serdes.JsonKey(),
     )
 }
 
@@ -71,8 +57,8 @@ class StoreSerdes:
 
     key_name: str
     value_name: str
-    key: Serde[Any] | None
-    value: Serde[Any] | None
+    key: serdes.Serde[Any] | None
+    value: serdes.Serde[Any] | None
 
 
 def store_serdes(
@@ -108,7 +94,7 @@ def store_serdes(
     return StoreSerdes(key, value, own.key_serde, aggregate_states(value) or own.value_serde)
 
 
-def serde_of(name: str) -> Serde[Any] | None:
+def serde_of(name: str) -> serdes.Serde[Any] | None:
     """The serde of a name that a checkpoint has, if it is one of Penstock's."""
     if (states := aggregate_states(name)) is not None:
         return states
@@ -125,7 +111,7 @@ def serde_of(name: str) -> Serde[Any] | None:
         return None
     match kind:
         case "tuple":
-            return Tuple(*known) if all(field.ordered for field in known) else None
+            return serdes.Tuple(*known) if all(field.ordered for field in known) else None
         case "version-key":
             return VersionKey(known[0])
         case "version":
@@ -133,7 +119,7 @@ def serde_of(name: str) -> Serde[Any] | None:
     return None
 
 
-def _rows(columns: str) -> PackedColumns | None:
+def _rows(columns: str) -> serdes.PackedColumns | None:
     """The serde of rows with these columns, if their types have names that Arrow reads."""
 
     fields = []
@@ -143,7 +129,7 @@ def _rows(columns: str) -> PackedColumns | None:
             fields.append(pa.field(name, pa.type_for_alias(kind.removesuffix("!")), nullable=not kind.endswith("!")))
         except ValueError:
             return None
-    return PackedColumns(pa.schema(fields))
+    return serdes.PackedColumns(pa.schema(fields))
 
 
 def _split(names: str) -> list[str]:
@@ -158,7 +144,7 @@ def _split(names: str) -> list[str]:
     return parts
 
 
-class _States(Serde[dict[str, Any]]):
+class _States(serdes.Serde[dict[str, Any]]):
     def to_bytes(self, obj: dict[str, Any]) -> bytes:
         raise TypeError("states of aggregates are only read")
 
@@ -220,9 +206,9 @@ def aggregate_states(definition: str) -> _States | None:
         return None
 
 
-_JSON = (Json, JsonKey)
-_WHOLE = (Integer, Long, OrderedInteger, OrderedLong)
-_DOUBLE = (Double, OrderedDouble)
+_JSON = (serdes.Json, serdes.JsonKey)
+_WHOLE = (serdes.Integer, serdes.Long, OrderedInteger, OrderedLong)
+_DOUBLE = (serdes.Double, OrderedDouble)
 _HOW = f"{argument('app')} takes it from the application"
 _OF_PROCESSOR = re.compile(r"(key|value|list|map)-\d+\(")
 _HOW_PROCESSOR = "`penstock.spark.read_state` shows the state of a PySpark processor as a DataFrame"
@@ -235,7 +221,7 @@ _ESCAPES = str.maketrans({"\n": "\\n", "\r": "\\r", "\t": "\\t"})
 class Texts:
     """The keys, or the values, of a store. `trouble` says, once, why some or all of them are shown as hex."""
 
-    def __init__(self, what: str, name: str, serde: Serde[Any] | None = None) -> None:
+    def __init__(self, what: str, name: str, serde: serdes.Serde[Any] | None = None) -> None:
         """`what` is `key` or `value`, `name` the serde's; `serde` is the application's own, if it was given."""
         self.trouble: str | None = None
         self._what = what
@@ -259,8 +245,8 @@ class Texts:
         """The bytes of an end of a range: a key, or the first fields of one that is a tuple. Raises as `parse`."""
         return self._parsed(text, lambda serde, key: serde.bound_to_bytes(key))
 
-    def _parsed(self, text: str, write: Callable[[Serde[Any], Any], bytes]) -> bytes:
-        if self._serde is None or type(self._serde) is Bytes:
+    def _parsed(self, text: str, write: Callable[[serdes.Serde[Any], Any], bytes]) -> bytes:
+        if self._serde is None or type(self._serde) is serdes.Bytes:
             raise ConfigError(
                 f"keys of the serde `{self._name}` cannot be given as text: give them as hex, with {flag('as_hex')}"
             )
@@ -268,7 +254,7 @@ class Texts:
             return write(self._serde, _key_of(self._serde, text))
         except Exception as error:
             hint = " A text is written in quotes, as '\"text\"'." if self._serde.name == "json" else ""
-            if isinstance(self._serde, Tuple):
+            if isinstance(self._serde, serdes.Tuple):
                 hint = " A tuple is written as a JSON list of its fields, as '[\"text\", 5]', bytes as hex."
             raise ConfigError(
                 f"`{text}` is not a key of the serde `{self._name}` ({error}).{hint} "
@@ -277,9 +263,9 @@ class Texts:
 
     def parse_prefix(self, text: str) -> bytes:
         """The bytes that keys begin with: a text, or the first fields of tuples. Raises ConfigError for other keys."""
-        if isinstance(self._serde, Tuple):
+        if isinstance(self._serde, serdes.Tuple):
             return self._parsed(text, lambda serde, key: serde.prefix_to_bytes(key))
-        if not isinstance(self._serde, (String, *_JSON)):
+        if not isinstance(self._serde, (serdes.String, *_JSON)):
             raise ConfigError(
                 f"keys of the serde `{self._name}` do not begin with text: give the prefix with {flag('as_hex')}"
             )
@@ -354,25 +340,25 @@ def _json(value: object, option: int = 0) -> str:
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def _key_of(serde: Serde[Any], text: str) -> Any:
+def _key_of(serde: serdes.Serde[Any], text: str) -> Any:
     if isinstance(serde, _WHOLE):
         return whole_of(text)
     if isinstance(serde, _DOUBLE):
         return float_of(text)
     if isinstance(serde, _JSON):
         return msgspec.json.decode(text)
-    if isinstance(serde, Tuple):
+    if isinstance(serde, serdes.Tuple):
         return _fields_of(serde, msgspec.json.decode(text, type=list[Any]))
     return text
 
 
-def _fields_of(serde: Tuple, values: list[Any]) -> tuple[Any, ...]:
+def _fields_of(serde: serdes.Tuple, values: list[Any]) -> tuple[Any, ...]:
     """The fields of a tuple, from JSON: bytes are hex, an infinite double is a text."""
     made: list[Any] = []
     for field, value in zip(serde.fields, values, strict=False):
-        if isinstance(field, Tuple):
+        if isinstance(field, serdes.Tuple):
             made.append(_fields_of(field, value))
-        elif isinstance(field, Bytes):
+        elif isinstance(field, serdes.Bytes):
             made.append(bytes.fromhex(value))
         else:
             made.append(_double(value) if isinstance(field, OrderedDouble) else value)
