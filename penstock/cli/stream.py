@@ -18,10 +18,13 @@ from penstock.admin.stream.streams import (
     describe_stream,
     end_stream,
     existing_stream,
+    refuse_used,
     set_retention,
     stream_retention,
+    stream_use,
     streams,
 )
+from penstock.admin.stream.streams import delete_stream as delete
 from penstock.admin.stream.tail import Message, StreamTail
 from penstock.api.intermediate import MessageType
 from penstock.api.retention import LEAST_RETENTION_BYTES, StreamRetention
@@ -369,9 +372,6 @@ def delete_stream(
     Args:
         force: Delete it even if a job reads or owns it.
     """
-    from penstock.admin.stream.streams import delete_stream as delete
-    from penstock.admin.stream.streams import refuse_used, stream_use
-
     found = call.stream(name)
     facts = existing_stream(found)
     if not force:

@@ -284,10 +284,10 @@ def collect_garbage(
     Args:
         dry_run: Only show what would be deleted.
     """
-    from penstock.admin.state import held as garbage
+    from penstock.admin.state import held
 
     with call.open(job) as found:
-        collected = garbage.collect_garbage(found, dry_run=dry_run)
+        collected = held.collect_garbage(found, dry_run=dry_run)
     call.show(collected)
 
 
