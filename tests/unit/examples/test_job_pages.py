@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from penstock.dashboard.rates import PARTS
+from penstock.dashboard.work import PARTS
 from penstock.testing import TestRunner
 from tests.support.tools.places import ROOT
 from tests.unit.base.test_wording import AVOIDED

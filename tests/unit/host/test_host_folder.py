@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from penstock.host.folders import HostFolder, make_socket_folder, remove_dead_folders
+from penstock.host.process import HostFolder, make_socket_folder, remove_dead_folders
 
 
 def test_one_holds_it_alone_or_several_share_it(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_what_is_left_of_a_removal_is_no_content_and_goes_with_the_next(tmp_path
 DEADLINE_S = 60.0
 CONTAINER = """
 import sys
-from penstock.host.folders import make_socket_folder
+from penstock.host.process import make_socket_folder
 print(make_socket_folder(), flush=True)
 sys.stdin.read()
 """

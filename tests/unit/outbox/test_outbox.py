@@ -16,10 +16,18 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import Batch
 from penstock.errors import ContainerLostError, CorruptError, IncompatibleError, RetryableError
 from penstock.job.paths import JobPaths
-from penstock.outbox import objects as outbox_objects
-from penstock.outbox.objects import CHUNK_BYTES, CHUNK_MESSAGES, ObjectContents, decode, encode, objects_of
+from penstock.outbox import task as outbox_objects
 from penstock.outbox.start import warn_of_copy
-from penstock.outbox.task import Outbox, OutboxSnapshot
+from penstock.outbox.task import (
+    CHUNK_BYTES,
+    CHUNK_MESSAGES,
+    ObjectContents,
+    Outbox,
+    OutboxSnapshot,
+    decode,
+    encode,
+    objects_of,
+)
 from penstock.outbox.wing import OutboxObject, OutputPart, OwedOutput, UnpublishedObjects, own_debt
 from penstock.runtime.messages.incoming import DiscardedAttemptError, mark_of
 from penstock.runtime.reports import Report

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from penstock.config.load import load_config
 from penstock.errors import CorruptError, RetryableError
-from penstock.host.folders import HostFolder
+from penstock.host.process import HostFolder
 from penstock.state.engines.engine import EngineFailedError
 from penstock.state.engines.open import open_rocksdb
-from penstock.tables.container.store import MemoryTable, TableFolders, TableView, open_table
+from penstock.tables.store import MemoryTable, TableFolders, TableView, open_table
 
 keys = st.binary(max_size=3)
 

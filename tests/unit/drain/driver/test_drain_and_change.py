@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from penstock.drain.driver.drain import Drain
+from penstock.drain.driver import Drain
 from penstock.drain.requests import write_drain_notification
 from penstock.job.paths import JobPaths
 from tests.support.tools.fixtures import fixture_of

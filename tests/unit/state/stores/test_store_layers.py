@@ -17,7 +17,7 @@ from penstock.graph.topology import plan_topology
 from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.instance import StageInstance
 from penstock.runtime.timers import Timers, place_of
-from penstock.side.store.engine import SideEngine, SidePositions
+from penstock.side.engine import SideEngine, SidePositions
 from penstock.state.engines.engine import EngineFailedError
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.stores.build import SideInputStore, build_store
