@@ -9,7 +9,6 @@ import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
-from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -32,10 +31,11 @@ from penstock.facts import Column, Facts, FactTable
 from penstock.testing.in_process import InProcessDriver
 from penstock.wing import Wing, check_wings, wings
 from penstock.wire.protocol import Identity
+from tests.support.tools.fixtures import fixture_of
 from tests.support.tools.pages import blocks
 from tests.support.tools.places import ROOT
 from tests.support.tools.wings import wings_of
-from tests.support.world.sums_job import SumsWorld, drain
+from tests.support.world.sums_job import SumsWorld, drain_and_commit
 
 OUTSIDE = ROOT / "tests" / "support" / "outside"
 KNOWN = (
@@ -70,11 +70,7 @@ def _forget() -> None:
         each.cache_clear()
 
 
-@pytest.fixture
-def world(installed: Any, tmp_path: Path) -> Iterator[SumsWorld]:
-    world = SumsWorld(tmp_path)
-    yield world
-    world.close()
+world = fixture_of(lambda installed, tmp_path: SumsWorld(tmp_path))
 
 
 def shows(driver: InProcessDriver) -> None:
@@ -91,12 +87,10 @@ def invoke(world: SumsWorld, *arguments: str) -> str:
 
 
 def test_its_call_option_facts_and_command(world: SumsWorld, installed: Any) -> None:
-    driver = world.driver(audit_every_commits=2)
-    driver.loop.start()
+    driver = world.started(audit_every_commits=2)
     for _ in range(3):
         world.put(1, 2, 3)
-        drain(driver)
-        driver.loop.commit()
+        drain_and_commit(driver)
     shows(driver)
     world.check(driver)
     status = json.loads(invoke(world, "status", "sums", "--json", "--no-wait"))
@@ -150,8 +144,7 @@ def test_facts_that_fail_hide_nothing_else_of_the_job(
     world: SumsWorld, facts: Callable[..., object], reason: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But for what is meant to end the process."""
-    driver = world.driver()
-    driver.loop.start()
+    driver = world.started()
     shows(driver)
     monkeypatch.setattr("audit.facts.audit_facts", facts)
     if reason is None:
@@ -173,16 +166,14 @@ def test_the_page_about_wings_shows_it_whole_and_its_commands_run(world: SumsWor
     ((name, place),) = tomllib.loads(entry_point)["project"]["entry-points"]["penstock.wings"].items()
     installed = next(OUTSIDE.glob("*.dist-info/entry_points.txt")).read_text("utf-8")
     assert installed == f"[penstock.wings]\n{name} = {place}\n"
-    driver = world.driver()
-    driver.loop.start()
+    driver = world.started()
     shows(driver)
     printed = [invoke(world, *line.split()[1:]) for line in commands.splitlines()]
     assert [name in printed[0], printed[1]] == [True, "0 runs, 1 commits\n"]
 
 
 def test_its_call_reaches_the_container_that_it_is_meant_for(world: SumsWorld, installed: Any) -> None:
-    driver = world.driver()
-    driver.loop.start()
+    driver = world.started()
     container, call = driver.fleet.container_of(0), installed.COUNT_RUNS
     identity = Identity(container.incarnation, driver.loop.epoch)
     assert [call.decode(each) for each in serve(call, container, call.encode(identity, installed.CountRuns()))] == [
@@ -200,11 +191,8 @@ def test_its_options_are_keys_as_others_are(world: SumsWorld) -> None:
     assert "audit.every.commits" in CliRunner().invoke(cli.app, ("config", "keys", "audit")).output
 
 
-def test_a_checkpoint_that_needs_it_is_listed_and_not_restored_without_it(
-    world: SumsWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    driver = world.driver()
-    driver.loop.start()
+def test_a_checkpoint_that_needs_it_is_listed_not_restored(world: SumsWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = world.started()
     driver.close()
     monkeypatch.undo()
     _forget()
@@ -258,9 +246,7 @@ def test_without_a_distribution_nothing_is_there() -> None:
         ("tests.unit.test_wing:SECOND_STANDBY", "two wings have the name `standby`"),
     ],
 )
-def test_a_broken_wing_is_refused_and_hides_no_command(
-    place: str, problem: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_wing_is_refused_hiding_no_command(place: str, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugins, "entry_points", lambda group: (EntryPoint("broken", place, group),))
     _forget()
     try:
