@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
@@ -26,21 +27,29 @@ class AuditDriver(DriverPart):
     def __init__(self, run: RunContext) -> None:
         super().__init__(run)
         self._every = AuditSettings(run.job.config.resolved).every
-        self._commits = self._runs = 0
+        record = run.job.start.restore_from
+        before = Recorded() if record is None else record.section(RECORDED)
+        self._commits, self._runs = before.commits, before.runs
+        self._asking = ThreadPoolExecutor(1, thread_name_prefix="audit")
 
     def sections(self, boundary: Boundary, uploaded: Sequence[msgspec.Raw]) -> SectionValues:
         return {RECORDED: Recorded(self._commits + 1, sum(load(Runs, each).count for each in uploaded))}
 
     def recorded(self, record: CheckpointRecord, markers: Markers, *, abandoned: bool) -> None:
         self._commits += 1
-        if abandoned or self._commits % self._every != 0:
-            return
+        if not abandoned and self._commits % self._every == 0:
+            self._asking.submit(self._ask, record.epoch)  # the commit thread waits for no container
+
+    def _ask(self, epoch: int) -> None:
         try:
-            answers = self.run.fleet.ask(COUNT_RUNS, record.epoch, CountRuns())
+            answers = self.run.fleet.ask(COUNT_RUNS, epoch, CountRuns())
         except Exception as error:  # a lost container is found without us
             logger.warning("the runs were not counted, until the next time: %s", error)
         else:
             self._runs = sum(each.count for each in answers)
+
+    def close(self) -> None:
+        self._asking.shutdown(cancel_futures=True)
 
     def shown(self) -> Sequence[Shown]:
         job = self.run.job
