@@ -98,12 +98,6 @@ def invoke(world: SumsWorld, *arguments: str) -> str:
     return result.output
 
 
-def await_answers(driver: InProcessDriver, installed: Any) -> None:
-    """Wait until the wing has the answers that it has asked for, on its one thread."""
-    (part,) = (part for part in driver.loop.parts.wings if part.wing == installed.AUDIT.name)
-    part._asking.submit(int).result(60)  # type: ignore[attr-defined]
-
-
 def test_its_call_option_facts_and_command(world: SumsWorld, installed: Any) -> None:
     driver = world.driver(audit_every_commits=2)
     driver.loop.start()
@@ -111,7 +105,6 @@ def test_its_call_option_facts_and_command(world: SumsWorld, installed: Any) -> 
         world.put(1, 2, 3)
         drain(driver)
         driver.loop.commit()
-    await_answers(driver, installed)
     shows(driver)
     world.check(driver)
     status = json.loads(invoke(world, "status", "sums", "--json", "--no-wait"))

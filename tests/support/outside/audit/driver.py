@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import msgspec
 
@@ -35,14 +36,17 @@ class AuditDriver(DriverPart):
     def sections(self, boundary: Boundary, uploaded: Sequence[msgspec.Raw]) -> SectionValues:
         return {RECORDED: Recorded(self._commits + 1, sum(load(Runs, each).count for each in uploaded))}
 
-    def recorded(self, record: CheckpointRecord, markers: Markers, *, abandoned: bool) -> None:
-        self._commits += 1
-        if not abandoned and self._commits % self._every == 0:
-            self._asking.submit(self._ask, record.epoch)  # the commit thread waits for no container
+    def publish(self, record: CheckpointRecord, abandoned: threading.Event) -> Future[None] | None:
+        if record.section(RECORDED).commits % self._every != 0:
+            return None
+        return self._asking.submit(self._ask, record.epoch, abandoned)  # the commit thread waits for no container
 
-    def _ask(self, epoch: int) -> None:
+    def recorded(self, record: CheckpointRecord, markers: Markers, *, abandoned: bool) -> None:
+        self._commits = record.section(RECORDED).commits
+
+    def _ask(self, epoch: int, abandoned: threading.Event) -> None:
         try:
-            answers = self.run.fleet.ask(COUNT_RUNS, epoch, CountRuns())
+            answers = self.run.fleet.ask(COUNT_RUNS, epoch, CountRuns(), abandoned=abandoned)
         except Exception as error:  # a lost container is found without us
             logger.warning("the runs were not counted, until the next time: %s", error)
         else:
