@@ -1,0 +1,268 @@
+"""One life of a job: it starts, dies, moves and goes on, until nothing goes wrong any more and it has read everything."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.base.plugins import load
+from penstock.checkpoint.log import CheckpointLog, LogView
+from penstock.config.load import load_config
+from penstock.driver.context import StopRequest
+from penstock.driver.loop.run import Run
+from penstock.errors import ConfigError, CorruptError, IncompatibleError, PenstockError
+from penstock.graph.specs import ApplicationGraph
+from penstock.job.lease import LeaseHeldError
+from penstock.job.paths import JobPaths
+from penstock.objects import open as opening
+from penstock.start.check import check_start
+from penstock.start.inputs import with_matches
+from penstock.start.job_streams import JobStreams
+from penstock.start.part import complete
+from penstock.start.plan import StartRequest
+from penstock.system.base import OffsetRange, RawRecord
+from penstock.testing.simulation import machine
+from penstock.testing.simulation.choices import Choices
+from penstock.testing.simulation.faults import Rates, Trouble
+from penstock.testing.simulation.hosts import SimulatedFleet, SimulatedRunner
+from penstock.testing.simulation.scheduler import Process, Scheduler, StuckError
+from penstock.testing.simulation.storage import SCHEME, Bucket, SimulatedStore
+from penstock.testing.simulation.streams import SimulatedSystem
+from penstock.wing import wings
+
+_NEVER = (CorruptError, IncompatibleError, ConfigError)
+"""Errors that no crash and no failure of a network may lead to."""
+_real_open_store = opening.open_store
+
+
+@dataclass(frozen=True, slots=True)
+class JobUnderTest:
+    """A job, and what it reads.
+
+    Attributes:
+        graph: makes the application anew for each life.
+        config: its configuration, without `job.name`, `job.root` and systems.
+        streams: stream of the system `m` → its number of partitions.
+        feed: the records of the inputs as (stream, partition, record), in the order in which they are appended.
+        tools: stores that are in memory, by name.
+    """
+
+    graph: Callable[[], ApplicationGraph]
+    config: Mapping[str, object]
+    streams: Mapping[str, int]
+    feed: Sequence[tuple[str, int, RawRecord]]
+
+
+@dataclass
+class Outcome:
+    """What a life has come to."""
+
+    choices: list[int]
+    events: list[str]
+    failures: list[BaseException]
+    faults: Counter[str]
+    streams: dict[str, dict[int, list[RawRecord]]] = field(default_factory=dict)
+    """Stream → partition → (timestamp, key, value, ...) of all records, as they are in the end."""
+    log: LogView | None = None
+    switches: int = 0
+    seconds: float = 0.0
+    """Simulated."""
+
+
+class Life:
+    """Runs a job once. `switch off` a rule, and see whether a schedule finds that it is missing."""
+
+    def __init__(self, job: JobUnderTest, choices: Choices, folder: Path, rates: Rates | None = None) -> None:
+        self.job = job
+        self.folder = folder
+        self.scheduler = Scheduler(choices)
+        self.trouble = Trouble(self.scheduler, rates or Rates())
+        self.buckets: dict[str, Bucket] = {}
+        self.system = SimulatedSystem("m", self.trouble)
+        self.system_of_locals = SimulatedSystem("local", self.trouble)
+        self.errors: list[BaseException] = []
+        self.driver = Process("no driver")
+        self.drivers: list[Process] = []
+        self._number = 0
+        self._all_fed = False
+        self._fleet: SimulatedFleet | None = None
+
+    def run(self, seed: int) -> Outcome:
+        """Live the life. Errors of the job are in the outcome, as are those that ended the simulation."""
+        opening.open_store = self._open_store
+        stuck: list[BaseException] = []
+        try:
+            with machine.simulated(self.scheduler, seed):
+                self.scheduler.run(Process("world"), self._main)
+        except StuckError as error:
+            stuck.append(error)
+        finally:
+            opening.open_store = _real_open_store
+        scheduler = self.scheduler
+        failures = [*self.errors, *(each for each in scheduler.failures if each not in stuck), *stuck]
+        outcome = Outcome(scheduler.choices.made, scheduler.events, failures, self.trouble.counts)
+        outcome.switches, outcome.seconds = scheduler._switches, scheduler.seconds
+        outcome.streams = self._content()
+        if not stuck:
+            objects = SimulatedStore(self._bucket(f"{SCHEME}/job"), None)
+            outcome.log = CheckpointLog(objects, JobPaths("job", "1")).read()
+        return outcome
+
+    # The world.
+
+    def _open_store(self, url: str, **options: object) -> object:
+        if not url.startswith(SCHEME):
+            return _real_open_store(url, **options)  # type: ignore[arg-type]
+        return SimulatedStore(self._bucket(url), self.trouble)
+
+    def _bucket(self, url: str) -> Bucket:
+        return self.buckets.setdefault(url, Bucket())
+
+    def _content(self) -> dict[str, dict[int, list[RawRecord]]]:
+        quiet = SimulatedSystem("m", None)
+        quiet._streams = self.system._streams
+        found: dict[str, dict[int, list[RawRecord]]] = {}
+        for stream in quiet.streams():
+            for partition, ends in quiet.admin().offsets(stream).items():
+                ssp = SystemStreamPartition("m", stream, partition)
+                chunks = quiet.reader().read(OffsetRange(ssp, ends.oldest, ends.upcoming), 10_000)
+                found.setdefault(stream, {})[partition] = [message[1:] for chunk in chunks for message in chunk]  # type: ignore[misc]
+        return found
+
+    def _main(self) -> None:
+        calm = SimulatedSystem("m", None)
+        calm._streams, calm.identities = self.system._streams, self.system.identities
+        for stream, partitions in self.job.streams.items():
+            calm.admin().create_stream(stream, partitions)
+        scheduler = self.scheduler
+        producer = Process("producer")
+        scheduler.spawn(producer, "feed", partial(self._feed, calm))
+        scheduler.spawn(self.trouble.network, "chaos", self._chaos)
+        while True:
+            end = self._one_driver(until_latest=self._all_fed)
+            if scheduler.calm and end == "stopped":
+                return
+            if scheduler.calm and end == "held":
+                scheduler.sleep(30)
+            if end == "failed" and self.errors:
+                return  # it is known what is broken
+            if self._number > 60:
+                raise StuckError(f"the job has not come to its end in {self._number} starts")
+            scheduler.sleep((0.01, 1.0, 10.0, 40.0)[scheduler.choices.draw(4)])
+
+    def _feed(self, system: SimulatedSystem) -> None:
+        """Append the records little by little; then nothing goes wrong any more."""
+        left = list(self.job.feed)
+        writer = system.writer(None)
+        while left:
+            for _ in range(1 + self.scheduler.choices.draw(8)):
+                if left:
+                    stream, partition, record = left.pop(0)
+                    writer.append(SystemStreamPartition("m", stream, partition), [record])
+            self.scheduler.sleep((0.01, 0.2, 2.0)[self.scheduler.choices.draw(3)])
+        self.scheduler.sleep(30.0 * self.scheduler.choices.draw(3))
+        self._all_fed = self.scheduler.calm = True
+        self.scheduler.note("everything is fed, and calm")
+        for driver in self.drivers:
+            self.scheduler.kill(driver, "it is to read until the end")
+
+    def _chaos(self) -> None:
+        """Kill and stop processes now and then."""
+        scheduler, choices = self.scheduler, self.scheduler.choices
+        while True:
+            scheduler.sleep(self.trouble.rates.kill_s * (1 + choices.draw(4)) / 4)
+            if scheduler.calm:
+                return
+            victims = [self.driver, *(self._fleet.processes.values() if self._fleet else ())]
+            living = [each for each in victims if not each.dead]
+            what = choices.draw(4)
+            if not living or what == 0:
+                continue
+            victim = living[choices.draw(len(living))]
+            if what == 3:
+                self.trouble.counts["stopped process"] += 1
+                scheduler.stop(victim, (1.0, 8.0, 45.0, 100.0)[choices.draw(4)])
+                if victim is self.driver and choices.draw(2):
+                    self.trouble.counts["second driver"] += 1
+                    scheduler.spawn(self.trouble.network, "second", lambda: self._compete(victim))
+            else:
+                self.trouble.counts["killed process"] += 1
+                scheduler.kill(victim, "kill -9")
+
+    def _compete(self, other: Process) -> None:
+        """A second copy of the job starts beside the one that stands still."""
+        self.scheduler.sleep(1.0)
+        if not self.scheduler.calm:
+            self._one_driver(until_latest=False, beside=other)
+
+    # Drivers.
+
+    def _one_driver(self, *, until_latest: bool, beside: Process | None = None) -> str:
+        """Start a driver, and wait until it has ended. Returns how."""
+        self._number += 1
+        driver = Process(f"driver-{self._number}", host=f"host-{self._number}")
+        self.drivers.append(driver)
+        if beside is None:
+            self.driver = driver
+        end: list[str] = []
+        actor = self.scheduler.spawn(driver, "main", lambda: self._drive(driver, until_latest, end))
+        self.scheduler.join(self.scheduler.me(), actor, None)
+        self.scheduler.kill(driver, "its program has ended")
+        self.drivers.remove(driver)
+        return end[0] if end else "killed"
+
+    def _drive(self, driver: Process, until_latest: bool, end: list[str]) -> None:
+        try:
+            with ExitStack() as undo:
+                self._run(driver, until_latest, undo)
+            end.append("stopped")
+        except LeaseHeldError as error:
+            end.append("held")
+            self.scheduler.note(f"{driver.name}: {error}")
+        except PenstockError as error:
+            end.append("failed")
+            self.scheduler.note(f"{driver.name}: {type(error).__name__}: {error}")
+            if isinstance(error, _NEVER) or self.scheduler.calm:
+                self.errors.append(error)
+
+    def _run(self, driver: Process, until_latest: bool, undo: ExitStack) -> None:
+        graph = self.job.graph()
+        config = load_config(
+            overrides={
+                "job.name": "job",
+                "job.root": f"{SCHEME}/job",
+                "job.logged.store.base.dir": str(self.folder),
+                "job.retry.max": 1000,
+                "systems.m.samza.factory": "memory",
+                **{f"stores.{store.name}.factory": "memory" for store in graph.stores},
+                **self.job.config,
+            },
+            stores=[store.name for store in graph.stores],
+            environ={},
+        )
+        systems = {"m": self.system, "local": self.system_of_locals}
+        stop = StopRequest()
+        graph = with_matches(complete(graph, config), config, systems)
+        streams = JobStreams.open(graph, config, systems)
+        undo.callback(streams.close)
+        run = Run(config, stop, undo)
+        job = run.prepare(graph, streams, StartRequest(run.run_id, None, until_latest, True, ()))
+        fleet = SimulatedFleet(self.trouble, driver, job, 2)
+        runner = SimulatedRunner(job, fleet, self.trouble)
+        if driver is self.driver:
+            self._fleet = fleet
+        tools = {wing.name: load(wing.on_host["process"]) for wing in wings() if "process" in wing.on_host}
+        check_next = partial(check_start, self.job.graph(), config.without_resets(), run.objects, systems)
+        loop = run.open(fleet, runner, tools, None, check_next)
+        run.obey(stop.ask)
+        loop.run()
+
+
+logging.getLogger("penstock").addHandler(logging.NullHandler())
+logging.getLogger("concurrent.futures").disabled = True  # it reports the death of each worker

@@ -1,0 +1,72 @@
+"""The simplest subject: sums by key behind one exchange."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import penstock as ps
+from penstock.graph.specs import ApplicationGraph
+from penstock.testing.simulation.choices import Choices
+from penstock.testing.simulation.faults import Rates
+from penstock.testing.simulation.life import JobUnderTest, Outcome
+
+
+class Sum(ps.StreamTask):
+    def init(self, context: Any) -> None:
+        self.store = context.store("sums")
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        total = (self.store.get(envelope.key) or 0) + envelope.value
+        self.store.put(envelope.key, total)
+        collector.emit(key=envelope.key, value=total)
+
+
+def graph() -> ApplicationGraph:
+    app = ps.StreamApplication("sums")
+    app.store("sums", key=ps.String(), value=ps.Integer())
+    source = app.input("m.events", key=ps.String(), value=ps.Integer())
+    source.partition_by(lambda envelope: envelope.key, envelope=True).process(Sum, stores=["sums"], id="sum").send_to(
+        app.output("m.sums", key=ps.String(), value=ps.Integer())
+    )
+    return app.graph()
+
+
+class Sums:
+    def __init__(self) -> None:
+        self.given = [("abcde"[n % 5], n) for n in range(60)]
+        self.once = False
+
+    def job(self, choices: Choices) -> JobUnderTest:
+        self.once = bool(choices.draw(2))
+        feed = [
+            ("events", n % 3, (0, ps.String().to_bytes(key), ps.Integer().to_bytes(value)))
+            for n, (key, value) in enumerate(self.given)
+        ]
+        config = {
+            "job.batch.max.messages": 4,
+            "job.batch.target.ms": 0,
+            "task.commit.ms": 3000,
+            **({"streams.m.sums.output.guarantee": "exactly-once"} if self.once else {}),
+        }
+        return JobUnderTest(graph, config, {"events": 3, "sums": 3}, feed)
+
+    def rates(self, choices: Choices) -> Rates:
+        return Rates().scaled((1.0, 0.2, 3.0)[choices.draw(3)])
+
+    def broken(self, outcome: Outcome) -> list[str]:
+        running: Counter[str] = Counter()
+        expected: Counter[tuple[str, int]] = Counter()
+        for key, value in self.given:
+            running[key] += value
+            expected[key, running[key]] += 1
+        records = [record for own in outcome.streams["sums"].values() for record in own]
+        found = Counter((ps.String().from_bytes(r[1] or b""), ps.Integer().from_bytes(r[2] or b"")) for r in records)
+        if self.once and found != expected:
+            return [f"lost {expected - found}, doubled {found - expected}"]
+        if not self.once and set(found) != set(expected):
+            return [f"lost {set(expected) - set(found)}, wrong {set(found) - set(expected)}"]
+        return []
+
+
+subject = Sums()
