@@ -168,7 +168,7 @@ class Life:
         scheduler.spawn(self.trouble.network, "watch", self._watch)
         while True:
             end = self._one_driver(until_latest=self._all_fed)
-            if scheduler.calm and (end == "stopped" or self.errors):
+            if scheduler.calm and (self.errors or (end == "stopped" and not self._has_drained())):
                 break
             if self._number > 60:
                 raise StuckError(f"the job has not come to its end in {self._number} starts")
@@ -178,16 +178,18 @@ class Life:
                 tasks = max(self.job.streams.values()) + choices.draw(4)
                 if self.operator.repartition(self.config(), self.job.graph(), tasks):
                     self._tasks = tasks
-        with scheduler.undivided():
-            self.broken.extend(self.watch.look_at_all(self.config()))
+        self._look(self.watch.look_at_all)
 
     def _watch(self) -> None:
         """Look at the checkpoints now and then, in no time."""
         scheduler = self.scheduler
         while not self.broken:
             scheduler.sleep(15.0)
-            with scheduler.undivided():
-                self.broken.extend(self.watch.look(self.config()))
+            self._look(self.watch.look)
+
+    def _look(self, look: Callable[[JobConfig], list[str]]) -> None:
+        watch = Process("watch")
+        self.scheduler.at_once(watch, lambda: self.broken.extend(look(self.config())))
 
     def _feed(self, system: SimulatedSystem) -> None:
         """Append the records little by little; then nothing goes wrong any more."""
@@ -245,6 +247,11 @@ class Life:
         self.scheduler.sleep(1.0)
         if not self.scheduler.calm:
             self._one_driver(until_latest=False, beside=other)
+
+    def _has_drained(self) -> bool:
+        """True if the last run read nothing, because it was asked to drain."""
+        latest = self.log().latest
+        return latest is not None and latest.ended == "drained"
 
     def log(self) -> LogView:
         """The log as it is, read in no time."""

@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
 from penstock.testing.simulation.scheduler import Actor, KilledError, Scheduler, activate, active
@@ -166,6 +167,22 @@ class RLock:
         self.__init__()  # type: ignore[misc]
 
 
+_numbers = count()
+
+
+def _numbered(kind: type) -> None:
+    """Have objects of this class come out of sets in an order that follows from the schedule, and not from their
+    addresses."""
+    make = kind.__init__
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        self._number_in_sets = next(_numbers)
+        make(self, *args, **kwargs)
+
+    kind.__init__ = __init__  # type: ignore[misc]
+    kind.__hash__ = lambda self: self._number_in_sets  # type: ignore[method-assign, attr-defined]
+
+
 class Thread(_RealThread):
     """A thread; started by an actor, it is one."""
 
@@ -256,6 +273,15 @@ def _hostname() -> str:
     return _real_hostname() if me is None else me.process.host
 
 
+_real_getpid = os.getpid
+
+
+def _getpid() -> int:
+    scheduler = active()
+    me = None if scheduler is None else scheduler.mine()
+    return _real_getpid() if me is None else me.process.pid
+
+
 _installed = False
 
 
@@ -281,6 +307,16 @@ def install() -> None:
     in_threading.get_ident = _ident
     in_threading.local = _threading_local.local
     in_threading.Thread, in_threading.Timer = Thread, Timer
+    from concurrent.futures import Future
+
+    import psutil
+
+    look_at = psutil.Process._init
+    psutil.Process._init = lambda self, pid, *more, **named: look_at(  # what is asked of this process is real
+        self, _real_getpid() if pid is None else pid, *more, **named
+    )
+    for kind in (Thread, Future):
+        _numbered(kind)
     in_queue.SimpleQueue = in_queue._PySimpleQueue
     seconds, nanoseconds = (lambda ns: ns / 1e9), (lambda ns: ns)
     for name in ("time", "monotonic", "perf_counter", "clock_gettime"):
@@ -290,14 +326,18 @@ def install() -> None:
     in_time.sleep = _sleep
     in_threading._time = in_queue.time = in_time.monotonic
     socket.gethostname = _hostname
+    in_os.getpid = _getpid
     in_os.urandom = in_random._urandom = _urandom
 
 
 @contextmanager
 def simulated(scheduler: Scheduler, seed: int) -> Iterator[Scheduler]:
     """A schedule runs in the block. Random numbers of the program begin with the seed."""
+    global _numbers
+    _numbers = count()
     random.seed(seed)
     _random.seed(seed)
+    threading._counter = count(1).__next__  # type: ignore[attr-defined]  # the names of threads
     activate(scheduler)
     try:
         yield scheduler

@@ -11,10 +11,10 @@ from __future__ import annotations
 import heapq
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 
 from greenlet import getcurrent, greenlet
 
@@ -36,6 +36,9 @@ class StuckError(Exception):
     """Nothing can run any more, or nothing comes to an end."""
 
 
+_pids = count(1_000)
+
+
 @dataclass(eq=False)
 class Process:
     """A process of the simulation."""
@@ -48,6 +51,7 @@ class Process:
     """The time in nanoseconds until which none of its actors runs."""
     actors: list[Actor] = field(default_factory=list)
     on_death: list[Callable[[], None]] = field(default_factory=list)
+    pid: int = field(default_factory=lambda: next(_pids))
 
 
 class Actor:
@@ -90,7 +94,7 @@ class Scheduler:
         self._all: list[Actor] = []
         self._idents = count(_FIRST_IDENT)
         self._until_preempted = 0
-        self._undivided = False
+        self._alone: Process | None = None
         self.current: Actor | None = None
 
     # From outside.
@@ -153,21 +157,22 @@ class Scheduler:
     def step(self, me: Actor) -> None:
         """A moment at which another actor may run. Called often: the schedule is asked only now and then."""
         self.check_alive(me)
-        if self._undivided:
-            return
         self._until_preempted -= 1
         if self._until_preempted == 0:
             self._next_preemption()
             self.give_way(me)
 
-    @contextmanager
-    def undivided(self) -> Iterator[None]:
-        """Nobody else runs in the block, which must not wait."""
-        self._undivided = True
+    def at_once(self, process: Process, work: Callable[[], None]) -> None:
+        """Do work in a process, while nobody else runs."""
+        me, before = self.me(), self._alone
+        actor = self.spawn(process, "at once", work)
+        self._alone = process
         try:
-            yield
+            while not actor.ended:
+                actor.joiners.append(me)
+                self.wait(me, None)
         finally:
-            self._undivided = False
+            self._alone = before
 
     def give_way(self, me: Actor) -> None:
         """Let others run that can."""
@@ -290,8 +295,7 @@ class Scheduler:
             self._fail(f"the schedule has not ended after {self._most:,} switches")
         while True:
             if self._ready:
-                place = self.choices.draw(len(self._ready)) if len(self._ready) > 1 else 0
-                actor = self._ready.pop(place)
+                actor = self._next_ready()
                 actor.ready = False
                 until = actor.process.stopped_until
                 if until > self.now_ns and not actor.process.dead:
@@ -302,8 +306,16 @@ class Scheduler:
             if not self._all:
                 return None
             if not self._advance():
-                waiting = ", ".join(sorted(actor.name for actor in self._all))
-                self._fail(f"nothing can run any more; what waits: {waiting}")
+                waiting = "\n".join(sorted(f"{actor.name}: {_place(actor)}" for actor in self._all))
+                self._fail(f"nothing can run any more; what waits:\n{waiting}")
+
+    def _next_ready(self) -> Actor:
+        if self._alone is not None:
+            own = (each for each in self._ready if each.process is self._alone)
+            actor = next(own, self._ready[0])
+            self._ready.remove(actor)
+            return actor
+        return self._ready.pop(self.choices.draw(len(self._ready)))
 
     def _advance(self) -> bool:
         """Let time pass until something can run. False if nothing waits for time."""
@@ -337,6 +349,17 @@ class Scheduler:
         self.failures.append(StuckError(text))
         self.note(text)
         self._end_all()
+
+
+def _place(actor: Actor) -> str:
+    """Where an actor waits, innermost first."""
+    frame, lines = actor.greenlet.gr_frame, list[str]()
+    while frame is not None:
+        code = frame.f_code
+        if "/testing/simulation/s" not in code.co_filename:
+            lines.append(f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_name}")
+        frame = frame.f_back
+    return " < ".join(lines[:12])
 
 
 _current: Scheduler | None = None
