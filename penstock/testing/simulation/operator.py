@@ -7,7 +7,7 @@ from collections.abc import Callable
 from penstock.admin.job.drain import drain
 from penstock.admin.job.running import stop
 from penstock.admin.jobs import FoundJob
-from penstock.admin.state.garbage import collect_garbage
+from penstock.admin.state.held import collect_garbage
 from penstock.admin.state.repartition import planned_for, repartition
 from penstock.config.model import JobConfig
 from penstock.errors import CorruptError, PenstockError
