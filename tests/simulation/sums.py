@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from typing import Any
 
@@ -10,6 +11,7 @@ from penstock.graph.specs import ApplicationGraph
 from penstock.testing.simulation.choices import Choices
 from penstock.testing.simulation.faults import Rates
 from penstock.testing.simulation.life import JobUnderTest, Outcome
+from tests.simulation.rules import remove_asked
 
 
 class Sum(ps.StreamTask):
@@ -20,6 +22,27 @@ class Sum(ps.StreamTask):
         total = (self.store.get(envelope.key) or 0) + envelope.value
         self.store.put(envelope.key, total)
         collector.emit(key=envelope.key, value=total)
+
+
+class Count(ps.StreamTask):
+    """Passes each value on once."""
+
+    def init(self, context: Any) -> None:
+        self.store = context.store("sums")
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        self.store.put(envelope.key, (self.store.get(envelope.key) or 0) + 1)
+        collector.emit(key="", value=envelope.value)
+
+
+def salted() -> ApplicationGraph:
+    """Every attempt spreads the messages in another way."""
+    app = ps.StreamApplication("sums")
+    app.store("sums", key=ps.String(), value=ps.Integer())
+    source = app.input("m.events", key=ps.String(), value=ps.Integer())
+    spread = source.partition_by(lambda envelope: random.choice("abcdefgh"), key=ps.String(), envelope=True)  # noqa: S311
+    spread.process(Count, stores=["sums"], id="sum").send_to(app.output("m.sums", key=ps.String(), value=ps.Integer()))
+    return app.graph()
 
 
 def graph() -> ApplicationGraph:
@@ -39,6 +62,7 @@ class Sums:
 
     def job(self, choices: Choices) -> JobUnderTest:
         self.once = bool(choices.draw(2))
+        self.salted = bool(choices.draw(2))
         feed = [
             ("events", n % 3, (0, ps.String().to_bytes(key), ps.Integer().to_bytes(value)))
             for n, (key, value) in enumerate(self.given)
@@ -46,22 +70,29 @@ class Sums:
         config = {
             "job.batch.max.messages": 4,
             "job.batch.target.ms": 0,
-            "task.commit.ms": 3000,
+            "task.commit.ms": (3000, 400)[choices.draw(2)],
+            "job.lease.ms": (15_000, 5_000)[choices.draw(2)],
             **({"streams.m.sums.output.guarantee": "exactly-once"} if self.once else {}),
         }
-        return JobUnderTest(graph, config, {"events": 3, "sums": 3}, feed, may_go_back=not self.once)
+        return JobUnderTest(
+            salted if self.salted else graph, config, {"events": 3, "sums": 3}, feed, may_go_back=not self.once
+        )
 
     def rates(self, choices: Choices) -> Rates:
-        return Rates().scaled((1.0, 0.2, 3.0)[choices.draw(3)])
+        return Rates().scaled((1.0, 0.2, 3.0, 6.0)[choices.draw(4)])
 
     def broken(self, outcome: Outcome) -> list[str]:
         running: Counter[str] = Counter()
         expected: Counter[tuple[str, int]] = Counter()
         for key, value in self.given:
             running[key] += value
-            expected[key, running[key]] += 1
+            expected[("", value) if self.salted else (key, running[key])] += 1
         records = [record for own in outcome.streams["sums"].values() for record in own]
         found = Counter((ps.String().from_bytes(r[1] or b""), ps.Integer().from_bytes(r[2] or b"")) for r in records)
+        if self.salted:
+            counts = sum(ps.Integer().from_bytes(n) for own in outcome.state.values() for n in own.values())
+            if counts != len(self.given):
+                return [f"{counts} messages were counted, {len(self.given)} were given"]
         if self.once and found != expected:
             return [f"lost {expected - found}, doubled {found - expected}"]
         if not self.once and set(found) != set(expected):
@@ -69,4 +100,5 @@ class Sums:
         return []
 
 
+remove_asked()
 subject = Sums()

@@ -235,8 +235,11 @@ class SimulatedFleet(InProcessFleet):
         return self._assignment.homes[task]
 
 
-def together(calls: list[Callable[[], T]]) -> list[T | BaseException]:
-    """Do all calls at once, each in a thread of this process. Returns results and errors in their order."""
+def together(calls: list[Callable[[], T]], *, leaves: bool = False) -> list[T | BaseException]:
+    """Do all calls at once, each in a thread of this process. Returns results and errors in their order.
+
+    With `leaves`, only the first one is waited for: the others go on beside whatever follows.
+    """
     found: list[Any] = [None] * len(calls)
 
     def run(place: int) -> None:
@@ -248,7 +251,7 @@ def together(calls: list[Callable[[], T]]) -> list[T | BaseException]:
     threads = [threading.Thread(target=run, args=(place,), daemon=True) for place in range(len(calls))]
     for thread in threads:
         thread.start()
-    for thread in threads:
+    for thread in threads[:1] if leaves else threads:
         thread.join()
     return found
 
@@ -295,7 +298,11 @@ class SimulatedRunner(InProcessRunner):
         twice = [trouble.happens(trouble.rates.attempt) for _ in attempts]
         again = [attempt for attempt, doubled in zip(attempts, twice, strict=True) if doubled]
         trouble.counts["doubled attempt"] += len(again)
-        found = together([*attempts, *again])
+        broken = trouble.happens(trouble.rates.attempt)
+        found = together([*attempts, *again], leaves=broken)
+        if broken:
+            trouble.counts["broken run"] += 1
+            raise RunBrokenError("simulated: a worker died")
         errors = [each for each in found if isinstance(each, BaseException)]
         if errors:
             raise next((e for e in errors if not isinstance(e, PenstockError)), errors[0])
@@ -308,13 +315,14 @@ class SimulatedRunner(InProcessRunner):
                 late = choices.draw(3)
                 packets = second if late == 0 else _mixed(packets, second) if late == 1 else packets
             sent.extend(packets)
-        if trouble.happens(trouble.rates.attempt):
-            trouble.counts["broken run"] += 1
-            raise RunBrokenError("simulated: a worker died")
         self._step("stage")
         return sent
 
     def _attempt(self, epoch: int, batch: Batch, stage: int, task: int, packets: list[Packet]) -> list[Packet]:
+        if packets and self._trouble.happens(self._trouble.rates.attempt):
+            self._trouble.counts["lost packet"] += 1
+            lost = self._trouble.scheduler.choices.draw(len(packets))
+            packets = [*packets[:lost], *packets[lost + 1 :]]
         super_attempt = super()._attempt
         return self.fleet.call(
             self.fleet.name_of(task), lambda _: super_attempt(epoch, batch, stage, task, list(packets))
