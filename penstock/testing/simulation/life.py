@@ -14,6 +14,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.base.plugins import load
 from penstock.checkpoint.log import CheckpointLog, LogView
 from penstock.config.load import load_config
+from penstock.config.model import JobConfig
 from penstock.driver.context import StopRequest
 from penstock.driver.loop.run import Run
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, PenstockError
@@ -26,6 +27,8 @@ from penstock.start.inputs import with_matches
 from penstock.start.job_streams import JobStreams
 from penstock.start.part import complete
 from penstock.start.plan import StartRequest
+from penstock.state.engines.open import open_engine
+from penstock.state.reading import reader as reader_module
 from penstock.system.base import OffsetRange, RawRecord
 from penstock.testing.simulation import machine
 from penstock.testing.simulation.choices import Choices
@@ -70,6 +73,8 @@ class Outcome:
     streams: dict[str, dict[int, list[RawRecord]]] = field(default_factory=dict)
     """Stream → partition → (timestamp, key, value, ...) of all records, as they are in the end."""
     log: LogView | None = None
+    stores: dict[str, list[tuple[int, bytes, bytes]]] = field(default_factory=dict)
+    """Store → (task, key, value) of all entries, as of the last checkpoint."""
     switches: int = 0
     seconds: float = 0.0
     """Simulated."""
@@ -92,6 +97,7 @@ class Life:
         self._number = 0
         self._all_fed = False
         self._fleet: SimulatedFleet | None = None
+        self._config: JobConfig | None = None
 
     def run(self, seed: int) -> Outcome:
         """Live the life. Errors of the job are in the outcome, as are those that ended the simulation."""
@@ -112,7 +118,32 @@ class Life:
         if not stuck:
             objects = SimulatedStore(self._bucket(f"{SCHEME}/job"), None)
             outcome.log = CheckpointLog(objects, JobPaths("job", "1")).read()
+            if not failures:
+                outcome.stores = self._stores(objects, outcome.log)
         return outcome
+
+    def _stores(self, objects: SimulatedStore, log: LogView) -> dict[str, list[tuple[int, bytes, bytes]]]:
+        """The content of all stores at the last checkpoint, restored from their backups."""
+        record, config = log.checkpoints[-1], self._config
+        if config is None:
+            return {}
+        systems = {"m": self._calm_system(), "local": self.system_of_locals}
+        found: dict[str, list[tuple[int, bytes, bytes]]] = {}
+        reader_module.open_whatever = open_engine  # an empty folder would be one of RocksDB, which has threads
+        with reader_module.StateReader(config, JobPaths("job", "1"), objects, systems, scratch=self.folder) as reader:
+            for store in record.stores:
+                own = found[store] = []
+                for task in range(record.task_count):
+                    with reader.open(record, store, task) as engine:
+                        entries = reader_module.seen_entries(record, store, engine).scan(None, None)
+                        own += [(task, key, value) for key, value in entries]
+        return found
+
+    def _calm_system(self) -> SimulatedSystem:
+        """The streams as they are, without faults."""
+        calm = SimulatedSystem("m", None)
+        calm._streams, calm.identities = self.system._streams, self.system.identities
+        return calm
 
     # The world.
 
@@ -136,8 +167,7 @@ class Life:
         return found
 
     def _main(self) -> None:
-        calm = SimulatedSystem("m", None)
-        calm._streams, calm.identities = self.system._streams, self.system.identities
+        calm = self._calm_system()
         for stream, partitions in self.job.streams.items():
             calm.admin().create_stream(stream, partitions)
         scheduler = self.scheduler
@@ -246,6 +276,7 @@ class Life:
             stores=[store.name for store in graph.stores],
             environ={},
         )
+        self._config = config
         systems = {"m": self.system, "local": self.system_of_locals}
         stop = StopRequest()
         graph = with_matches(complete(graph, config), config, systems)

@@ -75,7 +75,7 @@ def live(subject: Subject, choices: Choices, seed: int) -> dict[str, Any]:
     }
     if broken:
         errors = [traceback.format_exception(each) for each in outcome.failures[:1]]
-        report |= {"choices": outcome.choices, "story": outcome.events[-_STORY:], "traceback": "".join(*errors)}
+        report |= {"choices": outcome.choices, "story": outcome.events[-_STORY:], "traceback": "".join(sum(errors, []))}
     return report
 
 
