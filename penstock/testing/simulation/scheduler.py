@@ -230,6 +230,7 @@ class Scheduler:
         known: dict[int, object] = threading._active  # type: ignore[attr-defined]
 
         def body() -> None:
+            nonlocal work
             actor.ident = _thread.get_ident()
             actor.await_turn()
             known[actor.ident] = actor  # a number is used again: who had it before must not be found
@@ -239,11 +240,10 @@ class Scheduler:
             except KilledError:
                 pass
             except BaseException as error:
-                if process.dead:  # it unwinds without the locks that it would have taken again
-                    self._end(actor)
-                    return
-                self.failures.append(error)
-                self.note(f"{actor.name} ends with {type(error).__name__}: {error}")
+                if not process.dead:  # a dead one unwinds without the locks that it would have taken again
+                    self.failures.append(error)
+                    self.note(f"{actor.name} ends with {type(error).__name__}: {error}")
+            work = _nothing  # what goes with it may wake others: while this actor has the turn, and not behind it
             self._end(actor)
 
         _thread.start_new_thread(body, ())
@@ -338,6 +338,9 @@ class Scheduler:
         self.failures.append(StuckError(text))
         self.note(text)
         self._end_all()
+
+
+def _nothing() -> None: ...
 
 
 _current: Scheduler | None = None
