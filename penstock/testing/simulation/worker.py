@@ -74,8 +74,8 @@ def live(subject: Subject, choices: Choices, seed: int) -> dict[str, Any]:
         "digest": _digest(outcome.events),
     }
     if broken:
-        errors = [traceback.format_exception(each) for each in outcome.failures[:1]]
-        report |= {"choices": outcome.choices, "story": outcome.events[-_STORY:], "traceback": "".join(sum(errors, []))}
+        lines = [line for each in outcome.failures[:1] for line in traceback.format_exception(each)]
+        report |= {"choices": outcome.choices, "story": outcome.events[-_STORY:], "traceback": "".join(lines)}
     return report
 
 
