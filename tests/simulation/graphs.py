@@ -14,7 +14,7 @@ from penstock.testing.simulation.faults import Rates
 from penstock.testing.simulation.life import JobUnderTest, Outcome
 from tests.simulation import oracle, tasks
 from tests.simulation.checks import Found, broken
-from tests.simulation.plans import BOUND, TASKS, Node, Plan, drawn
+from tests.simulation.plans import BOUND, TASKS, TIMED, Node, Plan, drawn
 
 _DAY = 86_400_000
 
@@ -58,7 +58,7 @@ def _stream(app: ps.StreamApplication, plan: Plan, node: Node, sources: list[Any
         case "merge":
             return first.merge(sources[1], id=name)
         case "exchange":
-            through = f"m.through{number}" if (a + b) % 4 == 3 and not plan.dead else None
+            through = f"m.through{number}" if _is_durable(node) and not plan.dead else None
             return first.partition_by(partial(tasks.key_of, a, b), through=through, id=name)
         case "deduplicate":
             return first.deduplicate(_DAY, by=tasks.name_of, id=name)
@@ -74,7 +74,7 @@ def _stream(app: ps.StreamApplication, plan: Plan, node: Node, sources: list[Any
             before, after, kind = oracle.bounds(node)
             return first.join(sources[1], tasks.paired, within_ms=(before, after), kind=kind, id=name)  # type: ignore[arg-type]
         case "timer":
-            app.store(f"store{number}")
+            app.store(f"store{number}", key=ps.Tuple(ps.String(), ps.String()))
             order = "event-time" if b == 3 else None
             return first.process(
                 partial(tasks.Timed, number, 1 + 3000 * a),
@@ -96,6 +96,10 @@ def _stream(app: ps.StreamApplication, plan: Plan, node: Node, sources: list[Any
     fails = b if oracle.failing(plan, node) else None
     made = partial(tasks.Kept, number, node.kind, fails)
     return first.process(made, stores=[f"count{number}", f"store{number}"], id=name)
+
+
+def _is_durable(node: Node) -> bool:
+    return node.kind == "exchange" and (node.a + node.b) % 4 == 3
 
 
 def _window(node: Node) -> ps.Window:
@@ -144,7 +148,15 @@ class Graphs:
             config["streams.m.all-out.output.guarantee"] = "exactly-once"
         if plan.backend == 1:
             config["stores.backup.factories"] = "changelog-stream"
-        return JobUnderTest(partial(application, plan), config, streams, feed)
+        return JobUnderTest(
+            partial(application, plan),
+            config,
+            streams,
+            feed,
+            may_drain=not any(node.kind in TIMED for node in plan.nodes),  # it fires what waits
+            may_go_back=not any(plan.outputs.values()) and plan.dead < 2 and not plan.broadcast,
+            may_repartition=not plan.broadcast and not plan.backend and not any(map(_is_durable, plan.nodes)),
+        )
 
     def rates(self, choices: Choices) -> Rates:
         return Rates().scaled((1.0, 0.2, 3.0)[choices.draw(3)])
@@ -176,6 +188,8 @@ def _entries(name: str, entries: list[tuple[int, bytes, bytes]]) -> list[tuple[i
     """The entries of a store of the application, decoded; those of operators as they are."""
     if name.startswith("count"):
         return [(task, key.decode(), ps.Integer().from_bytes(value)) for task, key, value in entries]
+    if name.startswith("store") and entries and not entries[0][1].isalpha():
+        return list(entries)  # of timers
     if name.startswith(("store", "reduce")):
         return [(task, key.decode(), json.loads(value)) for task, key, value in entries]
     return list(entries)

@@ -154,8 +154,6 @@ def _add(plan: Plan, kind: str, draws: Draws, ended: set[int]) -> None:
             right = _exchanged(plan, other, draws)
         if right == source or not right.keyed or (kind != "join" and right.depth != source.depth):
             kind = "map"
-            if right != source:
-                pass
         else:
             of.append(right)
     if kind == "exchange":
@@ -177,7 +175,7 @@ def _made(plan: Plan, kind: str, of: list[Node], a: int, b: int) -> Node:
         a,
         b,
         depth=max(each.depth for each in of),
-        keyed=kind not in ("merge",) and of[0].keyed,
+        keyed=kind != "merge" and of[0].keyed,
         doubled=kind != "deduplicate" and (kind == "twice" or shared or any(each.doubled for each in of)),
         waits=kind in TIMED or any(each.waits for each in of),
         roots=roots,

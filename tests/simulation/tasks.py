@@ -122,13 +122,13 @@ class Timed(ps.StreamTask):
 
     def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
         value = envelope.value
-        self.waiting[value["n"]] = [envelope.key, value]
-        self.context.schedule(value["n"], envelope.timestamp + self.wait)
+        self.waiting[envelope.key, value["n"]] = value
+        self.context.schedule(envelope.key, envelope.timestamp + self.wait, value["n"])
 
     def on_timer(self, timer: Any, collector: Any, coordinator: Any) -> None:
-        key, value = self.waiting[timer.key]
-        self.waiting.delete(timer.key)
-        collector.emit(key=key, value={**value, "n": f"{value['n']}!{self.node}"})
+        value = self.waiting[timer.key, timer.name]
+        self.waiting.delete((timer.key, timer.name))
+        collector.emit(key=timer.key, value={**value, "n": f"{value['n']}!{self.node}"})
 
 
 class Everything(ps.StreamTask):

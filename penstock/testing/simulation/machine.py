@@ -40,6 +40,13 @@ _real_urandom = os.urandom
 _random = random.Random(0)  # noqa: S311 - reproducible, not secret
 
 
+def _ident() -> int:
+    """The number of the thread, or of the actor."""
+    scheduler = active()
+    me = None if scheduler is None else scheduler.mine()
+    return _thread.get_ident() if me is None else me.ident
+
+
 class Lock:
     """A lock whose waiters leave the turn to others."""
 
@@ -115,7 +122,7 @@ class RLock:
         self._count = 0
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        me = _thread.get_ident()
+        me = _ident()
         if self._owner == me:
             self._count += 1
             return True
@@ -125,7 +132,7 @@ class RLock:
         return True
 
     def release(self) -> None:
-        if self._owner != _thread.get_ident():
+        if self._owner != _ident():
             if _is_dead():
                 return
             raise RuntimeError("cannot release un-acquired lock")
@@ -143,7 +150,7 @@ class RLock:
     # What `threading.Condition` asks of a lock.
 
     def _is_owned(self) -> bool:
-        return self._owner == _thread.get_ident()
+        return self._owner == _ident()
 
     def _release_save(self) -> tuple[int, int]:
         state = self._count, self._owner
@@ -176,11 +183,10 @@ class Thread(_RealThread):
         self._actor = scheduler.spawn(me.process, self.name, self._act)
 
     def _act(self) -> None:
-        ident = _thread.get_ident()
-        self._ident = ident
+        self._ident = _ident()
         self._started.set()
         known: dict[int, _RealThread] = threading._active  # type: ignore[attr-defined]
-        known[ident] = self
+        known[self._ident] = self
         self.run()
 
     def join(self, timeout: float | None = None) -> None:
@@ -265,12 +271,15 @@ def install() -> None:
     logging.raiseExceptions = False
     told = sys.unraisablehook
     sys.unraisablehook = lambda args: None if isinstance(args.exc_value, KilledError) else told(args)
+    import _threading_local
     import queue
 
     modules: Any = (threading, queue, time, os, random)
     in_threading, in_queue, in_time, in_os, in_random = modules
     in_threading.Lock = in_threading._allocate_lock = Lock
     in_threading.RLock = in_threading._CRLock = in_threading._PyRLock = RLock
+    in_threading.get_ident = _ident
+    in_threading.local = _threading_local.local
     in_threading.Thread, in_threading.Timer = Thread, Timer
     in_queue.SimpleQueue = in_queue._PySimpleQueue
     seconds, nanoseconds = (lambda ns: ns / 1e9), (lambda ns: ns)

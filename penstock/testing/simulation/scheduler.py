@@ -1,6 +1,6 @@
-"""One thread runs at a time, and a schedule decides which. Time passes only while none can run.
+"""One actor runs at a time, and a schedule decides which. Time passes only while none can run.
 
-An **actor** is a thread of the simulation. Each belongs to a **process**, which can be killed: its actors then end at
+An **actor** is a thread of the simulation: a greenlet, so that no scheduler of an operating system takes part. Each belongs to a **process**, which can be killed: its actors then end at
 their next step, whatever they wait for, and have no more effect. What a process waits for, it waits for here: a lock,
 an event, a reply, an amount of time. So an actor runs alone from one wait to the next, and two runs with the same
 decisions are the same, event for event.
@@ -8,12 +8,15 @@ decisions are the same, event for event.
 
 from __future__ import annotations
 
-import _thread
 import heapq
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
+
+from greenlet import getcurrent, greenlet
 
 from penstock.testing.simulation.choices import Choices
 
@@ -21,7 +24,8 @@ START_NS = 1_767_225_600_000_000_000
 """The first moment: 2026-01-01, in epoch nanoseconds."""
 _LOOK_NS = 1_000
 """Looking at a clock takes so long: a loop that only looks comes to its end."""
-_allocate = _thread.allocate_lock
+_FIRST_IDENT = 1 << 48
+"""The numbers of actors, as threads: no real thread has them."""
 
 
 class KilledError(BaseException):
@@ -50,12 +54,12 @@ class Actor:
     """A thread of a process. To code that asks for its thread, one without a `threading.Thread` is this object."""
 
     daemon = True
-    __slots__ = ("_gate", "ended", "ident", "joiners", "name", "process", "ready", "timed_out", "wait_id", "waits")
 
-    def __init__(self, process: Process, name: str) -> None:
+    def __init__(self, process: Process, name: str, ident: int) -> None:
         self.process = process
         self.name = name
-        self.ident = 0
+        self.ident = ident
+        self.greenlet: greenlet
         self.ended = False
         self.ready = False
         self.timed_out = False
@@ -63,14 +67,6 @@ class Actor:
         self.wait_id = 0
         """Counts the waits: a deadline of an earlier one is void."""
         self.joiners: deque[Actor] = deque()
-        self._gate = _allocate()
-        self._gate.acquire()
-
-    def let_run(self) -> None:
-        self._gate.release()
-
-    def await_turn(self) -> None:
-        self._gate.acquire()
 
 
 class Scheduler:
@@ -92,9 +88,9 @@ class Scheduler:
         self._sleeping: list[tuple[int, int, int, Actor]] = []
         self._sequence = 0
         self._all: list[Actor] = []
-        self._over = _allocate()
-        self._over.acquire()
+        self._idents = count(_FIRST_IDENT)
         self._until_preempted = 0
+        self._undivided = False
         self.current: Actor | None = None
 
     # From outside.
@@ -109,9 +105,12 @@ class Scheduler:
         first = self._make(process, "main", main)
         self._ready.remove(first)
         first.ready = False
-        self.current = first
-        first.let_run()
-        self._over.acquire()
+        chosen: Actor | None = first
+        while chosen is not None:
+            self.current = chosen
+            chosen.greenlet.switch()  # comes back when an actor has ended, not always this one
+            chosen = self._choose()
+        self.current = None
         for failure in self.failures:
             if isinstance(failure, StuckError):
                 raise failure
@@ -124,9 +123,9 @@ class Scheduler:
     # From actors.
 
     def mine(self) -> Actor | None:
-        """The current actor, if this thread is it."""
+        """The current actor, if the caller is it."""
         current = self.current
-        return current if current is not None and current.ident == _thread.get_ident() else None
+        return current if current is not None and getcurrent() is current.greenlet else None
 
     def me(self) -> Actor:
         found = self.mine()
@@ -154,10 +153,21 @@ class Scheduler:
     def step(self, me: Actor) -> None:
         """A moment at which another actor may run. Called often: the schedule is asked only now and then."""
         self.check_alive(me)
+        if self._undivided:
+            return
         self._until_preempted -= 1
         if self._until_preempted == 0:
             self._next_preemption()
             self.give_way(me)
+
+    @contextmanager
+    def undivided(self) -> Iterator[None]:
+        """Nobody else runs in the block, which must not wait."""
+        self._undivided = True
+        try:
+            yield
+        finally:
+            self._undivided = False
 
     def give_way(self, me: Actor) -> None:
         """Let others run that can."""
@@ -223,17 +233,13 @@ class Scheduler:
     # Inside.
 
     def _make(self, process: Process, name: str, work: Callable[[], None]) -> Actor:
-        actor = Actor(process, f"{process.name}/{name}")
+        actor = Actor(process, f"{process.name}/{name}", next(self._idents))
         process.actors.append(actor)
         self._all.append(actor)
-
         known: dict[int, object] = threading._active  # type: ignore[attr-defined]
+        known[actor.ident] = actor
 
         def body() -> None:
-            nonlocal work
-            actor.ident = _thread.get_ident()
-            actor.await_turn()
-            known[actor.ident] = actor  # a number is used again: who had it before must not be found
             try:
                 if not process.dead:
                     work()
@@ -243,28 +249,22 @@ class Scheduler:
                 if not process.dead:  # a dead one unwinds without the locks that it would have taken again
                     self.failures.append(error)
                     self.note(f"{actor.name} ends with {type(error).__name__}: {error}")
-            work = _nothing  # what goes with it may wake others: while this actor has the turn, and not behind it
-            self._end(actor)
+            finally:
+                known.pop(actor.ident, None)
+                self._end(actor)
 
-        _thread.start_new_thread(body, ())
+        actor.greenlet = greenlet(body, getcurrent() if self.current is None else self.current.greenlet.parent)
         self._make_ready(actor)
         return actor
 
     def _end(self, actor: Actor) -> None:
         actor.ended = True
-        threading._active.pop(actor.ident, None)  # type: ignore[attr-defined]
         actor.process.actors.remove(actor)
         self._all.remove(actor)
         while actor.joiners:
             self.wake(actor.joiners.popleft())
         if actor.name.endswith("/main") and actor.process.name == "world":
             self._end_all()
-        chosen = self._choose()
-        self.current = chosen
-        if chosen is None:
-            self._over.release()
-        else:
-            chosen.let_run()
 
     def _end_all(self) -> None:
         """Nothing counts any more: every process dies."""
@@ -279,8 +279,7 @@ class Scheduler:
             raise StuckError("every actor has ended")
         if chosen is not me:
             self.current = chosen
-            chosen.let_run()
-            me.await_turn()
+            chosen.greenlet.switch()
         me.waits = False
         self.check_alive(me)
 
@@ -338,9 +337,6 @@ class Scheduler:
         self.failures.append(StuckError(text))
         self.note(text)
         self._end_all()
-
-
-def _nothing() -> None: ...
 
 
 _current: Scheduler | None = None

@@ -60,6 +60,7 @@ def live(subject: Subject, choices: Choices, seed: int) -> dict[str, Any]:
         rates = subject.rates(choices)
         outcome = Life(job, choices, folder, rates).run(seed)
         broken = [f"{type(each).__name__}: {each}" for each in outcome.failures]
+        broken += outcome.broken
         broken += [] if broken else subject.broken(outcome)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -70,12 +71,17 @@ def live(subject: Subject, choices: Choices, seed: int) -> dict[str, Any]:
         "switches": outcome.switches,
         "simulated_s": round(outcome.seconds, 3),
         "cpu_s": round(time.process_time() - began, 3),
+        "restores": outcome.restores,
         "events": len(outcome.events),
         "digest": _digest(outcome.events),
     }
     if broken:
-        lines = [line for each in outcome.failures[:1] for line in traceback.format_exception(each)]
-        report |= {"choices": outcome.choices, "story": outcome.events[-_STORY:], "traceback": "".join(lines)}
+        errors = [traceback.format_exception(each) for each in outcome.failures[:1]]
+        report |= {
+            "choices": outcome.choices,
+            "story": outcome.events[-_STORY:],
+            "traceback": "".join(line for lines in errors for line in lines),
+        }
     return report
 
 
@@ -113,14 +119,6 @@ def _in_fork(subject: Subject, request: int | list[int]) -> str:
     return data.decode()
 
 
-def _await_single_thread() -> None:
-    """The threads of the first lives are about to end."""
-    tasks = Path("/proc/self/task")
-    deadline = time.monotonic() + 5
-    while tasks.exists() and len(list(tasks.iterdir())) > 1 and time.monotonic() < deadline:
-        time.sleep(0.001)
-
-
 def main() -> None:
     module, _, name = sys.argv[1].partition(":")
     subject: Subject = getattr(importlib.import_module(module), name)
@@ -129,7 +127,6 @@ def main() -> None:
         live(subject, Choices.of_seed(-1 - seed), seed)
     gc.collect()
     gc.freeze()
-    _await_single_thread()
     for line in sys.stdin:
         print(_in_fork(subject, json.loads(line)), flush=True)
 
