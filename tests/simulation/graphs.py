@@ -147,7 +147,7 @@ class Graphs:
             streams["all-out"] = 2
             config["streams.m.all-out.output.guarantee"] = "exactly-once"
         if plan.backend == 1:
-            config["stores.backup.factories"] = "changelog-stream"
+            config["stores.backup.factories"] = config["stores.restore.factories"] = "changelog-stream"
         return JobUnderTest(
             partial(application, plan),
             config,

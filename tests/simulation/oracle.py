@@ -112,11 +112,7 @@ def _made(node: Node, sources: list[list[Message]], plan: Plan, found: Expected)
         case "merge":
             return [*first, *(replace(each, path=(*each.path, number)) for each in sources[1])]
         case "exchange":
-            keyed = [(KEYS[(each.v // (1 + b)) % (2 + a)], each) for each in first]
-            return [
-                replace(each, key=key, unit=(number, place), path=(*each.path, key))
-                for place, (key, each) in enumerate(keyed)
-            ]
+            return _exchanged(node, first)
         case "deduplicate":
             once = {(each.key, each.n): replace(each, order=None) for each in reversed(first)}
             return list(reversed(once.values()))
@@ -139,6 +135,18 @@ def _made(node: Node, sources: list[list[Message]], plan: Plan, found: Expected)
             return [_alone(node, each) for each in _as_of(first, sources[1])]
         case _:
             return first
+
+
+def _exchanged(node: Node, messages: list[Message]) -> list[Message]:
+    """Messages with new keys. Each is a unit of its own, whichever others there are."""
+    times: Counter[tuple[Any, ...]] = Counter()
+    found = []
+    for each in messages:
+        key, what = KEYS[(each.v // (1 + node.b)) % (2 + node.a)], (each.n, each.path)
+        times[what] += 1
+        unit = node.number, *what, times[what]
+        found.append(replace(each, key=key, unit=unit, path=(*each.path, key)))
+    return found
 
 
 def _read(each: Given) -> Message:

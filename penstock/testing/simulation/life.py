@@ -111,6 +111,7 @@ class Life:
         self.watch = CheckpointWatch(self._quiet, self._paths, systems)
         self._variant: dict[str, object] = {}
         self._tasks: int | None = None
+        self._stores: dict[str, list[tuple[int, bytes, bytes]]] = {}
         self.driver = Process("no driver")
         self.drivers: list[Process] = []
         self._number = 0
@@ -138,8 +139,7 @@ class Life:
         if not stuck:
             objects = SimulatedStore(self._bucket(f"{SCHEME}/job"), None)
             outcome.log = CheckpointLog(objects, JobPaths("job", "1")).read()
-            if not failures and not self.broken:
-                outcome.stores = self.watch.seen(outcome.log.restorable[-1], self.config())
+            outcome.stores = self._stores
         return outcome
 
     # The world.
@@ -171,10 +171,12 @@ class Life:
         scheduler.spawn(self.trouble.network, "chaos", self._chaos)
         scheduler.spawn(self.trouble.network, "operator", self._operate)
         scheduler.spawn(self.trouble.network, "watch", self._watch)
+        ended = 0
         while True:
             end = self._one_driver(until_latest=self._all_fed)
-            if scheduler.calm and (end == "stopped" or self.errors):
-                break
+            ended = ended + 1 if scheduler.calm and end == "stopped" else 0
+            if (ended and (ended == 2 or not self.trouble.counts["command"])) or (scheduler.calm and self.errors):
+                break  # the first one may have stopped or drained because a command had asked for it
             if self._number > 60:
                 raise StuckError(f"the job has not come to its end in {self._number} starts")
             scheduler.sleep(30.0 if end == "held" else (0.01, 1.0, 10.0, 40.0)[choices.draw(4)])
@@ -185,6 +187,8 @@ class Life:
                     self._tasks = tasks
         with scheduler.undivided():
             self.broken.extend(self.watch.look_at_all(self.config()))
+            if not self.broken and not self.errors:
+                self._stores = self.watch.seen(self.log().restorable[-1], self.config())
 
     def _watch(self) -> None:
         """Look at the checkpoints now and then, in no time."""
