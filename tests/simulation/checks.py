@@ -81,7 +81,7 @@ def _broken_letters(plan: Plan, expected: Expected, letters: list[dict[str, Any]
         wrong = found.total() != wanted.total() if plan.dead == 2 else found.total() < wanted.total()
     else:
         wrong = found != wanted if plan.dead == 2 else set(found) != set(wanted)
-    return [*bad, f"dead letters: {_difference(wanted, found)}"] if wrong else bad  # type: ignore[arg-type]
+    return [*bad, f"dead letters: {_difference(wanted, found)}"] if wrong else bad
 
 
 def _places(plan: Plan, expected: Expected, found: Found) -> tuple[dict[int, dict[str, dict[int, Place]]], list[str]]:
@@ -124,14 +124,9 @@ def _broken_order(node: Node, expected: Expected, places: dict[str, dict[int, Pl
             bad.append(f"{node.name} {key}: places {sorted(found)} of {number}")
         times = Counter(n for n, _ in found.values())
         bad += [f"{node.name} {key}: {n} {count} times" for n, count in times.items() if count > len(own[n])]
-        ways: dict[Any, list[tuple[int, tuple[int, ...], str]]] = defaultdict(list)
-        for place, (n, _) in sorted(found.items()):
-            (first, *others) = own[n]
-            if not others and first.order is not None:
-                ways[first.path].append((place, first.order, n))
-        for way in ways.values():
-            if [each[1] for each in way] != sorted(each[1] for each in way):
-                bad.append(f"{node.name} {key}: {[(each[0], each[2]) for each in way]} are not in order")
+        in_places = [n for _, (n, _) in sorted(found.items())]
+        if not _in_order(in_places, [each for messages in own.values() for each in messages]):
+            bad.append(f"{node.name} {key}: {in_places} are not in order")
         if len(found) == number:
             ordered = [found[place] for place in sorted(found)]
             states = list(replayed(node.kind, [(n, own[n][0].v) for n, _ in ordered]))
@@ -159,32 +154,37 @@ def _broken_store(node: Node, expected: Expected, found: Found, places: dict[str
     if counts != {key: len(each) for key, each in own.items()}:
         bad.append(f"count{node.number}: {counts} in place of { ({key: len(each) for key, each in own.items()}) }")
     for key, messages in own.items():
-        value, names = state.get(key), Counter(each.n for each in messages)
-        if node.kind == "sum":
-            right = value == sum(each.v for each in messages)
-        elif node.kind == "list":
-            right = Counter(value) == names and _in_order(value, messages)
-        elif node.kind == "last":
-            right = value in names
-        else:
-            right = Counter(value or []) <= names
-        known = places.get(key, {})
-        if right and len(known) == len(messages):
-            by_name = {each.n: each.v for each in messages}
-            (*_, last) = replayed(node.kind, [(known[p][0], by_name[known[p][0]]) for p in sorted(known)])
-            right = last == value
-        if not right:
-            bad.append(f"{name} {key}: {value}, after {dict(names)}")
+        if not _is_right(node.kind, state.get(key), messages, places.get(key, {})):
+            bad.append(f"{name} {key}: {state.get(key)}, after {[each.n for each in messages]}")
     return bad + [f"{name}: {key} was never there" for key in state.keys() - own.keys()]
 
 
+def _is_right(kind: str, value: Any, messages: list[Message], places: dict[int, Place]) -> bool:
+    """Whether a task may have left this value, and must have if all places are known."""
+    names = Counter(each.n for each in messages)
+    if len(places) == len(messages):
+        by_name = {each.n: each.v for each in messages}
+        (*_, last) = replayed(kind, [(places[at][0], by_name[places[at][0]]) for at in sorted(places)])
+        if last != value:
+            return False
+    match kind:
+        case "sum":
+            return bool(value == sum(each.v for each in messages))
+        case "list":
+            return Counter(value) == names and _in_order(value, messages)
+        case "last":
+            return value in names
+        case _:
+            return Counter(value or []) <= names
+
+
 def _in_order(names: list[str], messages: list[Message]) -> bool:
-    """Messages of one way are in the order of that way."""
-    times = Counter(names)
+    """Those of the named messages that have come one way are in the order of that way."""
+    times, known = Counter(names), Counter(each.n for each in messages)
     place = {n: number for number, n in enumerate(names)}
     ways: dict[Any, list[tuple[Any, int]]] = defaultdict(list)
     for each in messages:
-        if each.order is not None and times[each.n] == 1:
+        if each.order is not None and times[each.n] == 1 == known[each.n]:
             ways[each.path].append((each.order, place[each.n]))
     return all([at for _, at in sorted(way)] == sorted(at for _, at in way) for way in ways.values())
 

@@ -36,66 +36,75 @@ def application(plan: Plan) -> ApplicationGraph:
 
 def _stream(app: ps.StreamApplication, plan: Plan, node: Node, sources: list[Any]) -> Any:
     number, a, b, name = node.number, node.a, node.b, node.name
-    if node.kind == "input":
-        return app.input(
-            f"m.in{number}",
-            timestamp=(lambda value: int(value["t"])) if number % 2 else None,
-            watermark=ps.BoundedOutOfOrderness(BOUND * 1000),
-            id=name,
-        )
-    first = sources[0]
     match node.kind:
-        case "map":
-            return first.map(partial(tasks.mapped, f"m{number}", a), id=name)
-        case "filter":
-            return first.filter(partial(tasks.kept, a, b), id=name)
-        case "flat_map":
-            return first.flat_map(partial(tasks.several, f"f{number}.", a), id=name)
-        case "twice":
-            return first.flat_map(tasks.twice, id=name)
-        case "fail":
-            return first.map(partial(tasks.failing, a), id=name)
+        case "input":
+            time = (lambda value: int(value["t"])) if number % 2 else None
+            policy = ps.BoundedOutOfOrderness(BOUND * 1000)
+            return app.input(f"m.in{number}", timestamp=time, watermark=policy, id=name)
         case "merge":
-            return first.merge(sources[1], id=name)
+            return sources[0].merge(sources[1], id=name)
         case "exchange":
             through = f"m.through{number}" if _is_durable(node) and not plan.dead else None
-            return first.partition_by(partial(tasks.key_of, a, b), through=through, id=name)
-        case "deduplicate":
-            return first.deduplicate(_DAY, by=tasks.name_of, id=name)
-        case "reduce":
-            return first.map(partial(tasks.first_of, number), id=f"first{number}").reduce(
-                partial(tasks.added, number), id=name
-            )
+            return sources[0].partition_by(partial(tasks.key_of, a, b), through=through, id=name)
         case "aggregate":
-            return first.aggregate({"count": ps.Count(), "sum": ps.Sum(lambda value: value["v"])}, id=name)
+            sums = {"count": ps.Count(), "sum": ps.Sum(lambda value: value["v"])}
+            return sources[0].aggregate(sums, id=name)
         case "tumbling" | "hopping" | "sliding" | "session":
-            return first.window(_window(node), id=name).map(partial(tasks.paned, number), id=f"pane{number}")
+            return sources[0].window(_window(node), id=name).map(partial(tasks.paned, number), id=f"pane{number}")
         case "join":
             before, after, kind = oracle.bounds(node)
-            return first.join(sources[1], tasks.paired, within_ms=(before, after), kind=kind, id=name)  # type: ignore[arg-type]
+            return sources[0].join(sources[1], tasks.paired, within_ms=(before, after), kind=kind, id=name)
         case "timer":
-            app.store(f"store{number}", key=ps.Tuple(ps.String(), ps.String()))
-            order = "event-time" if b == 3 else None
-            return first.process(
-                partial(tasks.Timed, number, 1 + 3000 * a),
-                stores=[f"store{number}"],
-                timers=ps.String(),
-                order=order,
-                id=name,
-            )
+            return _timer(app, node, sources[0])
         case "table" | "temporal":
-            as_of = node.kind == "temporal"
-            table = app.table(f"table{number}", history_ms=_DAY if as_of else None)
-            sources[1].send_to(table, id=f"fill{number}")
-            function = tasks.paired if as_of else partial(tasks.looked_up, number)
-            return first.join_table(table, function, kind="left", as_of=as_of, id=name)
-    if node.kind not in TASKS:
-        raise ValueError(node.kind)
-    app.store(f"count{number}", value=ps.Integer())
-    app.store(f"store{number}", ttl_ms=_DAY if a == 3 else None)
-    fails = b if oracle.failing(plan, node) else None
-    made = partial(tasks.Kept, number, node.kind, fails)
-    return first.process(made, stores=[f"count{number}", f"store{number}"], id=name)
+            return _looked_up(app, node, *sources)
+    return _kept(app, plan, node, sources[0]) if node.kind in TASKS else _row(node, sources[0])
+
+
+def _row(node: Node, source: Any) -> Any:
+    """Operators without a store, and those whose store is their own affair."""
+    number, a, name = node.number, node.a, node.name
+    match node.kind:
+        case "map":
+            return source.map(partial(tasks.mapped, f"m{number}", a), id=name)
+        case "filter":
+            return source.filter(partial(tasks.kept, a, node.b), id=name)
+        case "flat_map":
+            return source.flat_map(partial(tasks.several, f"f{number}.", a), id=name)
+        case "twice":
+            return source.flat_map(tasks.twice, id=name)
+        case "fail":
+            return source.map(partial(tasks.failing, a), id=name)
+        case "deduplicate":
+            return source.deduplicate(_DAY, by=tasks.name_of, id=name)
+        case "reduce":
+            first = source.map(partial(tasks.first_of, number), id=f"first{number}")
+            return first.reduce(partial(tasks.added, number), id=name)
+    raise ValueError(node.kind)
+
+
+def _timer(app: ps.StreamApplication, node: Node, source: Any) -> Any:
+    stores = [f"store{node.number}"]
+    app.store(*stores, key=ps.Tuple(ps.String(), ps.String()))
+    made = partial(tasks.Timed, node.number, oracle.wait(node))
+    order = "event-time" if node.b == 3 else None
+    return source.process(made, stores=stores, timers=ps.String(), order=order, id=node.name)
+
+
+def _looked_up(app: ps.StreamApplication, node: Node, source: Any, versions: Any) -> Any:
+    as_of = node.kind == "temporal"
+    table = app.table(f"table{node.number}", history_ms=_DAY if as_of else None)
+    versions.send_to(table, id=f"fill{node.number}")
+    function = tasks.paired if as_of else partial(tasks.looked_up, node.number)
+    return source.join_table(table, function, kind="left", as_of=as_of, id=node.name)
+
+
+def _kept(app: ps.StreamApplication, plan: Plan, node: Node, source: Any) -> Any:
+    stores = [f"count{node.number}", f"store{node.number}"]
+    app.store(stores[0], value=ps.Integer())
+    app.store(stores[1], ttl_ms=_DAY if node.a == 3 else None)
+    fails = node.b if oracle.failing(plan, node) else None
+    return source.process(partial(tasks.Kept, node.number, node.kind, fails), stores=stores, id=node.name)
 
 
 def _is_durable(node: Node) -> bool:

@@ -95,46 +95,52 @@ def _made(node: Node, sources: list[list[Message]], plan: Plan, found: Expected)
     if node.kind == "input":
         return [_read(each) for each in plan.given if each.stream == f"in{node.number}"]
     first = [replace(each, path=(*each.path, node.number)) for each in sources[0]]
-    number, a, b = node.number, node.a, node.b
     match node.kind:
-        case "map":
-            return [replace(each, n=f"{each.n}m{number}", v=each.v * (1 + a) + 1) for each in first]
-        case "filter":
-            return [each for each in first if each.v % (3 + a) != b]
-        case "flat_map":
-            return [
-                replace(each, n=f"{each.n}f{number}.{i}", v=each.v + i, order=_further(each, i))
-                for each in first
-                for i in range((each.v + a) % 3)
-            ]
-        case "twice":
-            return [replace(each, order=_further(each, i)) for each in first for i in range(2)]
         case "merge":
-            return [*first, *(replace(each, path=(*each.path, number)) for each in sources[1])]
+            return [*first, *(replace(each, path=(*each.path, node.number)) for each in sources[1])]
         case "exchange":
             return _exchanged(node, first)
-        case "deduplicate":
-            once = {(each.key, each.n): replace(each, order=None) for each in reversed(first)}
-            return list(reversed(once.values()))
         case "aggregate":
-            counts: Counter[str] = Counter()
-            sums: Counter[str] = Counter()
-            for each in first:
-                counts[str(each.key)] += 1
-                sums[str(each.key)] += each.v
-            found.totals[number] = {key: (counts[key], sums[key]) for key in counts}
+            own = _by_key(first)
+            found.totals[node.number] = {str(k): (len(each), sum(m.v for m in each)) for k, each in own.items()}
             return []
         case "tumbling" | "hopping" | "sliding" | "session":
             return [_pane(node, *each) for each in _windows(node, first)]
         case "join":
             return [_alone(node, each) for each in _joined(node, first, sources[1])]
         case "timer":
-            wait = 1 + 3000 * a
-            return [_alone(node, replace(each, n=f"{each.n}!{number}", t=each.t + wait)) for each in first]
+            fired = (replace(each, n=f"{each.n}!{node.number}", t=each.t + wait(node)) for each in first)
+            return [_alone(node, each) for each in fired]
         case "temporal":
             return [_alone(node, each) for each in _as_of(first, sources[1])]
-        case _:
-            return first
+    return _rows(node, first)
+
+
+def _rows(node: Node, messages: list[Message]) -> list[Message]:
+    """What comes of each message alone."""
+    number, a = node.number, node.a
+    match node.kind:
+        case "map":
+            return [replace(each, n=f"{each.n}m{number}", v=each.v * (1 + a) + 1) for each in messages]
+        case "filter":
+            return [each for each in messages if each.v % (3 + a) != node.b]
+        case "flat_map":
+            return [
+                replace(each, n=f"{each.n}f{number}.{i}", v=each.v + i, order=_further(each, i))
+                for each in messages
+                for i in range((each.v + a) % 3)
+            ]
+        case "twice":
+            return [replace(each, order=_further(each, i)) for each in messages for i in range(2)]
+        case "deduplicate":
+            once = {(each.key, each.n): replace(each, order=None) for each in reversed(messages)}
+            return list(reversed(once.values()))
+    return messages
+
+
+def wait(node: Node) -> int:
+    """How long a timer waits."""
+    return 1 + 3000 * node.a
 
 
 def _exchanged(node: Node, messages: list[Message]) -> list[Message]:

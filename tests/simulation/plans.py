@@ -5,7 +5,7 @@ Everything is drawn from decisions of which 0 is the simplest outcome, so that a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 BOUND = 15
@@ -20,6 +20,7 @@ _ALL = (
 )  # fmt: skip
 TIMED = frozenset({"tumbling", "hopping", "sliding", "session", "join", "timer", "temporal"})
 _BY_KEY = frozenset({*TASKS, *TIMED, "reduce", "aggregate", "deduplicate", "table"})
+_OF_TWO = frozenset({"merge", "join", "table", "temporal"})
 _ENDS = frozenset({"aggregate"})
 """What comes out of these is not in the form of a message."""
 
@@ -138,31 +139,33 @@ def _add(plan: Plan, kind: str, draws: Draws, ended: set[int]) -> None:
         source = _exchanged(plan, source, draws)
         if not source.keyed:
             kind = "map"
-    of = [source]
-    if kind == "merge":
-        others = [each for each in sources if each != source and not (plan.dead and each.depth != source.depth)]
-        of += [others[draws.draw(len(others))]] if others else []
-        kind = kind if len(of) == 2 else "map"
-    if kind in ("join", "table", "temporal"):
-        other = sources[-1 - draws.draw(len(sources))]
-        if kind != "join":  # what a table has is given by an input
-            other = plan.nodes[other.number % len(plan.partitions)]
-            other = replace(other) if other.kind == "input" else plan.nodes[0]
-        if other.keyed and other.depth == source.depth and kind == "join":
-            right = other
-        else:
-            right = _exchanged(plan, other, draws)
-        if right == source or not right.keyed or (kind != "join" and right.depth != source.depth):
-            kind = "map"
-        else:
-            of.append(right)
     if kind == "exchange":
         _exchanged(plan, source, draws)
         return
+    of = [source, *_second(plan, kind, source, sources, draws)]
+    if kind in _OF_TWO and len(of) == 1:
+        kind = "map"
     node = _made(plan, kind, of, a, b)
     plan.nodes.append(node)
     if kind in _ENDS:
         ended.add(node.number)
+
+
+def _second(plan: Plan, kind: str, source: Node, sources: list[Node], draws: Draws) -> list[Node]:
+    """The second stream that this kind is made from, if it needs one and there is one."""
+    if kind not in _OF_TWO:
+        return []
+    if kind == "merge":
+        others = [each for each in sources if each != source and not (plan.dead and each.depth != source.depth)]
+        return [others[draws.draw(len(others))]] if others else []
+    other = sources[-1 - draws.draw(len(sources))]
+    if kind != "join":  # what a table has is given by an input
+        other = plan.nodes[other.number] if other.kind == "input" else plan.nodes[0]
+    elif other.keyed and other.depth == source.depth:
+        return [other] if other != source else []
+    right = _exchanged(plan, other, draws)
+    is_possible = right != source and right.keyed and (kind == "join" or right.depth == source.depth)
+    return [right] if is_possible else []
 
 
 def _made(plan: Plan, kind: str, of: list[Node], a: int, b: int) -> Node:

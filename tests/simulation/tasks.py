@@ -61,7 +61,7 @@ def paned(node: int, pane: Any) -> Message:
 
 
 def paired(left: Message | None, right: Message | None) -> Message:
-    sides = [{"n": "-", "v": 0} if each is None else each for each in (left, right)]
+    sides: list[Message] = [{"n": "-", "v": 0} if each is None else each for each in (left, right)]
     return {"n": f"({sides[0]['n']}&{sides[1]['n']})", "v": (sides[0]["v"] + sides[1]["v"]) % 1000, "trace": []}
 
 
