@@ -90,7 +90,7 @@ class Sums:
         records = [record for own in outcome.streams["sums"].values() for record in own]
         found = Counter((ps.String().from_bytes(r[1] or b""), ps.Integer().from_bytes(r[2] or b"")) for r in records)
         if self.salted:
-            counts = sum(ps.Integer().from_bytes(n) for own in outcome.state.values() for n in own.values())
+            counts = sum(ps.Integer().from_bytes(n) for own in outcome.stores.values() for _, _, n in own)
             if counts != len(self.given):
                 return [f"{counts} messages were counted, {len(self.given)} were given"]
         if self.once and found != expected:

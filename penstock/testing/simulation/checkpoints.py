@@ -60,6 +60,16 @@ class CheckpointWatch:
         """(store, task) → the entries as of a checkpoint that was looked at."""
         return self._known.get(str(record.id), {})
 
+    def seen(self, record: CheckpointRecord, config: JobConfig) -> dict[str, list[tuple[int, bytes, bytes]]]:
+        """Store → (task, key, value) of all entries of a checkpoint, as the application has them."""
+        found: dict[str, list[tuple[int, bytes, bytes]]] = {}
+        with closing(_Reader(config, self._paths, self._objects, self._systems)) as reader:
+            for store in record.stores:
+                found[store] = [
+                    (task, *entry) for task in range(record.task_count) for entry in reader.seen(record, store, task)
+                ]
+        return found
+
     def _broken(self, record: CheckpointRecord, config: JobConfig) -> list[str]:
         found: list[str] = []
         known = self._known.setdefault(str(record.id), {})
@@ -93,6 +103,10 @@ class _Reader:
     def content(self, record: CheckpointRecord, store: str, task: int, backend: str) -> Content:
         with self._reader.open(record, store, task, backend) as engine:
             return dict(engine.scan(None, None))
+
+    def seen(self, record: CheckpointRecord, store: str, task: int) -> list[tuple[bytes, bytes]]:
+        with self._reader.open(record, store, task) as engine:
+            return list(reading.seen_entries(record, store, engine).scan(None, None))
 
     def close(self) -> None:
         self._reader.__exit__(None, None, None)

@@ -21,13 +21,13 @@ class Rates:
     """Calls of the object store that fail, before or after their effect, or whose effect comes later."""
     stream: int = 10
     """Reads and writes of streams that fail in the same ways."""
-    call: int = 10
+    call: int = 15
     """Calls to containers whose request or reply is lost."""
-    attempt: int = 10
+    attempt: int = 40
     """Attempts of a batch that die, or run twice."""
     slow: int = 30
     """Calls that take long."""
-    kill_s: float = 30.0
+    kill_s: float = 20.0
     """A process is killed or stopped about so often."""
 
     def scaled(self, factor: float) -> Rates:

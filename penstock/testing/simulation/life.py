@@ -63,6 +63,7 @@ class JobUnderTest:
     feed: Sequence[tuple[str, int, RawRecord]]
     may_drain: bool = True
     may_go_back: bool = True
+    may_repartition: bool = True
 
 
 @dataclass
@@ -80,6 +81,8 @@ class Outcome:
     state: dict[tuple[str, int], dict[bytes, bytes]] = field(default_factory=dict)
     """(store, task) → the raw entries as of the last checkpoint."""
     log: LogView | None = None
+    stores: dict[str, list[tuple[int, bytes, bytes]]] = field(default_factory=dict)
+    """Store → (task, key, value) of the entries that the application has at the last checkpoint."""
     restores: int = 0
     """Checkpoints' stores that were restored to look at them."""
     switches: int = 0
@@ -108,6 +111,7 @@ class Life:
         self.watch = CheckpointWatch(self._quiet, self._paths, systems)
         self._variant: dict[str, object] = {}
         self._tasks: int | None = None
+        self._stores: dict[str, list[tuple[int, bytes, bytes]]] = {}
         self.driver = Process("no driver")
         self.drivers: list[Process] = []
         self._number = 0
@@ -135,6 +139,7 @@ class Life:
         if not stuck:
             objects = SimulatedStore(self._bucket(f"{SCHEME}/job"), None)
             outcome.log = CheckpointLog(objects, JobPaths("job", "1")).read()
+            outcome.stores = self._stores
         return outcome
 
     # The world.
@@ -166,19 +171,21 @@ class Life:
         scheduler.spawn(self.trouble.network, "chaos", self._chaos)
         scheduler.spawn(self.trouble.network, "operator", self._operate)
         scheduler.spawn(self.trouble.network, "watch", self._watch)
+        ended = 0
         while True:
             end = self._one_driver(until_latest=self._all_fed)
-            if scheduler.calm and (self.errors or (end == "stopped" and not self._has_drained())):
-                break
+            ended = ended + 1 if scheduler.calm and end == "stopped" else 0
+            if (ended and (ended == 2 or not self.trouble.counts["command"])) or (scheduler.calm and self.errors):
+                break  # the first one may have stopped or drained because a command had asked for it
             if self._number > 60:
                 raise StuckError(f"the job has not come to its end in {self._number} starts")
             scheduler.sleep(30.0 if end == "held" else (0.01, 1.0, 10.0, 40.0)[choices.draw(4)])
-            if self.trouble.happens(100) and self.log().latest is not None:
+            if self.job.may_repartition and self.trouble.happens(100) and self.log().latest is not None:
                 self.trouble.counts["repartition"] += 1
                 tasks = max(self.job.streams.values()) + choices.draw(4)
                 if self.operator.repartition(self.config(), self.job.graph(), tasks):
                     self._tasks = tasks
-        self._look(self.watch.look_at_all)
+        self._look(self._last_look)
 
     def _watch(self) -> None:
         """Look at the checkpoints now and then, in no time."""
@@ -186,6 +193,13 @@ class Life:
         while not self.broken:
             scheduler.sleep(15.0)
             self._look(self.watch.look)
+
+    def _last_look(self, config: JobConfig) -> list[str]:
+        """At every retained checkpoint; and remember the stores as of the last one."""
+        broken = self.watch.look_at_all(config)
+        if not broken and not self.errors:
+            self._stores = self.watch.seen(self.log().restorable[-1], config)
+        return broken
 
     def _look(self, look: Callable[[JobConfig], list[str]]) -> None:
         watch = Process("watch")
@@ -247,11 +261,6 @@ class Life:
         self.scheduler.sleep(1.0)
         if not self.scheduler.calm:
             self._one_driver(until_latest=False, beside=other)
-
-    def _has_drained(self) -> bool:
-        """True if the last run read nothing, because it was asked to drain."""
-        latest = self.log().latest
-        return latest is not None and latest.ended == "drained"
 
     def log(self) -> LogView:
         """The log as it is, read in no time."""
