@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
-from penstock.api.ssp import SystemStreamPartition
+from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.plugins import load
 from penstock.checkpoint.log import CheckpointLog, LogView
 from penstock.config.load import load_config
+from penstock.config.model import JobConfig
 from penstock.driver.context import StopRequest
 from penstock.driver.loop.run import Run
-from penstock.errors import ConfigError, CorruptError, IncompatibleError, PenstockError
+from penstock.errors import ConfigError, CorruptError, IncompatibleError, PenstockError, UserCodeError
 from penstock.graph.specs import ApplicationGraph
+from penstock.graph.topology import Topology
 from penstock.job.lease import LeaseHeldError
 from penstock.job.paths import JobPaths
 from penstock.objects import open as opening
@@ -26,6 +29,7 @@ from penstock.start.inputs import with_matches
 from penstock.start.job_streams import JobStreams
 from penstock.start.part import complete
 from penstock.start.plan import StartRequest
+from penstock.state.reading.reader import StateReader, StoreVersion
 from penstock.system.base import OffsetRange, RawRecord
 from penstock.testing.simulation import machine
 from penstock.testing.simulation.choices import Choices
@@ -36,9 +40,12 @@ from penstock.testing.simulation.storage import SCHEME, Bucket, SimulatedStore
 from penstock.testing.simulation.streams import SimulatedSystem
 from penstock.wing import wings
 
-_NEVER = (CorruptError, IncompatibleError, ConfigError)
+_NEVER = (CorruptError, IncompatibleError, ConfigError, UserCodeError)
 """Errors that no crash and no failure of a network may lead to."""
 _real_open_store = opening.open_store
+
+Fed: TypeAlias = tuple[str | SystemStream, int, RawRecord]
+"""A record of an input: stream, partition and record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +55,23 @@ class JobUnderTest:
     Attributes:
         graph: makes the application anew for each life.
         config: its configuration, without `job.name`, `job.root` and systems.
-        streams: stream of the system `m` → its number of partitions.
+        streams: stream → its number of partitions. A name alone is a stream of the system `m`.
         feed: the records of the inputs as (stream, partition, record), in the order in which they are appended.
-        tools: stores that are in memory, by name.
+        containers: how many containers each driver has.
+        fed: everything is in the streams before the job starts, which then reads it in one go.
+        ship: the bytes of a job's topology, as a driver makes them for its containers, so that each has the
+            application's code to itself; without it, all share what `graph` has made for their driver.
+        reads_stores: the outcome has the content of all stores.
     """
 
     graph: Callable[[], ApplicationGraph]
     config: Mapping[str, object]
-    streams: Mapping[str, int]
-    feed: Sequence[tuple[str, int, RawRecord]]
+    streams: Mapping[str | SystemStream, int]
+    feed: Sequence[Fed]
+    containers: int = 2
+    fed: bool = False
+    ship: Callable[[Topology], bytes] | None = None
+    reads_stores: bool = False
 
 
 @dataclass
@@ -68,7 +83,10 @@ class Outcome:
     failures: list[BaseException]
     faults: Counter[str]
     streams: dict[str, dict[int, list[RawRecord]]] = field(default_factory=dict)
-    """Stream → partition → (timestamp, key, value, ...) of all records, as they are in the end."""
+    """Stream → partition → (timestamp, key, value, ...) of all records, as they are in the end. A stream of another
+    system than `m` has its whole name."""
+    stores: dict[str, list[tuple[int, bytes, bytes]]] = field(default_factory=dict)
+    """Store → (task, key, value) of all entries as of the last checkpoint, if the job asks for it."""
     log: LogView | None = None
     switches: int = 0
     seconds: float = 0.0
@@ -84,8 +102,8 @@ class Life:
         self.scheduler = Scheduler(choices)
         self.trouble = Trouble(self.scheduler, rates or Rates())
         self.buckets: dict[str, Bucket] = {}
-        self.system = SimulatedSystem("m", self.trouble)
-        self.system_of_locals = SimulatedSystem("local", self.trouble)
+        names = {"m", "local", *(_name(each).system for each in job.streams)}
+        self.systems = {name: SimulatedSystem(name, self.trouble) for name in sorted(names)}
         self.errors: list[BaseException] = []
         self.driver = Process("no driver")
         self.drivers: list[Process] = []
@@ -111,7 +129,10 @@ class Life:
         outcome.streams = self._content()
         if not stuck:
             objects = SimulatedStore(self._bucket(f"{SCHEME}/job"), None)
-            outcome.log = CheckpointLog(objects, JobPaths("job", "1")).read()
+            log = CheckpointLog(objects, JobPaths("job", "1"))
+            outcome.log = log.read()
+            if self.job.reads_stores:
+                outcome.stores = self._stores(log)
         return outcome
 
     # The world.
@@ -125,28 +146,55 @@ class Life:
         return self.buckets.setdefault(url, Bucket())
 
     def _content(self) -> dict[str, dict[int, list[RawRecord]]]:
-        quiet = SimulatedSystem("m", None)
-        quiet._streams = self.system._streams
         found: dict[str, dict[int, list[RawRecord]]] = {}
-        for stream in quiet.streams():
-            for partition, ends in quiet.admin().offsets(stream).items():
-                ssp = SystemStreamPartition("m", stream, partition)
-                chunks = quiet.reader().read(OffsetRange(ssp, ends.oldest, ends.upcoming), 10_000)
-                found.setdefault(stream, {})[partition] = [message[1:] for chunk in chunks for message in chunk]  # type: ignore[misc]
+        for system in self._calm().values():
+            for stream in system.streams():
+                shown = stream if system.name == "m" else f"{system.name}.{stream}"
+                for partition, ends in system.admin().offsets(stream).items():
+                    ssp = SystemStreamPartition(system.name, stream, partition)
+                    chunks = system.reader().read(OffsetRange(ssp, ends.oldest, ends.upcoming), 10_000)
+                    found.setdefault(shown, {})[partition] = [message[1:] for chunk in chunks for message in chunk]  # type: ignore[misc]
+        return found
+
+    def _calm(self) -> dict[str, SimulatedSystem]:
+        """The same streams, whose clients meet no faults."""
+        return {name: system.calm() for name, system in self.systems.items()}
+
+    def _stores(self, log: CheckpointLog) -> dict[str, list[tuple[int, bytes, bytes]]]:
+        """The content of all stores as of the last checkpoint."""
+        record = log.read().latest
+        if record is None:
+            return {}
+        found: dict[str, list[tuple[int, bytes, bytes]]] = {}
+        opening.open_store = lambda url, **_: SimulatedStore(self._bucket(url), None)  # type: ignore[assignment]
+        try:
+            paths = JobPaths("job", "1")
+            objects = SimulatedStore(self._bucket(f"{SCHEME}/job"), None)
+            with StateReader(self._config(self.job.graph()), paths, objects, self._calm(), lambda _: None) as reader:
+                for store in record.stores:
+                    with StoreVersion(reader, log, record, store, None, lambda *_: None) as version:
+                        found[store] = [(each.task, each.key, each.value) for each in version.scan(None, None)]
+        finally:
+            opening.open_store = _real_open_store
         return found
 
     def _main(self) -> None:
-        calm = SimulatedSystem("m", None)
-        calm._streams, calm.identities = self.system._streams, self.system.identities
+        calm = self._calm()
         for stream, partitions in self.job.streams.items():
-            calm.admin().create_stream(stream, partitions)
+            name = _name(stream)
+            calm[name.system].admin().create_stream(name.stream, partitions)
         scheduler = self.scheduler
-        producer = Process("producer")
-        scheduler.spawn(producer, "feed", partial(self._feed, calm))
+        feed = _Feed(self.job.feed, calm)
+        if self.job.fed:
+            feed.append(len(self.job.feed))
+            self._all_fed = True
+        else:
+            scheduler.spawn(Process("producer"), "feed", partial(self._feed, feed))
         scheduler.spawn(self.trouble.network, "chaos", self._chaos)
         while True:
-            end = self._one_driver(until_latest=self._all_fed)
-            if scheduler.calm and end == "stopped":
+            until_latest = self._all_fed
+            end = self._one_driver(until_latest=until_latest)
+            if until_latest and end == "stopped":
                 return
             if scheduler.calm and end == "held":
                 scheduler.sleep(30)
@@ -156,15 +204,10 @@ class Life:
                 raise StuckError(f"the job has not come to its end in {self._number} starts")
             scheduler.sleep((0.01, 1.0, 10.0, 40.0)[scheduler.choices.draw(4)])
 
-    def _feed(self, system: SimulatedSystem) -> None:
+    def _feed(self, feed: _Feed) -> None:
         """Append the records little by little; then nothing goes wrong any more."""
-        left = list(self.job.feed)
-        writer = system.writer(None)
-        while left:
-            for _ in range(1 + self.scheduler.choices.draw(8)):
-                if left:
-                    stream, partition, record = left.pop(0)
-                    writer.append(SystemStreamPartition("m", stream, partition), [record])
+        while feed.left:
+            feed.append(1 + self.scheduler.choices.draw(8))
             self.scheduler.sleep((0.01, 0.2, 2.0)[self.scheduler.choices.draw(3)])
         self.scheduler.sleep(30.0 * self.scheduler.choices.draw(3))
         self._all_fed = self.scheduler.calm = True
@@ -228,32 +271,19 @@ class Life:
         except PenstockError as error:
             end.append("failed")
             self.scheduler.note(f"{driver.name}: {type(error).__name__}: {error}")
-            if isinstance(error, _NEVER) or self.scheduler.calm:
+            if isinstance(error, _NEVER) or until_latest:
                 self.errors.append(error)
 
     def _run(self, driver: Process, until_latest: bool, undo: ExitStack) -> None:
         graph = self.job.graph()
-        config = load_config(
-            overrides={
-                "job.name": "job",
-                "job.root": f"{SCHEME}/job",
-                "job.logged.store.base.dir": str(self.folder),
-                "job.retry.max": 1000,
-                "systems.m.samza.factory": "memory",
-                **{f"stores.{store.name}.factory": "memory" for store in graph.stores},
-                **self.job.config,
-            },
-            stores=[store.name for store in graph.stores],
-            environ={},
-        )
-        systems = {"m": self.system, "local": self.system_of_locals}
+        config, systems = self._config(graph), self.systems
         stop = StopRequest()
         graph = with_matches(complete(graph, config), config, systems)
         streams = JobStreams.open(graph, config, systems)
         undo.callback(streams.close)
         run = Run(config, stop, undo)
         job = run.prepare(graph, streams, StartRequest(run.run_id, None, until_latest, True, ()))
-        fleet = SimulatedFleet(self.trouble, driver, job, 2)
+        fleet = SimulatedFleet(self.trouble, driver, job, self.job.containers, self.job.ship)
         runner = SimulatedRunner(job, fleet, self.trouble)
         if driver is self.driver:
             self._fleet = fleet
@@ -262,6 +292,43 @@ class Life:
         loop = run.open(fleet, runner, tools, None, check_next)
         run.obey(stop.ask)
         loop.run()
+
+    def _config(self, graph: ApplicationGraph) -> JobConfig:
+        return load_config(
+            overrides={
+                "job.name": "job",
+                "job.root": f"{SCHEME}/job",
+                "job.logged.store.base.dir": str(self.folder),
+                "job.retry.max": 1000,
+                **{f"systems.{name}.samza.factory": "memory" for name in self.systems if name != "local"},
+                **{f"stores.{store.name}.factory": "memory" for store in graph.stores},
+                **self.job.config,
+            },
+            stores=[store.name for store in graph.stores],
+            environ={},
+        )
+
+
+class _Feed:
+    """The records that are still to come."""
+
+    def __init__(
+        self, records: Sequence[tuple[str | SystemStream, int, RawRecord]], systems: Mapping[str, SimulatedSystem]
+    ) -> None:
+        self.left = deque(records)
+        self._writers = {name: system.writer(None) for name, system in systems.items()}
+
+    def append(self, count: int) -> None:
+        """Append so many of them."""
+        for _ in range(min(count, len(self.left))):
+            stream, partition, record = self.left.popleft()
+            name = _name(stream)
+            ssp = SystemStreamPartition(name.system, name.stream, partition)
+            self._writers[name.system].append(ssp, [record])
+
+
+def _name(stream: str | SystemStream) -> SystemStream:
+    return SystemStream("m", stream) if isinstance(stream, str) else stream
 
 
 logging.getLogger("penstock").addHandler(logging.NullHandler())

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import _thread
 import heapq
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from penstock.testing.simulation.choices import Choices
 
@@ -84,6 +86,8 @@ class Scheduler:
         """What has happened, in words: two runs of a schedule have the same."""
         self.failures: list[BaseException] = []
         """Errors that nothing caught."""
+        self.profile: Any = None
+        """What `sys.setprofile` gets in each actor's thread."""
         self.calm = False
         """True once nothing is to go wrong any more."""
         self._most = most_switches
@@ -232,6 +236,8 @@ class Scheduler:
         def body() -> None:
             actor.ident = _thread.get_ident()
             actor.await_turn()
+            if self.profile is not None:
+                sys.setprofile(self.profile)
             known[actor.ident] = actor  # a number is used again: who had it before must not be found
             try:
                 if not process.dead:

@@ -32,6 +32,12 @@ class SimulatedSystem(MemorySystem):
         super().__init__(name)
         self.trouble = trouble
 
+    def calm(self) -> SimulatedSystem:
+        """The same streams, whose clients meet no faults."""
+        calm = SimulatedSystem(self.name, None)
+        calm._streams, calm.identities = self._streams, self.identities
+        return calm
+
     def admin(self) -> SimulatedAdmin:
         return SimulatedAdmin(self)
 

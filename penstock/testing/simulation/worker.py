@@ -3,18 +3,22 @@
 A fork has what the first lives have left in this process: caches, counters, imported modules. So a life depends on its
 decisions alone, and not on those that were lived before it.
 
-    python -m penstock.testing.simulation.worker MODULE:SUBJECT < requests > reports
+    python -m penstock.testing.simulation.worker MODULE:SUBJECT [ARGUMENT] < requests > reports
 
-Each request is a line: a seed, or the decisions of a life, as JSON. Each report is a line of JSON.
+Each request is a line: a seed, or the decisions of a life, as JSON. Each report is a line of JSON. With an argument,
+the subject is made with it; such a subject may have requests of its own, which are objects of JSON.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import importlib
 import json
 import os
+import resource
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -26,9 +30,12 @@ from penstock.testing.simulation import machine
 
 machine.install()
 
+from penstock.errors import UserCodeError  # noqa: E402
 from penstock.testing.simulation.choices import Choices  # noqa: E402
 from penstock.testing.simulation.faults import Rates  # noqa: E402
+from penstock.testing.simulation.frames import place_of, users_frame  # noqa: E402
 from penstock.testing.simulation.life import JobUnderTest, Life, Outcome  # noqa: E402
+from penstock.testing.simulation.scheduler import StuckError, active  # noqa: E402
 
 _WARM_LIVES = 4
 _STORY = 60
@@ -51,15 +58,40 @@ class Subject(Protocol):
         ...
 
 
+class AskedSubject(Subject, Protocol):
+    """A subject that was made with an argument: somebody's job, of which nothing is known."""
+
+    limit_s: float
+    """The most seconds that a life takes."""
+    memory_bytes: int
+    """The most memory that a life takes."""
+
+    def asked(self, request: dict[str, Any]) -> tuple[AskedSubject, Choices, int]:
+        """The subject, the decisions and the seed of a life that has its own request; {} is one without faults."""
+        ...
+
+    def profile(self) -> Any:
+        """What `sys.setprofile` gets in all threads of the life, or None."""
+        ...
+
+    def more(self, outcome: Outcome) -> dict[str, Any]:
+        """What else the report has."""
+        ...
+
+
 def live(subject: Subject, choices: Choices, seed: int) -> dict[str, Any]:
     """One life, and what is to be said of it."""
-    began = time.process_time()
+    began, is_asked = time.process_time(), hasattr(subject, "asked")
     folder = Path(tempfile.mkdtemp(prefix="penstock-simulation-"))
     try:
         job = subject.job(choices)
         rates = subject.rates(choices)
-        outcome = Life(job, choices, folder, rates).run(seed)
+        life = Life(job, choices, folder, rates)
+        if is_asked:
+            life.scheduler.profile = subject.profile()  # type: ignore[attr-defined]
+        outcome = life.run(seed)
         broken = [f"{type(each).__name__}: {each}" for each in outcome.failures]
+        more = {} if broken or not is_asked else subject.more(outcome)  # type: ignore[attr-defined]
         broken += [] if broken else subject.broken(outcome)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -72,11 +104,19 @@ def live(subject: Subject, choices: Choices, seed: int) -> dict[str, Any]:
         "cpu_s": round(time.process_time() - began, 3),
         "events": len(outcome.events),
         "digest": _digest(outcome.events),
+        **more,
     }
     if broken:
-        errors = [traceback.format_exception(each) for each in outcome.failures[:1]]
-        report |= {"choices": outcome.choices, "story": outcome.events[-_STORY:], "traceback": "".join(*errors)}
+        errors = [_traceback(each) for each in outcome.failures[:1]]
+        report |= {"choices": outcome.choices, "story": outcome.events[-_STORY:], "traceback": "".join(errors)}
     return report
+
+
+def _traceback(error: BaseException) -> str:
+    """That of the application's code, if it raised."""
+    if isinstance(error, UserCodeError):
+        return error.failed.traceback
+    return "".join(traceback.format_exception(error))
 
 
 def _digest(events: list[str]) -> str:
@@ -85,7 +125,34 @@ def _digest(events: list[str]) -> str:
     return hashlib.sha256("\n".join(events).encode()).hexdigest()[:16]
 
 
-def _in_fork(subject: Subject, request: int | list[int]) -> str:
+def _limit(subject: Subject) -> None:
+    """Have a life end that takes too long or too much memory, with a message that says where it is."""
+    limit_s = getattr(subject, "limit_s", None)
+    if limit_s is None:
+        return
+
+    def give_up(_number: int, _frame: object) -> None:
+        scheduler = active()
+        actor = None if scheduler is None else scheduler.current
+        frame = None if actor is None else sys._current_frames().get(actor.ident)
+        where = "" if frame is None else f": it is in {place_of(users_frame(frame) or frame)}"
+        raise StuckError(f"the life has not ended within {limit_s:g} s{where}")
+
+    signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    faulthandler.dump_traceback_later(limit_s + 10, exit=True)  # something that lets no other thread run
+    pages = Path("/proc/self/statm")
+    if pages.exists():
+        most = int(pages.read_text("ascii").split()[0]) * resource.getpagesize() + subject.memory_bytes  # type: ignore[attr-defined]
+        resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
+def _unlimit() -> None:
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    faulthandler.cancel_dump_traceback_later()
+
+
+def _in_fork(subject: Subject, request: int | list[int] | dict[str, Any]) -> str:
     """The report of a life, as a line."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -93,8 +160,13 @@ def _in_fork(subject: Subject, request: int | list[int]) -> str:
         os.close(reader)
         code = 1
         try:
-            seed = request if isinstance(request, int) else 0
-            choices = Choices.of_seed(seed) if isinstance(request, int) else Choices.of_list(request)
+            if isinstance(request, dict):
+                subject, choices, seed = subject.asked(request)  # type: ignore[attr-defined]
+            elif isinstance(request, int):
+                choices, seed = Choices.of_seed(request), request
+            else:
+                choices, seed = Choices.of_list(request), 0
+            _limit(subject)
             data = json.dumps(live(subject, choices, seed)).encode()
             with os.fdopen(writer, "wb") as pipe:
                 pipe.write(data)
@@ -121,12 +193,28 @@ def _await_single_thread() -> None:
         time.sleep(0.001)
 
 
+def _answer_all(report: dict[str, Any]) -> None:
+    """The job fails without any fault. What it began may still run, so that no life can be forked from here."""
+    for _ in sys.stdin:
+        print(json.dumps(report), flush=True)
+    os._exit(0)
+
+
 def main() -> None:
     module, _, name = sys.argv[1].partition(":")
-    subject: Subject = getattr(importlib.import_module(module), name)
+    found = getattr(importlib.import_module(module), name)
     gc.disable()
-    for seed in range(_WARM_LIVES):
-        live(subject, Choices.of_seed(-1 - seed), seed)
+    if sys.argv[2:]:
+        subject = found(*sys.argv[2:])
+        _limit(subject)
+        first = live(*subject.asked({}))
+        _unlimit()
+        if first["broken"]:
+            _answer_all(first)
+    else:
+        subject = found
+        for seed in range(_WARM_LIVES):
+            live(subject, Choices.of_seed(-1 - seed), seed)
     gc.collect()
     gc.freeze()
     _await_single_thread()
