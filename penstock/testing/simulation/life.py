@@ -1,4 +1,4 @@
-"""One life of a job: it starts, dies, moves and goes on, until nothing goes wrong any more and it has read everything."""
+"""One life of a job: it starts, dies and goes on, until nothing goes wrong any more and it has read everything."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.plugins import load
@@ -66,7 +66,7 @@ class JobUnderTest:
 
     graph: Callable[[], ApplicationGraph]
     config: Mapping[str, object]
-    streams: Mapping[str | SystemStream, int]
+    streams: Mapping[Any, int]
     feed: Sequence[Fed]
     containers: int = 2
     fed: bool = False
@@ -113,7 +113,7 @@ class Life:
 
     def run(self, seed: int) -> Outcome:
         """Live the life. Errors of the job are in the outcome, as are those that ended the simulation."""
-        opening.open_store = self._open_store
+        opening.open_store = self._open_store  # type: ignore[assignment]
         stuck: list[BaseException] = []
         try:
             with machine.simulated(self.scheduler, seed):
@@ -153,7 +153,7 @@ class Life:
                 for partition, ends in system.admin().offsets(stream).items():
                     ssp = SystemStreamPartition(system.name, stream, partition)
                     chunks = system.reader().read(OffsetRange(ssp, ends.oldest, ends.upcoming), 10_000)
-                    found.setdefault(shown, {})[partition] = [message[1:] for chunk in chunks for message in chunk]  # type: ignore[misc]
+                    found.setdefault(shown, {})[partition] = [message[1:] for chunk in chunks for message in chunk]
         return found
 
     def _calm(self) -> dict[str, SimulatedSystem]:
@@ -166,7 +166,7 @@ class Life:
         if record is None:
             return {}
         found: dict[str, list[tuple[int, bytes, bytes]]] = {}
-        opening.open_store = lambda url, **_: SimulatedStore(self._bucket(url), None)  # type: ignore[assignment]
+        opening.open_store = lambda url, **_: SimulatedStore(self._bucket(url), None)
         try:
             paths = JobPaths("job", "1")
             objects = SimulatedStore(self._bucket(f"{SCHEME}/job"), None)
@@ -270,7 +270,7 @@ class Life:
             self.scheduler.note(f"{driver.name}: {error}")
         except PenstockError as error:
             end.append("failed")
-            self.scheduler.note(f"{driver.name}: {type(error).__name__}: {error}")
+            self.scheduler.note(f"{driver.name}: {type(error).__name__}: {_first_words(error)}")
             if isinstance(error, _NEVER) or until_latest:
                 self.errors.append(error)
 
@@ -325,6 +325,12 @@ class _Feed:
             name = _name(stream)
             ssp = SystemStreamPartition(name.system, name.stream, partition)
             self._writers[name.system].append(ssp, [record])
+
+
+def _first_words(error: PenstockError) -> str:
+    if isinstance(error, UserCodeError):
+        return f"{error.failed.reason}, in {error.failed.place}"
+    return str(error)
 
 
 def _name(stream: str | SystemStream) -> SystemStream:

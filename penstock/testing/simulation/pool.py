@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,8 @@ class WorkerProcess:
     def ask(self, request: int | list[int] | dict[str, Any]) -> dict[str, Any]:
         """The report of a life. One that ends its process, or does not come, is a report of that."""
         taken, given = self._process.stdin, self._process.stdout
-        assert taken is not None and given is not None
+        if taken is None or given is None:
+            raise RuntimeError("the worker process has no pipes")
         timer = threading.Timer(2 * self._limit_s + _GRACE_S, self._process.kill)
         timer.daemon = True
         timer.start()
@@ -63,10 +65,8 @@ class WorkerProcess:
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                try:
+                with suppress(BrokenPipeError):
                     pipe.close()
-                except BrokenPipeError:
-                    pass
 
 
 def in_parallel(

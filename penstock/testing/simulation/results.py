@@ -88,11 +88,14 @@ class Reference:
 
     def notes(self) -> list[str]:
         """What is not compared, and why."""
+        if not self.unsettled:
+            return []
+        found = [
+            f"{_WORDS[kind]} of {'store' if kind == 'entries' else 'output'} `{name}`" for kind, name in self.unsettled
+        ]
         return [
-            f"{'store' if kind == 'entries' else 'output'} `{name}`: {_WORDS[kind]} is not compared. Lives without any "
-            "fault differ in it, so that the inputs alone do not decide it: the sizes of batches, the order between "
-            "partitions, processing time or random numbers do"
-            for kind, name in self.unsettled
+            f"not compared: {', '.join(found)}. Lives without any fault differ in it, so that the inputs alone do not "
+            "decide it: the sizes of batches, the order between partitions, time or random numbers do"
         ]
 
 
@@ -160,10 +163,9 @@ def text_of(value: Any) -> str:
         return _parts(value, (each.name for each in dataclasses.fields(value)))
     if names := getattr(value, "__struct_fields__", None):
         return _parts(value, names)
-    text = repr(value)
-    if type(value).__repr__ is object.__repr__:
-        return _parts(value, sorted(vars(value))) if hasattr(value, "__dict__") else type(value).__qualname__
-    return text
+    if "__repr__" not in {name for kind in type(value).__mro__[:-1] for name in vars(kind)}:  # it would have an address
+        return _parts(value, sorted(getattr(value, "__dict__", ())))
+    return repr(value)
 
 
 def _parts(value: Any, names: Iterable[str]) -> str:

@@ -311,7 +311,8 @@ def _job(
         keys,
         dict.fromkeys(sorted(streams, key=str), partitions),
         given.feed,
-        *disturbed,
+        disturbed[0],
+        disturbed[1],
         frozenset(config.exactly_once_streams),
         functions,
         compare if compare is not None else not invariants,
@@ -365,14 +366,14 @@ class _Search:
         self._report = SimulationReport()
 
     def run(self, seeds: Sequence[int], processes: int) -> SimulationReport:
-        workers = [self._worker(0)]
+        workers, other = [self._worker(0)], self._worker(1)
         try:
-            if self._calm_lives(workers[0]):
+            if self._calm_lives(workers[0], other):
                 while len(workers) < min(processes, len(seeds)):
                     workers.append(self._worker(0))
                 self._lives(workers, seeds)
         finally:
-            for each in workers:
+            for each in (*workers, other):
                 each.close()
         return self._report
 
@@ -381,8 +382,8 @@ class _Search:
 
     # Without faults.
 
-    def _calm_lives(self, worker: WorkerProcess) -> bool:
-        """Find out what has to hold. False if the job fails without any fault."""
+    def _calm_lives(self, worker: WorkerProcess, other: WorkerProcess) -> bool:
+        """Find out what has to hold. False if the job fails without any fault. `other` hashes texts otherwise."""
         first = worker.ask({})
         if first["broken"]:
             self._report.failure = _failed(0, first)
@@ -396,8 +397,8 @@ class _Search:
                 self._report.failure = _failed(0, found)
                 return False
             lives.append(Results.of(found["results"]))
-        self._luck(calm, lives[-1], calls)
-        self._order_of_sets(calm)
+        if not self._depends_on_luck(calm, lives[-1], calls):
+            self._order_of_sets(calm, other)
         reference = Reference.of(lives, {str(each) for each in self._job.exactly_once})
         if self._job.compares:
             self._report.notes += reference.notes()
@@ -412,8 +413,8 @@ class _Search:
         self._report.notes += [str(each) for each in calls]
         return calls
 
-    def _luck(self, calm: Results, other: Results, calls: Sequence[FoundCall]) -> None:
-        """The same life with other random numbers, at another real time."""
+    def _depends_on_luck(self, calm: Results, other: Results, calls: Sequence[FoundCall]) -> bool:
+        """Compare the same life with other random numbers, at another real time."""
         if (differs := first_difference(calm, other)) is not None:
             found = [f"{each.file}:{each.line}" for each in calls if each.kind in {"random", "clock"}]
             because = f": see {', '.join(found)}" if found else ""
@@ -421,14 +422,11 @@ class _Search:
                 f"results depend on random numbers or on the clock of the machine{because}. In two lives without "
                 f"faults, {differs}"
             )
+        return differs is not None
 
-    def _order_of_sets(self, calm: Results) -> None:
-        """The same life in a process in which Python hashes texts otherwise."""
-        worker = self._worker(1)
-        try:
-            found = worker.ask({})
-        finally:
-            worker.close()
+    def _order_of_sets(self, calm: Results, other: WorkerProcess) -> None:
+        """Compare the same life in a process in which Python hashes texts otherwise."""
+        found = other.ask({})
         if not found["broken"] and (differs := first_difference(calm, Results.of(found["results"]))) is not None:
             self._report.errors.append(
                 f"results depend on the order of a set, or on `hash`, which differ from process to process. In two "

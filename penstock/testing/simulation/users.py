@@ -41,7 +41,7 @@ class UsersSubject:
         self.given: UsersJob = UsersJob.read(path)
         self.limit_s, self.memory_bytes = self.given.limit_s, self.given.memory_bytes
         self._reference = Path(path).parent / REFERENCE
-        self._ship: Callable[[object], bytes] = load(PICKLERS["spark"])
+        self.ship: Callable[[object], bytes] = load(PICKLERS["spark"])
 
     def graph(self) -> ApplicationGraph:
         """The application, with its code and what that keeps made anew."""
@@ -55,9 +55,7 @@ class UsersSubject:
         )
         containers = (2, 1, 3)[choices.draw(3)]
         feed = self._feed(choices)
-        return JobUnderTest(
-            self.graph, config, self.given.streams, feed, containers, ship=self._ship, reads_stores=True
-        )
+        return JobUnderTest(self.graph, config, self.given.streams, feed, containers, ship=self.ship, reads_stores=True)
 
     def rates(self, choices: Choices) -> Rates:
         rates = Rates().scaled((1.0, 0.2, 3.0)[choices.draw(3)])
@@ -72,7 +70,9 @@ class UsersSubject:
         return found
 
     def asked(self, request: dict[str, Any]) -> tuple[UsersSubject, Choices, int]:
-        return CalmSubject(self, request), Choices.of_list(()), request.get("seed", 0)
+        variant = request.get("variant", 0)
+        choices = Choices.of_seed(-variant) if variant else Choices.of_list(())
+        return CalmSubject(self, request), choices, request.get("seed", 0)
 
     def profile(self) -> Any:
         return None
@@ -147,26 +147,23 @@ class CalmSubject(UsersSubject):
     def __init__(self, whole: UsersSubject, request: Mapping[str, Any]) -> None:
         self.given = whole.given
         self.limit_s, self.memory_bytes = whole.limit_s, whole.memory_bytes
-        self._ship = whole._ship
+        self.ship = whole.ship
         self._variant: int = request.get("variant", 0)
         self._finder = CallFinder() if request.get("watch") else None
 
     def job(self, choices: Choices) -> JobUnderTest:
         config = self._config(batch=(4, 1, 7, 1000)[self._variant % 4], commit_ms=3000)
-        graph = self.graph if self._finder is None else self._watched_graph
-        ship = self._ship if self._finder is None else None
-        feed = list(self.given.feed)
+        finder = self._finder
+        graph = self.graph if finder is None else lambda: finder.watched(self.graph())
+        ship = self.ship if finder is None else None
+        feed: list[Fed] = list(self.given.feed)
         if self._variant:
             feed = _interleaved(feed, random.Random(self._variant))  # noqa: S311
         containers = 2 if self._variant % 2 == 0 else 1
         return JobUnderTest(graph, config, self.given.streams, feed, containers, fed=True, ship=ship, reads_stores=True)
 
-    def _watched_graph(self) -> ApplicationGraph:
-        assert self._finder is not None
-        return self._finder.watched(self.graph())
-
     def rates(self, choices: Choices) -> Rates:
-        return replace(Rates().scaled(0), slow=0)
+        return replace(Rates().scaled(0), slow=200 if self._variant else 0)
 
     def profile(self) -> Any:
         return None if self._finder is None else self._finder.profile

@@ -102,8 +102,7 @@ class CallFinder:
             name = "" if kind is None else _name_of(arg)
         elif event == "call" and frame.f_code in self._replaced:
             kind, caller = self._replaced[frame.f_code], frame.f_back
-            own = frame.f_locals.get("name")
-            name = f"time.{own}" if kind == "clock" and own else "os.urandom" if kind == "random" else "a clock"
+            name = "os.urandom" if kind == "random" else f"time.{frame.f_locals['real'].__name__}"
         else:
             return
         if kind is None or caller is None:
@@ -113,7 +112,7 @@ class CallFinder:
             return
         if users is not caller:
             name = _through(caller, users) or name
-        key = kind, users.f_code.co_filename, users.f_lineno
+        key = name, users.f_code.co_filename, users.f_lineno
         if key not in self.found:
             operator, message = self._where(users)
             self.found[key] = FoundCall(

@@ -38,6 +38,7 @@ from penstock.testing.simulation.life import JobUnderTest, Life, Outcome  # noqa
 from penstock.testing.simulation.scheduler import StuckError, active  # noqa: E402
 
 _WARM_LIVES = 4
+TOO_LONG = "the life has not ended within"
 _STORY = 60
 """The last events that a report of a failure shows."""
 
@@ -90,7 +91,7 @@ def live(subject: Subject, choices: Choices, seed: int) -> dict[str, Any]:
         if is_asked:
             life.scheduler.profile = subject.profile()  # type: ignore[attr-defined]
         outcome = life.run(seed)
-        broken = [f"{type(each).__name__}: {each}" for each in outcome.failures]
+        broken = [_words(each) for each in outcome.failures]
         more = {} if broken or not is_asked else subject.more(outcome)  # type: ignore[attr-defined]
         broken += [] if broken else subject.broken(outcome)
     finally:
@@ -112,10 +113,18 @@ def live(subject: Subject, choices: Choices, seed: int) -> dict[str, Any]:
     return report
 
 
+def _words(error: BaseException) -> str:
+    if isinstance(error, UserCodeError):
+        return f"{error.failed.reason}, in {error.failed.place}"
+    return f"{type(error).__name__}: {error}"
+
+
 def _traceback(error: BaseException) -> str:
     """That of the application's code, if it raised."""
     if isinstance(error, UserCodeError):
         return error.failed.traceback
+    if isinstance(error, StuckError):
+        return ""  # it would be that of the simulation
     return "".join(traceback.format_exception(error))
 
 
@@ -134,9 +143,9 @@ def _limit(subject: Subject) -> None:
     def give_up(_number: int, _frame: object) -> None:
         scheduler = active()
         actor = None if scheduler is None else scheduler.current
-        frame = None if actor is None else sys._current_frames().get(actor.ident)
+        frame = None if actor is None else sys._current_frames().get(actor.ident)  # noqa: SLF001 - there is no other
         where = "" if frame is None else f": it is in {place_of(users_frame(frame) or frame)}"
-        raise StuckError(f"the life has not ended within {limit_s:g} s{where}")
+        raise StuckError(f"{TOO_LONG} {limit_s:g} s{where}")
 
     signal.signal(signal.SIGALRM, give_up)
     signal.setitimer(signal.ITIMER_REAL, limit_s)
