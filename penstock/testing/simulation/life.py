@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.plugins import load
 from penstock.checkpoint.log import CheckpointLog, LogView
+from penstock.checkpoint.task_versions import markers_of
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.driver.context import StopRequest
@@ -29,7 +32,10 @@ from penstock.start.inputs import with_matches
 from penstock.start.job_streams import JobStreams
 from penstock.start.part import complete
 from penstock.start.plan import StartRequest
-from penstock.state.reading.reader import StateReader, StoreVersion
+from penstock.state.backends.base import BackendContext, RestoreProgress
+from penstock.state.engines.open import open_restored
+from penstock.state.reading.reader import seen_entries
+from penstock.state.restore import restore_order, restore_store
 from penstock.system.base import OffsetRange, RawRecord
 from penstock.testing.simulation import machine
 from penstock.testing.simulation.choices import Choices
@@ -165,17 +171,28 @@ class Life:
         record = log.read().latest
         if record is None:
             return {}
+        objects, paths = SimulatedStore(self._bucket(f"{SCHEME}/job"), None), JobPaths("job", "1")
+        config, systems = self._config(self.job.graph()), self._calm()
+        progress = RestoreProgress(threading.Event(), lambda _: None)
         found: dict[str, list[tuple[int, bytes, bytes]]] = {}
-        opening.open_store = lambda url, **_: SimulatedStore(self._bucket(url), None)
-        try:
-            paths = JobPaths("job", "1")
-            objects = SimulatedStore(self._bucket(f"{SCHEME}/job"), None)
-            with StateReader(self._config(self.job.graph()), paths, objects, self._calm(), lambda _: None) as reader:
-                for store in record.stores:
-                    with StoreVersion(reader, log, record, store, None, lambda *_: None) as version:
-                        found[store] = [(each.task, each.key, each.value) for each in version.scan(None, None)]
-        finally:
-            opening.open_store = _real_open_store
+        for number, (store, task) in enumerate(product(record.stores, range(record.task_count))):
+            markers = markers_of(record, task, config.changelog_partitions(record.stores, task))
+            settings = config.store(store)
+            context = BackendContext(objects, paths, task, (store,), record.epoch, config, systems)
+            folder = self.folder / f"read-{number}"
+            restored = restore_store(
+                lambda _, context=context: context,  # type: ignore[misc]
+                task,
+                store,
+                restore_order(store, settings.restore_factories, markers),
+                markers,
+                folder,
+                partial(open_restored, settings),
+                progress,
+            )
+            with closing(restored.engine) as engine:
+                entries = seen_entries(record, store, engine).scan(None, None)
+                found.setdefault(store, []).extend((task, key, value) for key, value in entries)
         return found
 
     def _main(self) -> None:
@@ -301,7 +318,9 @@ class Life:
                 "job.logged.store.base.dir": str(self.folder),
                 "job.retry.max": 1000,
                 **{f"systems.{name}.samza.factory": "memory" for name in self.systems if name != "local"},
-                **{f"stores.{store.name}.factory": "memory" for store in graph.stores},
+                **{
+                    f"stores.{store.name}.factory": "columns" if store.by_column else "memory" for store in graph.stores
+                },
                 **self.job.config,
             },
             stores=[store.name for store in graph.stores],

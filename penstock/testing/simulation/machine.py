@@ -289,6 +289,8 @@ def simulated(scheduler: Scheduler, seed: int) -> Iterator[Scheduler]:
     """A schedule runs in the block. Random numbers of the program begin with the seed."""
     random.seed(seed)
     _random.seed(seed)
+    if (numpy := sys.modules.get("numpy.random")) is not None:
+        numpy.seed(seed % (1 << 32))
     activate(scheduler)
     try:
         yield scheduler

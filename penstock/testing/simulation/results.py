@@ -93,10 +93,11 @@ class Reference:
         found = [
             f"{_WORDS[kind]} of {'store' if kind == 'entries' else 'output'} `{name}`" for kind, name in self.unsettled
         ]
-        return [
-            f"not compared: {', '.join(found)}. Lives without any fault differ in it, so that the inputs alone do not "
-            "decide it: the sizes of batches, the order between partitions, time or random numbers do"
-        ]
+        why = "the sizes of batches, the order between partitions, time or random numbers do"
+        text = (
+            f"not compared: {', '.join(found)}. Lives without any fault differ in it, so that the inputs alone do not"
+        )
+        return [f"{text} decide it: {why}"]
 
 
 def difference(before: Any, after: Any) -> str:

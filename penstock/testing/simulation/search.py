@@ -41,8 +41,8 @@ Inputs: TypeAlias = Mapping[str, Iterable[Any]] | Callable[[SimulationInputs], o
 """By input, its messages: for each its value, or a tuple (key, value). Or a function that gives them."""
 Invariant: TypeAlias = Callable[..., object]
 _CALM_LIVES = 4
-_SHRINK_TRIES = 80
-_SHRINK_S = 60.0
+_SHRINK_TRIES = 40
+_SHRINK_S = 30.0
 _STORY = 30
 _LEFT_OUT = re.compile(
     r"systems\..*|job\.(name|id|root.*|logged\..*|log\..*|dashboard\..*|batch\..*|latency\..*|retry\..*|lease\..*"
@@ -84,7 +84,10 @@ class FailedLife:
         if shown.traceback:
             lines += ["", shown.traceback.rstrip(), ""]
         if shown.story:
-            fewer = f", with {counted(shown.decisions, 'decision')} left that matter" if self.shrunk else ""
+            fewer = ""
+            if self.shrunk:
+                left = counted(shown.decisions, "decision")
+                fewer = f"; {left} left that matter" if shown.decisions else "; the kill at the end is enough"
             lines += [f"what happened (simulated seconds{fewer}):", *(f"  {each}" for each in shown.story[-_STORY:])]
         return "\n".join(lines)
 
@@ -233,7 +236,7 @@ def load_for_simulation(
     graph = app.graph()
     stores = [store.name for store in graph.stores]
     given = dict(config or {})
-    names = {stream.system for stream in _streams(graph)} - {DEFAULT_SYSTEM}
+    names = _systems(graph) - {DEFAULT_SYSTEM}
     known = load_config(file, given, assignments, default_job_name=app.name, stores=stores).flat()
     added = {
         SystemKeys.factory.full(name): "memory"
@@ -261,8 +264,6 @@ def run_simulation(
     """As `simulate`, with a loaded configuration, and without the error. `tell` gets a line now and then."""
     began = time.monotonic()
     job, notes = _job(app, inputs, config, partitions, late, doubled, invariants, compare, limit_s)
-    for note in notes:
-        tell(note)
     with tempfile.TemporaryDirectory(prefix="penstock-simulate-") as folder:
         report = _Search(job, Path(folder), tell).run(list(seeds), processes or os.cpu_count() or 1)
     report.notes[:0] = notes
@@ -339,14 +340,18 @@ def _keys(graph: ApplicationGraph, config: JobConfig) -> dict[str, str]:
     """The keys that count in a simulation. A partition never becomes idle: simulated processes stand still for so long
     that it would."""
     own = {key: text for key, text in config.flat().items() if not _LEFT_OUT.fullmatch(key)}
+    own |= {SystemKeys.factory.full(name): "memory" for name in _systems(graph) - {DEFAULT_SYSTEM}}
     return {**own, **{f"streams.{op.stream}.idle.ms": str(_IDLE_MS) for op in graph.inputs}}
+
+
+def _systems(graph: ApplicationGraph) -> set[str]:
+    return {stream.system for stream in _streams(graph)}
 
 
 def _replacements(graph: ApplicationGraph, config: JobConfig) -> list[str]:
     """What takes the place of things outside, in words."""
     found = config.flat()
-    names = sorted({stream.system for stream in _streams(graph)})
-    kinds = {name: found.get(SystemKeys.factory.full(name), "") for name in names}
+    kinds = {name: found.get(SystemKeys.factory.full(name), "") for name in sorted(_systems(graph))}
     outside = [f"`{name}` ({kind})" for name, kind in kinds.items() if kind not in {"", "memory", "local"}]
     told = [f"simulated streams take the place of those of {', '.join(outside)}"] if outside else []
     backends = {each for spec in graph.written_stores for each in config.store(spec.name).backup_factories}
@@ -416,7 +421,7 @@ class _Search:
     def _depends_on_luck(self, calm: Results, other: Results, calls: Sequence[FoundCall]) -> bool:
         """Compare the same life with other random numbers, at another real time."""
         if (differs := first_difference(calm, other)) is not None:
-            found = [f"{each.file}:{each.line}" for each in calls if each.kind in {"random", "clock"}]
+            found = [f"{each.file}:{each.line}" for each in calls if each.file and each.kind in {"random", "clock"}]
             because = f": see {', '.join(found)}" if found else ""
             self._report.errors.append(
                 f"results depend on random numbers or on the clock of the machine{because}. In two lives without "

@@ -8,6 +8,7 @@ import datetime
 import os
 import random
 import socket
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -64,7 +65,8 @@ class FoundCall:
     def __str__(self) -> str:
         where = f" in operator `{self.operator}`" if self.operator else ""
         at = f", at {self.message}" if self.message else ""
-        return f"{self.file}:{self.line} calls {self.call}{where}{at}: {ADVICE[self.kind]}"
+        place = f"{self.file}:{self.line}" if self.file else "something"
+        return f"{place} calls {self.call}{where}{at}: {ADVICE[self.kind]}"
 
 
 class CallFinder:
@@ -87,11 +89,15 @@ class CallFinder:
     def call(self, operator: str, value: Any, stores: Sequence[KeyValueStore[Any, Any]] = ()) -> Iterator[None]:
         """An operator is called in the block."""
         thread = _thread.get_ident()
-        before = self._operators.get(thread, "")
+        before, drawn = self._operators.get(thread, ""), _numpy_state()
         self._operators[thread] = operator
         try:
             yield
         finally:
+            if _numpy_state() != drawn:  # its functions are no calls that a profile sees
+                message = self._where(sys._getframe())[1]  # noqa: SLF001 - there is no other
+                key = "numpy.random", operator, 0
+                self.found.setdefault(key, FoundCall("random", "numpy.random", "", 0, "", operator, message))
             self._operators[thread] = before
 
     def profile(self, frame: FrameType, event: str, arg: Any) -> None:
@@ -135,6 +141,15 @@ class CallFinder:
                     return operator, position.describe()
             frame = frame.f_back
         return operator, ""
+
+
+def _numpy_state() -> object:
+    """What changes when a number is drawn from the generator that all of `numpy.random` shares."""
+    numpy = sys.modules.get("numpy.random")
+    if numpy is None:
+        return None
+    _, numbers, position, *_ = numpy.get_state()
+    return position, int(numbers[0])
 
 
 def _replaced() -> dict[Any, Kind]:
