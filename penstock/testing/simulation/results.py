@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, Literal, TypeAlias
 
+from penstock.base.wording import counted
+
 Aspect: TypeAlias = Literal["messages", "set", "last", "entries"]
 """A part of a result that is compared: all messages of an output, each as often as it comes; which ones there are; the
 last value of each key; the entries of a store."""
@@ -105,7 +107,7 @@ def difference(before: Any, after: Any) -> str:
     if isinstance(before, dict) and not isinstance(before, Counter):
         keys = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
         key = keys[0]
-        more = f", and {len(keys) - 1} other differences" if len(keys) > 1 else ""
+        more = f", and {counted(len(keys) - 1, 'other difference')}" if len(keys) > 1 else ""
         return f"{_cut(key)} is {_side(after, key)}, and {_side(before, key)} without faults{more}"
     lost, more_of = before - after, after - before
     parts = []
