@@ -1,4 +1,4 @@
-"""Which frame of a stack is the user's code."""
+"""Finds the frame of a stack that is the user's code."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from penstock.testing.runner.streams import StreamOfTest
 
 
 class SimulationInputs:
-    """What the job of a simulation reads. A function that gives its inputs to `simulate` gets one.
+    """The messages that the job of a simulation reads. A function that gives its inputs to `simulate` gets one.
 
     Example:
         >>> from penstock.testing import simulate
@@ -31,6 +31,12 @@ class SimulationInputs:
     """
 
     def __init__(self, graph: ApplicationGraph, partitions: int) -> None:
+        """Begin without messages.
+
+        Args:
+            graph: the application.
+            partitions: how many partitions each stream has.
+        """
         self._graph = graph
         self._partitions = partitions
         self.feed: list[tuple[SystemStream, int, RawRecord]] = []

@@ -1,4 +1,4 @@
-"""What a life of a user's job has come to, in words that can be compared: outputs, and the content of stores.
+"""The results of a life of a user's job in words that can be compared: outputs, and the content of stores.
 
 A value is compared by what it is and not by its bytes: the entries of dicts and sets have no order, and floats are
 compared to nine digits, because sums of the same numbers in another order differ in the last ones.
@@ -89,7 +89,7 @@ class Reference:
         return faults
 
     def notes(self) -> list[str]:
-        """What is not compared, and why."""
+        """Say which parts are not compared, and why."""
         if not self.unsettled:
             return []
         found = [

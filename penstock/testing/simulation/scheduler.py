@@ -87,7 +87,7 @@ class Scheduler:
         self.failures: list[BaseException] = []
         """Errors that nothing caught."""
         self.profile: Any = None
-        """What `sys.setprofile` gets in each actor's thread."""
+        """The function that `sys.setprofile` gets in each actor's thread."""
         self.calm = False
         """True once nothing is to go wrong any more."""
         self._most = most_switches

@@ -94,7 +94,7 @@ class FailedLife:
 
 @dataclass(slots=True)
 class SimulationReport:
-    """What a simulation has found.
+    """The findings of a simulation.
 
     Attributes:
         lives: how many lives with faults there were.
@@ -135,9 +135,25 @@ def _lives(count: int) -> str:
 
 
 class SimulationFailedError(AssertionError):
-    """Something is broken in a life of the job. `report` says what, and which seed shows it."""
+    """Something is broken in a life of the job. `report` says what, and which seed shows it.
+
+    Example:
+        >>> from penstock.testing import simulate
+        >>> app = ps.StreamApplication("miles")
+        >>> _ = app.input("local.trips").map(lambda trip: trip["miles"]).send_to(app.output("local.miles"))
+        >>> try:
+        ...     simulate(app, {"local.trips": [{"miles": 5}, {}]}, seeds=1, processes=1)
+        ... except SimulationFailedError as error:
+        ...     print(error.report.failure.broken[0])
+        KeyError: 'miles', in operator `map-1`, at stream `local.trips` partition 1 offset 0 key None
+    """
 
     def __init__(self, report: SimulationReport) -> None:
+        """Make the error of a report.
+
+        Args:
+            report: what was found.
+        """
         self.report = report
         super().__init__(str(report))
 
@@ -282,7 +298,7 @@ def _job(
     compare: bool | None,
     limit_s: float,
 ) -> tuple[UsersJob, list[str]]:
-    """What the workers are told, and what the user is."""
+    """The job for the workers, and notes for the user."""
     if partitions < 1:
         raise ConfigError(f"partitions must be at least 1, not {partitions}")
     declared = app.graph()
@@ -349,7 +365,7 @@ def _systems(graph: ApplicationGraph) -> set[str]:
 
 
 def _replacements(graph: ApplicationGraph, config: JobConfig) -> list[str]:
-    """What takes the place of things outside, in words."""
+    """Each thing outside that something else takes the place of, in words."""
     found = config.flat()
     kinds = {name: found.get(SystemKeys.factory.full(name), "") for name in sorted(_systems(graph))}
     outside = [f"`{name}` ({kind})" for name, kind in kinds.items() if kind not in {"", "memory", "local"}]

@@ -29,7 +29,7 @@ from penstock.testing.simulation.users_job import REFERENCE, UsersJob
 from penstock.testing.simulation.watch import CallFinder
 
 _PER_MILLE = 60
-"""Of a thousand messages of an input whose messages may come late or twice, so many do."""
+"""So many of a thousand messages come late or twice, of an input whose messages may."""
 _WAITING_STORES = tuple(each for each in OPERATOR_STORES if each != ".aggregate")
 """Stores in which an operator keeps what waits, and when it is due: no result."""
 

@@ -1,4 +1,4 @@
-"""What a worker is told of a user's job."""
+"""A user's job, as workers are told of it."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ class CallFinder:
 
 
 def _numpy_state() -> object:
-    """What changes when a number is drawn from the generator that all of `numpy.random` shares."""
+    """A value that changes when a number is drawn from the generator that all of `numpy.random` shares."""
     numpy = sys.modules.get("numpy.random")
     if numpy is None:
         return None
@@ -162,7 +162,7 @@ def _replaced() -> dict[Any, Kind]:
 
 
 def _kind_of(function: Any) -> Kind | None:
-    """What a function of C reads, if that is not the same in each life."""
+    """The kind of thing that a function of C reads, if that is not the same in each life."""
     name, owner = getattr(function, "__name__", ""), getattr(function, "__self__", None)
     if name in _CLOCKS and isinstance(owner, type) and issubclass(owner, datetime.date):
         return "clock"

@@ -72,11 +72,11 @@ class AskedSubject(Subject, Protocol):
         ...
 
     def profile(self) -> Any:
-        """What `sys.setprofile` gets in all threads of the life, or None."""
+        """The function that `sys.setprofile` gets in all threads of the life, or None."""
         ...
 
     def more(self, outcome: Outcome) -> dict[str, Any]:
-        """What else the report has."""
+        """Further entries of the report."""
         ...
 
 
@@ -120,7 +120,7 @@ def _words(error: BaseException) -> str:
 
 
 def _traceback(error: BaseException) -> str:
-    """That of the application's code, if it raised."""
+    """The traceback of the application's code, if it raised."""
     if isinstance(error, UserCodeError):
         return error.failed.traceback
     if isinstance(error, StuckError):

@@ -1,4 +1,4 @@
-"""What is compared of the results of lives, and how differences are told."""
+"""Results of lives, and how their differences are told."""
 
 from __future__ import annotations
 
