@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from penstock.admin.job.logs import container_logs as container_logs
     from penstock.admin.job.look import status as status
     from penstock.admin.job.look import statuses as statuses
-    from penstock.admin.job.metrics import graph as graph
     from penstock.admin.job.ownership import SigningFacts as SigningFacts
     from penstock.admin.job.ownership import adopt as adopt
     from penstock.admin.job.ownership import sign as sign
@@ -60,6 +59,7 @@ if TYPE_CHECKING:
     from penstock.admin.job.running import stop as stop
     from penstock.admin.job.status import JobStatus as JobStatus
     from penstock.admin.job.status import UnreadableJob as UnreadableJob
+    from penstock.admin.job.status import graph as graph
     from penstock.admin.jobs import FoundJob as FoundJob
     from penstock.admin.jobs import open_all_jobs as open_all_jobs
     from penstock.admin.jobs import open_job as open_job
@@ -74,9 +74,9 @@ if TYPE_CHECKING:
     from penstock.admin.startpoint.waiting import export_startpoints as export_startpoints
     from penstock.admin.startpoint.waiting import fan_out as fan_out
     from penstock.admin.startpoint.waiting import startpoints as startpoints
-    from penstock.admin.state.garbage import CollectedGarbage as CollectedGarbage
-    from penstock.admin.state.garbage import collect_garbage as collect_garbage
+    from penstock.admin.state.held import CollectedGarbage as CollectedGarbage
     from penstock.admin.state.held import StateFacts as StateFacts
+    from penstock.admin.state.held import collect_garbage as collect_garbage
     from penstock.admin.state.held import state_versions as state_versions
     from penstock.admin.state.reading import OpenDiff as OpenDiff
     from penstock.admin.state.reading import OpenStore as OpenStore

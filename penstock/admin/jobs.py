@@ -1,8 +1,11 @@
-"""Finds jobs by their names."""
+"""Finds jobs by their names, and versions of their state: by a checkpoint's id, by the number of its batch, as
+`latest` or `latest-2`.
+"""
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -11,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.base.wording import argument, counted, listed
+from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, NotFoundError
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.checkpoint.log import CheckpointLog
     from penstock.drain.requests import DrainRequests
     from penstock.start.startpoints.manager import StartpointManager
+
 
 NO_JOB = "none"
 """The value of `job.name` where nothing needs one."""
@@ -214,3 +219,65 @@ def _exists(objects: ObjectStore, paths: JobPaths) -> bool:
                 objects.get(key)
             return True
     return False
+
+
+VERSION_FORMS = "a checkpoint's ID, the number of its batch, `latest`, or `latest-N`, the N-th before the latest"
+
+_VERSION_ID = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
+_VERSION_BATCH = re.compile(r"[0-9]{1,18}")
+_LATEST_VERSION = re.compile(r"latest(?:-([0-9]{1,9}))?")
+_MOST_VERSIONS = 20
+
+
+def choose_version(found: FoundJob, version: str) -> CheckpointRecord:
+    """The retained checkpoint of a version. Raises as `choose_versions`."""
+    return choose_versions(found, [version])[0]
+
+
+def choose_versions(found: FoundJob, versions: Sequence[str]) -> list[CheckpointRecord]:
+    """The retained checkpoint of each version, as of one moment.
+
+    Which checkpoint is the latest, or the last of a batch, is unknown where the log is damaged; one that is named
+    by its id can be read all the same.
+
+    Raises:
+        ConfigError: one of them names no version.
+        NotFoundError: no checkpoint of that name is retained; says which are.
+        CorruptError: the log is damaged, and not all versions are ids.
+    """
+    named = all(_VERSION_ID.fullmatch(version) for version in versions)
+    retained = found.log.read("report" if named else "raise").restorable
+    if not retained:
+        raise NotFoundError(f"job `{found.paths.root}` has no checkpoint yet")
+    return [find_version(retained, version) for version in versions]
+
+
+def find_version(retained: Sequence[CheckpointRecord], version: str) -> CheckpointRecord:
+    """The one of these checkpoints, oldest first, that a version names. Of several of one batch it is the newest: a
+    run's first checkpoint has the batch that it went on from, and one that went back makes its batches again.
+
+    Raises:
+        ConfigError: this names no version.
+        NotFoundError: it is none of them; says which there are.
+    """
+    if match := _LATEST_VERSION.fullmatch(version):
+        matching = retained[: len(retained) - int(match[1] or 0)]
+    elif _VERSION_BATCH.fullmatch(version):
+        matching = [record for record in retained if record.batch == int(version)]
+    elif _VERSION_ID.fullmatch(version):
+        matching = [record for record in retained if str(record.id) == version]
+    else:
+        raise ConfigError(f"`{version}` is not a version: expected {VERSION_FORMS}")
+    if not matching:
+        raise NotFoundError(f"version `{version}` is not retained. Retained: {_listed(retained)}")
+    return matching[-1]
+
+
+def version_text(record: CheckpointRecord) -> str:
+    return f"{record.id} (batch {record.batch})"
+
+
+def _listed(retained: Sequence[CheckpointRecord]) -> str:
+    newest = ", ".join(version_text(record) for record in reversed(retained[-_MOST_VERSIONS:]))
+    more = len(retained) - _MOST_VERSIONS
+    return f"{newest}, and {more} older ones that `penstock state list` shows" if more > 0 else newest

@@ -12,9 +12,8 @@ from penstock.api.ssp import SystemStream
 from penstock.base.wording import listed, size_text, utc_text
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import NotFoundError
-from penstock.facts import Facts, FactTable
+from penstock.facts import Facts, FactTable, Shown
 from penstock.graph.store_declarations import side_input_of
-from penstock.notebook import Shown
 from penstock.side.wing import SideStoreFacts, side_store_board
 from penstock.tables.manifest import TableManifest
 from penstock.tables.registry import TableRegistry, VersionRefusal, refusal_of

@@ -13,20 +13,10 @@ from penstock.api.task import BatchProcessor
 from penstock.api.time.aggregates import Aggregate
 from penstock.base.wording import counted
 from penstock.errors import ConfigError
+from penstock.graph import specs
 from penstock.graph.aggregation import aggregates_definition, check_aggregates, column_aggregates
 from penstock.graph.event_time import Order, stores_of
 from penstock.graph.serdes import process_place
-from penstock.graph.specs import (
-    AggregateSpec,
-    ColumnTaskSpec,
-    FilterBatchesSpec,
-    MapBatchesSpec,
-    MapSpec,
-    OperatorSpec,
-    TableColumnsSpec,
-    TableJoinKind,
-    WithKeySpec,
-)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,10 +29,10 @@ class ColumnOperators:
     """The part of `MessageStream` that works on columns."""
 
     _declared: Declarations
-    _operator: OperatorSpec
+    _operator: specs.OperatorSpec
 
     def _next(
-        self, kind: str, op_id: str | None, make: Callable[[str], OperatorSpec], renamed_from: str | None = None
+        self, kind: str, op_id: str | None, make: Callable[[str], specs.OperatorSpec], renamed_from: str | None = None
     ) -> MessageStream[Any]:
         raise NotImplementedError
 
@@ -116,7 +106,7 @@ class ColumnOperators:
         if isinstance(serde, ColumnSerde):
             value = Columns(pa.schema(list(selection.type_in(serde.schema, "select()"))))  # type: ignore[assignment]
         same = {**self._same(), "value_serde": value}
-        return self._next("select", id, lambda i: MapSpec(id=i, function=selection, **same))
+        return self._next("select", id, lambda i: specs.MapSpec(id=i, function=selection, **same))
 
     def map_batches(
         self,
@@ -151,7 +141,7 @@ class ColumnOperators:
         serde = self._schema("map_batches()")
         result = Columns(schema)
         same = {**self._same(), "value_serde": result, "result_serde": result, "message_serde": serde}
-        return self._next("map_batches", id, lambda i: MapBatchesSpec(id=i, function=function, **same))
+        return self._next("map_batches", id, lambda i: specs.MapBatchesSpec(id=i, function=function, **same))
 
     def filter_batches(
         self,
@@ -180,7 +170,7 @@ class ColumnOperators:
             [{'tail': 'N1'}]
         """
         same = {**self._same(), "message_serde": self._schema("filter_batches()")}
-        return self._next("filter_batches", id, lambda i: FilterBatchesSpec(id=i, function=function, **same))
+        return self._next("filter_batches", id, lambda i: specs.FilterBatchesSpec(id=i, function=function, **same))
 
     def with_key(
         self,
@@ -232,7 +222,9 @@ class ColumnOperators:
         result = Columns(pa.schema([*fields, *serde.schema]))
         same = {**self._same(), "value_serde": result}
         return self._next(
-            "with_key", id, lambda i: WithKeySpec(id=i, columns=columns, message_serde=serde, message_key=key, **same)
+            "with_key",
+            id,
+            lambda i: specs.WithKeySpec(id=i, columns=columns, message_serde=serde, message_key=key, **same),
         )
 
     def aggregate(
@@ -284,15 +276,15 @@ class ColumnOperators:
         result = Json() if by_column is None else Columns(pa.schema(by_column.result_fields))
         same = {**self._same(), "value_serde": result}
 
-        def make(i: str) -> AggregateSpec:
+        def make(i: str) -> specs.AggregateSpec:
             definition = aggregates_definition(given, by_column)
             store = self._declared.own_store(i, ".aggregate", "aggregate", definition, by_column=by_column is not None)
-            return AggregateSpec(id=i, stores=(store,), aggregates=given, message_serde=serde, **same)
+            return specs.AggregateSpec(id=i, stores=(store,), aggregates=given, message_serde=serde, **same)
 
         return self._next("aggregate", id, make, renamed_from)
 
     def _join_columns(
-        self, table: Table, columns: Sequence[str], kind: TableJoinKind, op_id: str | None
+        self, table: Table, columns: Sequence[str], kind: specs.TableJoinKind, op_id: str | None
     ) -> MessageStream[Any]:
         import pyarrow as pa
 
@@ -311,8 +303,8 @@ class ColumnOperators:
             )
         same = {**self._same(), "value_serde": Columns(pa.schema(fields))}
 
-        def make(i: str) -> TableColumnsSpec:
-            return TableColumnsSpec(
+        def make(i: str) -> specs.TableColumnsSpec:
+            return specs.TableColumnsSpec(
                 id=i,
                 stores=(table.name,),
                 table=table.name,
@@ -369,11 +361,11 @@ class ColumnOperators:
             )
         result = Columns(serde.declared if schema is None else schema)
 
-        def make(i: str) -> ColumnTaskSpec:
+        def make(i: str) -> specs.ColumnTaskSpec:
             place, default = process_place(f"operator `{i}`"), self._operator.key_serde
             self._declared.use_by_column(names)
             ordering = self._declared.ordering(i, [self._operator], order, late_to, by_column=True)
-            return ColumnTaskSpec(
+            return specs.ColumnTaskSpec(
                 id=i,
                 upstream=(self._operator.id,),
                 key_serde=default if key is None else place.serde("key", key, default).for_keys(),

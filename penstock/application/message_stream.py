@@ -14,22 +14,10 @@ from penstock.api.time.firing import AtDrain
 from penstock.application.patterns import Patterns
 from penstock.application.windows_and_joins import WindowsAndJoins
 from penstock.errors import ConfigError
+from penstock.graph import specs
 from penstock.graph.declarations import Declarations
 from penstock.graph.event_time import Order
 from penstock.graph.serdes import partition_by_place
-from penstock.graph.specs import (
-    FilterSpec,
-    FlatMapSpec,
-    MapSpec,
-    MergeSpec,
-    OperatorSpec,
-    PartitionBySpec,
-    PartitionThroughSpec,
-    SendToSpec,
-    SendToTableSpec,
-    SinkFunction,
-    SinkSpec,
-)
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -56,7 +44,7 @@ class MessageStream(WindowsAndJoins[T], Patterns[T]):
         [7]
     """
 
-    def __init__(self, declared: Declarations, operator: OperatorSpec) -> None:
+    def __init__(self, declared: Declarations, operator: specs.OperatorSpec) -> None:
         self._declared = declared
         self._operator = operator
 
@@ -64,7 +52,7 @@ class MessageStream(WindowsAndJoins[T], Patterns[T]):
         return f"<{type(self).__name__} from `{self._operator.id}` of application {self._declared.name}>"
 
     def _next(
-        self, kind: str, op_id: str | None, make: Callable[[str], OperatorSpec], renamed_from: str | None = None
+        self, kind: str, op_id: str | None, make: Callable[[str], specs.OperatorSpec], renamed_from: str | None = None
     ) -> MessageStream[Any]:
         return MessageStream(self._declared, self._declared.add(make, kind, op_id, renamed_from))
 
@@ -105,7 +93,9 @@ class MessageStream(WindowsAndJoins[T], Patterns[T]):
             >>> [message.value for message in runner.output("local.miles")]
             [1400]
         """
-        return self._next("map", id, lambda i: MapSpec(id=i, function=function, envelope=envelope, **self._changed()))
+        return self._next(
+            "map", id, lambda i: specs.MapSpec(id=i, function=function, envelope=envelope, **self._changed())
+        )
 
     @overload
     def flat_map(
@@ -142,7 +132,7 @@ class MessageStream(WindowsAndJoins[T], Patterns[T]):
             ['be', 'not', 'or', 'to']
         """
         return self._next(
-            "flat_map", id, lambda i: FlatMapSpec(id=i, function=function, envelope=envelope, **self._changed())
+            "flat_map", id, lambda i: specs.FlatMapSpec(id=i, function=function, envelope=envelope, **self._changed())
         )
 
     @overload
@@ -177,7 +167,7 @@ class MessageStream(WindowsAndJoins[T], Patterns[T]):
         """
         self._check_condition(function, "filter()", envelope=envelope)
         return self._next(
-            "filter", id, lambda i: FilterSpec(id=i, function=function, envelope=envelope, **self._same())
+            "filter", id, lambda i: specs.FilterSpec(id=i, function=function, envelope=envelope, **self._same())
         )
 
     def merge(self, *others: MessageStream[Any], id: str | None = None) -> MessageStream[Any]:  # noqa: A002
@@ -203,7 +193,7 @@ class MessageStream(WindowsAndJoins[T], Patterns[T]):
         upstream = (self._operator.id, *(other._operator.id for other in others))
         if len(set(upstream)) != len(upstream):
             raise ConfigError("merge() takes different streams; one of these is given twice")
-        return self._next("merge", id, lambda i: MergeSpec(id=i, **{**self._same(), "upstream": upstream}))
+        return self._next("merge", id, lambda i: specs.MergeSpec(id=i, **{**self._same(), "upstream": upstream}))
 
     @overload
     def partition_by(
@@ -278,11 +268,11 @@ class MessageStream(WindowsAndJoins[T], Patterns[T]):
             same["value_serde"] = place.serde("value", value, same["value_serde"])
             return {"id": i, "function": function, "envelope": envelope, **same}
 
-        def write(i: str, stream: str) -> PartitionThroughSpec:
-            return PartitionThroughSpec(**with_keys(i), through=SystemStream.parse(stream))
+        def write(i: str, stream: str) -> specs.PartitionThroughSpec:
+            return specs.PartitionThroughSpec(**with_keys(i), through=SystemStream.parse(stream))
 
         if through is None:
-            return self._next("partition_by", id, lambda i: PartitionBySpec(**with_keys(i)))
+            return self._next("partition_by", id, lambda i: specs.PartitionBySpec(**with_keys(i)))
         writer = self._declared.add(lambda i: write(i, through), "partition_by", id)
         return MessageStream(self._declared, self._declared.reader_of(writer))
 
@@ -349,7 +339,7 @@ class MessageStream(WindowsAndJoins[T], Patterns[T]):
         )
         return MessageStream(self._declared, spec)
 
-    def sink(self, function: SinkFunction, *, id: str | None = None) -> None:  # noqa: A002
+    def sink(self, function: specs.SinkFunction, *, id: str | None = None) -> None:  # noqa: A002
         """Call a function for each message. No operator can follow.
 
         The function is called at least once for each message: a batch that is run again calls it again.
@@ -369,7 +359,7 @@ class MessageStream(WindowsAndJoins[T], Patterns[T]):
             >>> [(message.key, message.value) for message in runner.output("local.alerts")]
             [('UA2', 180)]
         """
-        self._next("sink", id, lambda i: SinkSpec(id=i, function=function, **self._same()))
+        self._next("sink", id, lambda i: specs.SinkSpec(id=i, function=function, **self._same()))
 
     def send_to(self, output: SystemStream | Table, *, id: str | None = None) -> MessageStream[T]:  # noqa: A002
         """Write each message to a table, or to an output stream, by default at least once. Returns this stream, which
@@ -399,19 +389,19 @@ class MessageStream(WindowsAndJoins[T], Patterns[T]):
             self._send_to_table(output, id)
             return self
         self._declared.check_output(output)
-        self._next("send_to", id, lambda i: SendToSpec(id=i, output=output, **self._same()))
+        self._next("send_to", id, lambda i: specs.SendToSpec(id=i, output=output, **self._same()))
         return self
 
     def _send_to_table(self, table: Table, op_id: str | None) -> None:
         self._declared.check_table(table, self._operator, "send_to()")
         self._declared.check_written(table)
 
-        def make(i: str) -> SendToTableSpec:
+        def make(i: str) -> specs.SendToTableSpec:
             stores: tuple[str, ...] = (table.name,)
             if table.history_ms is not None:
                 definition = f"versions({table.key_serde.name})"
                 stores += (self._declared.own_store(i, ".timers", "versions", definition),)
-            return SendToTableSpec(
+            return specs.SendToTableSpec(
                 id=i,
                 stores=stores,
                 table=table.name,

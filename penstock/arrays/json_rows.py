@@ -17,22 +17,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from penstock.arrays.types import (
-    Spend,
-    decimal_fit,
-    fit_of,
-    from_milliseconds,
-    has_map,
-    has_zone,
-    is_finite,
-    row_fits,
-    spend_of,
-    text_from_milliseconds,
-    texts_of,
-    times_in_a_day,
-    with_odd_offset,
-    without_object,
-)
+from penstock.arrays import types
 from penstock.base.budgets import MessageBudget, check_numbers_as_keys
 from penstock.base.exact_json import decimal_of, json_decimal
 
@@ -67,18 +52,18 @@ class JsonRows:
         kinds = [(each.attribute, _python(each.kind) | None, None) for each in self._fields]
         row = msgspec.defstruct("Row", kinds, rename={each.attribute: each.name for each in self._fields}, gc=False)
         decode = msgspec.json.Decoder(row, float_hook=decimal_of).decode
-        spend = spend_of(self.type, lambda value, number, _: getattr(value, f"f{number}"))
+        spend = types.spend_of(self.type, lambda value, number, _: getattr(value, f"f{number}"))
         has_keys = any(map(_has_large_keys, self.type))
         self._decode = decode if spend is None and not has_keys else _within(decode, spend, has_keys)
         self._absent = row()
         self._names = [field.name for field in fields]
         self._required = tuple(required)
         self._unbounded = [field.name for field in fields if pa.types.is_uint64(field.type)]
-        self._fits = row_fits(fields, finite=True)
+        self._fits = types.row_fits(fields, finite=True)
         times = [n for n, each in enumerate(self._fields) if pa.types.is_timestamp(each.kind)]
         self._texts = [n for n in times if self._fields[n].kind.unit == "ns"]
         self._zoned = [n for n in times if self._fields[n].has_zone and n not in self._texts]
-        self._maps = "strict" if any(map(has_map, self._written)) else None
+        self._maps = "strict" if any(map(types.has_map, self._written)) else None
 
     def read(self, values: Sequence[bytes | None]) -> tuple[pa.StructArray, Problems]:
         """The rows of these values, null where there is no value or the value has a problem; and the problems."""
@@ -136,12 +121,12 @@ class JsonRows:
             ValueError: a row has a NaN or an infinity, which JSON does not have.
         """
         for column, field in zip(rows.flatten(), self._fields, strict=True):
-            if not is_finite(column):
+            if not types.is_finite(column):
                 raise ValueError(f"field `{field.name}` has a NaN or an infinity, which JSON does not have")
         plain = self._with_texts(rows).cast(self._written).to_pylist(maps_as_pydicts=self._maps)
         for number in self._zoned:
             name = self._names[number]
-            for row in with_odd_offset(rows.field(number)):
+            for row in types.with_odd_offset(rows.field(number)):
                 if plain[row] is not None:
                     plain[row][name] = plain[row][name].astimezone(UTC)
         dump: Callable[..., bytes] = orjson.dumps
@@ -153,7 +138,7 @@ class JsonRows:
             return rows
         columns = rows.flatten()
         for number in self._texts:
-            columns[number] = texts_of(columns[number])
+            columns[number] = types.texts_of(columns[number])
         mask = rows.is_null() if rows.null_count else None
         return pa.StructArray.from_arrays(columns, names=self._names, mask=mask)
 
@@ -165,7 +150,7 @@ def json_value(value: Any) -> Any:
     return str(value)
 
 
-def _within(decode: Callable[[bytes], Any], spend: Spend | None, has_keys: bool) -> Callable[[bytes], Any]:
+def _within(decode: Callable[[bytes], Any], spend: types.Spend | None, has_keys: bool) -> Callable[[bytes], Any]:
     """Reads rows whose values may be larger than their bytes."""
 
     def decode_within(data: bytes) -> Any:
@@ -198,7 +183,7 @@ class _Field:
         self._required = required
         self._get = attrgetter(attribute)
         self._taken = _taken(field.type)
-        self.has_zone = has_zone(field.type)
+        self.has_zone = types.has_zone(field.type)
 
     def column(self, rows: Sequence[Any]) -> tuple[pa.Array, Mapping[int, str]]:
         """The column, and the rows whose value does not fit, with the reason; it is null there."""
@@ -216,7 +201,7 @@ class _Field:
                     refused[row] = self._misfit(error)
             column = pa.concat_arrays(single)
         if self.has_zone:
-            for row, reason in without_object(column).items():
+            for row, reason in types.without_object(column).items():
                 refused[row] = self._misfit(reason)
         if self._required and column.null_count:
             for row in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist():
@@ -291,7 +276,7 @@ def _python(kind: pa.DataType) -> Any:
     if pa.types.is_nested(kind):
         return list[_python(kind.value_type) | None]  # type: ignore[misc]
     if pa.types.is_time(kind):
-        return Annotated[int, msgspec.Meta(ge=0, lt=times_in_a_day(kind))]
+        return Annotated[int, msgspec.Meta(ge=0, lt=types.times_in_a_day(kind))]
     if pa.types.is_integer(kind) or pa.types.is_duration(kind):
         signed = not pa.types.is_unsigned_integer(kind)
         least = -(2 ** (kind.bit_width - 1)) if signed else 0
@@ -321,7 +306,9 @@ _SIMPLE = (
 def _taken(kind: pa.DataType) -> Callable[[Any], Any] | None:
     """Gives a decoded value as Arrow takes it for this type, and raises if it does not fit. None: it is as it is."""
     if pa.types.is_timestamp(kind):
-        return None if kind.tz is None else text_from_milliseconds if kind.unit == "ns" else from_milliseconds
+        return (
+            None if kind.tz is None else types.text_from_milliseconds if kind.unit == "ns" else types.from_milliseconds
+        )
     if pa.types.is_map(kind):
         item = _taken(kind.item_type) or _itself
         return lambda value: None if value is None else [(key, item(each)) for key, each in value.items()]
@@ -332,9 +319,9 @@ def _taken(kind: pa.DataType) -> Callable[[Any], Any] | None:
         element = _taken(kind.value_type)
         return element and (lambda value: None if value is None else [*map(element, value)])
     if pa.types.is_decimal(kind):
-        fit = decimal_fit(kind)
+        fit = types.decimal_fit(kind)
         return lambda value: fit(json_decimal(value))
-    return fit_of(kind)
+    return types.fit_of(kind)
 
 
 def _itself(value: Any) -> Any:

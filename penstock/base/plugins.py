@@ -32,7 +32,7 @@ HOSTS = {"spark": "penstock.spark.job:run_application"}
 """The functions that run an application."""
 WINGS = {
     "side": "penstock.side.wing:SIDE_WING",
-    "schemas": "penstock.schemas.wing:SCHEMAS_WING",
+    "schemas": "penstock.schemas.registry:SCHEMAS_WING",
     "tables": "penstock.tables.wing:TABLES_WING",
     "outbox": "penstock.outbox.wing:OUTBOX_WING",
     "standby": "penstock.standby.wing:STANDBY_WING",
@@ -43,7 +43,7 @@ OUTSIDE_WINGS = "penstock.wings"
 """The entry points under which other distributions bring wings."""
 PICKLERS = {"spark": "penstock.spark.workers.packages:pickled"}
 """The functions that pickle an application for a host's workers. A test calls one to see whether it can run."""
-DISPLAYS = {"dashboard": "penstock.dashboard.of_driver:serve", "notebook": "penstock.dashboard.live_view:show"}
+DISPLAYS = {"dashboard": "penstock.dashboard.displays:serve", "notebook": "penstock.dashboard.displays:show"}
 """The functions that show a running job: on a page that its driver serves, and in the output of a notebook's cell."""
 
 

@@ -177,9 +177,7 @@ def next_watermarks(
             nothing to read.
         given: the inputs whose watermark does not follow from the messages read.
     """
-    given = {} if given is None else given
-    oldest = {} if oldest is None else oldest
-    idle = {} if idle is None else idle
+    given, oldest, idle = given or {}, oldest or {}, idle or {}
     of_stream = _reached_by_partitions(flow, [at for at in readers if at.ssp not in ended], event_times, idle)
     late: dict[str, int] = {}
     firing: dict[str, int] = {}
@@ -187,20 +185,17 @@ def next_watermarks(
     past: dict[str, int] = {}
     reached: dict[str, _Reached] = {}
     for op, upstream in flow.upstream.items():
-        source = flow.inputs.get(op)
+        begin = NO_WATERMARK
         if op in flow.intermediates:
             writer, stream = flow.intermediates[op]
-            begin, read = NO_WATERMARK, (intermediate or {}).get(stream, IntermediateStream())
-            found, idle_since = read.watermark, None if read.unread else reached[writer][1]
-            if carried and not read.unread:
-                found = max(found, reached[writer][0])
-        elif source is None:
+            read = (intermediate or {}).get(stream, IntermediateStream())
+            found, idle_since = _reached_by_reader(read, reached[writer], carried=carried)
+        elif (source := flow.inputs.get(op)) is None:
             begin = min(past[up] for up in upstream)
             found, idle_since = _lowest([reached[up] for up in upstream])
         elif source.stream in given:
             begin, found, idle_since = given[source.stream].late, given[source.stream].firing, None
         else:
-            begin = NO_WATERMARK
             found, idle_since = _lowest(of_stream.get(source.stream, []))
         late[op] = last.get(op, begin)
         firing[op] = max(late[op], found)
@@ -210,6 +205,14 @@ def next_watermarks(
             held[op], idle_since = due - 1, None
         reached[op] = held.get(op, firing[op]), idle_since
     return Watermarks(_known(late), _known(firing), held)
+
+
+def _reached_by_reader(read: IntermediateStream, writer: _Reached, *, carried: bool) -> _Reached:
+    """The watermark of the reader of a durable intermediate stream, and since when it is idle."""
+    if read.unread:
+        return read.watermark, None
+    found, idle_since = writer
+    return max(read.watermark, found) if carried else read.watermark, idle_since
 
 
 def _reached_by_partitions(

@@ -6,19 +6,11 @@ from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import dataclass, field, replace
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.checkpoint import task_versions
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.sections import Sections
 from penstock.checkpoint.task_values import Markers
-from penstock.checkpoint.task_versions import (
-    build_versions,
-    changelog_identities,
-    choose_newest,
-    choose_version,
-    last_processed,
-    markers_of,
-    versions_of,
-)
 from penstock.config.settings import TaskSettings
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.system.base import PartitionOffsets
@@ -74,9 +66,9 @@ def choose_origin(view: LogView, wanted: str | None, settings: TaskSettings) -> 
         IncompatibleError: it has no version that may be read.
     """
     if wanted is None:
-        return choose_newest(view.restorable, settings.checkpoint_read_versions)
+        return task_versions.choose_newest(view.restorable, settings.checkpoint_read_versions)
     record = view.find(wanted)
-    choose_version(record, settings.checkpoint_read_versions)
+    task_versions.choose_version(record, settings.checkpoint_read_versions)
     return record
 
 
@@ -87,7 +79,7 @@ def content_of(record: CheckpointRecord, changelogs: Changelogs) -> CheckpointCo
         CorruptError: a value does not decode.
     """
     tasks = range(record.task_count)
-    markers = {task: markers_of(record, task, changelogs(task)) for task in tasks}
+    markers = {task: task_versions.markers_of(record, task, changelogs(task)) for task in tasks}
     return CheckpointContent(record.next_offsets, markers, record.identities, frozenset(record.moved))
 
 
@@ -188,7 +180,7 @@ def successor(
     """
     checkpoint_id = view.next_id(now_ms, nanos)
     parent = base.id if base in view.checkpoints else None
-    versions = sorted({*settings.checkpoint_write_versions, *versions_of(base)}, reverse=True)
+    versions = sorted({*settings.checkpoint_write_versions, *task_versions.versions_of(base)}, reverse=True)
     goes_on = view.latest is not None and view.latest.ended is None
     record = replace(
         base,
@@ -198,10 +190,13 @@ def successor(
         run_id=claim.run_id,
         writer=claim.writer,
         next_offsets=content.next_offsets,
-        identities={**content.identities, **changelog_identities(content.markers)},
+        identities={**content.identities, **task_versions.changelog_identities(content.markers)},
         tasks={
-            task: build_versions(
-                checkpoint_id, last_processed(content.next_offsets[task]), content.markers.get(task, {}), versions
+            task: task_versions.build_versions(
+                checkpoint_id,
+                task_versions.last_processed(content.next_offsets[task]),
+                content.markers.get(task, {}),
+                versions,
             )
             for task in range(base.task_count)
         },

@@ -17,14 +17,8 @@ from msgspec import Struct
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.documents import convert, decode, decoding, number
+from penstock.checkpoint import streams
 from penstock.checkpoint.record import CheckpointId
-from penstock.checkpoint.streams import (
-    CHANGELOG_STREAM,
-    SAMZA_BACKEND,
-    ChangelogOffset,
-    ChangelogStreamMarker,
-    changelog_markers,
-)
 from penstock.errors import ConfigError, CorruptError
 
 Markers: TypeAlias = Mapping[str, Mapping[str, str]]
@@ -191,47 +185,47 @@ class FormatV1(CheckpointFormat):
                 offsets[ssp] = offset
             elif offset is not None:
                 found[changelogs[ssp]] = _marker(ssp, offset)
-        return TaskCheckpoint(offsets, {CHANGELOG_STREAM: found} if found else {})
+        return TaskCheckpoint(offsets, {streams.CHANGELOG_STREAM: found} if found else {})
 
     def write(self, checkpoint_id: CheckpointId, offsets: Mapping[SystemStreamPartition, str], markers: Markers) -> str:
-        positions = {m.ssp: str(ChangelogOffset(checkpoint_id, m.offset)) for m in _sayable(markers).values()}
+        positions = {m.ssp: str(streams.ChangelogOffset(checkpoint_id, m.offset)) for m in _sayable(markers).values()}
         return CheckpointV1({**offsets, **positions}).encode()
 
     def restorable(self, markers: Markers) -> frozenset[str]:
         return frozenset(_sayable(markers))
 
     def holds(self, backend: str) -> bool:
-        return backend == CHANGELOG_STREAM
+        return backend == streams.CHANGELOG_STREAM
 
     def with_streams(
         self, markers: Markers, better: Callable[[], Markers], identities: Mapping[SystemStream, str]
     ) -> Markers:
         """A position does not say which stream it is of, if one was deleted and created again."""
-        if not (own := changelog_markers(markers)):
+        if not (own := streams.changelog_markers(markers)):
             return markers
-        known = {each.ssp: each.stream_identity for each in changelog_markers(better()).values()}
+        known = {each.ssp: each.stream_identity for each in streams.changelog_markers(better()).values()}
         found = {
             store: replace(each, stream_identity=known.get(each.ssp, identities.get(each.ssp.system_stream)))
             for store, each in own.items()
         }
-        return {**markers, CHANGELOG_STREAM: {store: each.serialize() for store, each in found.items()}}
+        return {**markers, streams.CHANGELOG_STREAM: {store: each.serialize() for store, each in found.items()}}
 
     def needed(self, text: str | bytes, changelogs: StoresOfChangelogs) -> Iterator[tuple[str, str, str]]:
         """A position has a separate form, by which it is found where no configuration names its stream. Its store is
         then called by the stream's name."""
         for ssp, offset in CheckpointV1.decode(text).offsets.items():
-            if offset is not None and (ssp in changelogs or ChangelogOffset.is_one(offset)):
-                yield CHANGELOG_STREAM, changelogs.get(ssp, ssp.stream), _marker(ssp, offset)
+            if offset is not None and (ssp in changelogs or streams.ChangelogOffset.is_one(offset)):
+                yield streams.CHANGELOG_STREAM, changelogs.get(ssp, ssp.stream), _marker(ssp, offset)
 
 
 def _marker(ssp: SystemStreamPartition, position: str) -> str:
-    return ChangelogStreamMarker(ssp, ChangelogOffset.parse(position).offset).serialize()
+    return streams.ChangelogStreamMarker(ssp, streams.ChangelogOffset.parse(position).offset).serialize()
 
 
-def _sayable(markers: Markers) -> dict[str, ChangelogStreamMarker]:
+def _sayable(markers: Markers) -> dict[str, streams.ChangelogStreamMarker]:
     """Store -> marker that version 1 can say. It has no generation: read back, one that does not begin with the
     stream would take in what came before it."""
-    found = changelog_markers(markers).items()
+    found = streams.changelog_markers(markers).items()
     return {store: marker for store, marker in found if marker.generation_offset in {None, "0"}}
 
 
@@ -338,12 +332,13 @@ class FormatV2(CheckpointFormat):
         value = CheckpointV2.decode(text)
         markers: dict[str, dict[str, str]] = {}
         for name, stores in value.markers.items():
-            backend = CHANGELOG_STREAM if name == SAMZA_BACKEND else name
+            backend = streams.CHANGELOG_STREAM if name == streams.SAMZA_BACKEND else name
             markers.setdefault(backend, {}).update(stores)
         return TaskCheckpoint(value.input_offsets, markers, value.id)
 
     def write(self, checkpoint_id: CheckpointId, offsets: Mapping[SystemStreamPartition, str], markers: Markers) -> str:
         named = {
-            SAMZA_BACKEND if backend == CHANGELOG_STREAM else backend: stores for backend, stores in markers.items()
+            streams.SAMZA_BACKEND if backend == streams.CHANGELOG_STREAM else backend: stores
+            for backend, stores in markers.items()
         }
         return CheckpointV2(checkpoint_id, offsets, named).encode()

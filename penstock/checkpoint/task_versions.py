@@ -13,23 +13,18 @@ from typing import Any
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.wording import argument, listed
+from penstock.checkpoint import task_values
 from penstock.checkpoint.record import CheckpointId, CheckpointRecord
 from penstock.checkpoint.streams import CHANGELOG_STREAM, changelog_markers
-from penstock.checkpoint.task_values import (
-    CheckpointFormat,
-    FormatV1,
-    FormatV2,
-    Markers,
-    StoresOfChangelogs,
-    TaskCheckpoint,
-)
 from penstock.errors import ConfigError, CorruptError, IncompatibleError
 
-FORMATS: Mapping[int, CheckpointFormat] = {each.version: each for each in (FormatV2(), FormatV1())}
+FORMATS: Mapping[int, task_values.CheckpointFormat] = {
+    each.version: each for each in (task_values.FormatV2(), task_values.FormatV1())
+}
 """All versions; one that can hold more comes first."""
 
 
-def format_of(version: int) -> CheckpointFormat:
+def format_of(version: int) -> task_values.CheckpointFormat:
     """The format of a version. Raises ConfigError if there is none."""
     if version not in FORMATS:
         raise ConfigError(f"there is no checkpoint version {version}; known: {', '.join(map(str, FORMATS))}")
@@ -44,7 +39,7 @@ def last_processed(next_offsets: Mapping[SystemStreamPartition, int]) -> dict[Sy
 def build_versions(
     checkpoint_id: CheckpointId,
     offsets: Mapping[SystemStreamPartition, str],
-    markers: Markers,
+    markers: task_values.Markers,
     versions: Iterable[int],
 ) -> dict[str, str]:
     """One task's values by version, as a record holds them and in the order of `task.checkpoint.write.versions`.
@@ -98,10 +93,12 @@ def samza_value(record: CheckpointRecord, task: int, version: int) -> str | None
     return None
 
 
-_NO_CHANGELOGS: StoresOfChangelogs = MappingProxyType({})
+_NO_CHANGELOGS: task_values.StoresOfChangelogs = MappingProxyType({})
 
 
-def read_task(record: CheckpointRecord, task: int, version: int, changelogs: StoresOfChangelogs) -> TaskCheckpoint:
+def read_task(
+    record: CheckpointRecord, task: int, version: int, changelogs: task_values.StoresOfChangelogs
+) -> task_values.TaskCheckpoint:
     """A task's content in one version of a checkpoint; empty for a task that it does not have.
 
     `changelogs` maps each changelog partition of the task's stores to its store: a V1 value mixes their positions
@@ -113,15 +110,15 @@ def read_task(record: CheckpointRecord, task: int, version: int, changelogs: Sto
     """
     value = record.tasks.get(task, {}).get(str(version))
     if value is None:
-        return TaskCheckpoint({}, {})
+        return task_values.TaskCheckpoint({}, {})
     form = format_of(version)
     read = form.read(value, changelogs)
     processed = {ssp: offset for ssp, offset in read.offsets.items() if offset is not None}
     markers = form.with_streams(read.markers, partial(_better_markers, record, task, version), record.identities)
-    return TaskCheckpoint(processed, markers, read.id)
+    return task_values.TaskCheckpoint(processed, markers, read.id)
 
 
-def _better_markers(record: CheckpointRecord, task: int, version: int) -> Markers:
+def _better_markers(record: CheckpointRecord, task: int, version: int) -> task_values.Markers:
     """A task's markers in a version that can say more than this one; empty if the record has none."""
     for better, form in FORMATS.items():
         if better == version:
@@ -131,13 +128,15 @@ def _better_markers(record: CheckpointRecord, task: int, version: int) -> Marker
     return {}
 
 
-def changelog_identities(markers: Mapping[Any, Markers]) -> dict[SystemStream, str]:
+def changelog_identities(markers: Mapping[Any, task_values.Markers]) -> dict[SystemStream, str]:
     """The identities of the streams of all tasks' markers. Records have them, because version 1 cannot."""
     found = (marker for own in markers.values() for marker in changelog_markers(own).values())
     return {marker.ssp.system_stream: marker.stream_identity for marker in found if marker.stream_identity}
 
 
-def markers_of(record: CheckpointRecord, task: int, changelogs: StoresOfChangelogs = _NO_CHANGELOGS) -> Markers:
+def markers_of(
+    record: CheckpointRecord, task: int, changelogs: task_values.StoresOfChangelogs = _NO_CHANGELOGS
+) -> task_values.Markers:
     """The markers of one task, in the best version that is there; none for a task that is not.
 
     Args:
@@ -153,7 +152,7 @@ def markers_of(record: CheckpointRecord, task: int, changelogs: StoresOfChangelo
 
 
 def needed_markers(
-    record: CheckpointRecord, task: int, changelogs: StoresOfChangelogs
+    record: CheckpointRecord, task: int, changelogs: task_values.StoresOfChangelogs
 ) -> dict[str, dict[str, tuple[str, ...]]]:
     """Backend -> store -> every marker of one task that any version of the checkpoint holds: what must stay for it.
 

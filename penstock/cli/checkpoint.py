@@ -17,8 +17,7 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.documents import convert
 from penstock.checkpoint.edit import OffsetKey
 from penstock.cli.shared.errors import say
-from penstock.cli.shared.input import Confirmation, YesOnly, read_text
-from penstock.cli.shared.options import Call, JobName, JsonCall, command
+from penstock.cli.shared.options import Call, Confirmation, JobName, JsonCall, YesOnly, command, read_text
 from penstock.cli.shared.output import print_json, print_lines, show, to_json
 from penstock.errors import ConfigError
 

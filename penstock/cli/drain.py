@@ -12,8 +12,7 @@ from penstock.admin.job.running import StopFacts
 from penstock.admin.job.running import stop as stop_job
 from penstock.base.wording import listed
 from penstock.cli.shared.errors import say
-from penstock.cli.shared.input import read_text
-from penstock.cli.shared.options import JobName, JsonCall
+from penstock.cli.shared.options import JobName, JsonCall, read_text
 from penstock.cli.shared.output import print_lines, show
 from penstock.errors import ConfigError
 

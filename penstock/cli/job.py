@@ -15,8 +15,7 @@ from penstock.admin.job.ownership import sign as sign_job
 from penstock.admin.job.running import refuse_running
 from penstock.base.wording import counted
 from penstock.cli.shared.errors import say
-from penstock.cli.shared.input import Yes, confirm
-from penstock.cli.shared.options import Call, JobName, JsonCall, command
+from penstock.cli.shared.options import Call, JobName, JsonCall, Yes, command, confirm
 from penstock.cli.shared.output import print_json, show
 
 app = typer.Typer(help="Delete, adopt or sign a job, or show its audit log.", no_args_is_help=True)

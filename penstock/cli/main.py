@@ -41,9 +41,9 @@ class _Entry:
 
 COMMANDS = {
     "new": _Entry("new", "Make a folder with a job, its test, its configuration and a Dockerfile.", "new"),
-    "run": _Entry("run.commands", "Run an application on Spark until it is stopped.", "run"),
+    "run": _Entry("run", "Run an application on Spark until it is stopped.", "run"),
     "check": _Entry(
-        "run.check",
+        "run",
         "Say everything for which a start of an application would be refused, without a start and without Spark.",
         "check",
     ),
@@ -59,7 +59,7 @@ COMMANDS = {
     "checkpoint": _Entry("checkpoint", "Show the checkpoints of a job, or write one by hand."),
     "startpoint": _Entry("startpoint", "Choose where the next start of a job begins to read."),
     "state": _Entry("state.commands", "Read, compare, verify and move the backed-up state of a job."),
-    "stream": _Entry("stream.commands", "Create, publish to, read, replay, limit, end and delete streams."),
+    "stream": _Entry("stream", "Create, publish to, read, replay, limit, end and delete streams."),
     "table": _Entry("table", "Show the versions of pushed tables, or choose one."),
     "config": _Entry("config", "Check a configuration, or list the keys."),
 }

@@ -15,18 +15,11 @@ from penstock.admin.startpoint.set import import_startpoints as write_startpoint
 from penstock.admin.startpoint.set import set_startpoint as write_startpoint
 from penstock.admin.startpoint.waiting import DeletedFacts, delete_startpoints, export_startpoints, startpoints
 from penstock.admin.stream.names import full_name
-from penstock.api.requests import (
-    Startpoint,
-    StartpointOldest,
-    StartpointSpecific,
-    StartpointTimestamp,
-    StartpointUpcoming,
-)
+from penstock.api import requests
 from penstock.base.retry import SYSTEM_CLOCK
 from penstock.base.wording import milliseconds
 from penstock.cli.shared.errors import say, with_options
-from penstock.cli.shared.input import read_text
-from penstock.cli.shared.options import Call, JobName, JsonCall, command
+from penstock.cli.shared.options import Call, JobName, JsonCall, command, read_text
 from penstock.cli.shared.output import print_json, print_lines, show
 from penstock.errors import ConfigError, PenstockError
 
@@ -166,14 +159,14 @@ def time_of(text: str, now_ms: int) -> int:
     return round(moment.timestamp() * 1000)
 
 
-def _startpoint(offset: str | None, timestamp: str | None, *, oldest: bool, upcoming: bool) -> Startpoint:
+def _startpoint(offset: str | None, timestamp: str | None, *, oldest: bool, upcoming: bool) -> requests.Startpoint:
     if sum((offset is not None, timestamp is not None, oldest, upcoming)) != 1:
         raise ConfigError("choose one position: --timestamp TIME, --offset OFFSET, --oldest or --upcoming")
     if offset is not None:
-        return StartpointSpecific(offset)
+        return requests.StartpointSpecific(offset)
     if timestamp is not None:
-        return StartpointTimestamp(time_of(timestamp, SYSTEM_CLOCK.now_ms()))
-    return StartpointOldest() if oldest else StartpointUpcoming()
+        return requests.StartpointTimestamp(time_of(timestamp, SYSTEM_CLOCK.now_ms()))
+    return requests.StartpointOldest() if oldest else requests.StartpointUpcoming()
 
 
 @command(app, "import")

@@ -1,24 +1,33 @@
-"""`penstock status`."""
+"""`penstock status`, and its job on the whole screen of a terminal."""
 
 from __future__ import annotations
 
+import re
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich import box
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
 
 from penstock.admin.job.look import look_at, statuses
 from penstock.admin.job.look import status as job_status
-from penstock.admin.job.metrics import metrics_of
-from penstock.admin.job.status import JobStatus, list_facts
+from penstock.admin.job.status import JobStatus, list_facts, metrics_of
 from penstock.admin.jobs import load_without_job, open_all_jobs
 from penstock.admin.questions import Questions
 from penstock.cli.shared.options import JsonCall, job_names
-from penstock.cli.shared.output import print_json, print_json_line, show, stderr_console, stdout_console
+from penstock.cli.shared.output import fitting, print_json, print_json_line, show, stderr_console, stdout_console
 from penstock.errors import ConfigError, RetryableError
 from penstock.facts import Facts, FactTable
+
+if TYPE_CHECKING:
+    from penstock.dashboard.view import Document
 
 _WATCH_SECONDS = 1.0
 
@@ -101,9 +110,8 @@ def _watch_on_screen(job: str, call: JsonCall) -> None:
     """Fill the terminal until the job no longer runs, or Ctrl-C. Then its status stays there."""
     from rich.live import Live
 
-    from penstock.cli.shared.screen import screen_of
-    from penstock.dashboard.rates import History
     from penstock.dashboard.watch import look_at
+    from penstock.dashboard.work import History
 
     history = History()
     with suppress(KeyboardInterrupt), Live(console=stdout_console(), screen=True, auto_refresh=False) as live:
@@ -147,3 +155,63 @@ def _show_all(call: JsonCall, *, wait: bool) -> None:
     with open_all_jobs(call.config, call.assignments) as jobs:
         found = statuses(jobs, wait=wait)
     call.tell(found, lambda each: show(list_facts(each, load_without_job(call.config, call.assignments).job.root)))
+
+
+_BARS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
+_POINTS = 60
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_COLORS = {"good": "green", "warning": "yellow", "bad": "red", "idle": "white", "plain": "blue"}
+
+
+def _text(text: str, style: str = "") -> Text:
+    """A text whose control characters do nothing to the terminal."""
+    return Text(_CONTROLS.sub("\ufffd", text), style=style)
+
+
+def screen_of(page: Document, width: int) -> RenderableType:
+    """The page of a job on a screen of this width. What does not fit at its end is cut."""
+    if "error" in page:
+        return Panel(_text(page["error"]), title="error", border_style="red")
+    verdict = page["verdict"]
+    color = _COLORS[verdict["level"]]
+    lines = [
+        _text(verdict["text"], f"bold {color}"),
+        *map(_text, verdict["why"]),
+        *(_text(line, "dim") for line in page["next"]),
+    ]
+    tables = [_table(each, width) for each in page["tables"]]
+    return Group(Panel(Group(*lines), title=page["job"], border_style=color), *_rates(page["series"]), *tables)
+
+
+def _rates(series: dict[str, Any]) -> Iterator[RenderableType]:
+    grid = Table.grid(padding=(0, 2))
+    for what, unit in (("read", "/s read"), ("sent", "/s sent"), ("lag", " behind")):
+        for stream, values in series[what].items():
+            last = values[-1]
+            grid.add_row(_text(stream), bars(values), "" if last is None else f"{last:,.0f}{unit}")
+    if grid.row_count:
+        yield grid
+
+
+def bars(values: Sequence[float | None]) -> str:
+    """The last values as bars of eight heights, from 0 to the largest.
+
+    Example:
+        >>> from penstock.cli.status import bars
+        >>> bars([0, None, 7, 14])
+        '\u2581 \u2585\u2588'
+    """
+    shown = values[-_POINTS:]
+    top = max((value for value in shown if value is not None), default=0.0)
+    steps = len(_BARS) - 1
+    return "".join(" " if v is None else _BARS[round(max(v, 0.0) / top * steps) if top > 0 else 0] for v in shown)
+
+
+def _table(found: Document, width: int) -> RenderableType:
+    shown = fitting(found["columns"], found["rows"], width, found["first_to_go"])
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=Text(found["title"], style="italic"), title_justify="left")
+    for name in (found["columns"][place] for place in shown):
+        table.add_column(name, justify="right" if name in found["right"] else "left", overflow="ellipsis", no_wrap=True)
+    for row in found["rows"]:
+        table.add_row(*(_text(row[place]) for place in shown))
+    return table

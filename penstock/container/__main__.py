@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -24,11 +25,10 @@ from penstock.base.files import go_private
 from penstock.container.epoch.container import Container
 from penstock.container.process.launch import Register
 from penstock.container.process.server import ContainerPort, ContainerServer
-from penstock.host.folders import make_socket_folder, remove_dead_folders
+from penstock.host import process
 from penstock.host.logs import log_path, log_to, page_path, setup_logging
 from penstock.host.position_page import PositionPage, use_page, void_page
 from penstock.host.posix import machine_id, watch_process
-from penstock.host.process import allow_files, ignore_signals, keep_pandas_out, settle
 from penstock.state.restore import tasks_with_copies
 from penstock.wire.containers import ContainerAddress, ContainerSpec
 from penstock.wire.security import TokenCheck
@@ -41,14 +41,14 @@ _ALONE_SECONDS = 15.0
 
 def main() -> None:
     go_private()
-    keep_pandas_out()
+    process.keep_pandas_out()
     name, incarnation, parent = sys.argv[1], sys.argv[2], int(sys.argv[3])
     spec = decode(ContainerSpec, sys.stdin.buffer.read(), "what this container was started with")
-    folder = make_socket_folder()
+    folder = process.make_socket_folder()
     log = log_path(spec.log_directory, name, incarnation)
     watch_process(parent, lambda: _follow(parent, folder))
-    ignore_signals()
-    allow_files()
+    process.ignore_signals()
+    process.allow_files()
     container = Container(name, incarnation)
     use_page(PositionPage.create(page_path(log)))
     check = TokenCheck(spec.secret, incarnation)
@@ -57,9 +57,24 @@ def main() -> None:
     container.renew_port = port.renew
     admit = None if port.gate is None else port.gate.admit
     servers: list[ContainerServer | ContainerPort] = [ContainerServer(socket_uri, container, check, admit), port]
-    address = ContainerAddress(
-        name,
-        incarnation,
+    stream = _tell(_address(spec, container, parent, socket_uri, port, log), log)
+    faulthandler.enable()
+    container.passed_on = setup_logging(stream, spec.log_format, spec.job)
+    logging.info("container %s, incarnation %s, of executor %d", name, incarnation, parent)
+    process.settle()
+    process.remove_dead_folders()
+    _wait_for_end(container)
+    with suppress(OSError):
+        Register.of(spec.run_id, parent).remove()
+    _end(servers, folder)
+
+
+def _address(
+    spec: ContainerSpec, container: Container, parent: int, socket_uri: str, port: ContainerPort, log: Path
+) -> ContainerAddress:
+    return ContainerAddress(
+        container.container,
+        container.incarnation,
         machine_id(),
         os.getpid(),
         parent,
@@ -71,15 +86,9 @@ def main() -> None:
         port.certificate,
         spec.callers,
     )
-    stream = _tell(address, log)
-    faulthandler.enable()
-    container.passed_on = setup_logging(stream, spec.log_format, spec.job)
-    logging.info("container %s, incarnation %s, of executor %d", name, incarnation, parent)
-    settle()
-    remove_dead_folders()
-    _wait_for_end(container)
-    with suppress(OSError):
-        Register.of(spec.run_id, parent).remove()
+
+
+def _end(servers: Iterable[ContainerServer | ContainerPort], folder: Path) -> None:
     # A shutdown waits for every call, also for one that hangs: give the last replies a moment, then go.
     for server in servers:
         threading.Thread(target=server.shutdown, daemon=True).start()

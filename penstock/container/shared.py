@@ -31,8 +31,7 @@ from penstock.objects.forwarding import MeteredObjectStore
 from penstock.objects.open import open_job_root
 from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import BackendContext
-from penstock.state.backends.pools import BackendPools
-from penstock.state.backends.roots import BackendRoots
+from penstock.state.backends.resources import BackendPools, BackendRoots
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.open import open_engine, open_restored
 from penstock.state.kept import KeptStores, StoreAtCheckpoint

@@ -24,10 +24,8 @@ import orjson
 
 from penstock.admin.program import PROGRAM
 from penstock.base.secrets import without_secrets
-from penstock.dashboard.access import HEADERS, Access, AddressFile
-from penstock.dashboard.actions import ACTIONS
-from penstock.dashboard.connections import AT_ONCE, WAITING, guarded_protocol
-from penstock.dashboard.lookups import LOOKUPS
+from penstock.dashboard.access import AT_ONCE, HEADERS, WAITING, Access, AddressFile, guarded_protocol
+from penstock.dashboard.requests import ACTIONS, LOOKUPS
 from penstock.dashboard.watch import OpenJob, Page, Watches
 from penstock.errors import ConfigError, PenstockError
 

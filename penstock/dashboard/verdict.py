@@ -12,7 +12,7 @@ from penstock.admin.job.inputs import InputStatus
 from penstock.admin.job.status import JobStatus
 from penstock.base.wording import counted, duration_text, lag_text, listed, utc_text
 from penstock.batch.watermarks import holds_back_text
-from penstock.dashboard.rates import History, Interval, busy_ms
+from penstock.dashboard.work import History, Interval, busy_ms
 from penstock.job.shown import RunWork
 
 _ENDED = {

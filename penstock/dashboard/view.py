@@ -10,9 +10,8 @@ from typing import Any
 from penstock.admin.checkpoint.facts import ListedCheckpoint
 from penstock.admin.job.status import JobStatus, UnreadableJob
 from penstock.base.wording import lag_text, size_text, utc_text
-from penstock.dashboard.rates import History, Interval, Totals, whole
 from penstock.dashboard.verdict import Verdict, next_start, verdict
-from penstock.dashboard.work import shown_id, work_tables
+from penstock.dashboard.work import History, Interval, Totals, shown_id, whole, work_tables
 from penstock.facts import Facts, FactTable
 from penstock.job.shown import GraphEdge, JobGraph, RunWork
 

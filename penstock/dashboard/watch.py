@@ -12,14 +12,13 @@ from typing import TypeAlias
 
 from penstock.admin.checkpoint.facts import checkpoints
 from penstock.admin.job.look import status, statuses
-from penstock.admin.job.metrics import graph, run_of
-from penstock.admin.job.status import JobStatus
+from penstock.admin.job.status import JobStatus, graph, run_of
 from penstock.admin.jobs import FoundJob
 from penstock.base.retry import SYSTEM_CLOCK
 from penstock.base.secrets import without_secrets
-from penstock.dashboard.rates import STALE_MS, History, Totals
 from penstock.dashboard.verdict import unread, unread_by_input
 from penstock.dashboard.view import Document, Seen, job_document, list_document
+from penstock.dashboard.work import STALE_MS, History, Totals
 from penstock.errors import CorruptError, IncompatibleError, PenstockError
 from penstock.job.shown import RunWork
 from penstock.metrics.snapshot import Snapshot

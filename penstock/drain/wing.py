@@ -14,7 +14,7 @@ from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
 from penstock.wing import Wing
 
-DRAIN_WING = Wing("drain", driver="penstock.drain.driver.drain:Drain")
+DRAIN_WING = Wing("drain", driver="penstock.drain.driver:Drain")
 
 
 DrainPhase: TypeAlias = Literal["draining", "committing", "drained"]

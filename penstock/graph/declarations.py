@@ -16,30 +16,12 @@ from penstock.api.task import StreamTask
 from penstock.api.time.firing import TIMERS, AtDrain, WatermarkPolicy, deaf_to_timers, discards
 from penstock.base.application_code import check_all
 from penstock.errors import ConfigError
-from penstock.graph.event_time import (
-    IN_ORDER,
-    EventTimeOrder,
-    Order,
-    OrderedSource,
-    check_order,
-    order_definition,
-    stores_of,
-)
+from penstock.graph import event_time, specs
 from penstock.graph.serdes import SerdePlace, input_place, output_place, process_place, timers_place
-from penstock.graph.specs import (
-    ApplicationGraph,
-    InputSpec,
-    IntermediateSpec,
-    OperatorSpec,
-    OutputSpec,
-    PartitionThroughSpec,
-    PatternSpec,
-    ProcessSpec,
-)
 from penstock.graph.store_declarations import StoreDeclarations, check_name
 from penstock.graph.stores import OperatorKind
 
-_Spec = TypeVar("_Spec", bound=OperatorSpec)
+_Spec = TypeVar("_Spec", bound=specs.OperatorSpec)
 
 
 def may_end(task: Callable[[], StreamTask]) -> bool:
@@ -61,9 +43,9 @@ class Declarations(StoreDeclarations):
     def __init__(self, name: str) -> None:
         """`name` is the application's. Raises ConfigError if it is malformed."""
         super().__init__(name)
-        self._operators: dict[str, OperatorSpec] = {}
+        self._operators: dict[str, specs.OperatorSpec] = {}
         self._counters: Counter[str] = Counter()
-        self._outputs: dict[SystemStream, OutputSpec] = {}
+        self._outputs: dict[SystemStream, specs.OutputSpec] = {}
 
     def __str__(self) -> str:
         inputs = [str(op.declared_stream) for op in self._operators.values() if op.declared_stream is not None]
@@ -86,25 +68,25 @@ class Declarations(StoreDeclarations):
     def ordering(
         self,
         op_id: str,
-        sources: Sequence[OperatorSpec],
-        order: Order | None,
+        sources: Sequence[specs.OperatorSpec],
+        order: event_time.Order | None,
         late_to: SystemStream | None = None,
         *,
         by_column: bool = False,
-    ) -> EventTimeOrder | None:
+    ) -> event_time.EventTimeOrder | None:
         """The declared order of an operator's messages, for which it adds a store. None: they come as they are read.
         Raises ConfigError if the order is none, or `late_to` is not an output."""
-        if not check_order(order, late_to, f"operator `{op_id}`"):
+        if not event_time.check_order(order, late_to, f"operator `{op_id}`"):
             return None
         if late_to is not None:
             self.check_output(late_to)
-        found = tuple(OrderedSource.of(op.id, op.key_serde, op.value_serde) for op in sources)
+        found = tuple(event_time.OrderedSource.of(op.id, op.key_serde, op.value_serde) for op in sources)
         kind: OperatorKind = "column-order" if by_column else "order"
-        definition = order_definition(found, by_column=by_column)
-        store = self.own_store(op_id, IN_ORDER, kind, definition, by_column=by_column, writes_once=True)
-        return EventTimeOrder(store, found, late_to, self._keep_offsets(sources))
+        definition = event_time.order_definition(found, by_column=by_column)
+        store = self.own_store(op_id, event_time.IN_ORDER, kind, definition, by_column=by_column, writes_once=True)
+        return event_time.EventTimeOrder(store, found, late_to, self._keep_offsets(sources))
 
-    def _keep_offsets(self, sources: Sequence[OperatorSpec]) -> bool:
+    def _keep_offsets(self, sources: Sequence[specs.OperatorSpec]) -> bool:
         """True if the offsets of messages are those with which inputs have them, and no batch changes which message
         has which."""
         left, seen = list(sources), set[str]()
@@ -123,17 +105,17 @@ class Declarations(StoreDeclarations):
         place = output_place(name)
         key, value = place.serde("key", key, String()), place.serde("value", value, Json())
         key, value = key.for_keys().for_stream(name.stream, "key"), value.for_stream(name.stream, "value")
-        self._outputs[name] = OutputSpec(name, key, value)
+        self._outputs[name] = specs.OutputSpec(name, key, value)
         return name
 
     def check_output(self, output: SystemStream) -> None:
         if output not in self._outputs:
             raise ConfigError(f"output `{output}` is not declared: use `app.output(...)`")
 
-    def graph(self) -> ApplicationGraph:
+    def graph(self) -> specs.ApplicationGraph:
         """The declarations as plain values. Raises ConfigError if there is no input, a temporal join waits for itself,
         or a durable intermediate stream is an input or an output as well."""
-        graph = ApplicationGraph(
+        graph = specs.ApplicationGraph(
             self.name, tuple(self._operators.values()), tuple(self._stores.values()), tuple(self._outputs.values())
         )
         if not (graph.inputs or graph.patterns):
@@ -187,11 +169,11 @@ class Declarations(StoreDeclarations):
             )
         self._renamed[op_id] = renamed_from
 
-    def reader_of(self, writer: PartitionThroughSpec) -> IntermediateSpec:
+    def reader_of(self, writer: specs.PartitionThroughSpec) -> specs.IntermediateSpec:
         """Add the operator that reads the stream that `writer` writes."""
 
-        def make(i: str) -> IntermediateSpec:
-            return IntermediateSpec(
+        def make(i: str) -> specs.IntermediateSpec:
+            return specs.IntermediateSpec(
                 id=i,
                 upstream=(),
                 key_serde=writer.key_serde,
@@ -212,7 +194,7 @@ class Declarations(StoreDeclarations):
         op_id: str | None,
         *,
         pattern: bool = False,
-    ) -> InputSpec | PatternSpec:
+    ) -> specs.InputSpec | specs.PatternSpec:
         """Add an input. Raises ConfigError if it is declared already, or an argument is invalid."""
         matched = StreamPattern.parse(stream) if pattern else None
         name = SystemStream.parse(stream)
@@ -235,8 +217,8 @@ class Declarations(StoreDeclarations):
                 f"input `{name}`: watermark is a policy such as BoundedOutOfOrderness(5_000), not {watermark!r}"
             )
 
-        def make(i: str) -> InputSpec | PatternSpec:
-            spec = InputSpec(
+        def make(i: str) -> specs.InputSpec | specs.PatternSpec:
+            spec = specs.InputSpec(
                 id=i,
                 upstream=(),
                 key_serde=key,
@@ -249,14 +231,14 @@ class Declarations(StoreDeclarations):
             return (
                 spec
                 if matched is None
-                else PatternSpec(id=i, upstream=(), key_serde=key, value_serde=value, pattern=matched, input=spec)
+                else specs.PatternSpec(id=i, upstream=(), key_serde=key, value_serde=value, pattern=matched, input=spec)
             )
 
         return self.add(make, "input", op_id)
 
     def process(
         self,
-        upstream: Sequence[OperatorSpec],
+        upstream: Sequence[specs.OperatorSpec],
         task: Callable[[], StreamTask],
         stores: Iterable[str],
         op_id: str | None,
@@ -264,10 +246,10 @@ class Declarations(StoreDeclarations):
         value: Serde[Any] | None,
         timers: Serde[Any] | None = None,
         timers_at_drain: AtDrain = "fire",
-        order: Order | None = None,
+        order: event_time.Order | None = None,
         late_to: SystemStream | None = None,
         renamed_from: str | None = None,
-    ) -> ProcessSpec:
+    ) -> specs.ProcessSpec:
         """Add a StreamTask. Raises ConfigError for a store that is not declared, for an invalid serde, for
         `timers_at_drain` that does not fit the timers, and for an order that does not exist."""
         names = self.check_stores(stores, "process()")
@@ -281,15 +263,15 @@ class Declarations(StoreDeclarations):
         if not callable(task):
             raise ConfigError(f"process() takes a StreamTask class or a function that makes one, not {task!r}")
 
-        def make(i: str) -> ProcessSpec:
+        def make(i: str) -> specs.ProcessSpec:
             place, default = process_place(f"operator `{i}`"), upstream[0].key_serde
             of_timers, own = self.timers(i, timers_place(i), timers, task)
             ordering = self.ordering(i, upstream, order, late_to)
-            return ProcessSpec(
+            return specs.ProcessSpec(
                 id=i,
                 upstream=tuple(u.id for u in upstream),
                 task=task,
-                stores=names + own + stores_of(ordering),
+                stores=names + own + event_time.stores_of(ordering),
                 ordering=ordering,
                 timers=of_timers,
                 discards_timers=discards(timers_at_drain, timers, f"operator `{i}`"),

@@ -15,18 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.api.serdes import values
 from penstock.api.serdes.base import Bytes, Serde, String
-from penstock.api.serdes.values import (
-    DoubleKey,
-    Integer,
-    Long,
-    OrderedDouble,
-    OrderedInteger,
-    OrderedLong,
-    SamzaInteger,
-    SamzaLong,
-    Tuple,
-)
 from penstock.api.side_inputs import PushedTable
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.arrays.byte_arrays import ByteArray
@@ -258,7 +248,7 @@ def check_keys(graph: ApplicationGraph, keyless: Container[SystemStream]) -> Non
     refusals.check()
 
 
-_DOUBLES = (DoubleKey, OrderedDouble)
+_DOUBLES = (values.DoubleKey, values.OrderedDouble)
 _SIGN_4 = np.uint32(1 << 31)
 _SIGN_8 = np.uint64(1 << 63)
 
@@ -289,7 +279,7 @@ def keys_to_bytes(serde: Serde[Any], keys: pa.Array) -> pa.Array:
 def key_type(serde: Serde[Any]) -> pa.DataType | None:
     """The type of a column of keys: of tuples, a struct with the fields `f0`, `f1`, ... None if the serde has objects
     of several types."""
-    if not isinstance(serde, Tuple):
+    if not isinstance(serde, values.Tuple):
         return _TYPES.get(type(serde))
     kinds = [key_type(each) for each in serde.fields]
     return None if None in kinds else pa.struct([pa.field(f"f{n}", kind) for n, kind in enumerate(kinds)])
@@ -346,7 +336,7 @@ def keys_from_bytes(serde: Serde[Any], keys: pa.Array) -> pa.Array:
         return keys
     kind = key_type(serde)
     found = [None if each is None else serde.from_bytes(each) for each in keys.to_pylist()]
-    if isinstance(serde, Tuple) and kind is not None:
+    if isinstance(serde, values.Tuple) and kind is not None:
         found = [None if each is None else {f"f{n}": part for n, part in enumerate(each)} for each in found]
     return pa.array(found, kind)
 
@@ -371,17 +361,17 @@ def _ordered_doubles(keys: pa.Array) -> Any:
 
 
 _NUMBERS: Mapping[type, Callable[[pa.Array], Any]] = {
-    **dict.fromkeys((Integer, SamzaInteger), lambda keys: _integers(keys, pa.int32()).astype(">i4")),
-    **dict.fromkeys((Long, SamzaLong), lambda keys: _integers(keys, pa.int64()).astype(">i8")),
-    OrderedInteger: lambda keys: (_integers(keys, pa.int32()).view(np.uint32) ^ _SIGN_4).astype(">u4"),
-    OrderedLong: lambda keys: (_integers(keys, pa.int64()).view(np.uint64) ^ _SIGN_8).astype(">u8"),
-    DoubleKey: lambda keys: _doubles(keys).astype(">f8"),
-    OrderedDouble: _ordered_doubles,
+    **dict.fromkeys((values.Integer, values.SamzaInteger), lambda keys: _integers(keys, pa.int32()).astype(">i4")),
+    **dict.fromkeys((values.Long, values.SamzaLong), lambda keys: _integers(keys, pa.int64()).astype(">i8")),
+    values.OrderedInteger: lambda keys: (_integers(keys, pa.int32()).view(np.uint32) ^ _SIGN_4).astype(">u4"),
+    values.OrderedLong: lambda keys: (_integers(keys, pa.int64()).view(np.uint64) ^ _SIGN_8).astype(">u8"),
+    values.DoubleKey: lambda keys: _doubles(keys).astype(">f8"),
+    values.OrderedDouble: _ordered_doubles,
 }
 _TYPES: Mapping[type, pa.DataType] = {
     String: pa.string(),
     Bytes: pa.binary(),
-    **dict.fromkeys((Integer, SamzaInteger, OrderedInteger), pa.int32()),
-    **dict.fromkeys((Long, SamzaLong, OrderedLong), pa.int64()),
+    **dict.fromkeys((values.Integer, values.SamzaInteger, values.OrderedInteger), pa.int32()),
+    **dict.fromkeys((values.Long, values.SamzaLong, values.OrderedLong), pa.int64()),
     **dict.fromkeys(_DOUBLES, pa.float64()),
 }

@@ -12,19 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal, TypeAlias
 
+from penstock.api.serdes import values
 from penstock.api.serdes.base import Bytes, Serde, String, given_serde
 from penstock.api.serdes.columns import ColumnSerde
-from penstock.api.serdes.values import (
-    Double,
-    Integer,
-    Json,
-    JsonKey,
-    Long,
-    OrderedDouble,
-    OrderedInteger,
-    OrderedLong,
-    Tuple,
-)
 from penstock.api.time.aggregates import Aggregate
 from penstock.base.application_code import missing_code
 from penstock.base.exact_json import exact_bytes
@@ -97,17 +87,17 @@ class _Kind:
 _KINDS = (
     _Kind("ps.Bytes()", (Bytes,), (bytes,), "bytes"),
     _Kind("ps.String()", (String,), (str,), "str"),
-    _Kind("ps.Integer()", (Integer, OrderedInteger), (int,), "int from -2^31 to 2^31 - 1"),
-    _Kind("ps.Long()", (Long, OrderedLong), (int,), "int from -2^63 to 2^63 - 1"),
-    _Kind("ps.Double()", (Double, OrderedDouble), (float, int), "float, or int that equals one"),
+    _Kind("ps.Integer()", (values.Integer, values.OrderedInteger), (int,), "int from -2^31 to 2^31 - 1"),
+    _Kind("ps.Long()", (values.Long, values.OrderedLong), (int,), "int from -2^63 to 2^63 - 1"),
+    _Kind("ps.Double()", (values.Double, values.OrderedDouble), (float, int), "float, or int that equals one"),
     _Kind(
         "ps.Json()",
-        (Json, JsonKey),
+        (values.Json, values.JsonKey),
         (object,),
         "dict with str keys, list, str, int of 64 bits, finite float, bool, None",
     ),
     _Kind("ps.Columns(...)", (ColumnSerde,), (dict,), "dict with the columns of its schema"),
-    _Kind("ps.Tuple()", (Tuple,), (tuple,), "tuple with its number of fields"),
+    _Kind("ps.Tuple()", (values.Tuple,), (tuple,), "tuple with its number of fields"),
 )
 
 
@@ -142,7 +132,7 @@ class SerdePlace:
             if not isinstance(obj, kind.types):
                 problem = f"is {_article(obj)}, but {part}s are declared as {name}"
             elif isinstance(error, struct.error):  # its text has the range of the bytes, not that of the serde
-                whose = "a field is" if isinstance(serde, Tuple) else "it is"
+                whose = "a field is" if isinstance(serde, values.Tuple) else "it is"
                 problem = f"cannot be written by {name}: {whose} out of range"
             advice = f"{name} takes {kind.takes}"
             better = fitting(obj, part)
@@ -252,7 +242,7 @@ def timers_place(operator: str, declaration: str = ".process(..., timers={serde}
 
 def declared(serde: Serde[Any]) -> str:
     """The serde as it is declared; the class's name if it is one of the application's own."""
-    if isinstance(serde, Tuple):
+    if isinstance(serde, values.Tuple):
         return f"ps.Tuple({', '.join(map(declared, serde.fields))})"
     kind, own = _kind_of(serde), type(serde).__name__
     if kind is None:

@@ -15,25 +15,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
+from penstock import errors
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.files import explained
 from penstock.base.retry import Retry, interruptible, retry
 from penstock.checkpoint.record import CheckpointId
 from penstock.container.part import Answers, ContainerPart, EpochContext
 from penstock.container.shared import EpochResources
-from penstock.errors import (
-    ConfigError,
-    ContainerLostError,
-    CorruptError,
-    IncompatibleError,
-    NotFoundError,
-    PenstockTimeoutError,
-    RetryableError,
-)
 from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.snapshot import GaugeValue, MetricId, Snapshot
-from penstock.outbox.objects import Chunk, ObjectContents, decode, encode, objects_of
-from penstock.outbox.task import Outbox, OutboxSnapshot
+from penstock.outbox.task import Chunk, ObjectContents, Outbox, OutboxSnapshot, decode, encode, objects_of
 from penstock.outbox.wing import PUBLISH, OutboxObject, Publish, PublishProgress
 from penstock.system.base import Progress, SystemWriter, WriterIdentity, without_headers
 
@@ -241,7 +232,7 @@ class Publisher:
             found = self._writer(system).progress(missing)
             for ssp in missing:
                 if ssp in found and ssp not in self._checked and found[ssp].slot > newest:
-                    raise IncompatibleError(
+                    raise errors.IncompatibleError(
                         f"`{ssp}` has output of record {found[ssp].slot} of this job, and the newest record of the "
                         f"checkpoint log that can have been published is {newest}: the job's folder is older than its "
                         "output, as after a backup was restored. Nothing was published, because messages would be "
@@ -269,12 +260,12 @@ class Publisher:
 
         try:
             return retry(work, replace(_AGAIN, within_s=self._timeout_s), interrupt=self._stopping, on_failure=note)
-        except ContainerLostError:
+        except errors.ContainerLostError:
             raise
-        except RetryableError as error:
+        except errors.RetryableError as error:
             if self._stopping.is_set():
                 raise self._left() from error
-            raise PenstockTimeoutError(
+            raise errors.PenstockTimeoutError(
                 f"the output of record {publication.request.slot} could not be published within "
                 f"{self._timeout_s:.0f} s (task.commit.timeout.ms), because of {what}: {error}. Nothing is lost: the "
                 "next start publishes it first"
@@ -289,8 +280,8 @@ class Publisher:
             return held[0]
         try:
             data = self._trying(lambda: self._objects.get(named.key), publication, f"object `{named.key}`")
-        except NotFoundError as error:
-            raise NotFoundError(
+        except errors.NotFoundError as error:
+            raise errors.NotFoundError(
                 f"object `{named.key}` of the outbox is not in the store, although not all of it is published: output "
                 f"of task {named.task} in record {publication.request.slot} is lost, unless the object is put back"
             ) from error
@@ -311,7 +302,7 @@ class Publisher:
     def _writer(self, system: str) -> SystemWriter:
         if system not in self._writers:
             if system not in self._systems:
-                raise ConfigError(f"output is to be published to the system `{system}`, which is not configured")
+                raise errors.ConfigError(f"output is to be published to the system `{system}`, which is not configured")
             self._writers[system] = self._systems[system].writer(self._identity)
         return self._writers[system]
 
@@ -323,8 +314,10 @@ class Publisher:
             except Exception as error:
                 logger.warning("the writer of the system `%s` was not closed cleanly: %s", system, error)
 
-    def _left(self) -> ContainerLostError:
-        return ContainerLostError(f"this container leaves epoch {self._identity.epoch}: a later one publishes the rest")
+    def _left(self) -> errors.ContainerLostError:
+        return errors.ContainerLostError(
+            f"this container leaves epoch {self._identity.epoch}: a later one publishes the rest"
+        )
 
 
 _PROGRESS_SECONDS = 0.2
@@ -381,7 +374,7 @@ class OutboxContainer(ContainerPart):
                 not self.resources.objects.put_if_absent(named.key, data)
                 and self.resources.objects.get(named.key) != data
             ):
-                raise CorruptError(f"object `{named.key}` of the outbox exists already, with other content")
+                raise errors.CorruptError(f"object `{named.key}` of the outbox exists already, with other content")
             done.append(named)
         del self._taken[task]
         self.publisher.hold(taken, contents)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from penstock import errors
 from penstock.base.retry import Retry, retry
 from penstock.base.wording import counted, listed
 from penstock.checkpoint.log import CheckpointLog
@@ -23,32 +24,9 @@ from penstock.checkpoint.sections import SectionValues
 from penstock.driver.context import RunContext
 from penstock.driver.feed.boundary import Boundary
 from penstock.driver.part import DriverPart
-from penstock.errors import (
-    ConfigError,
-    ContainerLostError,
-    CorruptError,
-    FencedError,
-    IncompatibleError,
-    NotFoundError,
-    PenstockError,
-    PenstockTimeoutError,
-    RetryableError,
-)
 from penstock.job.paths import JobPaths, outbox_epoch
 from penstock.objects.store import ObjectStore
-from penstock.outbox.wing import (
-    OUTBOX,
-    PUBLISH,
-    Debts,
-    OutboxObject,
-    OwedOutput,
-    Publish,
-    PublishProgress,
-    UnpublishedObjects,
-    outbox_name,
-    outbox_section,
-    owed_of,
-)
+from penstock.outbox import wing
 from penstock.wire.ports import Fleet
 from penstock.wire.protocol import Markers, load
 
@@ -73,19 +51,19 @@ class OutboxGarbage:
         self._swept_epoch: int | None = None
 
     def note(self, record: CheckpointRecord) -> None:
-        found = record.section(OUTBOX)
+        found = record.section(wing.OUTBOX)
         objects = (*found.objects, *(each for own in found.unpublished for each in own.objects))
         with self._lock:
-            self._named |= {outbox_name(each.key) for each in objects}
+            self._named |= {wing.outbox_name(each.key) for each in objects}
 
     def collect(self, record: CheckpointRecord) -> None:
         """Delete the objects that this record, the newest in the log, does not leave. Failed deletions are tried
         again with the next record."""
-        if not record.section(OUTBOX).publisher:
+        if not record.section(wing.OUTBOX).publisher:
             return
         with self._lock:
             named = set(self._named)
-        left = owed_of(self._log.known()).names
+        left = wing.owed_of(self._log.known()).names
         try:
             for name in sorted(named - left):
                 self._objects.delete(self._paths.outbox(name))
@@ -95,7 +73,7 @@ class OutboxGarbage:
                 for key in outbox_garbage(self._objects, self._paths, record.epoch, left):
                     self._objects.delete(key)
                 self._swept_epoch = record.epoch
-        except PenstockError as error:
+        except errors.PenstockError as error:
             logger.warning(
                 "deleting what was published before checkpoint %s failed; the next commit tries again: %s",
                 record.id,
@@ -108,7 +86,7 @@ def outbox_garbage(objects: ObjectStore, paths: JobPaths, epoch: int, left: froz
     return [
         key
         for key in objects.list(paths.outbox())
-        if (written := outbox_epoch(key)) is not None and written < epoch and outbox_name(key) not in left
+        if (written := outbox_epoch(key)) is not None and written < epoch and wing.outbox_name(key) not in left
     ]
 
 
@@ -135,7 +113,13 @@ class PublishingProgress:
 
 _LOG_SECONDS = 10.0
 _PAUSE_SECONDS = 0.2
-_KINDS = (ConfigError, CorruptError, IncompatibleError, NotFoundError, PenstockTimeoutError)
+_KINDS = (
+    errors.ConfigError,
+    errors.CorruptError,
+    errors.IncompatibleError,
+    errors.NotFoundError,
+    errors.PenstockTimeoutError,
+)
 
 
 class Publishing:
@@ -143,7 +127,7 @@ class Publishing:
 
     def __init__(self, run: RunContext) -> None:
         job = run.job
-        self.debts = Debts(job.log, job.uid, job.paths)
+        self.debts = wing.Debts(job.log, job.uid, job.paths)
         """The output that is to be published."""
         self._publisher = job.plan.publisher
         self._admins = job.streams.admins
@@ -205,29 +189,29 @@ class Publishing:
     def _in_background(self, epoch: int, abandoned: threading.Event, newest: int) -> None:
         def publish() -> None:
             if abandoned.is_set():
-                raise ContainerLostError("a publication was abandoned with its epoch")
+                raise errors.ContainerLostError("a publication was abandoned with its epoch")
             self._publish(self.debts.now(), epoch, abandoned, newest)
 
         try:
             retry(publish, self._again, interrupt=abandoned, clock=self._clock)
-        except (ContainerLostError, FencedError):
+        except (errors.ContainerLostError, errors.FencedError):
             raise
-        except RetryableError as error:
+        except errors.RetryableError as error:
             if abandoned.is_set():
-                raise ContainerLostError("a publication was abandoned with its epoch") from error
-            raise PenstockError(_failed(self.debts.now(), error)) from error
+                raise errors.ContainerLostError("a publication was abandoned with its epoch") from error
+            raise errors.PenstockError(_failed(self.debts.now(), error)) from error
 
-    def _publish(self, owed: OwedOutput, epoch: int, abandoned: threading.Event, newest: int) -> None:
+    def _publish(self, owed: wing.OwedOutput, epoch: int, abandoned: threading.Event, newest: int) -> None:
         """`newest`: the newest record that anything can have been published of."""
         began, before = self._clock.monotonic(), 0
         self._show(owed, 0, began)
         try:
             for each in owed.unpublished:
                 watch = _Watch(self._fleet, abandoned, self._reports(owed, before, began))
-                request = Publish(each.slot, each.objects, newest)
-                self._fleet.ask(PUBLISH, epoch, request, abandoned=abandoned, on_answer=watch.answered)
+                request = wing.Publish(each.slot, each.objects, newest)
+                self._fleet.ask(wing.PUBLISH, epoch, request, abandoned=abandoned, on_answer=watch.answered)
                 if watch.messages != each.messages:
-                    raise PenstockError(
+                    raise errors.PenstockError(
                         f"the containers have published {watch.messages:,} of the {each.messages:,} messages of record "
                         f"{each.slot}, and say that it is complete. Nothing is lost: the next start publishes the rest"
                     )
@@ -240,12 +224,12 @@ class Publishing:
         finally:
             self._board.tell("outbox", self._board.wings.get("outbox") if self.debts.now().unpublished else None)
 
-    def _show_to_readers(self, published: UnpublishedObjects) -> None:
+    def _show_to_readers(self, published: wing.UnpublishedObjects) -> None:
         """All of a record has been published: readers may see it."""
         for stream in sorted(published.streams):
             self._admins[stream.system].published(stream.stream, self._publisher, published.slot)
 
-    def _reports(self, owed: OwedOutput, before: int, began: float) -> Callable[[int, str], None]:
+    def _reports(self, owed: wing.OwedOutput, before: int, began: float) -> Callable[[int, str], None]:
         logged = began
 
         def report(done: int, waits_for: str) -> None:
@@ -258,7 +242,7 @@ class Publishing:
 
         return report
 
-    def _show(self, owed: OwedOutput, done: int, began: float, waits_for: str = "") -> PublishingProgress:
+    def _show(self, owed: wing.OwedOutput, done: int, began: float, waits_for: str = "") -> PublishingProgress:
         progress = PublishingProgress(owed.messages, done, tuple(sorted(map(str, owed.streams))), began, waits_for)
         self._board.tell("outbox", progress)
         return progress
@@ -272,26 +256,26 @@ class _Watch:
         self._abandoned = abandoned
         self._report = report
         self._lock = threading.Lock()
-        self._done: dict[str, PublishProgress] = {}
+        self._done: dict[str, wing.PublishProgress] = {}
 
     @property
     def messages(self) -> int:
         with self._lock:
             return sum(answer.messages for answer in self._done.values())
 
-    def answered(self, container: str, answer: PublishProgress) -> None:
+    def answered(self, container: str, answer: wing.PublishProgress) -> None:
         """Take a container's answer. Called by several threads. Raises ContainerLostError to end the call."""
         if self._abandoned.is_set():
-            raise ContainerLostError("a publication was abandoned with its epoch")
+            raise errors.ContainerLostError("a publication was abandoned with its epoch")
         if self._fleet.any_lost:
-            raise ContainerLostError(self._fleet.loss())
+            raise errors.ContainerLostError(self._fleet.loss())
         with self._lock:
             self._done[container] = answer
             waits_for = next(filter(None, (each.waits_for for each in self._done.values())), "")
             self._report(sum(each.messages for each in self._done.values()), waits_for)
 
 
-def _failed(owed: OwedOutput, error: Exception) -> str:
+def _failed(owed: wing.OwedOutput, error: Exception) -> str:
     outputs = listed([f"`{stream}`" for stream in sorted(map(str, owed.streams))])
     return (
         f"{counted(owed.messages, 'message')} of the last checkpoint cannot be published to {outputs}: {error}. "
@@ -314,8 +298,8 @@ class OutboxDriver(DriverPart):
 
     def sections(self, boundary: Boundary, uploaded: Sequence[msgspec.Raw]) -> SectionValues:
         """The objects that the record is to publish, and what earlier ones leave."""
-        objects = [each for own in uploaded for each in load(tuple[OutboxObject, ...], own)]
-        return {OUTBOX: outbox_section(self.debts.now(), objects, self.run.job.plan.publisher)}
+        objects = [each for own in uploaded for each in load(tuple[wing.OutboxObject, ...], own)]
+        return {wing.OUTBOX: wing.outbox_section(self.debts.now(), objects, self.run.job.plan.publisher)}
 
     def publish(self, record: CheckpointRecord, abandoned: threading.Event) -> Future[None]:
         return self._publishing.begin(record.epoch, abandoned)

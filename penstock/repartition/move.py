@@ -30,19 +30,7 @@ from penstock.state.engines.engine import Engine
 from penstock.state.engines.open import open_engine
 from penstock.state.outside_backup import OutsideBackup
 from penstock.state.reading.reader import StateReader
-from penstock.state.stores.timed_entries import (
-    HEADER,
-    META,
-    UNINDEXED,
-    adoption_of,
-    application_key,
-    engine_key,
-    entries_with_header,
-    has_begun,
-    header,
-    index_key,
-    meta_bytes,
-)
+from penstock.state.stores import timed_entries
 from penstock.system.partitioner import partitions_of
 from penstock.system.registry import open_systems
 
@@ -100,7 +88,7 @@ def moved_entries(part: StorePart, engine: Engine, place: Placement, after: int)
 
 def merged(place: Placement, key: bytes, old: bytes, new: bytes) -> bytes | None:
     """The value of a key that two tasks had. None: they cannot have it in common."""
-    if key == META:
+    if key == timed_entries.META:
         return new
     merge = place.merges.get(key) if isinstance(place, ByKey) else None
     return None if merge is None else merge(old, new)
@@ -117,11 +105,11 @@ class _Pending:
     def add(self, task: int, entry: _Entry) -> Iterator[MovedEntries]:
         own = self._entries.get(task)
         if own is None:
-            own = self._entries[task] = {META: meta_bytes(None)} if self._expires else {}
+            own = self._entries[task] = {timed_entries.META: timed_entries.meta_bytes(None)} if self._expires else {}
             self._sizes[task] = 0
         own[entry.place] = entry.data
         if self._expires:
-            own[index_key(entry.data, entry.place)] = b""
+            own[timed_entries.index_key(entry.data, entry.place)] = b""
         self._sizes[task] += len(entry.place) + len(entry.data)
         if self._sizes[task] >= _CHUNK_BYTES:
             del self._sizes[task]
@@ -136,24 +124,26 @@ def _entries(part: StorePart, engine: Engine) -> Iterator[_Entry]:
     whether it has expired or not."""
     if part.expires_ms is None:
         return (_Entry(key, key, data) for key, data in engine.scan(None, None))
-    meta = engine.get(META)
-    if meta is None or not has_begun(meta):
+    meta = engine.get(timed_entries.META)
+    if meta is None or not timed_entries.has_begun(meta):
         found = _unbegun(engine, part.expires_ms)
     else:
-        found = entries_with_header(engine, adoption_of(meta))
-    return (_Entry(application_key(key), key, _indexed(data)) for key, data in found)
+        found = timed_entries.entries_with_header(engine, timed_entries.adoption_of(meta))
+    return (_Entry(timed_entries.application_key(key), key, _indexed(data)) for key, data in found)
 
 
 def _unbegun(engine: Engine, expires_ms: int) -> Iterator[tuple[bytes, bytes]]:
     """The entries of a store in which no batch with a time to live has ended: their keys are the application's."""
-    head = header(expires_ms, UNINDEXED)
-    return ((engine_key(key), head + data) for key, data in engine.scan(None, None))
+    head = timed_entries.header(expires_ms, timed_entries.UNINDEXED)
+    return ((timed_entries.engine_key(key), head + data) for key, data in engine.scan(None, None))
 
 
 def _indexed(data: bytes) -> bytes:
-    if data[HEADER - 1] != UNINDEXED:
+    if data[timed_entries.HEADER - 1] != timed_entries.UNINDEXED:
         return data
-    return header(int.from_bytes(data[: HEADER - 1], "big"), 0) + data[HEADER:]
+    return (
+        timed_entries.header(int.from_bytes(data[: timed_entries.HEADER - 1], "big"), 0) + data[timed_entries.HEADER :]
+    )
 
 
 def _targets(part: StorePart, place: Placement, after: int) -> Iterable[int]:
@@ -170,7 +160,7 @@ def _targets(part: StorePart, place: Placement, after: int) -> Iterable[int]:
 
 
 def _by_key(part: StorePart, entries: Iterator[_Entry], place: ByKey, after: int) -> Iterator[tuple[int, _Entry]]:
-    head = 0 if part.expires_ms is None else HEADER
+    head = 0 if part.expires_ms is None else timed_entries.HEADER
     while block := list(islice(entries, _AT_ONCE)):
         shared = [entry for entry in block if entry.key in place.merges]
         for entry in shared:

@@ -11,19 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from penstock.base.budgets import MessageBudget
-from penstock.schemas.avro_reader import (
-    Readers,
-    Take,
-    again,
-    array,
-    counted,
-    enum,
-    made,
-    mapping,
-    plain,
-    read_all,
-    union,
-)
+from penstock.schemas import avro_reader
 from penstock.schemas.avro_types import NAMED, PROMOTED, RECORDS, AvroTypes, matches
 from penstock.schemas.avro_values import LogicalTypes, MisfitError, SchemaDefaults, logical_of, maker_of
 from penstock.schemas.serde import Read
@@ -44,9 +32,9 @@ def reader_of(written: AvroTypes, read: AvroTypes | None, start: int = 0) -> Rea
     """
     try:
         if read is None or read.root == written.root:
-            return read_all(Readers(written).held(written.root), start)
+            return avro_reader.read_all(avro_reader.Readers(written).held(written.root), start)
         take = _ResolvedReaders(written, read).of(written.root, read.root)
-        return read_all(counted(take, written.empty_branch(written.root)), start)
+        return avro_reader.read_all(avro_reader.counted(take, written.empty_branch(written.root)), start)
     except MisfitError as error:
         raise error.error() from error
 
@@ -57,16 +45,16 @@ class _ResolvedReaders:
     def __init__(self, written: AvroTypes, read: AvroTypes) -> None:
         self._written = written
         self._read = read
-        self._skipped = Readers(written)
+        self._skipped = avro_reader.Readers(written)
         self._defaults = SchemaDefaults(read)
-        self._records: dict[tuple[str, str], list[Take]] = {}
+        self._records: dict[tuple[str, str], list[avro_reader.Take]] = {}
         """The reader of each pair of records; an empty list while it is made."""
 
-    def of(self, written: Any, read: Any) -> Take:
+    def of(self, written: Any, read: Any) -> avro_reader.Take:
         """The reader of a type. Raises MisfitError if it cannot be read as the other."""
         one, other = self._written.resolved(written), self._read.resolved(read)
         if isinstance(one, list):
-            return union([self._branch(each, read) for each in one])
+            return avro_reader.union([self._branch(each, read) for each in one])
         if isinstance(other, list):
             return self._into_union(one, other)
         kind, wanted = self._written.kind(one), self._read.kind(other)
@@ -77,19 +65,21 @@ class _ResolvedReaders:
         if kind in RECORDS:
             return self._record(one, other)
         if kind == "array":
-            return array(self.of(one["items"], other["items"]), self._written.empty_values(one["items"]))
+            return avro_reader.array(self.of(one["items"], other["items"]), self._written.empty_values(one["items"]))
         if kind == "map":
-            return mapping(self.of(one["values"], other["values"]), self._written.empty_values(one["values"]))
+            return avro_reader.mapping(
+                self.of(one["values"], other["values"]), self._written.empty_values(one["values"])
+            )
         return self._plain(kind, one, other)
 
     def _misfit(self, written: Any, read: Any) -> MisfitError:
         return MisfitError(f"{self._written.described(written)} cannot be read as {self._read.described(read)}")
 
-    def _branch(self, written: Any, read: Any) -> Take:
+    def _branch(self, written: Any, read: Any) -> avro_reader.Take:
         """A branch of a union. One that cannot be read is none until a message has it."""
         known = len(self._records)
         try:
-            return counted(self.of(written, read), self._written.empty_branch(written))
+            return avro_reader.counted(self.of(written, read), self._written.empty_branch(written))
         except MisfitError as error:
             self._forget(known)
             reason = str(error.error())
@@ -99,7 +89,7 @@ class _ResolvedReaders:
 
         return take_none
 
-    def _into_union(self, written: Any, branches: Sequence[Any]) -> Take:
+    def _into_union(self, written: Any, branches: Sequence[Any]) -> avro_reader.Take:
         known = len(self._records)
         for branch in sorted(branches, key=lambda each: self._distance(written, each)):
             try:
@@ -122,17 +112,17 @@ class _ResolvedReaders:
             return 2
         return int(written.get("logicalType") != other.get("logicalType"))
 
-    def _record(self, written: Any, read: Any) -> Take:
+    def _record(self, written: Any, read: Any) -> avro_reader.Take:
         pair = str(written["name"]), str(read["name"])
         known = self._records.get(pair)
         if known is not None:
-            return known[0] if known else again(known)
+            return known[0] if known else avro_reader.again(known)
         target = self._records[pair] = []
         take = self._record_of(written, read)
-        target.append(counted(take, self._written.empty_fields(written)))
+        target.append(avro_reader.counted(take, self._written.empty_fields(written)))
         return target[0]
 
-    def _record_of(self, written: Any, read: Any) -> Take:
+    def _record_of(self, written: Any, read: Any) -> avro_reader.Take:
         before = {str(field["name"]): field for field in written["fields"]}
         found, names = {}, {}
         for field in read["fields"]:
@@ -146,7 +136,7 @@ class _ResolvedReaders:
                 names[name] = field
             else:
                 found[source] = (name, field)
-        steps: list[tuple[str, Take, bool]] = []
+        steps: list[tuple[str, avro_reader.Take, bool]] = []
         for source, field in before.items():
             try:
                 if source in found:
@@ -165,33 +155,37 @@ class _ResolvedReaders:
         except MisfitError as error:
             raise error.inside(f".{name}") from None
 
-    def _plain(self, kind: str, written: Any, read: Any) -> Take:
+    def _plain(self, kind: str, written: Any, read: Any) -> avro_reader.Take:
         if kind == "enum":
             default = read.get("default")
             known = set(read["symbols"])
-            return enum({symbol: symbol if symbol in known else default for symbol in written["symbols"]}, written)
+            return avro_reader.enum(
+                {symbol: symbol if symbol in known else default for symbol in written["symbols"]}, written
+            )
         if kind == "fixed" and written["size"] != read["size"]:
             raise self._misfit(written, read)
-        return self._made(plain(kind, written), written, read, None)
+        return self._made(avro_reader.plain(kind, written), written, read, None)
 
-    def _promoted(self, written: Any, read: Any) -> Take:
+    def _promoted(self, written: Any, read: Any) -> avro_reader.Take:
         kind, wanted = self._written.kind(written), self._read.kind(read)
         if wanted not in PROMOTED.get(kind, ()) or (kind == "string" and read.get("logicalType") == "decimal"):
             raise self._misfit(written, read)
-        return self._made(plain(kind, written), written, read, _PROMOTIONS.get(wanted))
+        return self._made(avro_reader.plain(kind, written), written, read, _PROMOTIONS.get(wanted))
 
-    def _made(self, take: Take, written: Any, read: Any, promote: Callable[[Any], Any] | None) -> Take:
+    def _made(
+        self, take: avro_reader.Take, written: Any, read: Any, promote: Callable[[Any], Any] | None
+    ) -> avro_reader.Take:
         """The value of the reader's logical type. Two that are one in Python, as times in different units, are read as
         what was written."""
         one, other = logical_of(written), logical_of(read)
         if one is not None and other is not None:
             if one.family == other.family:
-                return made(take, _checked(one, other))
+                return avro_reader.made(take, _checked(one, other))
             if "decimal" in f"{one.family} {other.family}":
                 raise self._misfit_of(one, other)
         if promote is not None:
             take = _mapped(take, promote)
-        return take if other is None else made(take, other)
+        return take if other is None else avro_reader.made(take, other)
 
     def _misfit_of(self, one: LogicalTypes, other: LogicalTypes) -> MisfitError:
         return MisfitError(f"a {one.family} cannot be read as a {other.family}")
@@ -210,7 +204,7 @@ def _checked(one: LogicalTypes, other: LogicalTypes) -> LogicalTypes:
     return LogicalTypes(one.family, one.takes, one.plain, made_and_checked)
 
 
-def _mapped(take: Take, change: Callable[[Any], Any]) -> Take:
+def _mapped(take: avro_reader.Take, change: Callable[[Any], Any]) -> avro_reader.Take:
     def take_mapped(data: bytes, at: int, budget: MessageBudget) -> tuple[Any, int]:
         value, at = take(data, at, budget)
         return change(value), at
@@ -232,8 +226,8 @@ _PROMOTIONS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def _record(
-    steps: Sequence[tuple[str, Take, bool]], absent: Sequence[tuple[str, Callable[[], Any]]], names: Any
-) -> Take:
+    steps: Sequence[tuple[str, avro_reader.Take, bool]], absent: Sequence[tuple[str, Callable[[], Any]]], names: Any
+) -> avro_reader.Take:
     """A record.
 
     Args:

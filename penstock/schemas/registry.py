@@ -1,6 +1,5 @@
-"""The declaration of a schema registry, a schema as its registry keeps it, and the protocol by which serdes reach one.
-
-An application gives a schema as text or as a file.
+"""The declaration of a schema registry, a schema as its registry keeps it, and the protocol by which serdes reach
+one. As a wing, a start asks registries for the schemas that the application's serdes need.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from penstock.errors import ConfigError, CorruptError
+from penstock.wing import Wing
 
 SchemaKind: TypeAlias = Literal["AVRO", "PROTOBUF", "JSON"]
 UNKNOWN_VERSION: Final = -1
@@ -166,3 +166,6 @@ def schema_text(given: object, ending: str, what: str) -> str:
     if not isinstance(given, str):
         raise ConfigError(f"{what}: a schema is a dict, text, or the path of a file `*{ending}`, not {given!r}")
     return given
+
+
+SCHEMAS_WING = Wing("schemas", start="penstock.schemas.serde:SchemasStart")

@@ -1,6 +1,6 @@
-"""Side inputs as a wing: stores that a container fills from streams, and attempts read. The failure of a fill is in the
-form that the driver gets. For commands, a board shows the stores that a job only reads, with their sources, and the
-metrics how far behind a run has them.
+"""Side inputs as a wing: stores that a container fills from streams, and attempts read. The failure of a fill is in
+the form that the driver gets. For commands, a board shows the stores that a job only reads, with their sources, and
+the metrics how far behind a run has them.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ SIDE_WING = Wing(
     calls=(BOOTSTRAP,),
     start="penstock.side.start:SideStart",
     driver="penstock.side.driver:SideDriver",
-    container="penstock.side.container.inputs:SideInputService",
+    container="penstock.side.inputs:SideInputService",
 )
 
 

@@ -19,17 +19,7 @@ from penstock.graph.specs import ApplicationGraph, InputSpec, OutputSpec
 from penstock.spark.queries import Frames, StreamWriter, check_begin_at
 from penstock.spark.query.plan import QueryInput, QueryOutput, QueryPlan
 from penstock.spark.query.rows import FrameReader
-from penstock.spark.rows.columns import (
-    ColumnsReader,
-    ColumnsWriter,
-    RowsReader,
-    RowsWriter,
-    delay_ms,
-    event_time_column,
-    needed,
-    parsed_schema,
-    spark_schema,
-)
+from penstock.spark.rows import columns
 from penstock.spark.rows.serde import Rows, check_keyed, check_same, with_schemas
 from penstock.spark.versions import QUERIES, needs, needs_classic
 from penstock.system.contract.definition import QUERY_SYSTEM
@@ -195,16 +185,16 @@ def _packed(graph: ApplicationGraph) -> ApplicationGraph:
 def _reader(op: InputSpec, schema: StructType) -> FrameReader:
     event_time = _event_time(schema)
     if isinstance(op.value_serde, ColumnSerde):
-        return ColumnsReader(str(op.stream), op.value_serde, event_time)
-    return RowsReader(schema, event_time)
+        return columns.ColumnsReader(str(op.stream), op.value_serde, event_time)
+    return columns.RowsReader(schema, event_time)
 
 
 def _output(each: OutputSpec) -> QueryOutput:
     name, serde = each.stream.stream, each.value_serde
     if isinstance(serde, PackedColumns):
-        return QueryOutput(name, spark_schema(str(each.stream), serde), ColumnsWriter(serde))
+        return QueryOutput(name, columns.spark_schema(str(each.stream), serde), columns.ColumnsWriter(serde))
     schema = cast("Rows", serde).schema
-    return QueryOutput(name, schema, RowsWriter(schema))
+    return QueryOutput(name, schema, columns.RowsWriter(schema))
 
 
 def _needed(inputs: Inputs, graph: ApplicationGraph) -> Inputs:
@@ -215,7 +205,9 @@ def _needed(inputs: Inputs, graph: ApplicationGraph) -> Inputs:
         found = {}
         for name, frame in inputs(df).items():
             serde = serdes[name]
-            found[name] = needed(frame, f"{QUERY_SYSTEM}.{name}", serde) if isinstance(serde, ColumnSerde) else frame
+            found[name] = (
+                columns.needed(frame, f"{QUERY_SYSTEM}.{name}", serde) if isinstance(serde, ColumnSerde) else frame
+            )
         return found
 
     return made
@@ -258,17 +250,19 @@ def _timed(op: InputSpec, schemas: Mapping[str, StructType], graph: ApplicationG
     watermark for all inputs, so each of several inputs has a separate one."""
     if op.uses_time or not graph.uses_time:
         return op
-    column = event_time_column(schemas[op.stream.stream])
+    column = columns.event_time_column(schemas[op.stream.stream])
     if column is None:
         return op
     own = len(graph.inputs) > 1
-    return replace(op, watermark=BoundedOutOfOrderness(max_delay_ms=delay_ms(column)) if own else QueryWatermark())
+    return replace(
+        op, watermark=BoundedOutOfOrderness(max_delay_ms=columns.delay_ms(column)) if own else QueryWatermark()
+    )
 
 
 def _event_time(schema: StructType) -> str | None:
-    column = event_time_column(schema)
+    column = columns.event_time_column(schema)
     return None if column is None else column.name
 
 
 def _parsed(ddl: str) -> StructType:
-    return parsed_schema(ddl, f"pss.Rows({ddl!r})")
+    return columns.parsed_schema(ddl, f"pss.Rows({ddl!r})")

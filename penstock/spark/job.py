@@ -35,14 +35,8 @@ from penstock.job.paths import JobPaths
 from penstock.objects.open import open_job_root
 from penstock.spark.batches.two_ways import runner_for
 from penstock.spark.containers.directory import ContainerDirectory
+from penstock.spark.session import session
 from penstock.spark.session.gateway import hear_signals_of_submit, quiet_py4j, spark_died, stop_context
-from penstock.spark.session.session import (
-    check_session,
-    create_context,
-    idle_limit,
-    warn_of_clear_text,
-    warn_of_unseen_memory,
-)
 from penstock.spark.versions import needs_classic
 from penstock.spark.workers.packages import Shipment
 from penstock.start.check import check_start
@@ -123,11 +117,13 @@ class _Spark:
 
     def context(self, name: str) -> SparkContext:
         if self._found is None and self._given is not None:
-            check_session(self._given, self._settings.container)
+            session.check_session(self._given, self._settings.container)
             self._found = self._given.sparkContext
         elif self._found is None:
             # No session: Spark's SQL takes a third of its start, and no batch needs it.
-            self._found = create_context(name, self._settings.spark, idle_limit(self._settings.container))
+            self._found = session.create_context(
+                name, self._settings.spark, session.idle_limit(self._settings.container)
+            )
         return self._found
 
 
@@ -291,8 +287,8 @@ def container_spec(context: SparkContext, job: JobPlan, shipment: Shipment) -> C
     tls = host is None if enabled is None else enabled
     if host is None:
         conf = dict(context.getConf().getAll())
-        warn_of_clear_text(conf, tls=tls)
-        warn_of_unseen_memory(conf)
+        session.warn_of_clear_text(conf, tls=tls)
+        session.warn_of_unseen_memory(conf)
     keeps_stores = config.job.keeps_copies or bool(job.topology.graph.side_stores)
     return ContainerSpec(
         run_id=f"{job.claim.run_id}-{secrets.token_hex(4)}",

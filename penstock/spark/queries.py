@@ -21,7 +21,7 @@ from pyspark.sql.streaming.listener import StateOperatorProgress, StreamingQuery
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from penstock.admin.state.query_state import first_record
+from penstock.admin.state.store_uploads import first_record
 from penstock.base.application_code import not_started
 from penstock.config.model import JobConfig
 from penstock.driver.handle.program import RunningWork, stop_with_program

@@ -10,7 +10,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from penstock.admin.state.query_state import FirstState, first_record, write_first_state
+from penstock.admin.state.store_uploads import FirstState, first_record, write_first_state
 from penstock.api.time.firing import timers_store
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.task_values import Markers
@@ -21,16 +21,7 @@ from penstock.spark.processor.task import ProcessorSpec
 from penstock.spark.query.checkpoint_location import CheckpointLocation, plan_of
 from penstock.spark.query.plan import reached_batch
 from penstock.spark.session.gateway import cause_of
-from penstock.spark.state_frames.from_spark import (
-    KINDS,
-    TIMERS,
-    SparkReader,
-    StateRowsSource,
-    TimerEntries,
-    back_up,
-    heads,
-    variable_entries,
-)
+from penstock.spark.state_frames import from_spark
 from penstock.spark.state_import.checkpoint import OperatorFacts, SparkCheckpoint
 from penstock.state.outside_backup import FirstBackup
 from penstock.system.contract.definition import QUERY_SYSTEM
@@ -101,29 +92,9 @@ class Takeover:
         config: JobConfig,
         tasks: int,
     ) -> None:
-        sources: Mapping[str, StateRowsSource] = {}
         counts: dict[str, int] = {}
         try:
-            if self.imports:
-                reader, sources = self.sources(spark, checkpoint, operators[0], batch)
-                spark = reader.spark
-
-            def backed_up(first: FirstBackup) -> dict[int, Markers]:
-                found, entries = back_up(spark, sources, self._heads(sources), first)
-                counts.update(entries)
-                return found
-
-            state = FirstState(
-                graph=self.graph,
-                config=config,
-                query=checkpoint.query_id(),
-                batch=batch,
-                plan=plan_of(checkpoint.files.get(f"offsets/{batch}")),
-                tasks=tasks,
-                stores=tuple(each.name for each in self.graph.written_stores),
-                back_up=backed_up,
-                batches=batch + 1 if self.imports else 0,
-            )
+            state = self._first_state(spark, checkpoint, operators, batch, config, tasks, counts)
             record = write_first_state(state)
         except (Py4JJavaError, PySparkException) as error:
             cause = cause_of(error)
@@ -140,27 +111,64 @@ class Takeover:
             record.id,
         )
 
+    def _first_state(
+        self,
+        spark: SparkSession,
+        checkpoint: SparkCheckpoint,
+        operators: list[int],
+        batch: int,
+        config: JobConfig,
+        tasks: int,
+        counts: dict[str, int],
+    ) -> FirstState:
+        """The state that the job begins with. Its backup adds the number of entries of each store to `counts`."""
+        sources: Mapping[str, from_spark.StateRowsSource] = {}
+        if self.imports:
+            reader, sources = self.sources(spark, checkpoint, operators[0], batch)
+            spark = reader.spark
+
+        def backed_up(first: FirstBackup) -> dict[int, Markers]:
+            found, entries = from_spark.back_up(spark, sources, self._heads(sources), first)
+            counts.update(entries)
+            return found
+
+        return FirstState(
+            graph=self.graph,
+            config=config,
+            query=checkpoint.query_id(),
+            batch=batch,
+            plan=plan_of(checkpoint.files.get(f"offsets/{batch}")),
+            tasks=tasks,
+            stores=tuple(each.name for each in self.graph.written_stores),
+            back_up=backed_up,
+            batches=batch + 1 if self.imports else 0,
+        )
+
     def sources(
         self, spark: SparkSession, checkpoint: SparkCheckpoint, operator: int, batch: int
-    ) -> tuple[SparkReader, dict[str, StateRowsSource]]:
+    ) -> tuple[from_spark.SparkReader, dict[str, from_spark.StateRowsSource]]:
         facts = checkpoint.operator(operator, batch)
         self._check(facts, checkpoint.url)
         checkpoint.check_last_partition(facts)
         has_ids = checkpoint.has_checkpoint_ids(operator, batch)
-        reader = SparkReader(spark, checkpoint.url, operator, batch, has_ids=has_ids)
+        reader = from_spark.SparkReader(spark, checkpoint.url, operator, batch, has_ids=has_ids)
         spec = self.processor
-        found: dict[str, StateRowsSource] = {}
+        found: dict[str, from_spark.StateRowsSource] = {}
         for variable in spec.declared.variables:
             if variable.name in facts.variables:  # any other one is new
                 rows = reader.variable(variable.name)
-                found[variable.name] = StateRowsSource(rows, variable_entries(spec, variable, rows.schema))
-        if TIMERS.get(spec.mode) in facts.variables:
-            found[timers_store(spec.operator)] = StateRowsSource(reader.timers(), TimerEntries(spec.key, spec.mode))
+                found[variable.name] = from_spark.StateRowsSource(
+                    rows, from_spark.variable_entries(spec, variable, rows.schema)
+                )
+        if from_spark.TIMERS.get(spec.mode) in facts.variables:
+            found[timers_store(spec.operator)] = from_spark.StateRowsSource(
+                reader.timers(), from_spark.TimerEntries(spec.key, spec.mode)
+            )
         return reader, found
 
-    def _heads(self, sources: Mapping[str, StateRowsSource]) -> dict[str, dict[bytes, bytes]]:
+    def _heads(self, sources: Mapping[str, from_spark.StateRowsSource]) -> dict[str, dict[bytes, bytes]]:
         variables = self.processor.declared.variables
-        return {each.name: heads(each) for each in variables if each.name in sources}
+        return {each.name: from_spark.heads(each) for each in variables if each.name in sources}
 
     def _check(self, facts: OperatorFacts, url: str) -> None:
         """Raise IncompatibleError unless the state is that of such a processor."""
@@ -173,7 +181,11 @@ class Takeover:
             if name.startswith("$") or name in spec.declared.forgotten:
                 continue
             own = declared.get(name)
-            if own is None or own.kind != KINDS.get(kind) or (own.ttl_ms is not None) != (name in facts.expiring):
+            if (
+                own is None
+                or own.kind != from_spark.KINDS.get(kind)
+                or (own.ttl_ms is not None) != (name in facts.expiring)
+            ):
                 ttl = "with" if name in facts.expiring else "without"
                 raise IncompatibleError(
                     f"the query of {url} has the state variable `{name}`, a {kind} {ttl} a time to live, and the "

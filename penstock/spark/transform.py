@@ -26,7 +26,7 @@ from penstock.graph.stores import StoreSpec
 from penstock.spark.processor.columns import ColumnsProcessor, ColumnsTask, declare_columns
 from penstock.spark.processor.declared import DeclaredVariables, TimeMode, declare
 from penstock.spark.processor.declared import time_mode as parsed_time_mode
-from penstock.spark.processor.frames import check_pandas
+from penstock.spark.processor.rows import check_pandas
 from penstock.spark.processor.task import Form, ProcessorSpec, ProcessorTask
 from penstock.spark.queries import StreamWriter, check_begin_at
 from penstock.spark.query.plan import QueryInput, QueryOutput, QueryPlan

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from penstock import errors
 from penstock.api.retention import StreamRetention
 from penstock.api.serdes import ColumnSerde
 from penstock.api.ssp import StreamPattern, SystemStream, SystemStreamPartition
@@ -15,15 +16,6 @@ from penstock.checkpoint.streams import CHANGELOG_STREAM
 from penstock.config.model import JobConfig
 from penstock.config.settings import StreamSettings, TaskSettings
 from penstock.config.values.kinds import PartitionRange
-from penstock.errors import (
-    ConfigError,
-    FailedMessage,
-    IncompatibleError,
-    NotFoundError,
-    PenstockError,
-    Refusals,
-    SystemAwayError,
-)
 from penstock.graph.specs import ApplicationGraph
 from penstock.graph.store_declarations import side_input_of
 from penstock.job.identity import OwnedStreams
@@ -82,7 +74,7 @@ class JobStreams:
         changelogs = {config.store(spec.name).changelog: spec.name for spec in graph.written_stores}
         intermediates = tuple(reader.stream for reader in graph.intermediates)
         exactly_once = frozenset(stream for stream in outputs if config.stream(stream).exactly_once)
-        refusals = Refusals("the streams of the application are refused")
+        refusals = errors.Refusals("the streams of the application are refused")
         refusals.note_all(_shared(graph, config, outputs))
         refusals.note_all(_shared_intermediates(intermediates, dead_letter, changelogs))
         names = {stream.system for stream in (*inputs, *outputs, *changelogs, *intermediates, *graph.side_streams())}
@@ -113,13 +105,13 @@ class JobStreams:
         written = self.outputs + self.intermediates + self.owed
         return tuple(stream for stream in written if self.systems[stream.system].fences)
 
-    def named(self, failed: FailedMessage) -> FailedMessage:
+    def named(self, failed: errors.FailedMessage) -> errors.FailedMessage:
         """The failure with the name of its message, if the system has names."""
         stream = SystemStream.parse(failed.stream)
         if failed.offset < 0 or stream.system not in self.admins:
             return failed
         ssp = SystemStreamPartition(stream.system, stream.stream, failed.partition)
-        with suppress(PenstockError, OSError):  # the failure is more important
+        with suppress(errors.PenstockError, OSError):  # the failure is more important
             name = self.admins[stream.system].message_name(ssp, failed.offset, with_line=True)
             return replace(failed, name=name or "")
         return failed
@@ -143,10 +135,10 @@ class JobStreams:
             if any(each.matches(stream) for each in self.patterns):
                 try:
                     self.admins[stream.system].partition_count(stream.stream)
-                except NotFoundError:
+                except errors.NotFoundError:
                     logger.warning("`%s` was deleted: the job read it before, and its position is forgotten", stream)
                 else:
-                    raise SystemAwayError(
+                    raise errors.SystemAwayError(
                         f"the system `{stream.system}` has the stream `{stream}`, which this job has read before, and "
                         "did not name it in the list of its streams. Nothing was changed. Start the job again"
                     )
@@ -179,7 +171,7 @@ class JobStreams:
             admin = self.admins[stream.system]
             try:
                 counts[str(stream)] = admin.partition_count(stream.stream)
-            except NotFoundError:
+            except errors.NotFoundError:
                 admin.create_stream(stream.stream, partitions, self.retention.get(stream))
                 counts[str(stream)] = admin.partition_count(stream.stream)
                 logger.info(
@@ -191,7 +183,7 @@ class JobStreams:
             if stream in self.retention:
                 admin.create_stream(stream.stream, counts[str(stream)], self.retention[stream])  # refuses another one
             if (owner := owned.keeps_from(stream, admin)) is not None:
-                raise ConfigError(
+                raise errors.ConfigError(
                     f"the output `{stream}` is {owned_stream(owner)} that only its owner writes: {owner}. Name another "
                     "output"
                 )
@@ -199,7 +191,7 @@ class JobStreams:
 
     def check_outputs(self) -> None:
         """Raise ConfigError if the system of an output says that it cannot be written. The output need not exist."""
-        refusals = Refusals("outputs cannot be written")
+        refusals = errors.Refusals("outputs cannot be written")
         for stream in self.outputs:
             with refusals.noted():
                 self.admins[stream.system].check_writable(stream.stream)
@@ -230,8 +222,8 @@ class JobStreams:
             admin = self.admins[stream.system]
             try:
                 admin.create_stream(stream.stream, tasks)
-            except IncompatibleError as error:
-                raise IncompatibleError(
+            except errors.IncompatibleError as error:
+                raise errors.IncompatibleError(
                     f"{error}. An intermediate stream has a partition for each task of the job: name another stream in "
                     f"`through`, or delete this one (`penstock stream delete {stream}`)"
                 ) from error
@@ -243,7 +235,7 @@ class JobStreams:
                 new.add(stream)
 
             if (found := owned.own(stream, admin, owner, check_new)) != owner:
-                raise ConfigError(
+                raise errors.ConfigError(
                     f"the intermediate stream `{stream}` belongs to another owner: {found}. This is {owner}. Name "
                     "another stream in `through`. If the owner's job was deleted, "
                     f"`penstock stream delete {stream}` deletes what it left"
@@ -264,7 +256,7 @@ class JobStreams:
 
     def _identities(self, streams: Iterable[SystemStream]) -> dict[SystemStream, str]:
         found: dict[SystemStream, str] = {}
-        refusals = Refusals("streams are missing")
+        refusals = errors.Refusals("streams are missing")
         for stream in streams:
             with refusals.noted():
                 identity = self.admins[stream.system].stream_identity(stream.stream)
@@ -294,13 +286,13 @@ class JobStreams:
 
     def check_columns(self, graph: ApplicationGraph) -> None:
         """Raise ConfigError if an input declares a column that its newest messages lack: it would be null in all."""
-        refusals = Refusals("inputs lack columns")
+        refusals = errors.Refusals("inputs lack columns")
         for op in graph.inputs:
             if isinstance(op.value_serde, ColumnSerde):
                 names = op.value_serde.schema.names
                 missing = self.admins[op.stream.system].missing_columns(op.stream.stream, names)
                 for name in missing:
-                    error = ConfigError(
+                    error = errors.ConfigError(
                         f"the newest file of input `{op.stream}` has no column `{name}`, which the application "
                         "declares: it would be null everywhere. Correct its name, or leave it out of ps.Columns()"
                     )
@@ -317,15 +309,17 @@ class JobStreams:
             admin.close()
 
 
-def _shared(graph: ApplicationGraph, config: JobConfig, outputs: Collection[SystemStream]) -> Iterator[ConfigError]:
+def _shared(
+    graph: ApplicationGraph, config: JobConfig, outputs: Collection[SystemStream]
+) -> Iterator[errors.ConfigError]:
     """Outputs that the application uses for something else."""
     dead_letter = config.task.dead_letter_stream
     if len(set(outputs)) != len(outputs):
-        yield ConfigError(f"task.dead.letter.stream `{dead_letter}` is an output of the application as well")
+        yield errors.ConfigError(f"task.dead.letter.stream `{dead_letter}` is an output of the application as well")
     for spec in graph.written_stores:
         settings = config.store(spec.name)
         if settings.changelog in outputs and CHANGELOG_STREAM in settings.backup_factories:
-            yield ConfigError(
+            yield errors.ConfigError(
                 f"`{settings.changelog}` is an output and the changelog of store `{spec.name}`: set "
                 f"`stores.{spec.name}.changelog` to another stream"
             )
@@ -333,15 +327,15 @@ def _shared(graph: ApplicationGraph, config: JobConfig, outputs: Collection[Syst
 
 def _shared_intermediates(
     intermediates: Iterable[SystemStream], dead_letter: SystemStream | None, changelogs: Mapping[SystemStream, str]
-) -> Iterator[ConfigError]:
+) -> Iterator[errors.ConfigError]:
     """Intermediate streams that the configuration uses for something else."""
     for stream in intermediates:
         if stream == dead_letter:
-            yield ConfigError(
+            yield errors.ConfigError(
                 f"task.dead.letter.stream `{stream}` is an intermediate stream of the application as well"
             )
         if stream in changelogs:
-            yield ConfigError(
+            yield errors.ConfigError(
                 f"`{stream}` is an intermediate stream and the changelog of store `{changelogs[stream]}`: name another "
                 "stream in `through`"
             )
@@ -353,18 +347,18 @@ def _unfit_systems(
     inputs: Iterable[SystemStream],
     intermediates: Iterable[SystemStream],
     exactly_once: Iterable[SystemStream],
-) -> Iterator[ConfigError]:
+) -> Iterator[errors.ConfigError]:
     """Systems that were opened, and cannot do what is wanted of them."""
     for stream in intermediates:
         if stream.system in systems and not systems[stream.system].reports_appended:
-            yield ConfigError(
+            yield errors.ConfigError(
                 f"`{stream}` cannot be an intermediate stream: the system `{stream.system}` does not say which offsets "
                 "the records of a batch got (`System.reports_appended`). Name a stream of another system in "
                 "`through`, or leave `through` out"
             )
     opened = [systems[stream.system] for stream in inputs if stream.system in systems]
     if config.task.commit_group and not any(system.shows_positions for system in opened):
-        yield ConfigError(
+        yield errors.ConfigError(
             f"`{TaskSettings.commit_group.name}` = `{config.task.commit_group}`, and no input is of a system that has "
             "consumer groups, as Kafka: leave it out"
         )
@@ -376,19 +370,19 @@ def _unfit_systems(
 def _refuse_messages(stream: SystemStream, admin: SystemAdmin) -> None:
     """Raise ConfigError if a stream without an owner has messages: only the job's may be in it, which it deletes."""
     if held := [str(partition) for partition in partitions_with_messages(admin.offsets(stream.stream))]:
-        raise ConfigError(
+        raise errors.ConfigError(
             f"the stream `{stream}` has messages that this job did not write (partition {listed(held)}), and an "
             "intermediate stream is written and deleted by its job alone. Name another stream in `through`. If nobody "
             f"needs these messages, delete the stream: `penstock stream delete {stream}`"
         )
 
 
-def forgetful(stream: SystemStream, system: System) -> ConfigError | None:
+def forgetful(stream: SystemStream, system: System) -> errors.ConfigError | None:
     """The refusal, if no output of the system can be exactly once."""
     if system.keeps_progress:
         return None
     name = StreamSettings.output_guarantee.full(str(stream))
-    return ConfigError(
+    return errors.ConfigError(
         f"`{name}`: the system `{system.name}` cannot record the progress of publishing in one step with the messages "
         "(`System.keeps_progress`), so nothing in it is exactly once. Remove the key, or name an output of another "
         "system"

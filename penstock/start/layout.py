@@ -225,10 +225,7 @@ def _changed_operator(
     was = before.split(" ")[-1]
     verb, it = ("are", "them") if kind == "timers" else ("is", "it")
     is_now = "" if now is None else now.split(" ")[-1]
-    alone = f"{it} alone with `penstock drain {job} --operator {operator} --wait`, or all operators with "
-    drain = f"drain {'' if kind == 'aggregate' else alone}`penstock drain {job} --wait`: what waits fires, and "
-    drain += "the next start may be of"
-    reset = f"Or drop what waits in {it}, and keep all other state: {argument('reset_operators', [operator])}"
+    drain, reset = _ways_on(operator, kind, it, job)
     if is_now and layout_of(was) != layout_of(is_now):
         return IncompatibleError(
             f"the {kind} of operator `{operator}` {verb} in checkpoint {record.id} in layout {layout_of(was)} of the "
@@ -236,13 +233,6 @@ def _changed_operator(
             f"waits in {it} would be read wrongly. Start the application, as it was, with that version, and {drain} "
             f"this version. {reset}"
         )
-    found = f"{verb} in checkpoint {record.id} as `{was}` and {verb} "
-    found += f"`{is_now}` now" if is_now else "no longer in the application"
-    if changes := _difference(was, is_now):
-        found = f"{verb} in checkpoint {record.id}, but {verb} defined in another way now: {changes}"
-    put = "Put" if now is None else "Set"
-    if now is None:
-        found += f' (if it has another id now, declare it with renamed_from="{operator}")'
     if kind == "order":
         now_is = f"It is ordered as `{is_now}` now" if is_now else "It is not ordered by event time any more"
         return IncompatibleError(
@@ -250,6 +240,8 @@ def _changed_operator(
             f'it for their turn. {now_is}, and they would be lost. Give it back its order, with id="{operator}". To '
             f"change it, start the application as it was, and {drain} the changed one. {reset}"
         )
+    found = f"{verb} in checkpoint {record.id}" + _change(operator, was, is_now, verb)
+    put = "Set" if is_now else "Put"
     if kind == "aggregate":
         return IncompatibleError(
             f"the aggregate of operator `{operator}` {found}. Its totals "
@@ -262,6 +254,24 @@ def _changed_operator(
         f"the {kind} of operator `{operator}` {found}. The content that waits in {it} would be lost. {put} {it} back, "
         f'with id="{operator}". To change {it}, start the application as it was, and {drain} the changed one. {reset}'
     )
+
+
+def _ways_on(operator: str, kind: str, it: str, job: str) -> tuple[str, str]:
+    """The way to drain what waits in an operator's store, as the beginning of a sentence, and the way to drop it."""
+    alone = f"{it} alone with `penstock drain {job} --operator {operator} --wait`, or all operators with "
+    drain = f"drain {'' if kind == 'aggregate' else alone}`penstock drain {job} --wait`: what waits fires, and "
+    drain += "the next start may be of"
+    return drain, f"Or drop what waits in {it}, and keep all other state: {argument('reset_operators', [operator])}"
+
+
+def _change(operator: str, was: str, now: str, verb: str) -> str:
+    """The change of an operator's definition, as the end of a sentence. `now` is empty if there is no such operator."""
+    if not now:
+        renamed = f'(if it has another id now, declare it with renamed_from="{operator}")'
+        return f" as `{was}` and {verb} no longer in the application {renamed}"
+    if changes := _difference(was, now):
+        return f", but {verb} defined in another way now: {changes}"
+    return f" as `{was}` and {verb} `{now}` now"
 
 
 def _difference(was: str, now: str) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 from penstock.base.files import explained
 from penstock.checkpoint.record import CheckpointId
 from penstock.errors import CorruptError, NotFoundError, PenstockError, RetryableError
-from penstock.host.folders import HostFolder
+from penstock.host.process import HostFolder
 from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget, TaskRestoreManager
 from penstock.state.backends.registry import backend_factory
 from penstock.state.engines.engine import Engine

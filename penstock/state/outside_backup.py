@@ -23,7 +23,7 @@ from penstock.job.paths import JobPaths
 from penstock.objects.open import open_job_root
 from penstock.state.backends.base import BackendContext, StoreCopy, TaskBackupManager
 from penstock.state.backends.registry import backend_factory
-from penstock.state.backends.roots import BackendRoots
+from penstock.state.backends.resources import BackendRoots
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.open import open_engine
 from penstock.system.registry import open_systems

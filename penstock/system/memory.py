@@ -16,25 +16,7 @@ from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.wording import counted, owned_stream
 from penstock.errors import ConfigError, FencedError, IncompatibleError, NotFoundError, RetryableError
-from penstock.system.base import (
-    CHUNK_BYTES,
-    Appended,
-    MarkedAtCommit,
-    OffsetRange,
-    PartitionOffsets,
-    Progress,
-    RawMessage,
-    RawRecord,
-    System,
-    SystemAdmin,
-    SystemReader,
-    SystemWriter,
-    WriterIdentity,
-    WriterTransaction,
-    check_may_mark,
-    check_options,
-    check_stream_name,
-)
+from penstock.system import base
 from penstock.system.contract.writer import Marks, Parts
 from penstock.system.ranges import Compacted, check_call, check_inside, missing, take_chunk
 
@@ -44,21 +26,21 @@ class _Partition:
     """Messages in offset order."""
 
     upcoming: int = 0
-    messages: list[RawMessage] = field(default_factory=list)
+    messages: list[base.RawMessage] = field(default_factory=list)
     fences: dict[str, int] = field(default_factory=dict)
-    progress: dict[str, Progress] = field(default_factory=dict)
+    progress: dict[str, base.Progress] = field(default_factory=dict)
     compacted: Compacted = field(default_factory=Compacted)
     ended_at: int | None = None
     """The value of `upcoming` when the partition was declared ended."""
 
-    def ends(self) -> PartitionOffsets:
+    def ends(self) -> base.PartitionOffsets:
         oldest = self.messages[0][0] if self.messages else self.upcoming
-        return PartitionOffsets(oldest, self.upcoming, self.ended_at == self.upcoming)
+        return base.PartitionOffsets(oldest, self.upcoming, self.ended_at == self.upcoming)
 
     def between(self, start: int, end: int) -> slice:
         return slice(*(bisect_left(self.messages, offset, key=itemgetter(0)) for offset in (start, end)))
 
-    def superseded(self, offsets: OffsetRange) -> set[int]:
+    def superseded(self, offsets: base.OffsetRange) -> set[int]:
         inside = [m for m in self.messages[self.between(offsets.start, offsets.end)] if m[2] is not None]
         newest = {message[2]: message for message in inside}
         keep = {message[0] for message in newest.values() if message[3] is not None}
@@ -66,7 +48,7 @@ class _Partition:
         return before | {message[0] for message in inside} - keep
 
 
-class MemorySystem(System):
+class MemorySystem(base.System):
     """Streams that live as long as this object. Thread-safe; every reader sees appended messages at once.
 
     It cannot be pickled: a copy in another process would silently be another system.
@@ -97,7 +79,7 @@ class MemorySystem(System):
     @classmethod
     def configured(cls, name: str, options: Mapping[str, str]) -> MemorySystem:
         """An empty system. It needs no `path`, but accepts one."""
-        check_options(name, options, ["path"])
+        base.check_options(name, options, ["path"])
         return cls(name)
 
     def __reduce__(self) -> str:
@@ -109,7 +91,7 @@ class MemorySystem(System):
     def reader(self) -> MemoryReader:
         return MemoryReader(self)
 
-    def writer(self, identity: WriterIdentity | None) -> MemoryWriter:
+    def writer(self, identity: base.WriterIdentity | None) -> MemoryWriter:
         return MemoryWriter(self, identity)
 
     def truncate(self, ssp: SystemStreamPartition, before: int) -> None:
@@ -126,7 +108,7 @@ class MemorySystem(System):
             partition.ended_at = partition.upcoming
 
     def create(self, stream: str, partitions: int) -> bool:
-        check_stream_name(stream)
+        base.check_stream_name(stream)
         if partitions < 1:
             raise ConfigError(f"a stream has at least one partition; {partitions} were asked for")
         with self.lock:
@@ -156,7 +138,7 @@ class MemorySystem(System):
 
     def partitions(self, stream: str) -> list[_Partition]:
         """The caller holds `lock`."""
-        check_stream_name(stream)
+        base.check_stream_name(stream)
         found = self._streams.get(stream)
         if found is None:
             raise NotFoundError(
@@ -178,7 +160,7 @@ class MemorySystem(System):
         return partitions[ssp.partition]
 
 
-class MemoryAdmin(SystemAdmin):
+class MemoryAdmin(base.SystemAdmin):
     """Looks at and makes the streams of a `MemorySystem`."""
 
     def __init__(self, system: MemorySystem) -> None:
@@ -188,7 +170,7 @@ class MemoryAdmin(SystemAdmin):
         with self._system.lock:
             return len(self._system.partitions(stream))
 
-    def offsets(self, stream: str) -> dict[int, PartitionOffsets]:
+    def offsets(self, stream: str) -> dict[int, base.PartitionOffsets]:
         with self._system.lock:
             return {number: partition.ends() for number, partition in enumerate(self._system.partitions(stream))}
 
@@ -227,7 +209,9 @@ class MemoryAdmin(SystemAdmin):
             for partition in partitions:
                 partition.ended_at = partition.upcoming
 
-    def progress_of(self, name: str, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
+    def progress_of(
+        self, name: str, ssps: Iterable[SystemStreamPartition]
+    ) -> Mapping[SystemStreamPartition, base.Progress]:
         with self._system.lock:
             partitions = {ssp: self._system.partition(ssp) for ssp in ssps}
             return {ssp: own.progress[name] for ssp, own in partitions.items() if name in own.progress}
@@ -238,7 +222,7 @@ class MemoryAdmin(SystemAdmin):
             found = (message[0] for message in partition.messages if message[1] >= timestamp_ms)
             return next(found, partition.ends().upcoming)
 
-    def fence(self, stream: str, writer: WriterIdentity) -> None:
+    def fence(self, stream: str, writer: base.WriterIdentity) -> None:
         with self._system.lock:
             for number, partition in enumerate(self._system.partitions(stream)):
                 _raise_fence(partition, SystemStreamPartition(self._system.name, stream, number), writer)
@@ -254,7 +238,12 @@ class MemoryAdmin(SystemAdmin):
             return self._system.owners.get(stream)
 
     def compact(
-        self, offsets: OffsetRange, writer: WriterIdentity, *, min_dirty_ratio: float = 0.0, dry_run: bool = False
+        self,
+        offsets: base.OffsetRange,
+        writer: base.WriterIdentity,
+        *,
+        min_dirty_ratio: float = 0.0,
+        dry_run: bool = False,
     ) -> int:
         with self._system.lock:
             partition = self._system.partition(offsets.ssp)
@@ -274,29 +263,31 @@ class MemoryAdmin(SystemAdmin):
         """Does nothing: no resources are held."""
 
 
-class MemoryReader(SystemReader):
+class MemoryReader(base.SystemReader):
     """Reads ranges of a `MemorySystem`."""
 
     def __init__(self, system: MemorySystem) -> None:
         self._system = system
 
     def read(
-        self, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int = CHUNK_BYTES
-    ) -> Iterator[list[RawMessage]]:
+        self, offsets: base.OffsetRange, chunk_messages: int, chunk_bytes: int = base.CHUNK_BYTES
+    ) -> Iterator[list[base.RawMessage]]:
         """Raises NotFoundError if a message is missing, ConfigError for an invalid range or bound."""
         check_call(offsets, chunk_messages, chunk_bytes)
         return self._chunks(offsets, chunk_messages, chunk_bytes)
 
     def read_compacted(
-        self, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int = CHUNK_BYTES
-    ) -> Iterator[list[RawMessage]]:
+        self, offsets: base.OffsetRange, chunk_messages: int, chunk_bytes: int = base.CHUNK_BYTES
+    ) -> Iterator[list[base.RawMessage]]:
         check_call(offsets, chunk_messages, chunk_bytes)
         return self._chunks_left(offsets, chunk_messages, chunk_bytes)
 
     def close(self) -> None:
         """Does nothing: no resources are held."""
 
-    def _chunks_left(self, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int) -> Iterator[list[RawMessage]]:
+    def _chunks_left(
+        self, offsets: base.OffsetRange, chunk_messages: int, chunk_bytes: int
+    ) -> Iterator[list[base.RawMessage]]:
         start, done = offsets.start, None
         while start < offsets.end:
             with self._system.lock:
@@ -312,15 +303,19 @@ class MemoryReader(SystemReader):
             start = chunk[-1][0] + 1
             yield chunk
 
-    def _chunks(self, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int) -> Iterator[list[RawMessage]]:
+    def _chunks(
+        self, offsets: base.OffsetRange, chunk_messages: int, chunk_bytes: int
+    ) -> Iterator[list[base.RawMessage]]:
         self._slice(offsets, 0)  # fails before the first chunk if a part is missing, also of an empty range's stream
         start = offsets.start
         while start < offsets.end:
-            chunk = take_chunk(self._slice(OffsetRange(offsets.ssp, start, offsets.end), chunk_messages), chunk_bytes)
+            chunk = take_chunk(
+                self._slice(base.OffsetRange(offsets.ssp, start, offsets.end), chunk_messages), chunk_bytes
+            )
             start += len(chunk)
             yield chunk
 
-    def _slice(self, offsets: OffsetRange, messages: int) -> list[RawMessage]:
+    def _slice(self, offsets: base.OffsetRange, messages: int) -> list[base.RawMessage]:
         with self._system.lock:
             partition = self._system.partition(offsets.ssp)
             check_inside(offsets, partition.ends())
@@ -332,22 +327,22 @@ class MemoryReader(SystemReader):
             return found
 
 
-class MemoryWriter(SystemWriter):
+class MemoryWriter(base.SystemWriter):
     """Appends to a `MemorySystem`."""
 
-    def __init__(self, system: MemorySystem, identity: WriterIdentity | None) -> None:
+    def __init__(self, system: MemorySystem, identity: base.WriterIdentity | None) -> None:
         self._system = system
         self._identity = identity
 
-    def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> int:
+    def append(self, ssp: SystemStreamPartition, records: Iterable[base.RawRecord]) -> int:
         return self._append_to_all({ssp: records}, {})[ssp][0]
 
-    def begin(self) -> WriterTransaction:
-        return MarkedAtCommit(self._identity, self._append_and_report)
+    def begin(self) -> base.WriterTransaction:
+        return base.MarkedAtCommit(self._identity, self._append_and_report)
 
-    def progress(self, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
+    def progress(self, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, base.Progress]:
         """Raises FencedError if a larger epoch of this writer's name was seen."""
-        writer = check_may_mark(self._identity)
+        writer = base.check_may_mark(self._identity)
         with self._system.lock:
             partitions = {ssp: self._system.partition(ssp) for ssp in ssps}
             for ssp, partition in partitions.items():
@@ -357,7 +352,7 @@ class MemoryWriter(SystemWriter):
     def close(self) -> None:
         """Does nothing: no resources are held."""
 
-    def _append_and_report(self, records: Parts, marks: Marks) -> Appended:
+    def _append_and_report(self, records: Parts, marks: Marks) -> base.Appended:
         appended = self._append_to_all(records, marks)
         return {ssp: (offsets,) for ssp, offsets in appended.items() if offsets[1] > offsets[0]}
 
@@ -384,12 +379,12 @@ class MemoryWriter(SystemWriter):
             return {ssp: (first, first + len(taken[ssp])) for ssp, first in firsts.items()}
 
 
-def _raise_fence(partition: _Partition, ssp: SystemStreamPartition, writer: WriterIdentity) -> None:
+def _raise_fence(partition: _Partition, ssp: SystemStreamPartition, writer: base.WriterIdentity) -> None:
     _check_fence(partition, ssp, writer)
     partition.fences[writer.name] = writer.epoch
 
 
-def _check_fence(partition: _Partition, ssp: SystemStreamPartition, writer: WriterIdentity) -> None:
+def _check_fence(partition: _Partition, ssp: SystemStreamPartition, writer: base.WriterIdentity) -> None:
     seen = partition.fences.get(writer.name, writer.epoch)
     if seen > writer.epoch:
         raise FencedError(
@@ -398,7 +393,7 @@ def _check_fence(partition: _Partition, ssp: SystemStreamPartition, writer: Writ
         )
 
 
-def _check_record(record: RawRecord) -> None:
+def _check_record(record: base.RawRecord) -> None:
     legal = 3 <= len(record) <= 4 and isinstance(record[0], int)
     try:
         headers_of(record[3] if len(record) == 4 else ())

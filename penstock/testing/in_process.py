@@ -25,9 +25,9 @@ from penstock.container.epoch.container import Container
 from penstock.container.process.handlers import answers
 from penstock.driver.context import RunContext, StopRequest
 from penstock.driver.feed.feed import Feed
-from penstock.driver.guards.watches import run_of_start
 from penstock.driver.loop.run_loop import RunLoop, RunParts
 from penstock.driver.show.progress import ProgressBoard
+from penstock.driver.watches import run_of_start
 from penstock.errors import ContainerLostError, PenstockError, RetryableError
 from penstock.graph.specs import ApplicationGraph
 from penstock.job.lease import Lease, LeaseHolder, LeaseKeeper, LeaseState

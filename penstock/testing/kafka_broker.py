@@ -20,19 +20,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from penstock.errors import ConfigError
+from penstock.testing.kafka import server
 from penstock.testing.kafka.jars import FETCH_S, KAFKA_VERSION
-from penstock.testing.kafka.server import (
-    LOG,
-    QUICK,
-    BrokerPlace,
-    GuardedProcess,
-    Installation,
-    admin_module,
-    await_answer,
-    format_storage,
-    installation,
-    new_place,
-)
 from penstock.testing.kafka.settings import (
     ALONE,
     BrokerNode,
@@ -66,8 +55,8 @@ def require_kafka(fetch_s: float = FETCH_S, retry_after_s: float = 0.0) -> None:
         CorruptError: a jar is not the one that it should be. It is deleted, and the next call fetches it again.
         ConfigError: the package `confluent-kafka` is not installed.
     """
-    admin_module()
-    installation(fetch_s, retry_after_s, _make_archive)
+    server.admin_module()
+    server.installation(fetch_s, retry_after_s, _make_archive)
 
 
 class KafkaBroker:
@@ -100,7 +89,7 @@ class KafkaBroker:
         security: Collection[Security] = _PLAIN,
         settings: Mapping[str, object] | None = None,
         heap_mb: int = 256,
-        java_options: Sequence[str] = QUICK,
+        java_options: Sequence[str] = server.QUICK,
         start_timeout_s: float = _START_S,
     ) -> None:
         self._security = checked(security)
@@ -108,7 +97,7 @@ class KafkaBroker:
         self._java_options = (f"-Xmx{heap_mb}m", *java_options)
         self._start_timeout_s = start_timeout_s
         self._password = secrets.token_hex(16)
-        self._place: BrokerPlace | None = None
+        self._place: server.BrokerPlace | None = None
         self._discard: Callable[[], object] | None = None
 
     def start(self) -> Self:
@@ -119,10 +108,10 @@ class KafkaBroker:
             PenstockTimeoutError: it did not answer within `start_timeout_s`.
             RetryableError: it ended while it started. The message has the end of its log.
         """
-        admin_module()
+        server.admin_module()
         if self.running:
             raise ConfigError("this broker runs already: `restart` stops it first")
-        self._start(installation(make_archive=_make_archive))
+        self._start(server.installation(make_archive=_make_archive))
         return self
 
     def stop(self) -> None:
@@ -205,37 +194,37 @@ class KafkaBroker:
     @property
     def log(self) -> str:
         """The end of what the broker has logged: warnings and errors."""
-        texts = [self._located.folder / name for name in (_OUTPUT, LOG)]
+        texts = [self._located.folder / name for name in (_OUTPUT, server.LOG)]
         return "".join(text.read_text(encoding="utf-8", errors="replace")[-_SHOWN:] for text in texts if text.exists())
 
-    def _start(self, kafka: Installation) -> None:
+    def _start(self, kafka: server.Installation) -> None:
         place = self._place or self._new_place(kafka)
         is_new = place.process is None
         command = kafka.server(place.folder, self._java_options)
-        process = GuardedProcess(command, place.folder, place.folder / _OUTPUT)
+        process = server.GuardedProcess(command, place.folder, place.folder / _OUTPUT)
         place.process = process
         port = place.ports["PLAINTEXT"]
         try:
-            await_answer(port, self._start_timeout_s, lambda: process.status, lambda: self.log)
+            server.await_answer(port, self._start_timeout_s, lambda: process.status, lambda: self.log)
         except BaseException:
             process.kill()
             if is_new:
                 self.close()
             raise
 
-    def _new_place(self, kafka: Installation) -> BrokerPlace:
+    def _new_place(self, kafka: server.Installation) -> server.BrokerPlace:
         """A place with formatted storage and settings."""
         place = self._take_ports()
         self._prepare(place, kafka.features, ALONE)
         return place
 
-    def _take_ports(self) -> BrokerPlace:
-        place = new_place(["CONTROLLER", *dict.fromkeys(("PLAINTEXT", *self._security))])
+    def _take_ports(self) -> server.BrokerPlace:
+        place = server.new_place(["CONTROLLER", *dict.fromkeys(("PLAINTEXT", *self._security))])
         self._discard = weakref.finalize(self, place.remove)
         self._place = place
         return place
 
-    def _prepare(self, place: BrokerPlace, features: Path, node: BrokerNode, cluster: str = "") -> None:
+    def _prepare(self, place: server.BrokerPlace, features: Path, node: BrokerNode, cluster: str = "") -> None:
         """Format the storage, and write the settings."""
         try:
             if any(name.endswith("SSL") for name in self._security):
@@ -245,7 +234,7 @@ class KafkaBroker:
             data = place.folder / "data"
             settings = server_settings(str(data), place.ports, place.certificates, self._password, self._settings, node)
             (place.folder / "server.properties").write_text(properties(settings), encoding="utf-8")
-            format_storage(features, data, node.number, cluster)
+            server.format_storage(features, data, node.number, cluster)
         except BaseException:
             self.close()
             raise
@@ -257,23 +246,23 @@ class KafkaBroker:
         return f"127.0.0.1:{port}"
 
     @property
-    def _located(self) -> BrokerPlace:
+    def _located(self) -> server.BrokerPlace:
         if self._place is None:
             raise ConfigError("this broker has not been started, or is closed already")
         return self._place
 
     @property
-    def _process(self) -> GuardedProcess:
+    def _process(self) -> server.GuardedProcess:
         process = self._located.process
         if process is None or process.status is not None:
             raise ConfigError("this broker does not run: `start` it")
         return process
 
 
-def _make_archive(kafka: Installation, archive: Path) -> None:
+def _make_archive(kafka: server.Installation, archive: Path) -> None:
     """Run a broker, and keep the classes that its JVM has loaded."""
     broker = KafkaBroker(
-        java_options=(*QUICK, f"-XX:ArchiveClassesAtExit={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
+        java_options=(*server.QUICK, f"-XX:ArchiveClassesAtExit={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
     )
     try:
         broker._start(kafka)  # noqa: SLF001 - `start` would ask for the archive

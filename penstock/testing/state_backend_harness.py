@@ -20,18 +20,7 @@ from penstock.job.paths import JobPaths
 from penstock.metrics.registry import MetricsRegistry
 from penstock.objects.forwarding import MeteredObjectStore
 from penstock.objects.store import ObjectStore
-from penstock.state.backends.base import (
-    AdminContext,
-    BackendContext,
-    Garbage,
-    RestoreProgress,
-    RestoreTarget,
-    Retention,
-    StateBackendFactory,
-    StoreCopy,
-    StoreMarker,
-    TaskRestoreManager,
-)
+from penstock.state.backends import base
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.open import open_engine, open_restored
 from penstock.state.records import Changes
@@ -55,7 +44,7 @@ class BackendHarness:
 
     def __init__(
         self,
-        factory: StateBackendFactory,
+        factory: base.StateBackendFactory,
         objects: ObjectStore,
         directory: Path,
         engine: EngineName = "rocksdb",
@@ -88,10 +77,10 @@ class BackendHarness:
         self._epoch = 0
         self._open: list[TaskBackup] = []
 
-    def context(self, epoch: int, task: int = 0) -> BackendContext:
+    def context(self, epoch: int, task: int = 0) -> base.BackendContext:
         """The context of a backend."""
         metered = MeteredObjectStore(self.objects, self.metrics, f"backend.{self.factory.name}")
-        return BackendContext(
+        return base.BackendContext(
             metered,
             self.paths,
             task,
@@ -107,9 +96,9 @@ class BackendHarness:
             uid="uid",
         )
 
-    def admin_context(self) -> AdminContext:
+    def admin_context(self) -> base.AdminContext:
         """The context of a backend's admin."""
-        return AdminContext(self.objects, self.paths, 12, STORES, self.config, self.systems, "uid")
+        return base.AdminContext(self.objects, self.paths, 12, STORES, self.config, self.systems, "uid")
 
     def backup(
         self,
@@ -131,12 +120,12 @@ class BackendHarness:
 
     def restore(self, marker: str, store: str = "first", *, epoch: int = 99, task: int = 0) -> Content:
         """The content of a store at a marker."""
-        progress = RestoreProgress(threading.Event(), lambda _: None)
+        progress = base.RestoreProgress(threading.Event(), lambda _: None)
         with closing(self.restore_engine(marker, store, progress, epoch=epoch, task=task)) as engine:
             return dict(engine.scan(None, None))
 
     def restore_engine(
-        self, marker: str, store: str, progress: RestoreProgress, *, epoch: int = 99, task: int = 0
+        self, marker: str, store: str, progress: base.RestoreProgress, *, epoch: int = 99, task: int = 0
     ) -> Engine:
         """Restore a store into a separate folder. Returns the open engine."""
         directory = self.new_folder()
@@ -149,7 +138,7 @@ class BackendHarness:
 
         manager = self.factory.restore_manager(self.context(epoch, task))
         try:
-            manager.restore(store, marker, RestoreTarget(directory, engine), progress)
+            manager.restore(store, marker, base.RestoreTarget(directory, engine), progress)
         except BaseException:
             for each in opened:
                 each.close()
@@ -166,9 +155,9 @@ class BackendHarness:
         epoch: int,
         sweep: bool = False,
         dry_run: bool = False,
-    ) -> Garbage:
+    ) -> base.Garbage:
         """Let a new admin collect; the markers are those of task 0."""
-        retention = Retention(epoch, _of_task_0(retained), _of_task_0(left), sweep)
+        retention = base.Retention(epoch, _of_task_0(retained), _of_task_0(left), sweep)
         with closing(self.factory.admin(self.admin_context())) as admin:
             return admin.collect(retention, dry_run=dry_run)
 
@@ -199,7 +188,7 @@ class BackendHarness:
             return open_engine(self._settings, directory, read_only=True)
         return open_restored(self._settings, directory)
 
-    def copy(self, engine: Engine) -> StoreCopy:
+    def copy(self, engine: Engine) -> base.StoreCopy:
         """A copy of the engine's present content."""
         directory = self.new_folder() / "copy"
         engine.copy_to(directory)
@@ -209,7 +198,7 @@ class BackendHarness:
             shutil.rmtree(directory)
             self.copies.remove(directory)
 
-        return StoreCopy(directory, lambda: self.open_engine(directory, read_only=True), remove)
+        return base.StoreCopy(directory, lambda: self.open_engine(directory, read_only=True), remove)
 
     def _create_resources(self, epoch: int) -> None:
         if epoch > self._epoch:
@@ -233,7 +222,7 @@ class TaskBackup:
         self._harness = harness
         self._closed = False
         checkpoint_id = harness.last_id() if markers is not None or content else None
-        progress = RestoreProgress(threading.Event(), lambda _: None)
+        progress = base.RestoreProgress(threading.Event(), lambda _: None)
         context = harness.context(epoch, task)
         self.leaving = context.leaving
         """Set it as a container does when it leaves the epoch."""
@@ -309,7 +298,7 @@ class TaskBackup:
             for engine in self.engines.values():
                 engine.close()
 
-    def _upload(self, checkpoint_id: CheckpointId, copies: Mapping[str, StoreCopy], tries: int) -> dict[str, str]:
+    def _upload(self, checkpoint_id: CheckpointId, copies: Mapping[str, base.StoreCopy], tries: int) -> dict[str, str]:
         for number in range(1, tries + 1):
             try:
                 return dict(self.manager.upload(checkpoint_id, copies))
@@ -363,16 +352,16 @@ class StandbyOf:
         if self._engine is not None:
             self._engine.close()
 
-    def _place(self) -> tuple[RestoreTarget, RestoreProgress]:
-        target = RestoreTarget(self._directory, self._opened)
-        return target, RestoreProgress(threading.Event(), lambda _: None)
+    def _place(self) -> tuple[base.RestoreTarget, base.RestoreProgress]:
+        target = base.RestoreTarget(self._directory, self._opened)
+        return target, base.RestoreProgress(threading.Event(), lambda _: None)
 
     def _opened(self) -> Engine:
         if self._engine is None:
             self._engine = self._harness.open_engine(self._directory)
         return self._engine
 
-    def _call(self, call: Callable[[TaskRestoreManager], T], epoch: int) -> T:
+    def _call(self, call: Callable[[base.TaskRestoreManager], T], epoch: int) -> T:
         manager = self._harness.factory.restore_manager(self._harness.context(epoch))
         try:
             return call(manager)
@@ -380,5 +369,5 @@ class StandbyOf:
             manager.close()
 
 
-def _of_task_0(checkpoints: Sequence[Mapping[str, str]]) -> tuple[StoreMarker, ...]:
-    return tuple(StoreMarker(store, 0, marker) for markers in checkpoints for store, marker in markers.items())
+def _of_task_0(checkpoints: Sequence[Mapping[str, str]]) -> tuple[base.StoreMarker, ...]:
+    return tuple(base.StoreMarker(store, 0, marker) for markers in checkpoints for store, marker in markers.items())

@@ -15,27 +15,9 @@ from typing import Any, Generic, TypeVar
 from penstock.base.retry import Retry
 from penstock.config.model import JobConfig
 from penstock.metrics.snapshot import Row
-from penstock.wire.protocol import (
-    Beat,
-    CleanUp,
-    EndBatch,
-    Identity,
-    NoArguments,
-    OpenEpoch,
-    OpenProgress,
-    RenewedPort,
-    RenewPort,
-    Request,
-    StartRun,
-    TakeSnapshot,
-    UploadResult,
-    UploadSnapshot,
-    WindDown,
-    dump,
-    load,
-)
+from penstock.wire import protocol
 
-Q = TypeVar("Q", bound=Request)
+Q = TypeVar("Q", bound=protocol.Request)
 A = TypeVar("A")
 BEAT_SECONDS = 0.5
 CLOSE_SECONDS = 15.0
@@ -59,35 +41,37 @@ class Call(Generic[Q, A]):
     again: Retry | None = None
     """Retries of transient failures; all tries together last at most `task.commit.timeout.ms`."""
 
-    def encode(self, identity: Identity, request: Q) -> bytes:
-        return dump((identity, request))
+    def encode(self, identity: protocol.Identity, request: Q) -> bytes:
+        return protocol.dump((identity, request))
 
-    def parse(self, body: bytes) -> tuple[Identity, Q]:
+    def parse(self, body: bytes) -> tuple[protocol.Identity, Q]:
         """Raises CorruptError if the call is malformed."""
-        found: tuple[Identity, Q] = load(tuple[Identity, self.request], body)  # type: ignore[name-defined]
+        found: tuple[protocol.Identity, Q] = protocol.load(tuple[protocol.Identity, self.request], body)  # type: ignore[name-defined]
         return found
 
     def decode(self, answer: bytes) -> A:
-        found: A = load(self.answer, answer)
+        found: A = protocol.load(self.answer, answer)
         return found
 
 
-OPEN = Call("open", OpenEpoch, OpenProgress, lambda config, _: config.container.restore_timeout_ms / 1000)
-START_RUN = Call("start-run", StartRun, NoneType)
-END = Call("end", EndBatch, NoneType, again=Retry(pause_s=0.02, growth=1.0))
-SNAPSHOT = Call("snapshot", TakeSnapshot, NoneType)
+OPEN = Call(
+    "open", protocol.OpenEpoch, protocol.OpenProgress, lambda config, _: config.container.restore_timeout_ms / 1000
+)
+START_RUN = Call("start-run", protocol.StartRun, NoneType)
+END = Call("end", protocol.EndBatch, NoneType, again=Retry(pause_s=0.02, growth=1.0))
+SNAPSHOT = Call("snapshot", protocol.TakeSnapshot, NoneType)
 UPLOAD = Call(
     "upload",
-    UploadSnapshot,
-    UploadResult,
+    protocol.UploadSnapshot,
+    protocol.UploadResult,
     lambda config, spent_s: max(1.0, config.task.commit_timeout_ms / 1000 - spent_s),
     Retry(pause_s=0.2),
 )
-CLEAN_UP = Call("clean-up", CleanUp, NoneType)
-WIND_DOWN = Call("wind-down", WindDown, list[Row], lambda c, _: c.task.shutdown_ms / 1000 + CLOSE_SECONDS)
-CLOSE = Call("close", NoArguments, int, lambda config, spent_s: CLOSE_SECONDS)
-RENEW_PORT = Call("renew-port", RenewPort, RenewedPort, lambda config, spent_s: CLOSE_SECONDS)
-BEAT = Call("beat", NoArguments, Beat, lambda config, spent_s: None)
+CLEAN_UP = Call("clean-up", protocol.CleanUp, NoneType)
+WIND_DOWN = Call("wind-down", protocol.WindDown, list[Row], lambda c, _: c.task.shutdown_ms / 1000 + CLOSE_SECONDS)
+CLOSE = Call("close", protocol.NoArguments, int, lambda config, spent_s: CLOSE_SECONDS)
+RENEW_PORT = Call("renew-port", protocol.RenewPort, protocol.RenewedPort, lambda config, spent_s: CLOSE_SECONDS)
+BEAT = Call("beat", protocol.NoArguments, protocol.Beat, lambda config, spent_s: None)
 
 CALLS: dict[str, Call[Any, Any]] = {
     call.name: call

@@ -27,25 +27,15 @@ from penstock.host.posix import machine_id
 from penstock.metrics.snapshot import Row, Snapshot
 from penstock.runtime.messages.incoming import run_together
 from penstock.runtime.messages.packet import NO_PACKETS, PACKET_SCHEMA, PacketKind
+from penstock.wire import protocol
 from penstock.wire.calls import BEAT, CLOSE_SECONDS, RENEW_PORT, Call
 from penstock.wire.containers import ContainerAddress, Ending, KnownEnd, ProcessDeath, UnknownEnd, ending_of
-from penstock.wire.protocol import (
-    END_OF_INPUT,
-    AttemptCall,
-    Beat,
-    Identity,
-    NoArguments,
-    RenewPort,
-    Request,
-    carried_error,
-    dump,
-)
 from penstock.wire.security import TlsIdentity, call_options, call_problem, connect
 
 logger = logging.getLogger(__name__)
 tasks_logger = logging.getLogger("penstock.tasks")
 """Logs what the application prints and logs in containers."""
-Q = TypeVar("Q", bound=Request)
+Q = TypeVar("Q", bound=protocol.Request)
 A = TypeVar("A")
 ANY_EPOCH = -1
 _INQUIRY_SECONDS = 8.0
@@ -67,7 +57,7 @@ class ContainerClient:
         self.address = address
         self._secret = secret
         self._client = self._connect(tls)
-        self.last_beat: Beat | None = None
+        self.last_beat: protocol.Beat | None = None
         self.metrics = Snapshot()
         """As of the last beat that had metrics."""
         self.last_beat_at = time.monotonic()
@@ -88,15 +78,15 @@ class ContainerClient:
 
     def renew(self, tls: TlsIdentity) -> None:
         """Replace the container's port by one whose callers must have this certificate, and connect to the new port."""
-        renewed = self.ask(RENEW_PORT, ANY_EPOCH, RenewPort(tls.certificate), CLOSE_SECONDS)
+        renewed = self.ask(RENEW_PORT, ANY_EPOCH, protocol.RenewPort(tls.certificate), CLOSE_SECONDS)
         self.address = replace(
             self.address, tcp_uri=renewed.tcp_uri, certificate=renewed.certificate, callers=renewed.callers
         )
         if not self.is_here:
             self._client = self._connect(tls)  # what runs over the old one ends there
 
-    def identity(self, epoch: int) -> Identity:
-        return Identity(self.address.incarnation, epoch)
+    def identity(self, epoch: int) -> protocol.Identity:
+        return protocol.Identity(self.address.incarnation, epoch)
 
     def host_answers(self) -> bool:
         """True if anything on the container's host still answers. A report that the container itself has ended is an
@@ -142,7 +132,7 @@ class ContainerClient:
             options = call_options(self._secret, self.address.incarnation, timeout_s)
             for result in self._client.do_action(flight.Action(call.name, body), options):
                 message = result.body.to_pybytes()
-                if (failure := carried_error(message)) is not None:
+                if (failure := protocol.carried_error(message)) is not None:
                     raise self._error(call.name, failure)
                 yield call.decode(message)
         except flight.FlightServerError as error:
@@ -176,7 +166,7 @@ class ContainerClient:
     def _follow_beats(self) -> bool:
         """Follow the beats until they end. Returns True if another connection has replaced this one."""
         client = self._client
-        with closing(self.stream(BEAT, ANY_EPOCH, NoArguments(), None)) as beats:
+        with closing(self.stream(BEAT, ANY_EPOCH, protocol.NoArguments(), None)) as beats:
             for beat in beats:
                 self.note_metrics(beat.metrics)
                 self.note_lines(beat)
@@ -197,7 +187,7 @@ class ContainerClient:
         if self._beats is not None:
             self._beats.join(timeout_s)
 
-    def note_lines(self, beat: Beat) -> None:
+    def note_lines(self, beat: protocol.Beat) -> None:
         """Log what the application has printed and logged in the container, and once that the container's own log does
         not take it."""
         for line in beat.lines:
@@ -284,10 +274,12 @@ class AttemptStream:
     Every method raises ContainerLostError if the container refuses an attempt or breaks off before its reports.
     """
 
-    def __init__(self, address: ContainerAddress, secret: str, call: AttemptCall, tls: TlsIdentity | None) -> None:
+    def __init__(
+        self, address: ContainerAddress, secret: str, call: protocol.AttemptCall, tls: TlsIdentity | None
+    ) -> None:
         self._address = address
         self._call = call
-        descriptor = flight.FlightDescriptor.for_command(dump(call))
+        descriptor = flight.FlightDescriptor.for_command(protocol.dump(call))
         with self._blaming():
             self._writer, self._reader = _client(address, tls).do_exchange(
                 descriptor, call_options(secret, address.incarnation)
@@ -309,7 +301,7 @@ class AttemptStream:
         the reader's end closes the writer too, and if both do at once, gRPC aborts the process.
         """
         with self._blaming():
-            self._writer.write_with_metadata(last, END_OF_INPUT)
+            self._writer.write_with_metadata(last, protocol.END_OF_INPUT)
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """The output. Each attempt ends with its report; a stream with fewer reports was cut off."""
@@ -317,7 +309,7 @@ class AttemptStream:
         with self._blaming():
             for chunk in self._reader:
                 metadata = chunk.app_metadata
-                if (failure := carried_error(None if metadata is None else metadata.to_pybytes())) is not None:
+                if (failure := protocol.carried_error(None if metadata is None else metadata.to_pybytes())) is not None:
                     raise self._lost(failure)
                 reports += chunk.data.column("kind").to_pylist().count(PacketKind.REPORT)
                 yield chunk.data
@@ -353,7 +345,7 @@ class AttemptStream:
 def exchange(
     address: ContainerAddress,
     secret: str,
-    call: AttemptCall,
+    call: protocol.AttemptCall,
     batches: Iterator[pa.RecordBatch],
     select_mine: Callable[[pa.RecordBatch], tuple[pa.RecordBatch, pa.RecordBatch]],
     tls: TlsIdentity | None = None,

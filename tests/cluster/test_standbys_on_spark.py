@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from penstock import admin
-from penstock.admin.job.metrics import metrics_of
-from penstock.admin.job.status import JobStatus
+from penstock.admin.job.status import JobStatus, metrics_of
 from penstock.admin.jobs import open_job
 from tests.support.jobs.home import DriverProcess, Home, kill, wait_until
 from tests.support.processes import class_archive

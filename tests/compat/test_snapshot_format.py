@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import CorruptError, IncompatibleError
 from penstock.state.backends.changelog_files.versions import ChangelogMarker, StoreSnapshot
-from penstock.state.backends.content.objects import DirIndex, FileBlob, FileIndex
+from penstock.state.backends.objects import DirIndex, FileBlob, FileIndex
 from tests.support.tools.places import GOLDEN
 
 SHA = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"

@@ -35,7 +35,7 @@ from penstock.metrics.snapshot import (
 )
 from penstock.objects.open import open_store
 from penstock.state.backends.blob import BlobMarker, SnapshotIndex
-from penstock.state.backends.content.objects import DirIndex, FileBlob, FileIndex
+from penstock.state.backends.objects import DirIndex, FileBlob, FileIndex
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.restore import LocalCopies
 from penstock.system.base import OffsetRange, WriterIdentity

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.side.store.engine import SideEngine, SidePositions
+from penstock.side.engine import SideEngine, SidePositions
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.memory import ColumnEngine, MemoryEngine
 from penstock.state.engines.open import WriteBehindEngine

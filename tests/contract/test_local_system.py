@@ -21,7 +21,6 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError, PenstockTimeoutError
 from penstock.system.base import OffsetRange, PartitionOffsets, RawRecord, System, SystemAdmin
 from penstock.system.local import LocalSystem, partition
-from penstock.system.local import admin as local_admin
 from penstock.testing.system_contract import (
     COMPACTOR,
     STREAM,
@@ -214,7 +213,7 @@ def test_a_compaction_that_breaks_off_changes_nothing(system: LocalSystem, monke
         drop(*arguments)
         raise OSError("the process ends here")
 
-    monkeypatch.setattr(local_admin, "drop_superseded", drop_and_fail)
+    monkeypatch.setattr(partition, "drop_superseded", drop_and_fail)
     with pytest.raises(OSError, match="ends here"):
         admin.compact(OffsetRange(here, 1, 4), COMPACTOR)
     assert read(system, here, 0, 4) == read_compacted(system, here, 0, 4)

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from penstock.admin.jobs import FoundJob
-from penstock.admin.state.garbage import collect_garbage
+from penstock.admin.state.held import collect_garbage
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.task_versions import markers_of
 from penstock.errors import FencedError

@@ -14,7 +14,7 @@ from penstock.base.parallel import InTurn, in_parallel, settle
 from penstock.errors import ContainerLostError, RetryableError
 from penstock.objects.open import open_store
 from penstock.runtime.stage import task_instance
-from penstock.state.backends.pools import BackendPools
+from penstock.state.backends.resources import BackendPools
 from penstock.system.memory import MemorySystem
 from tests.support.stores.hooked_store import HookedStore
 from tests.support.stores.storage_job import StorageJob

@@ -15,7 +15,7 @@ import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.log import CheckpointLog
 from penstock.config.load import load_config
-from penstock.drain.driver.drain import Drain
+from penstock.drain.driver import Drain
 from penstock.drain.requests import write_drain_notification
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore

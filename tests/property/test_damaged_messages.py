@@ -43,7 +43,7 @@ from penstock.job.paths import JobPaths
 from penstock.job.shown import MetricsBoard, ShownRun
 from penstock.metrics.snapshot import CounterValue, MetricId, Snapshot
 from penstock.objects.open import open_store
-from penstock.outbox import objects as outbox_objects
+from penstock.outbox import task as outbox_objects
 from penstock.outbox.wing import OutboxObject, OutputPart, Publish
 from penstock.runtime.joins import EveryRow, NewestRow, sides_of
 from penstock.runtime.messages.incoming import read_trailer
@@ -64,7 +64,7 @@ from penstock.runtime.reports import Report
 from penstock.runtime.timers import Timers, key_and_name, place_of
 from penstock.runtime.windows.cells import Cells, WindowSlot
 from penstock.runtime.windows.contents import content_of
-from penstock.side.store.engine import SidePositions, decode_positions, encode_positions
+from penstock.side.engine import SidePositions, decode_positions, encode_positions
 from penstock.spark.processor.codec import RowCodec
 from penstock.spark.processor.keys import KeyCodec, chunk, rows_of
 from penstock.spark.state_import import files

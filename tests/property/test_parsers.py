@@ -60,7 +60,7 @@ from penstock.state.backends.changelog_files.versions import (
     ways,
 )
 from penstock.state.backends.changelog_stream import partition
-from penstock.state.backends.content.objects import DirIndex, FileBlob, FileIndex
+from penstock.state.backends.objects import DirIndex, FileBlob, FileIndex
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.records import compress
 from penstock.state.restore import read_description

@@ -49,7 +49,7 @@ class Sums:
             "task.commit.ms": 3000,
             **({"streams.m.sums.output.guarantee": "exactly-once"} if self.once else {}),
         }
-        return JobUnderTest(graph, config, {"events": 3, "sums": 3}, feed)
+        return JobUnderTest(graph, config, {"events": 3, "sums": 3}, feed, may_go_back=not self.once)
 
     def rates(self, choices: Choices) -> Rates:
         return Rates().scaled((1.0, 0.2, 3.0)[choices.draw(3)])

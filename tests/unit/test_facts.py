@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from penstock.cli.shared.output import to_json
-from penstock.facts import Column, Facts, FactTable
-from penstock.notebook import html_of
+from penstock.facts import Column, Facts, FactTable, html_of
 
 
 def _half(number: int) -> float:

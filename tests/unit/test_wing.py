@@ -22,8 +22,8 @@ from penstock.checkpoint.sections import Section
 from penstock.cli import main as cli
 from penstock.config import keys
 from penstock.container.process.handlers import answers, serve
-from penstock.dashboard.rates import History
 from penstock.dashboard.watch import look_at
+from penstock.dashboard.work import History
 from penstock.drain.requests import DrainSection
 from penstock.driver.part import DriverPart
 from penstock.driver.show.exports import MetricsExports

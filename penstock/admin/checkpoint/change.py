@@ -18,18 +18,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.base.retry import SYSTEM_CLOCK, Retry, retry
 from penstock.base.wording import counted
 from penstock.batch.batch import QUERY, QuerySection
-from penstock.checkpoint.edit import (
-    CheckpointContent,
-    OffsetChange,
-    OffsetKey,
-    choose_origin,
-    content_of,
-    offset_changes,
-    refuse_outside,
-    successor,
-    with_identities,
-    with_offsets,
-)
+from penstock.checkpoint import edit
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim
@@ -37,8 +26,7 @@ from penstock.checkpoint.sections import Sections
 from penstock.checkpoint.task_versions import refuse_unknown
 from penstock.config.model import JobConfig
 from penstock.errors import IncompatibleError, NotFoundError, PenstockError, RetryableError
-from penstock.facts import FOR_PEOPLE, Column, Facts, FactTable
-from penstock.notebook import Shown
+from penstock.facts import FOR_PEOPLE, Column, Facts, FactTable, Shown
 from penstock.outbox.wing import OUTBOX, outbox_section, owed_of
 from penstock.system.registry import open_system
 from penstock.wing import known_sections
@@ -60,7 +48,7 @@ class PositionFacts:
     """The distance in the stream's unit; None: the difference of the offsets."""
 
     @classmethod
-    def of(cls, change: OffsetChange, config: JobConfig | None = None) -> PositionFacts:
+    def of(cls, change: edit.OffsetChange, config: JobConfig | None = None) -> PositionFacts:
         """The facts of a change. `config`: to count in the unit of the stream's system."""
         found = cls(change.task, str(change.ssp.system_stream), change.ssp.partition, change.old, change.new)
         if config is None or change.old is None:
@@ -107,10 +95,10 @@ class CheckpointChange(Shown):
     job: FoundJob = field(repr=False)
     command: str
     base: CheckpointRecord = field(repr=False)
-    before: CheckpointContent | None = field(repr=False)
-    content: CheckpointContent = field(repr=False)
+    before: edit.CheckpointContent | None = field(repr=False)
+    content: edit.CheckpointContent = field(repr=False)
     seen: LogView = field(repr=False)
-    changes: tuple[OffsetChange, ...]
+    changes: tuple[edit.OffsetChange, ...]
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -215,11 +203,11 @@ class NextCheckpoint:
     def id(self) -> CheckpointId:
         return self.view.next_id(self.now_ms, self.nanos)
 
-    def record(self, base: CheckpointRecord, content: CheckpointContent) -> CheckpointRecord:
+    def record(self, base: CheckpointRecord, content: edit.CheckpointContent) -> CheckpointRecord:
         """The successor of a checkpoint (`edit.successor`), which is not in the log yet."""
         view, task = self.view, self.found.config.task
         sections = edited_sections(base, content, view)
-        return successor(base, content, view, self.claim, task, self.now_ms, self.nanos, sections)
+        return edit.successor(base, content, view, self.claim, task, self.now_ms, self.nanos, sections)
 
     def append(self, record: CheckpointRecord) -> None:
         """Raises as `append_record`."""
@@ -265,7 +253,7 @@ def append_record(log: CheckpointLog, record: CheckpointRecord, job: str) -> Non
 
 def plan_offsets(
     job: FoundJob,
-    offsets: Mapping[OffsetKey, int] | Mapping[SystemStreamPartition, int],
+    offsets: Mapping[edit.OffsetKey, int] | Mapping[SystemStreamPartition, int],
     from_checkpoint: str | None = None,
 ) -> CheckpointChange:
     """Plan a checkpoint like the last one with other positions. Writes nothing.
@@ -291,23 +279,25 @@ def plan_offsets(
         ([(3, 0)], 1)
     """
     view = job.log.read()
-    base = choose_origin(view, from_checkpoint, job.config.task)
+    base = edit.choose_origin(view, from_checkpoint, job.config.task)
     if base is None:
         raise NotFoundError(
             f"job `{job.paths.root}` has no checkpoint yet, so it has no positions to change. Start it once first"
         )
     refuse_unknown(base, known_sections())
-    wanted = {key if isinstance(key, OffsetKey) else OffsetKey(key): offset for key, offset in offsets.items()}
+    wanted = {
+        key if isinstance(key, edit.OffsetKey) else edit.OffsetKey(key): offset for key, offset in offsets.items()
+    }
     refuse_side_inputs(job, base, [key.ssp.system_stream for key in wanted])
-    before = content_of(base, lambda task: job.config.changelog_partitions(base.stores, task))
-    next_offsets = with_offsets(base, wanted)
+    before = edit.content_of(base, lambda task: job.config.changelog_partitions(base.stores, task))
+    next_offsets = edit.with_offsets(base, wanted)
     asked = stream_ends(job.config, {key.ssp.system_stream for key in wanted})
-    changes = offset_changes(before.next_offsets, next_offsets)
+    changes = edit.offset_changes(before.next_offsets, next_offsets)
     moved = before.moved.union(change.ssp for change in changes) if base.stores else frozenset[SystemStreamPartition]()
-    content = CheckpointContent(
-        next_offsets, before.markers, with_identities(base, wanted.keys(), asked.identities), moved
+    content = edit.CheckpointContent(
+        next_offsets, before.markers, edit.with_identities(base, wanted.keys(), asked.identities), moved
     )
-    refuse_outside(changes, asked.ends, asked.unknown)
+    edit.refuse_outside(changes, asked.ends, asked.unknown)
     warnings = (*asked.warnings(), *_older(base, view.latest), *_state(base, changes))
     return CheckpointChange(job, "set", base, before, content, view, changes, warnings=warnings)
 
@@ -320,13 +310,13 @@ def _older(base: CheckpointRecord, latest: CheckpointRecord | None) -> Iterator[
         )
 
 
-def _state(base: CheckpointRecord, changes: Sequence[OffsetChange]) -> Iterator[str]:
+def _state(base: CheckpointRecord, changes: Sequence[edit.OffsetChange]) -> Iterator[str]:
     if base.stores and changes:
         stores = ", ".join(f"`{store}`" for store in sorted(base.stores))
         yield f"the state ({stores}) stays as it is: {effect_on_state(changes)}"
 
 
-def effect_on_state(changes: Sequence[OffsetChange]) -> str:
+def effect_on_state(changes: Sequence[edit.OffsetChange]) -> str:
     """The effect on state that stays while positions move; empty if there is none."""
     moves = [change.new - change.old for change in changes if change.old is not None]
     twice = "messages that are read again count twice in it" if min(moves, default=0) < 0 else ""
@@ -334,7 +324,7 @@ def effect_on_state(changes: Sequence[OffsetChange]) -> str:
     return " and ".join(filter(None, (twice, never)))
 
 
-def edited_sections(base: CheckpointRecord, content: CheckpointContent, view: LogView) -> Sections:
+def edited_sections(base: CheckpointRecord, content: edit.CheckpointContent, view: LogView) -> Sections:
     """The sections of the successor of `base` with this content: those of `base`, with two exceptions. What the last
     checkpoint leaves to be published remains to be published, whatever `base` is. The query's last batch is not known
     if offsets were set by hand.
@@ -348,7 +338,7 @@ def edited_sections(base: CheckpointRecord, content: CheckpointContent, view: Lo
     )
 
 
-def _query(base: CheckpointRecord, content: CheckpointContent, view: LogView) -> QuerySection:
+def _query(base: CheckpointRecord, content: edit.CheckpointContent, view: LogView) -> QuerySection:
     """Only the last checkpoint has the output of the query's last batch."""
     offered = base.section(QUERY).offered
     if offered is None:

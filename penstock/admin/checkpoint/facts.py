@@ -17,9 +17,8 @@ from penstock.checkpoint.record import CheckpointRecord, Detail, Ended
 from penstock.checkpoint.streams import STREAMS
 from penstock.checkpoint.task_versions import markers_of, versions_of
 from penstock.errors import NotFoundError
-from penstock.facts import Column, Facts, FactTable
+from penstock.facts import Column, Facts, FactTable, Shown
 from penstock.job.paths import JobPaths
-from penstock.notebook import Shown
 from penstock.outbox.wing import OUTBOX, UnpublishedObjects
 from penstock.side.wing import SideStoreFacts
 

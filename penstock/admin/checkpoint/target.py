@@ -95,7 +95,7 @@ class ImportTarget:
 
         A `module:Class` is imported only if the job names it already, never because a file does.
         """
-        from penstock.state.backends.registry import backend_factory
+        from penstock.state.backends.registry import backend_factory  # late: only an import asks for backends
 
         trusted = {name for task in (self.before.markers if self.before else {}).values() for name in task}
         for store in self.base.stores:
@@ -161,6 +161,7 @@ def before_the_first(tasks: int, stores: Mapping[str, str]) -> CheckpointRecord:
 
 
 def _described_by(config: JobConfig, app: Application) -> ImportTarget:
+    # Late: only an import into a job that has not run needs what plans a start.
     from penstock.admin.startpoint.inputs import application_inputs
     from penstock.start.layout import store_layout
     from penstock.start.part import complete

@@ -12,9 +12,8 @@ from penstock.application.application import Application
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, Refusals
-from penstock.facts import Facts
+from penstock.facts import Facts, Shown
 from penstock.graph.topology import plan_topology
-from penstock.notebook import Shown
 from penstock.start.check import REFUSED, check_start
 from penstock.start.plan import StartRequest
 from penstock.start.startpoints.decide import passing_over

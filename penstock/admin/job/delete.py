@@ -11,16 +11,15 @@ from pathlib import Path
 from penstock.admin.job.audit import audited
 from penstock.admin.job.ownership import held_job
 from penstock.admin.jobs import FoundJob
-from penstock.admin.stream.use import changelogs_of
+from penstock.admin.stream.names import changelogs_of
 from penstock.base.wording import counted, size_text
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError, PenstockError
-from penstock.facts import Facts
+from penstock.facts import Facts, Shown
 from penstock.host.logs import log_directory
 from penstock.job.identity import check_root, known_uid
-from penstock.notebook import Shown
 from penstock.objects.store import ObjectStore
 from penstock.outbox.wing import owed_of
-from penstock.state.backends.roots import BackendRoots
+from penstock.state.backends.resources import BackendRoots
 
 logger = logging.getLogger(__name__)
 

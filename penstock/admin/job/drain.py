@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 from uuid import UUID
 
-from penstock.admin.coordinator_stream import coordinator_line, last_messages
+from penstock.admin.coordinator_stream import coordinator_line, imported_notifications
 from penstock.admin.job.audit import audited, this_process
 from penstock.admin.job.drain_status import drain_summary
 from penstock.admin.job.running import lease
@@ -24,14 +24,13 @@ from penstock.drain.requests import (
     DrainNotifications,
     DrainPoller,
     DrainRequests,
-    decode_notification,
     drain_target,
     drained_together,
     encode_notification,
     present_run,
 )
 from penstock.drain.wing import DrainProgress
-from penstock.errors import ConfigError, CorruptError, NotFoundError, PenstockError, PenstockTimeoutError
+from penstock.errors import ConfigError, NotFoundError, PenstockError, PenstockTimeoutError
 from penstock.graph.store_declarations import NAME_RULE, is_name
 from penstock.graph.stores import OPERATOR_STORES
 
@@ -329,25 +328,6 @@ def import_drains(job: FoundJob, lines: Iterable[str]) -> DrainFacts:
         for each in own:
             requests.write(each)
     return replace(_facts(job, "asked before" if before else "asked", own, running=running), notes=tuple(notes))
-
-
-def imported_notifications(lines: Iterable[str]) -> tuple[list[DrainNotification], list[str]]:
-    """The notifications in lines of `{"key": ..., "value": ...}`, and what was passed over.
-
-    Raises:
-        CorruptError: a line cannot be read; it is named by its number.
-    """
-    messages, others = last_messages(lines, {NAMESPACE})
-    found = []
-    for line, _, key, value in messages:
-        try:
-            notification = decode_notification(value, key)
-        except CorruptError as error:
-            raise CorruptError(f"line {line}: {error}") from error
-        if str(notification.uuid) != key:
-            raise CorruptError(f"line {line}: the key is `{key}`, but the notification is {notification.uuid}")
-        found.append(notification)
-    return found, [f"skipped: {counted(others, 'message')} without a drain notification"] if others else []
 
 
 _POLL_MS = 5000

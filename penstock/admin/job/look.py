@@ -13,9 +13,8 @@ from functools import partial
 from penstock.admin.checkpoint.facts import CheckpointSummary, intermediate_facts
 from penstock.admin.job.drain_status import drain_status
 from penstock.admin.job.inputs import AskedInputs, InputStatus
-from penstock.admin.job.metrics import ways_in
 from penstock.admin.job.running import LeaseFacts, watch_lease
-from penstock.admin.job.status import BackendStatus, JobStatus, OutboxStatus, UnreadableJob, WatermarkStatus
+from penstock.admin.job.status import BackendStatus, JobStatus, OutboxStatus, UnreadableJob, WatermarkStatus, ways_in
 from penstock.admin.jobs import FoundJob
 from penstock.admin.outbox import AskedMarks, Marks, outbox_outputs
 from penstock.admin.questions import Questions
@@ -50,7 +49,7 @@ from penstock.metrics.snapshot import CounterValue, Snapshot
 from penstock.outbox.wing import OwedOutput, owed_of
 from penstock.side.wing import side_inputs_in
 from penstock.standby.wing import STANDBY_WING, StandbyFacts
-from penstock.tables.shown import tables_in
+from penstock.tables.wing import tables_in
 from penstock.wing import Wing, wings
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from penstock.admin.jobs import FoundJob
 from penstock.base.wording import counted
 from penstock.checkpoint.record import Claim
 from penstock.config.model import JobConfig
-from penstock.driver.guards.watches import Tenure
+from penstock.driver.watches import Tenure
 from penstock.errors import ConfigError, NotFoundError, PenstockError
 from penstock.job.identity import JobIdentity, check_root, known_uid
 from penstock.job.identity import adopt as adopt_folder
@@ -23,7 +23,7 @@ from penstock.objects.open import open_root
 from penstock.objects.store import ObjectStore
 from penstock.outbox.wing import owed_of, own_debt, publisher_name
 from penstock.state.backends.changelog_stream.partition import changelog_writer
-from penstock.state.backends.roots import BackendRoots
+from penstock.state.backends.resources import BackendRoots
 from penstock.system.base import System, WriterIdentity
 from penstock.system.registry import open_system, system_class
 

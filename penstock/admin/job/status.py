@@ -1,4 +1,4 @@
-"""The status of a job, as a value and for people."""
+"""The status of a job, as a value and for people; and its metrics and graph, from outside its process."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from penstock.admin.checkpoint.facts import CheckpointSummary, IntermediateFacts
 from penstock.admin.job.drain_status import NO_DRAIN, DrainStatus
 from penstock.admin.job.inputs import InputStatus, input_facts
 from penstock.admin.job.running import Running
+from penstock.admin.jobs import FoundJob
 from penstock.admin.startpoint.facts import RequestFacts, TakenFacts, waiting_facts
 from penstock.base.wording import argument, counted, duration_text, lag_text, listed, utc_text
-from penstock.facts import Column, Facts, FactTable
+from penstock.errors import NotFoundError
+from penstock.facts import Column, Facts, FactTable, Shown
 from penstock.host.logs import ContainerProcess
 from penstock.job.lease import LeaseHolder
-from penstock.job.shown import Failure, Outage, RunPhase
-from penstock.notebook import Shown
+from penstock.job.shown import Failure, JobGraph, MetricsBoard, Outage, RunPhase, ShownRun, graph_board
+from penstock.metrics.snapshot import CounterValue, Snapshot
 from penstock.side.wing import SideInputStatus, SideStoreFacts
 from penstock.standby.wing import StandbyFacts
-from penstock.tables.shown import TableUse
+from penstock.tables.wing import TableUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,3 +264,58 @@ def list_facts(found: Sequence[JobStatus | UnreadableJob], root: str) -> Facts:
             unknown = f"the lag of job {one.job} is not known"
             notes.append(f"warning: {unknown}: stream `{problem.stream}`: {problem.problem}")
     return Facts({}, (FactTable(f"Jobs in {root}", [_JobLine.of(each) for each in found]),), tuple(notes))
+
+
+_WAY = "batches-"
+
+
+def run_of(job: FoundJob) -> ShownRun | None:
+    """The metrics of the job's last run, with the moment at which they were those; None if no run has put any. Raises
+    as `metrics_of`."""
+    return MetricsBoard(job.objects, job.paths).get()
+
+
+def metrics_of(job: FoundJob) -> Snapshot:
+    """The metrics of a running job some seconds ago, or those at the end of its last run.
+
+    Raises:
+        NotFoundError: no run has put any yet.
+        CorruptError: they cannot be read.
+        IncompatibleError: a newer Penstock put them.
+        RetryableError: the object store failed.
+    """
+    found = run_of(job)
+    if found is None:
+        raise NotFoundError(
+            f"job {job.paths.root} has no metrics yet: a run writes them to the job's folder every ten seconds and "
+            "when it ends"
+        )
+    return found.metrics
+
+
+def ways_in(metrics: Snapshot) -> Mapping[str, int]:
+    """The batches of a run with a latency target by their way, named as `JobProgress.way`."""
+    return {
+        key.name.removeprefix(_WAY): value.count
+        for key, value in sorted(metrics.items())
+        if isinstance(value, CounterValue) and key.group == "job" and key.name.startswith(_WAY)
+    }
+
+
+def graph(job: FoundJob) -> JobGraph | None:
+    """The stages of the job's last run, and what flows between them and the streams; None if no run has shown any.
+
+    Args:
+        job: the job.
+
+    Raises:
+        CorruptError: it cannot be read.
+        IncompatibleError: a newer Penstock wrote it.
+        RetryableError: the object store failed.
+
+    Example:
+        >>> with admin.open_job("flights") as job:  # doctest: +SKIP
+        ...     [(each.source, each.target) for each in admin.graph(job).edges]
+        [('local.trips', 0), (0, 1)]
+    """
+    return graph_board(job.objects, job.paths).get()

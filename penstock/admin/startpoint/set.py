@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from penstock.admin.checkpoint.change import PositionFacts, effect_on_state
+from penstock.admin.coordinator_stream import imported_requests
 from penstock.admin.job.audit import audited
 from penstock.admin.jobs import FoundJob
-from penstock.admin.startpoint.exchange import imported_requests
 from penstock.admin.startpoint.facts import RequestFacts, request_facts
 from penstock.admin.startpoint.inputs import StartpointJob, check_nearest, open_inputs
 from penstock.api.requests import Startpoint, StartpointSpecific
@@ -17,9 +17,8 @@ from penstock.base.retry import SYSTEM_CLOCK
 from penstock.base.wording import argument, counted, flag
 from penstock.checkpoint.edit import OffsetChange
 from penstock.errors import ConfigError, IncompatibleError
-from penstock.facts import Facts, FactTable
+from penstock.facts import Facts, FactTable, Shown
 from penstock.job.commands import new_uuid
-from penstock.notebook import Shown
 from penstock.start.startpoints.decide import StartDecision, nearest_checkpoint, passing_over, sort_out
 from penstock.start.startpoints.request import (
     RequestKey,

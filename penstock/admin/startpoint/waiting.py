@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from penstock.admin.coordinator_stream import exported_lines
 from penstock.admin.job.audit import audited
 from penstock.admin.jobs import FoundJob
-from penstock.admin.startpoint.exchange import exported_lines
 from penstock.admin.startpoint.facts import RequestFacts, request_facts
 from penstock.admin.startpoint.inputs import StartpointJob, open_inputs
 from penstock.admin.startpoint.set import parse_task

@@ -7,16 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.admin.jobs import FoundJob
+from penstock.admin.jobs import FoundJob, choose_version, choose_versions
 from penstock.admin.state.serdes import store_serdes
-from penstock.admin.state.version import choose_version, choose_versions
 from penstock.admin.table import refuse_side_stores
 from penstock.api.serdes import Serde
 from penstock.base.wording import size_text
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import ConfigError, NotFoundError
-from penstock.facts import Facts, FactTable
-from penstock.notebook import Shown
+from penstock.facts import Facts, FactTable, Shown
 from penstock.state.reading.comparison import Difference, StoreVerdict, diff
 from penstock.state.reading.comparison import verify as verify_stores
 from penstock.state.reading.reader import StateReader, StoreVersion

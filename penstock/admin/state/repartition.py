@@ -26,12 +26,11 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.task_versions import refuse_unknown
 from penstock.config.load import load_config
 from penstock.errors import REFUSALS, IncompatibleError, NotFoundError
-from penstock.facts import Column, Facts, FactTable
+from penstock.facts import Column, Facts, FactTable, Shown
 from penstock.graph.keys import check_copartitioning
 from penstock.graph.specs import ApplicationGraph
-from penstock.host.folders import process_folder
+from penstock.host.process import process_folder
 from penstock.job.identity import known_uid
-from penstock.notebook import Shown
 from penstock.repartition.move import MadePart, Move, StorePart, move_here, moved_entries
 from penstock.repartition.placement import RULES as RULES
 from penstock.repartition.placement import ByKey, TaskCountChange

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 
-from penstock.admin.stream.names import FoundStream, closed_to_others, no_stream, open_stream
-from penstock.admin.stream.use import audited_stream
+from penstock.admin.stream.names import FoundStream, audited_stream, closed_to_others, no_stream, open_stream
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.retry import SYSTEM_CLOCK
 from penstock.errors import ConfigError, CorruptError, NotFoundError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import shlex
 import sys
@@ -77,7 +78,6 @@ def _name_commands(error: Exception) -> None:
 
 def print_notices() -> None:
     """From now on what `penstock.admin` logs is printed: a warning, or a note. Idempotent."""
-    import logging
 
     class Printed(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.admin.state.version import FORMS, version_text
+from penstock.admin.jobs import VERSION_FORMS, version_text
 from penstock.api.serdes.base import end_of_prefix
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import JobName, JsonCall
@@ -18,13 +18,15 @@ from penstock.errors import ConfigError, NotFoundError
 from penstock.facts import Facts, FactTable
 
 if TYPE_CHECKING:
-    from penstock.admin.state.texts import Texts
+    from penstock.admin.state.serdes import Texts
     from penstock.state.reading.comparison import Difference
     from penstock.state.reading.reader import VersionEntry
 
 _CHANGES = ("added", "removed", "changed")
 
-Version = Annotated[str, typer.Option("--version", "--checkpoint", metavar="V", help=f"The retained version: {FORMS}.")]
+Version = Annotated[
+    str, typer.Option("--version", "--checkpoint", metavar="V", help=f"The retained version: {VERSION_FORMS}.")
+]
 SHOWN = 20
 """Rows of a table if no limit is given."""
 
@@ -70,7 +72,7 @@ def get_value(
         key: The key, as the store's serde reads it. Put `--` before a key that begins with `-`.
     """
     from penstock.admin.state.reading import open_version
-    from penstock.admin.state.texts import parse_hex
+    from penstock.admin.state.serdes import parse_hex
     from penstock.cli.state.reading import print_line, restoring, say_troubles, store_texts
 
     with (
@@ -147,7 +149,7 @@ def _bounds(
     keys: Texts, prefix: str | None, from_key: str | None, to_key: str | None, *, as_hex: bool
 ) -> tuple[bytes | None, bytes | None]:
     """The first key and the end (exclusive) of the keys within the prefix and both bounds."""
-    from penstock.admin.state.texts import parse_hex
+    from penstock.admin.state.serdes import parse_hex
 
     parse, parse_prefix = (parse_hex, parse_hex) if as_hex else (keys.parse_bound, keys.parse_prefix)
     first = None if prefix is None else parse_prefix(prefix)
@@ -179,7 +181,7 @@ def _print_entries(title: str, entries: Iterator[VersionEntry], limit: int, keys
 def diff_versions(
     job: JobName,
     store: StoreName,
-    before: Annotated[str, typer.Option("--from", metavar="V", help=f"The first version: {FORMS}.")],
+    before: Annotated[str, typer.Option("--from", metavar="V", help=f"The first version: {VERSION_FORMS}.")],
     after: Annotated[str, typer.Option("--to", metavar="V")] = "latest",
     limit: Limit = None,
     backend: BackendName = None,

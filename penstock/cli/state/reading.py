@@ -11,8 +11,7 @@ import orjson
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from penstock.admin.state.reading import Watcher
-from penstock.admin.state.serdes import store_serdes
-from penstock.admin.state.texts import Texts
+from penstock.admin.state.serdes import Texts, store_serdes
 from penstock.base.wording import size_text
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.cli.shared.application import load_application

@@ -29,21 +29,8 @@ from penstock.metrics.snapshot import GaugeValue, MetricId, Row, Snapshot
 from penstock.runtime.stage.task_instance import HOLD_SECONDS, TaskInstance
 from penstock.state.kept import KeptStores
 from penstock.wing import check_wings
+from penstock.wire import protocol
 from penstock.wire.ports import JobPackage
-from penstock.wire.protocol import (
-    Beat,
-    CleanUp,
-    EndBatch,
-    Identity,
-    OpenEpoch,
-    RenewedPort,
-    StartRun,
-    TakeSnapshot,
-    UploadResult,
-    UploadSnapshot,
-    WindDown,
-    raw,
-)
 
 
 class OpenTasks(Service):
@@ -76,7 +63,11 @@ class Epoch:
     """Everything a container holds in one epoch. Thread-safe: calls come from Flight's threads."""
 
     def __init__(
-        self, resources: EpochResources, request: OpenEpoch, cancelled: threading.Event, report: Callable[[int], None]
+        self,
+        resources: EpochResources,
+        request: protocol.OpenEpoch,
+        cancelled: threading.Event,
+        report: Callable[[int], None],
     ) -> None:
         """Restore the tasks; the resources are the epoch's from here on, and closed if that fails.
 
@@ -131,7 +122,7 @@ class Epoch:
         own = self._resources.metrics.snapshot(), self._resources.standby_metrics.snapshot()
         return Snapshot().merged(*own, self.services.metrics())
 
-    def start_run(self, request: StartRun) -> None:
+    def start_run(self, request: protocol.StartRun) -> None:
         """Admit attempts of this run, and none of an earlier one. Idempotent. Raises ContainerLostError if a later one
         was admitted."""
         batch = request.batch
@@ -143,7 +134,7 @@ class Epoch:
                 self._admitted = run
                 self.services.start_run(batch)
 
-    def end(self, request: EndBatch) -> None:
+    def end(self, request: protocol.EndBatch) -> None:
         """Apply the batch in every task of this container, exactly these attempts. Idempotent.
 
         Raises RetryableError while stores are being copied: nothing was applied yet.
@@ -157,17 +148,17 @@ class Epoch:
         for task, instance in self.tasks.items():
             instance.end(request.batch.number, request.tokens[task])
 
-    def snapshot(self, request: TakeSnapshot) -> None:
+    def snapshot(self, request: protocol.TakeSnapshot) -> None:
         self._commits.snapshot(CheckpointId.parse(request.checkpoint_id), last=request.last)
 
-    def upload(self, request: UploadSnapshot) -> UploadResult:
+    def upload(self, request: protocol.UploadSnapshot) -> protocol.UploadResult:
         return self._commits.upload(CheckpointId.parse(request.checkpoint_id))
 
-    def clean_up(self, request: CleanUp) -> None:
+    def clean_up(self, request: protocol.CleanUp) -> None:
         """Release what was kept for the case that the checkpoint would not reach the log."""
         self._commits.clean_up(CheckpointId.parse(request.checkpoint_id), request.markers)
 
-    def wind_down(self, request: WindDown) -> list[Row]:
+    def wind_down(self, request: protocol.WindDown) -> list[Row]:
         """Give background work time to finish. Returns the metrics, because no beat may come any more."""
         self.services.wind_down(self.package.config.task.shutdown_ms / 1000)
         return self.metrics().rows()
@@ -226,7 +217,7 @@ class Container:
         self.audience = Audience(clock)
         self.passed_on = PassedOn()
         """The lines of the application for the driver."""
-        self.renew_port: Callable[[str], RenewedPort] = _has_no_port
+        self.renew_port: Callable[[str], protocol.RenewedPort] = _has_no_port
         self._lock = threading.Lock()
         self._number = -1
         self._epoch: Epoch | None = None
@@ -245,7 +236,13 @@ class Container:
         with self._lock:
             return {} if self._epoch is None else self._epoch.tasks
 
-    def open(self, identity: Identity, request: OpenEpoch, package: JobPackage, report: Callable[[int], None]) -> Epoch:
+    def open(
+        self,
+        identity: protocol.Identity,
+        request: protocol.OpenEpoch,
+        package: JobPackage,
+        report: Callable[[int], None],
+    ) -> Epoch:
         """Enter a new epoch: cancel and join the work of the older one, then restore the tasks.
 
         If something cannot be cancelled within `task.shutdown.ms`, the process ends: the driver sees a lost container.
@@ -295,7 +292,7 @@ class Container:
         with self._lock:
             return self._epoch
 
-    def epoch(self, identity: Identity) -> Epoch:
+    def epoch(self, identity: protocol.Identity) -> Epoch:
         """The epoch that a call is meant for. Raises ContainerLostError if the container is in another one."""
         with self._lock:
             self.check_incarnation(identity)
@@ -303,19 +300,19 @@ class Container:
                 raise ContainerLostError(f"the call is of epoch {identity.epoch}, this container is in {self._number}")
             return self._epoch
 
-    def check_incarnation(self, identity: Identity) -> None:
+    def check_incarnation(self, identity: protocol.Identity) -> None:
         """Raise ContainerLostError if a call is meant for another process."""
         if identity.incarnation != self.incarnation:
             raise ContainerLostError(
                 f"the call is meant for incarnation {identity.incarnation}, this process is {self.incarnation}"
             )
 
-    def beat(self, resident_bytes: int) -> Beat:
+    def beat(self, resident_bytes: int) -> protocol.Beat:
         with self._lock:
             epoch = self._epoch
         activity = Activity(NO_BATCH.number, {}) if epoch is None else epoch.attempts.activity()
         keys, keyed = ([], {}) if epoch is None else epoch.attempts.keys.top()
-        return Beat(
+        return protocol.Beat(
             self.container,
             self.incarnation,
             resident_bytes,
@@ -326,7 +323,7 @@ class Container:
             activity.processed,
             epoch=-1 if epoch is None else epoch.number,
             ready=() if epoch is None else epoch.wings.ready(),
-            wings={} if epoch is None else {wing: raw(state) for wing, state in epoch.wings.states().items()},
+            wings={} if epoch is None else {wing: protocol.raw(state) for wing, state in epoch.wings.states().items()},
             overdue=activity.overdue,
             wants_commit=epoch is not None and epoch.wants_commit,
             work=list(activity.work),
@@ -370,12 +367,12 @@ class Container:
         with self._lock:
             self._past, self._left = self._past.merged(epoch.metrics().without_gauges()), None
 
-    def _check_newest(self, identity: Identity) -> None:
+    def _check_newest(self, identity: protocol.Identity) -> None:
         if identity.epoch != self._number:
             raise ContainerLostError(f"epoch {identity.epoch} was overtaken by {self._number}")
 
 
-def _has_no_port(callers: str) -> RenewedPort:
+def _has_no_port(callers: str) -> protocol.RenewedPort:
     raise ContainerLostError("this container has no port")
 
 

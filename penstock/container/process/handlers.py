@@ -16,49 +16,23 @@ from penstock.base.application_code import read_shipped
 from penstock.container.epoch.container import Container, Epoch
 from penstock.container.shared import ChangedRows
 from penstock.metrics.snapshot import Row
-from penstock.wire.calls import (
-    BEAT,
-    BEAT_SECONDS,
-    BEATS_PER_METRICS,
-    CLEAN_UP,
-    CLOSE,
-    END,
-    METRICS_SHARE,
-    OPEN,
-    RENEW_PORT,
-    SNAPSHOT,
-    START_RUN,
-    UPLOAD,
-    WIND_DOWN,
-    Call,
-)
+from penstock.wire import calls, protocol
 from penstock.wire.ports import JobPackage
-from penstock.wire.protocol import (
-    Beat,
-    Identity,
-    NoArguments,
-    OpenEpoch,
-    OpenProgress,
-    RenewedPort,
-    RenewPort,
-    Request,
-    dump,
-)
 
-Q = TypeVar("Q", bound=Request)
+Q = TypeVar("Q", bound=protocol.Request)
 A = TypeVar("A")
-Handler = Callable[[Container, Identity, Q], Iterator[A]]
+Handler = Callable[[Container, protocol.Identity, Q], Iterator[A]]
 _PROGRESS_SECONDS = 0.2
 
 
-def serve(call: Call[Q, A], container: Container, body: bytes) -> Generator[bytes, None, None]:
+def serve(call: calls.Call[Q, A], container: Container, body: bytes) -> Generator[bytes, None, None]:
     """Answer a call in the container. Raises CorruptError if it is malformed, and what the handler raises."""
     identity, request = call.parse(body)
     for answer in answers(call, container, identity, request):
-        yield dump(answer)
+        yield protocol.dump(answer)
 
 
-def answers(call: Call[Q, A], container: Container, identity: Identity, request: Q) -> Iterator[A]:
+def answers(call: calls.Call[Q, A], container: Container, identity: protocol.Identity, request: Q) -> Iterator[A]:
     """The answers to a call of the kernel, or to one of a wing, in its epoch. Raises what the handler raises."""
     if call.name in HANDLERS:
         yield from HANDLERS[call.name](container, identity, request)
@@ -69,13 +43,15 @@ def answers(call: Call[Q, A], container: Container, identity: Identity, request:
 
 
 def _in_epoch(method_of: Callable[[Epoch], Callable[[Q], A]]) -> Handler[Q, A]:
-    def handler(container: Container, identity: Identity, request: Q) -> Iterator[A]:
+    def handler(container: Container, identity: protocol.Identity, request: Q) -> Iterator[A]:
         yield method_of(container.epoch(identity))(request)
 
     return handler
 
 
-def _open(container: Container, identity: Identity, request: OpenEpoch) -> Iterator[OpenProgress]:
+def _open(
+    container: Container, identity: protocol.Identity, request: protocol.OpenEpoch
+) -> Iterator[protocol.OpenProgress]:
     """Restores in another thread, and answers with the progress meanwhile."""
     package: JobPackage = read_shipped(request.package)  # only callers with the secret come this far
     progress: SimpleQueue[int] = SimpleQueue()
@@ -94,11 +70,11 @@ def _open(container: Container, identity: Identity, request: OpenEpoch) -> Itera
     while thread.is_alive():
         thread.join(_PROGRESS_SECONDS if restored else 0.01)
         restored += _drained(progress)
-        yield OpenProgress(restored)
+        yield protocol.OpenProgress(restored)
     if failure:
         raise failure[0]
     (epoch,) = opened
-    yield OpenProgress(restored + _drained(progress), epoch.notes, epoch.next_due, epoch.in_place)
+    yield protocol.OpenProgress(restored + _drained(progress), epoch.notes, epoch.next_due, epoch.in_place)
 
 
 def _drained(queue: SimpleQueue[int]) -> int:
@@ -110,7 +86,7 @@ def _drained(queue: SimpleQueue[int]) -> int:
         return total
 
 
-def _beat(container: Container, identity: Identity, request: NoArguments) -> Iterator[Beat]:
+def _beat(container: Container, identity: protocol.Identity, request: protocol.NoArguments) -> Iterator[protocol.Beat]:
     """Beats until the container is closed; the driver listens as long as it wants to."""
     container.check_incarnation(identity)
     process = psutil.Process()
@@ -123,7 +99,7 @@ def _beat(container: Container, identity: Identity, request: NoArguments) -> Ite
                 began = time.thread_time()
                 rows = changed.of(container.metrics())
                 spent = time.thread_time() - began
-                left = max(BEATS_PER_METRICS, round(spent / METRICS_SHARE / BEAT_SECONDS))
+                left = max(calls.BEATS_PER_METRICS, round(spent / calls.METRICS_SHARE / calls.BEAT_SECONDS))
             left -= 1
             lines, left_out = container.passed_on.take()
             beat = container.beat(process.memory_info().rss)
@@ -131,18 +107,20 @@ def _beat(container: Container, identity: Identity, request: NoArguments) -> Ite
             yield replace(
                 beat, metrics=rows, lines=lines, lines_left_out=left_out, lines_dropped=str(dropped) if dropped else ""
             )
-            is_last = container.closed.wait(BEAT_SECONDS)
+            is_last = container.closed.wait(calls.BEAT_SECONDS)
         lines, left_out = container.passed_on.take()
         if lines:
             yield replace(beat, lines=lines, lines_left_out=left_out)
 
 
-def _renew_port(container: Container, identity: Identity, request: RenewPort) -> Iterator[RenewedPort]:
+def _renew_port(
+    container: Container, identity: protocol.Identity, request: protocol.RenewPort
+) -> Iterator[protocol.RenewedPort]:
     container.check_incarnation(identity)
     yield container.renew_port(request.callers)
 
 
-def _close(container: Container, identity: Identity, request: NoArguments) -> Iterator[int]:
+def _close(container: Container, identity: protocol.Identity, request: protocol.NoArguments) -> Iterator[int]:
     """Closes the tasks, answers with the process id, and lets the process end."""
     container.check_incarnation(identity)
     container.close()
@@ -153,15 +131,15 @@ def _close(container: Container, identity: Identity, request: NoArguments) -> It
 HANDLERS: dict[str, Handler[Any, Any]] = {
     call.name: handler
     for call, handler in (
-        (OPEN, _open),
-        (START_RUN, _in_epoch(lambda epoch: epoch.start_run)),
-        (END, _in_epoch(lambda epoch: epoch.end)),
-        (SNAPSHOT, _in_epoch(lambda epoch: epoch.snapshot)),
-        (UPLOAD, _in_epoch(lambda epoch: epoch.upload)),
-        (CLEAN_UP, _in_epoch(lambda epoch: epoch.clean_up)),
-        (WIND_DOWN, _in_epoch(lambda epoch: epoch.wind_down)),
-        (CLOSE, _close),
-        (BEAT, _beat),
-        (RENEW_PORT, _renew_port),
+        (calls.OPEN, _open),
+        (calls.START_RUN, _in_epoch(lambda epoch: epoch.start_run)),
+        (calls.END, _in_epoch(lambda epoch: epoch.end)),
+        (calls.SNAPSHOT, _in_epoch(lambda epoch: epoch.snapshot)),
+        (calls.UPLOAD, _in_epoch(lambda epoch: epoch.upload)),
+        (calls.CLEAN_UP, _in_epoch(lambda epoch: epoch.clean_up)),
+        (calls.WIND_DOWN, _in_epoch(lambda epoch: epoch.wind_down)),
+        (calls.CLOSE, _close),
+        (calls.BEAT, _beat),
+        (calls.RENEW_PORT, _renew_port),
     )
 }

@@ -14,11 +14,11 @@ from penstock.config.settings import TaskSettings
 from penstock.driver.commit.coordinator import CommitCoordinator, CompletedCommit
 from penstock.driver.commit.record import CommitRequest
 from penstock.driver.context import RunContext
+from penstock.driver.failures import RunFailures
 from penstock.driver.feed.boundary import Boundary
-from penstock.driver.guards.failures import RunFailures
-from penstock.driver.guards.watches import LeaseGate
 from penstock.driver.show.metrics import NS_PER_MS
 from penstock.driver.show.progress import BatchTimer
+from penstock.driver.watches import LeaseGate
 
 _BEATS_MS = 10_000
 """Beats after a commit began may be older than the commit for this long."""

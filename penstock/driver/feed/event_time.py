@@ -9,20 +9,8 @@ from functools import partial
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.time.firing import NO_WATERMARK
+from penstock.batch import watermarks
 from penstock.batch.batch import Ends, TaskSsp, is_new_period
-from penstock.batch.watermarks import (
-    GivenWatermark,
-    PartitionAtEnd,
-    TimeFlow,
-    Watermarks,
-    at_the_end,
-    closing_watermarks,
-    ended_partitions,
-    holding_back,
-    holds_back_text,
-    idle_partitions,
-    next_watermarks,
-)
 from penstock.config.model import JobConfig
 from penstock.driver.feed.boundary import BatchTime, Boundary
 from penstock.graph.specs import ApplicationGraph
@@ -36,7 +24,7 @@ class EventTime:
 
     def __init__(
         self,
-        flow: TimeFlow | None,
+        flow: watermarks.TimeFlow | None,
         idle_ms: Mapping[SystemStream, int],
         *,
         period_ms: int = -1,
@@ -54,12 +42,12 @@ class EventTime:
         self._period_ms = period_ms
         self.has_end = has_end or flow is not None
         """True if the end of the stream is a reason for a last batch."""
-        self._waiting: dict[TaskSsp, PartitionAtEnd] = {}
+        self._waiting: dict[TaskSsp, watermarks.PartitionAtEnd] = {}
         self._named: set[TaskSsp] = set()
 
     @classmethod
     def of(cls, graph: ApplicationGraph, config: JobConfig) -> EventTime:
-        flow = TimeFlow.of(graph) if graph.uses_time else None
+        flow = watermarks.TimeFlow.of(graph) if graph.uses_time else None
         idle_ms = {op.stream: config.stream(op.stream).idle_ms for op in graph.inputs}
         return cls(flow, idle_ms, period_ms=config.task.window_ms, has_end=graph.has_end)
 
@@ -84,7 +72,7 @@ class EventTime:
         now_ms: int,
         *,
         idle: Mapping[TaskSsp, int] | None = None,
-        given: Mapping[SystemStream, GivenWatermark] | None = None,
+        given: Mapping[SystemStream, watermarks.GivenWatermark] | None = None,
     ) -> BatchTime:
         """Compute the moment of a batch that is planned now. Raises ConfigError if a watermark policy fails.
 
@@ -95,21 +83,23 @@ class EventTime:
             given: the inputs whose watermark does not follow from their messages.
         """
         time_ms = boundary.time_at(now_ms)
-        ended = boundary.ended_inputs if ends is None else ended_partitions(boundary.positions, ends)
+        ended = boundary.ended_inputs if ends is None else watermarks.ended_partitions(boundary.positions, ends)
         if self._flow is None:
             return BatchTime(time_ms, ended_inputs=ended)
         if ends is not None:
-            self._waiting = at_the_end(self._waiting, boundary.positions, ends, time_ms)
+            self._waiting = watermarks.at_the_end(self._waiting, boundary.positions, ends, time_ms)
         if idle is None:
-            idle = idle_partitions(self._waiting, self._idle_ms, time_ms)
+            idle = watermarks.idle_partitions(self._waiting, self._idle_ms, time_ms)
         find = partial(self._finder(boundary, ended), given=given)
         coming = find(idle=idle, carried=True).firing if self._flow.intermediates else {}
         return BatchTime(time_ms, find(idle=idle), ended, frozenset(idle), coming)
 
-    def _finder(self, boundary: Boundary, ended: Collection[SystemStreamPartition]) -> Callable[..., Watermarks]:
+    def _finder(
+        self, boundary: Boundary, ended: Collection[SystemStreamPartition]
+    ) -> Callable[..., watermarks.Watermarks]:
         assert self._flow is not None  # noqa: S101 - asked before
         return partial(
-            next_watermarks,
+            watermarks.next_watermarks,
             self._flow,
             boundary.positions,
             boundary.event_times,
@@ -137,7 +127,7 @@ class EventTime:
             firing = find(idle=dict.fromkeys(idle, moment.time_ms)).firing
             return any(event <= firing.get(op, NO_WATERMARK) for op, event in due.items())
 
-        found = holding_back(
+        found = watermarks.holding_back(
             self._flow,
             boundary.positions,
             boundary.event_times,
@@ -152,7 +142,7 @@ class EventTime:
             logger.warning(
                 "%s. Windows and timers that wait for it fire once the partition has later messages, or is idle: after "
                 "%s without messages (streams.%s.idle.ms)",
-                holds_back_text(stream, at.ssp.partition, boundary.event_times.get(at)),
+                watermarks.holds_back_text(stream, at.ssp.partition, boundary.event_times.get(at)),
                 f"{self._idle_ms[stream] / 1000:g} s",
                 stream,
             )
@@ -175,7 +165,7 @@ class EventTime:
         """The moment of a batch that brings these operators to their end; None: all."""
         if self._flow is None:
             return moment
-        marks = closing_watermarks(self._flow, boundary.watermarks, closes, boundary.closed_operators)
+        marks = watermarks.closing_watermarks(self._flow, boundary.watermarks, closes, boundary.closed_operators)
         return replace(moment, watermarks=marks)
 
 

@@ -13,10 +13,9 @@ from penstock.driver.context import StopRequest
 from penstock.driver.handle.program import JobEnd, RunningWork, count_end_of_program, stop_with_program
 from penstock.driver.show.progress import BatchProgress, JobProgress, ProgressBoard
 from penstock.errors import NotFoundError
-from penstock.facts import Facts
+from penstock.facts import Facts, html_of
 from penstock.job.shown import Outage, RunWork
 from penstock.metrics.snapshot import Snapshot
-from penstock.notebook import html_of
 
 if TYPE_CHECKING:
     from penstock.drain.wing import DrainProgress

@@ -13,24 +13,16 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from penstock import errors
 from penstock.batch.batch import Batch
 from penstock.checkpoint.record import CheckpointRecord, Claim, Origin
 from penstock.driver.commit.record import CommitRequest
 from penstock.driver.commit.schedule import CommitSchedule
 from penstock.driver.context import RunContext
+from penstock.driver.failures import RunFailures
 from penstock.driver.feed.boundary import Boundary
 from penstock.driver.feed.feed import PlannedBatch
-from penstock.driver.guards.failures import RunFailures
 from penstock.driver.part import DriverPart
-from penstock.errors import (
-    KINDS,
-    ContainerLostError,
-    CorruptError,
-    PenstockError,
-    PenstockTimeoutError,
-    RetryableError,
-    UserCodeError,
-)
 from penstock.runtime.reports import (
     InconsistentReports,
     JobFailed,
@@ -79,7 +71,7 @@ class Epochs:
         self._board.update(phase="restoring" if self._job.start.restore_from else "starting")
         return self._enter(self.claim, None)
 
-    def rewind(self, cause: RetryableError | None = None) -> Boundary:
+    def rewind(self, cause: errors.RetryableError | None = None) -> Boundary:
         """Go back to the last checkpoint in a new epoch. Returns the boundary to continue at.
 
         Args:
@@ -98,10 +90,10 @@ class Epochs:
         only have made the next start quicker."""
         try:
             self._fleet.ask(WIND_DOWN, self.claim.epoch, WindDown())
-        except PenstockError as error:
+        except errors.PenstockError as error:
             logger.warning("a container did not end its work in the background: %s", error)
 
-    def _enter(self, claim: Claim | None, failure: RetryableError | None) -> Boundary:
+    def _enter(self, claim: Claim | None, failure: errors.RetryableError | None) -> Boundary:
         """Try until an epoch is open. `claim`: one that exists already, and under which nothing is in the log."""
         boundary = self._start_boundary()
         while not self._stop.is_set():
@@ -127,7 +119,7 @@ class Epochs:
                 if not self._started:
                     self._write_start(boundary, written=own is not None)
                 break
-            except RetryableError as error:
+            except errors.RetryableError as error:
                 claim, failure = None, error
         self._board.update(phase="running")
         return boundary
@@ -138,7 +130,7 @@ class Epochs:
         if latest is not None and latest.epoch >= self._job.claim.epoch:
             return latest
         if self._started:
-            raise PenstockError("the log has no checkpoint although this run wrote one")
+            raise errors.PenstockError("the log has no checkpoint although this run wrote one")
         return None
 
     def _start_boundary(self) -> Boundary:
@@ -182,12 +174,12 @@ class Epochs:
                     job.container_package(epoch),
                     lambda done: self._board.update(restored_bytes=done),
                 )
-        except CorruptError as error:
+        except errors.CorruptError as error:
             if elsewhere := job.plan.markers_elsewhere(origin):
-                raise CorruptError(f"{error}{elsewhere}") from error
+                raise errors.CorruptError(f"{error}{elsewhere}") from error
             raise
         if silent := set(range(job.settings.tasks)) - next_due.keys():
-            raise ContainerLostError(f"no container has said what waits in the stores of tasks {sorted(silent)}")
+            raise errors.ContainerLostError(f"no container has said what waits in the stores of tasks {sorted(silent)}")
         job.remove_probe(epoch)
         if opening.checkpoint_id is not None and opening.markers:
             for part in self._wings:
@@ -277,12 +269,12 @@ class BatchRuns:
             case SuccessfulBatch() as outcome:
                 return outcome
             case InconsistentReports(reason):
-                self._failures.count(RetryableError(reason))
+                self._failures.count(errors.RetryableError(reason))
                 return None
             case UserCodeFailed(failed):
-                raise UserCodeError(self._named(failed))
+                raise errors.UserCodeError(self._named(failed))
             case JobFailed(kind, text):
-                raise KINDS.get(kind, PenstockError)(text)
+                raise errors.KINDS.get(kind, errors.PenstockError)(text)
 
     def _broken(self, error: RunBrokenError) -> None:
         """Answer a run that broke off: a lost container means a new epoch, anything else another run of the batch."""
@@ -292,9 +284,9 @@ class BatchRuns:
         self._clock.wait(self._stop, _LOSS_SECONDS)
         self._commits.look()  # one that failed has cancelled the run
         if (overdue := self._fleet.overdue) is not None:
-            raise PenstockTimeoutError(overdue) from error
+            raise errors.PenstockTimeoutError(overdue) from error
         if self._fleet.any_lost:
-            raise ContainerLostError(self._fleet.loss()) from error
+            raise errors.ContainerLostError(self._fleet.loss()) from error
         if isinstance(error, OtherWayError):
             self._failures.suspects.look()
             logger.warning("the batch runs again as a Spark job: %s", error)

@@ -11,10 +11,10 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.config.model import JobConfig
 from penstock.driver.context import RunContext, StopRequest
 from penstock.driver.feed.feed import Feed
-from penstock.driver.guards.watches import Tenure
 from penstock.driver.loop.run_loop import RunLoop, RunParts
 from penstock.driver.show.exports import MetricsExports
 from penstock.driver.show.progress import ProgressBoard
+from penstock.driver.watches import Tenure
 from penstock.errors import PenstockError
 from penstock.graph.specs import ApplicationGraph
 from penstock.host.logs import WordsOnHost, logs_folder

@@ -16,9 +16,8 @@ from penstock.base.wording import counted, duration_text, lag_text
 from penstock.batch.batch import Positions
 from penstock.driver.show.metrics import JobMetrics, Replay, RunFacts, UncommittedTime
 from penstock.driver.show.work import StateOperatorProgress, work_of
-from penstock.facts import Column, Facts, FactTable
+from penstock.facts import Column, Facts, FactTable, Shown
 from penstock.job.shown import Outage, RunWork
-from penstock.notebook import Shown
 from penstock.system.contract.definition import System
 from penstock.wire.protocol import Beat
 

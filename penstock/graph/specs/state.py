@@ -193,7 +193,7 @@ class TableJoinSpec(TableReaderSpec):
 class TableColumnsSpec(TableReaderSpec):
     """Adds columns of a table to each message, by its key."""
 
-    operator = "penstock.runtime.operators.columns.batches:TableColumns"
+    operator = "penstock.runtime.operators.columns.processor:TableColumns"
 
     columns: tuple[str, ...]
     message_serde: ColumnSerde

@@ -6,15 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NoReturn
 
-from penstock.api.key_state import (
-    CurrentKey,
-    ListPlace,
-    ListState,
-    MapState,
-    ValueState,
-    check_list_keys,
-    check_map_keys,
-)
+from penstock.api import key_state
 from penstock.api.messages import Headers, HeadersLike, IncomingMessageEnvelope, headers_of
 from penstock.api.serdes import Serde
 from penstock.api.store import KeyValueStore
@@ -116,11 +108,11 @@ class Context(TaskContext):
         op_id: str,
         metrics: MetricsRegistry,
         timers: TaskTimers | None = None,
-        next_list_place: Callable[[], ListPlace] = lambda: (0, 0),
+        next_list_place: Callable[[], key_state.ListPlace] = lambda: (0, 0),
     ) -> None:
         self._timers = timers
         self._next_list_place = next_list_place
-        self._current: CurrentKey | None = None
+        self._current: key_state.CurrentKey | None = None
         self._task_is_made = False
         self._batch_time_ms: int | None = None
         self._watermark_ms: int | None = None
@@ -181,30 +173,30 @@ class Context(TaskContext):
             )
         return self._stores[name]
 
-    def value_state(self, name: str) -> ValueState[Any]:
-        return ValueState(self.store(name), self._current_key(name))
+    def value_state(self, name: str) -> key_state.ValueState[Any]:
+        return key_state.ValueState(self.store(name), self._current_key(name))
 
-    def list_state(self, name: str) -> ListState[Any]:
+    def list_state(self, name: str) -> key_state.ListState[Any]:
         store = self.store(name)
-        check_list_keys(name, _key_serde(store))
-        return ListState(store, self._current_key(name), self._next_list_place)
+        key_state.check_list_keys(name, _key_serde(store))
+        return key_state.ListState(store, self._current_key(name), self._next_list_place)
 
-    def map_state(self, name: str) -> MapState[Any, Any]:
+    def map_state(self, name: str) -> key_state.MapState[Any, Any]:
         store = self.store(name)
-        check_map_keys(name, _key_serde(store))
-        return MapState(store, self._current_key(name))
+        key_state.check_map_keys(name, _key_serde(store))
+        return key_state.MapState(store, self._current_key(name))
 
-    def _current_key(self, name: str) -> CurrentKey:
+    def _current_key(self, name: str) -> key_state.CurrentKey:
         if self._task_is_made:
             raise ConfigError(
                 f"operator `{self._op_id}` asks for state `{name}` of the current key after init: ask for it in init, "
                 "and keep it in a field of the task"
             )
         if self._current is None:
-            self._current = CurrentKey(self._op_id)
+            self._current = key_state.CurrentKey(self._op_id)
         return self._current
 
-    def close_init(self) -> CurrentKey | None:
+    def close_init(self) -> key_state.CurrentKey | None:
         """Called after the task's `init`. Returns the holder of the key, which must be set for each message and timer;
         None if the task has no state of the current key."""
         self._task_is_made = True

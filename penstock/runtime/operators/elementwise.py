@@ -16,22 +16,9 @@ import pyarrow as pa
 from penstock.api.expressions import Expression
 from penstock.arrays.given import ArrowSequence
 from penstock.base.application_code import UNSTARTED, unused
+from penstock.graph import specs
 from penstock.graph.keys import keys_to_bytes
 from penstock.graph.serdes import SerdePlace, input_place, partition_by_place
-from penstock.graph.specs import (
-    FilterSpec,
-    FlatMapSpec,
-    FunctionSpec,
-    InputSpec,
-    IntermediateSpec,
-    MapSpec,
-    MergeSpec,
-    OperatorSpec,
-    PartitionBySpec,
-    PartitionThroughSpec,
-    SendToSpec,
-    SinkSpec,
-)
 from penstock.runtime.context import Position, failure_in
 from penstock.runtime.messages.columns import (
     NOWHERE,
@@ -49,7 +36,7 @@ from penstock.runtime.messages.entry import StageEntry
 from penstock.runtime.operators.application_code import Collector, envelope_calls
 from penstock.runtime.operators.base import CallWatch, Node, Operator, S, StageContext
 
-F = TypeVar("F", bound=FunctionSpec)
+F = TypeVar("F", bound=specs.FunctionSpec)
 Deliver: TypeAlias = Callable[[Any, Any, Any], None]
 
 
@@ -128,7 +115,7 @@ class Elementwise(Operator[F]):
 
         return push
 
-    def watched(self, watch: CallWatch) -> OperatorSpec:
+    def watched(self, watch: CallWatch) -> specs.OperatorSpec:
         op_id, call, whole = self.spec.id, self.call, self.spec.envelope
         if isinstance(self.spec.function, Expression):
             return self.spec  # it runs none of the application's code
@@ -140,7 +127,7 @@ class Elementwise(Operator[F]):
         return replace(self.spec, function=function)
 
 
-class Map(Elementwise[MapSpec]):
+class Map(Elementwise[specs.MapSpec]):
     """Each result is the message's new value."""
 
     def apply(self, columns: MessageColumns, results: list[Any]) -> MessageColumns:
@@ -153,7 +140,7 @@ class Map(Elementwise[MapSpec]):
         return lambda key, _value, result: downstream(key, result)
 
 
-class FlatMap(Elementwise[FlatMapSpec]):
+class FlatMap(Elementwise[specs.FlatMapSpec]):
     """Each result is the list of values that replace the message."""
 
     @property
@@ -173,7 +160,7 @@ class FlatMap(Elementwise[FlatMapSpec]):
         return deliver
 
 
-class Filter(Elementwise[FilterSpec]):
+class Filter(Elementwise[specs.FilterSpec]):
     """Each result says if the message stays. A result whose truth cannot be tested is this operator's failure."""
 
     def results(self, given: Iterator[Any]) -> list[Any]:
@@ -212,7 +199,7 @@ def _refuse(result: object) -> bool:
     raise unused("the function of the filter", result)
 
 
-class PartitionBy(Elementwise[PartitionBySpec]):
+class PartitionBy(Elementwise[specs.PartitionBySpec]):
     """Each result is the message's new key."""
 
     def place(self, name: str) -> SerdePlace:
@@ -237,7 +224,7 @@ class PartitionBy(Elementwise[PartitionBySpec]):
 class PartitionThrough(PartitionBy):
     """A PartitionBy whose messages leave by the channel to the intermediate stream."""
 
-    spec: PartitionThroughSpec
+    spec: specs.PartitionThroughSpec
 
 
 class Chain(Node):
@@ -271,13 +258,13 @@ class PassingOperator(Operator[S]):
         return Node(downstream.accept, stage.position, downstream.push)
 
 
-class Input(PassingOperator[InputSpec]):
+class Input(PassingOperator[specs.InputSpec]):
     """The messages of a stream, as they were read."""
 
     def place(self, name: str) -> SerdePlace:
         return input_place(self.spec.stream)
 
-    def watched(self, watch: CallWatch) -> OperatorSpec:
+    def watched(self, watch: CallWatch) -> specs.OperatorSpec:
         spec, timestamp_of = self.spec, self.spec.timestamp
         if timestamp_of is None or isinstance(timestamp_of, Expression):
             return spec
@@ -289,22 +276,22 @@ class Input(PassingOperator[InputSpec]):
         return replace(spec, timestamp=timestamp)
 
 
-class Intermediate(PassingOperator[IntermediateSpec]):
+class Intermediate(PassingOperator[specs.IntermediateSpec]):
     """The messages that were sent through the stream, as they were written."""
 
     def place(self, name: str) -> SerdePlace:
         return input_place(self.spec.stream)
 
 
-class Merge(PassingOperator[MergeSpec]):
+class Merge(PassingOperator[specs.MergeSpec]):
     """The messages of all its sources."""
 
 
-class SendTo(PassingOperator[SendToSpec]):
+class SendTo(PassingOperator[specs.SendToSpec]):
     """The channel to the output takes the messages as they are."""
 
 
-class Sink(Operator[SinkSpec]):
+class Sink(Operator[specs.SinkSpec]):
     """Runs the application's function, which may send to outputs."""
 
     def build(self, stage: StageContext, downstream: Target) -> Node:
@@ -319,7 +306,7 @@ class Sink(Operator[SinkSpec]):
         )
         return Node(accept, stage.position, push)
 
-    def watched(self, watch: CallWatch) -> OperatorSpec:
+    def watched(self, watch: CallWatch) -> specs.OperatorSpec:
         op_id, function = self.spec.id, self.spec.function
 
         def watched(envelope: Any, collector: Any, coordinator: Any) -> Any:

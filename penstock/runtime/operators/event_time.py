@@ -27,16 +27,7 @@ from penstock.graph.specs import OperatorSpec, TemporalJoinSpec
 from penstock.runtime.context import failure_in
 from penstock.runtime.messages.columns import MessageColumns, Raw, Target, encode_column
 from penstock.runtime.messages.groups import column_task_store
-from penstock.runtime.operators.base import (
-    CallWatch,
-    Firing,
-    GatheringNode,
-    KeyInEntry,
-    KeyValue,
-    Node,
-    Operator,
-    StageContext,
-)
+from penstock.runtime.operators import base
 from penstock.runtime.order import columns, entries
 from penstock.runtime.order.columns import OrderedColumnsNode
 from penstock.runtime.order.rows import OrderedNode
@@ -52,26 +43,26 @@ _NONE, _SOME = b"\x00", b"\x01"
 _WAITS, _NEXT = b"w", b"n"
 
 
-class TemporalJoin(Operator[TemporalJoinSpec]):
+class TemporalJoin(base.Operator[TemporalJoinSpec]):
     """Joins with the table's value as of the message's event time."""
 
     @property
     def time_stores(self) -> tuple[str, ...]:
         return (self.spec.stores[1],)
 
-    def key_in(self, store: str) -> KeyInEntry | None:
+    def key_in(self, store: str) -> base.KeyInEntry | None:
         if store != self.spec.stores[1]:
             return None
-        return KeyInEntry(self.spec.key_serde, _key_of, merges={_NEXT: max})
+        return base.KeyInEntry(self.spec.key_serde, _key_of, merges={_NEXT: max})
 
-    def next_due(self, store: KeyValue) -> Due:
+    def next_due(self, store: base.KeyValue) -> Due:
         first = next(iter(store.range(_WAITS, _WAITS + time_bytes(END_OF_TIME))), None)
         return (None if first is None else _due(time_of(first[0][1:9])), None)
 
-    def build(self, stage: StageContext, downstream: Target) -> Node:
+    def build(self, stage: base.StageContext, downstream: Target) -> base.Node:
         return _TemporalJoinNode(self.spec, stage, downstream)
 
-    def watched(self, watch: CallWatch) -> OperatorSpec:
+    def watched(self, watch: base.CallWatch) -> OperatorSpec:
         op_id, function = self.spec.id, self.spec.function
 
         def watched(value: Any, found: Any) -> Any:
@@ -81,8 +72,8 @@ class TemporalJoin(Operator[TemporalJoinSpec]):
         return replace(self.spec, function=watched)
 
 
-class _TemporalJoinNode(Node):
-    def __init__(self, spec: TemporalJoinSpec, stage: StageContext, downstream: Target) -> None:
+class _TemporalJoinNode(base.Node):
+    def __init__(self, spec: TemporalJoinSpec, stage: base.StageContext, downstream: Target) -> None:
         super().__init__(self._accept, stage.position)
         self._spec = spec
         self._position = stage.position
@@ -142,7 +133,7 @@ class _TemporalJoinNode(Node):
 
     # The end of input.
 
-    def on_end_of_input(self, batch: Batch) -> Iterator[Firing]:
+    def on_end_of_input(self, batch: Batch) -> Iterator[base.Firing]:
         spec_id, ending = self._spec.id, batch.control != "none"
         watermark = END_OF_TIME if ending else batch.firing_watermark(spec_id)
         output = END_OF_TIME if ending else min(watermark, batch.output_watermark(spec_id))
@@ -152,7 +143,7 @@ class _TemporalJoinNode(Node):
                 return  # the next batch begins at once
             self._waiting.delete(entry)
             value = None if data == _NONE else data[1:]
-            yield Firing(key, time_ms, "join", partial(self._join, key, time_ms, value), value=value)
+            yield base.Firing(key, time_ms, "join", partial(self._join, key, time_ms, value), value=value)
 
     def _join(self, key: bytes | None, time_ms: int, data: bytes | None) -> None:
         shown = None if key is None else self._spec.key_serde.from_bytes(key)
@@ -185,12 +176,12 @@ def _key_of(entry: bytes) -> bytes | None:
     return None if part == _NO_KEY else part[1 : -len(_END)].replace(_ESCAPED_ZERO, _ZERO)
 
 
-class OrderedOperator(Operator[OperatorSpec]):
+class OrderedOperator(base.Operator[OperatorSpec]):
     """Holds messages back from an operator, and hands them on by event time."""
 
     undoes_many = True
 
-    def __init__(self, spec: OperatorSpec, inner: Operator[OperatorSpec]) -> None:
+    def __init__(self, spec: OperatorSpec, inner: base.Operator[OperatorSpec]) -> None:
         """`inner` is the operator of `spec.without_order()`."""
         super().__init__(spec)
         if spec.ordering is None:
@@ -206,7 +197,7 @@ class OrderedOperator(Operator[OperatorSpec]):
     def time_stores(self) -> tuple[str, ...]:
         return (*self._inner.time_stores, self._order.store)
 
-    def next_due(self, store: KeyValue) -> Due:
+    def next_due(self, store: base.KeyValue) -> Due:
         if not isinstance(store, TaskStore) or store.name != self._order.store:
             return self._inner.next_due(store)
         if self._by_column:
@@ -215,20 +206,20 @@ class OrderedOperator(Operator[OperatorSpec]):
             first = next((entries.time_in(entry) for entry, _ in store.all()), None)
         return (None if first is None else first + 1), None
 
-    def key_in(self, store: str) -> KeyInEntry | None:
+    def key_in(self, store: str) -> base.KeyInEntry | None:
         if store != self._order.store:
             return self._inner.key_in(store)
-        return KeyInEntry(self._order.sources[0].key_serde, columns.key_in if self._by_column else entries.key_in)
+        return base.KeyInEntry(self._order.sources[0].key_serde, columns.key_in if self._by_column else entries.key_in)
 
     def place(self, name: str) -> SerdePlace:
         return self._inner.place(name)
 
-    def build(self, stage: StageContext, downstream: Target) -> Node:
+    def build(self, stage: base.StageContext, downstream: Target) -> base.Node:
         own = {name: store for name, store in stage.stores.items() if name != self._order.store}
         inner = self._inner.build(replace(stage, stores=own), downstream)
-        if isinstance(inner, GatheringNode):
+        if isinstance(inner, base.GatheringNode):
             return OrderedColumnsNode(self.spec.id, self._order, stage, inner)
         return OrderedNode(self.spec.id, self._order, stage, inner)
 
-    def watched(self, watch: CallWatch) -> OperatorSpec:
+    def watched(self, watch: base.CallWatch) -> OperatorSpec:
         return replace(self._inner.watched(watch), ordering=self.spec.ordering, stores=self.spec.stores)

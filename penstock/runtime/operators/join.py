@@ -13,22 +13,8 @@ from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
 from penstock.graph.event_time import JoinSide
 from penstock.graph.serdes import Part, SerdePlace, join_place
 from penstock.graph.specs import JoinSpec, OperatorSpec
+from penstock.runtime import joins
 from penstock.runtime.context import Position, failure_in
-from penstock.runtime.joins import (
-    EveryRow,
-    KeptMessages,
-    LoneMessage,
-    NewestRow,
-    Row,
-    Side,
-    WaitingMessages,
-    first_end,
-    is_waiting,
-    key_of_cell,
-    key_of_newest,
-    key_of_waiting,
-    sides_of,
-)
 from penstock.runtime.messages.columns import Fork, MessageColumns, Raw, Target, as_columns, encode_column
 from penstock.runtime.operators.base import CallWatch, Firing, KeyInEntry, KeyValue, Node, Operator, StageContext
 
@@ -49,13 +35,13 @@ class StreamJoin(Operator[JoinSpec]):
         return (self.spec.stores[0],)
 
     def next_due(self, store: KeyValue) -> Due:
-        return first_end(store), None
+        return joins.first_end(store), None
 
     def key_in(self, store: str) -> KeyInEntry:
-        of_kept = key_of_cell if self.spec.join.keep == "all" else key_of_newest
+        of_kept = joins.key_of_cell if self.spec.join.keep == "all" else joins.key_of_newest
 
         def find(entry: bytes) -> bytes:
-            return key_of_waiting(entry) if is_waiting(entry) else of_kept(entry)
+            return joins.key_of_waiting(entry) if joins.is_waiting(entry) else of_kept(entry)
 
         return KeyInEntry(self.spec.left.key_serde, find)
 
@@ -78,16 +64,16 @@ class StreamJoin(Operator[JoinSpec]):
 class _JoinNode(Node):
     def __init__(self, spec: JoinSpec, stage: StageContext, downstream: Target) -> None:
         store = stage.stores[spec.stores[0]]
-        sides = sides_of(spec.join)
+        sides = joins.sides_of(spec.join)
         self.spec = spec
         self.position = stage.position
         self.downstream = downstream
-        self.kept: KeptMessages = (EveryRow if spec.join.keep == "all" else NewestRow)(store, sides)
-        self.waiting = WaitingMessages(store)
+        self.kept: joins.KeptMessages = (joins.EveryRow if spec.join.keep == "all" else joins.NewestRow)(store, sides)
+        self.waiting = joins.WaitingMessages(store)
         self.results = _Results(stage.position, downstream)
-        self.replaced: list[LoneMessage] = []
+        self.replaced: list[joins.LoneMessage] = []
         """Messages without a partner that the current messages have replaced."""
-        self._left_alone: list[LoneMessage] = []
+        self._left_alone: list[joins.LoneMessage] = []
         """All of the attempt. They fire at the end of its input. If messages may be undone, they are in the store
         instead."""
         self.late_watermark = NO_WATERMARK
@@ -166,7 +152,9 @@ class _JoinNode(Node):
 class _Inlet:
     """The target for the messages of one side."""
 
-    def __init__(self, node: _JoinNode, declared: JoinSide, side: Side, other: JoinSide, other_side: Side) -> None:
+    def __init__(
+        self, node: _JoinNode, declared: JoinSide, side: joins.Side, other: JoinSide, other_side: joins.Side
+    ) -> None:
         self.source = declared.source
         self.side = side
         self.name = "left" if side.letter == b"l" else "right"
@@ -217,7 +205,7 @@ class _Inlet:
         node, column = self._node, columns.keys if part == "key" else columns.values
         return encode_column(part, serde, column, columns.rows, node.position, node.spec.id, self._place)
 
-    def _wait(self, key: bytes, kept_row: Row, gone: Row | None, row: int, *, alone: bool) -> None:
+    def _wait(self, key: bytes, kept_row: joins.Row, gone: joins.Row | None, row: int, *, alone: bool) -> None:
         """Note that a message waits for its first partner. A message that is not kept, or no longer kept, cannot get
         one."""
         waiting = self._node.waiting
@@ -230,7 +218,7 @@ class _Inlet:
         if alone:
             waiting.add(self.side, key, kept_row[0])
 
-    def _add_pairs(self, key: bytes, kept_row: Row, partners: list[Row], row: int) -> None:
+    def _add_pairs(self, key: bytes, kept_row: joins.Row, partners: list[joins.Row], row: int) -> None:
         """Add the results for these partners. All values have been through their serdes, whichever message came
         first."""
         node, other = self._node, self._other
@@ -243,7 +231,7 @@ class _Inlet:
             result = function(own, _decoded(self._other_serde, partner_value))
             add(shown_key, result, row, max(time_ms, partner_ms))
 
-    def _add_alone(self, key: bytes | None, kept_row: Row, row: int) -> None:
+    def _add_alone(self, key: bytes | None, kept_row: joins.Row, row: int) -> None:
         shown_key = None if key is None else self._key_serde.from_bytes(key)
         result = self._function(_decoded(self._value_serde, kept_row[1]), None)
         self._node.results.add(shown_key, result, row, self.side.last_ms(kept_row[0]))

@@ -22,41 +22,32 @@ from penstock.graph.specs.code import BatchInfo, BatchTask, Emit, KeyedValue, Ke
 from penstock.metrics.registry import Counter, MetricsRegistry
 from penstock.runtime.context import OperatorFailedError, Position, failure_in
 from penstock.runtime.messages.columns import Accept, MessageColumns, Push, Target
+from penstock.runtime.operators import base
 from penstock.runtime.operators.application_code import Collector, Context, envelope_calls
-from penstock.runtime.operators.base import (
-    CallWatch,
-    Firing,
-    KeyInEntry,
-    KeyValue,
-    Node,
-    Operator,
-    StageContext,
-    Timeline,
-)
 from penstock.runtime.operators.task_timers import Call, TaskTimer, TaskTimers, with_current_key
 from penstock.runtime.timers import UpcomingTimers, key_in, oldest_timers
 
 
-class Process(Operator[ProcessSpec]):
+class Process(base.Operator[ProcessSpec]):
     """A task of the application with stores and timers, which emits messages and may send to outputs."""
 
     @property
     def time_stores(self) -> tuple[str, ...]:
         return () if self.spec.timers is None else (timers_store(self.spec.state_id),)
 
-    def next_due(self, store: KeyValue) -> Due:
+    def next_due(self, store: base.KeyValue) -> Due:
         return oldest_timers(store)
 
-    def key_in(self, store: str) -> KeyInEntry | None:
+    def key_in(self, store: str) -> base.KeyInEntry | None:
         timers = self.spec.timers
         if timers is None or store != timers_store(self.spec.state_id):
             return None
-        return KeyInEntry(timers, key_in, keyless_of_task=True)
+        return base.KeyInEntry(timers, key_in, keyless_of_task=True)
 
     def place(self, name: str) -> SerdePlace:
         return process_place(name)
 
-    def build(self, stage: StageContext, downstream: Target) -> Node:
+    def build(self, stage: base.StageContext, downstream: Target) -> base.Node:
         op_id = self.spec.id
         timers = self._timers(stage)
         context = Context(
@@ -87,21 +78,21 @@ class Process(Operator[ProcessSpec]):
         calls = envelope_calls(op_id, process, collector, stage.requests, stage.position, "`process`")
         return _ProcessNode(op_id, task, context, on_timer, collector, stage, timers, *calls)
 
-    def _timers(self, stage: StageContext) -> TaskTimers | None:
+    def _timers(self, stage: base.StageContext) -> TaskTimers | None:
         spec = self.spec
         if spec.timers is None:
             return None
         store = stage.stores[timers_store(spec.state_id)]
         return TaskTimers(spec.id, spec.timers, timers_place(spec.id), store, stage.metrics, spec.discards_timers)
 
-    def watched(self, watch: CallWatch) -> OperatorSpec:
+    def watched(self, watch: base.CallWatch) -> OperatorSpec:
         return replace(self.spec, task=lambda: _WatchedTask(self.spec, watch))
 
 
 _LAST_CALLS: dict[Ending, str] = {"end-of-stream": "on_end", "drain": "on_drain"}
 
 
-class _ProcessNode(Node):
+class _ProcessNode(base.Node):
     def __init__(
         self,
         operator: str,
@@ -109,7 +100,7 @@ class _ProcessNode(Node):
         context: Context,
         on_timer: Call[ExpiredTimer],
         collector: Collector,
-        stage: StageContext,
+        stage: base.StageContext,
         timers: TaskTimers | None,
         accept: Accept,
         push: Push,
@@ -130,7 +121,7 @@ class _ProcessNode(Node):
         if self._timers is not None:
             self._timers.begin()
 
-    def on_start_of_input(self, batch: Batch) -> Iterator[Firing]:
+    def on_start_of_input(self, batch: Batch) -> Iterator[base.Firing]:
         now_ms = max(batch.time_ms, self._earliest)
         if self._timers is not None:
             for timer in self._timers.before_messages(batch):
@@ -138,7 +129,7 @@ class _ProcessNode(Node):
         if batch.begins_period(self._period_ms):
             yield self._call("window", now_ms, self._task.window)  # type: ignore[attr-defined]
 
-    def on_end_of_input(self, batch: Batch) -> Iterator[Firing]:
+    def on_end_of_input(self, batch: Batch) -> Iterator[base.Firing]:
         now_ms = max(batch.time_ms, self._earliest)
         if self._timers is not None:
             for timer in self._timers.after_messages(batch):
@@ -155,23 +146,23 @@ class _ProcessNode(Node):
                 method = getattr(self._task, name)
                 yield self._call(name, batch.time_ms if reached == NO_WATERMARK else reached, method)
 
-    def timeline(self, batch: Batch) -> Timeline | None:
+    def timeline(self, batch: Batch) -> base.Timeline | None:
         self._in_order = True
         return None if self._timers is None else _TimersBetween(self, self._timers, batch)
 
-    def firing(self, timers: TaskTimers, timer: TaskTimer, timestamp_ms: int) -> Firing:
+    def firing(self, timers: TaskTimers, timer: TaskTimer, timestamp_ms: int) -> base.Firing:
         fire = partial(self._fire, timers, timer)
-        return Firing(timer.key, timestamp_ms, timer.name, fire, str(timer), timer.time_ms)
+        return base.Firing(timer.key, timestamp_ms, timer.name, fire, str(timer), timer.time_ms)
 
     def _fire(self, timers: TaskTimers, timer: TaskTimer) -> None:
         _run("on_timer", self._on_timer, timers.expired(timer), self._collector, self._requests)
 
     def _call(
         self, name: str, timestamp_ms: int, method: Callable[[MessageCollector, TaskCoordinator], None]
-    ) -> Firing:
+    ) -> base.Firing:
         run = partial(_run, name, method, self._collector, self._requests)
         # State that a task keeps until the end is in no message: as a dead letter it would be lost, and the run closed.
-        return Firing(None, timestamp_ms, name, run, f"`{name}`", must_succeed=name in _LAST_CALLS.values())
+        return base.Firing(None, timestamp_ms, name, run, f"`{name}`", must_succeed=name in _LAST_CALLS.values())
 
     def close(self) -> None:
         _run("close", self._task.close)
@@ -187,7 +178,7 @@ class _TimersBetween:
     def next_ms(self) -> int | None:
         return self._timers.next_between(self._upcoming)
 
-    def take(self, now_ms: int) -> Firing | None:
+    def take(self, now_ms: int) -> base.Firing | None:
         timer = self._timers.taken_between(self._upcoming, self._batch)
         if timer is None:
             return None
@@ -211,11 +202,11 @@ def _defines(task: StreamTask, method: str) -> bool:
 
 
 class _WatchedTask(WindowableTask, DrainListenerTask):
-    def __init__(self, spec: ProcessSpec, watch: CallWatch) -> None:
+    def __init__(self, spec: ProcessSpec, watch: base.CallWatch) -> None:
         self._spec = spec
         self._watch = watch
         self.task: Any = spec.task()
-        self._stores: list[KeyValue] = []
+        self._stores: list[base.KeyValue] = []
         self.close = self.task.close  # type: ignore[method-assign]
 
     def init(self, context: TaskContext) -> Any:
@@ -246,7 +237,7 @@ class _WatchedTask(WindowableTask, DrainListenerTask):
             return self.task.window(collector, coordinator)
 
 
-class BatchTaskOperator(Operator[BatchTaskSpec]):
+class BatchTaskOperator(base.Operator[BatchTaskSpec]):
     """Gathers the messages of a batch, and calls its task once in each batch."""
 
     @property
@@ -254,10 +245,10 @@ class BatchTaskOperator(Operator[BatchTaskSpec]):
         timers = timers_store(self.spec.state_id)
         return (timers,) if timers in self.spec.stores else ()
 
-    def next_due(self, store: KeyValue) -> Due:
+    def next_due(self, store: base.KeyValue) -> Due:
         return oldest_timers(store)
 
-    def build(self, stage: StageContext, downstream: Target) -> Node:
+    def build(self, stage: base.StageContext, downstream: Target) -> base.Node:
         try:
             task = self.spec.task()
             task.init(_BatchTaskContext(self.spec.id, stage))
@@ -267,7 +258,7 @@ class BatchTaskOperator(Operator[BatchTaskSpec]):
 
 
 class _BatchTaskContext:
-    def __init__(self, operator: str, stage: StageContext) -> None:
+    def __init__(self, operator: str, stage: base.StageContext) -> None:
         self._stage = stage
         self._late = stage.metrics.new_counter(operator, "late-dropped")
 
@@ -287,7 +278,7 @@ class _BatchTaskContext:
     def late(self) -> Counter:
         return self._late
 
-    def store(self, name: str) -> KeyValue:
+    def store(self, name: str) -> base.KeyValue:
         return self._stage.stores[name]
 
     def watched(self, elements: Iterable[Any]) -> Iterator[Any]:
@@ -297,7 +288,7 @@ class _BatchTaskContext:
         return found
 
 
-class _BatchTaskNode(Node):
+class _BatchTaskNode(base.Node):
     def __init__(self, operator: str, task: BatchTask, position: Position, emit: Emit) -> None:
         super().__init__(self._add, position)
         self._operator, self._task, self._position, self._emit = operator, task, position, emit
@@ -312,7 +303,7 @@ class _BatchTaskNode(Node):
         self._messages = []
         self._earliest = batch.earliest_output(self._operator)
 
-    def on_end_of_input(self, batch: Batch) -> Iterator[Firing]:
+    def on_end_of_input(self, batch: Batch) -> Iterator[base.Firing]:
         late, firing = batch.late_watermark(self._operator), batch.firing_watermark(self._operator)
         info = BatchInfo(
             batch.number,
@@ -323,7 +314,7 @@ class _BatchTaskNode(Node):
         )
         # A failure ends the run: a batch as a whole is no dead letter.
         timestamp_ms = max(batch.time_ms, self._earliest)
-        yield Firing(None, timestamp_ms, "batch", partial(self._run, info), "the batch", must_succeed=True)
+        yield base.Firing(None, timestamp_ms, "batch", partial(self._run, info), "the batch", must_succeed=True)
 
     def _run(self, info: BatchInfo) -> None:
         messages, self._messages = self._messages, []

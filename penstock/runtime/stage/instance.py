@@ -24,17 +24,8 @@ from penstock.runtime.messages.entry import StageEntry
 from penstock.runtime.messages.outlet import Outlet
 from penstock.runtime.messages.router import Router
 from penstock.runtime.meters import OperatorClock
+from penstock.runtime.operators import base
 from penstock.runtime.operators.application_code import Requests
-from penstock.runtime.operators.base import (
-    Firing,
-    Firings,
-    Node,
-    Operator,
-    StageContext,
-    Step,
-    operator_of,
-    place_of_channel,
-)
 from penstock.runtime.operators.elementwise import Chain, branch_of
 from penstock.runtime.operators.task_timers import ListPlaces
 from penstock.runtime.settings import GENERAL, RuntimeSettings
@@ -43,7 +34,7 @@ from penstock.state.engines.overlay import Overlay
 from penstock.state.stores.build import SideInputStore, build_store, with_layers
 from penstock.state.stores.task_store import SideView, TaskStore
 
-MakeContext: TypeAlias = Callable[[Operator[Any], Mapping[str, Push]], StageContext]
+MakeContext: TypeAlias = Callable[[base.Operator[Any], Mapping[str, Push]], base.StageContext]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +54,7 @@ class Wiring:
         stage: int,
         router: Router,
         position: Position,
-        nodes: dict[str, Node],
+        nodes: dict[str, base.Node],
         clock: OperatorClock,
     ) -> None:
         """`nodes` is filled during `build`, so that the caller can close the nodes made before a failure. `clock` times
@@ -83,7 +74,7 @@ class Wiring:
     def build(self, context_of: MakeContext) -> None:
         """Build the nodes from the last operator to the first, so that the followers of each one exist."""
         for spec in reversed(self._operators):
-            operator, following, outlets = operator_of(spec), *self._following(spec)
+            operator, following, outlets = base.operator_of(spec), *self._following(spec)
             context = context_of(operator, self._output_pushes(spec) if spec.sends else {})
             stores = frozenset(("store", name) for name in spec.stores)
             behind = frozenset[tuple[str, str]]().union(*(self._reach[op_id] for op_id in following))
@@ -95,7 +86,7 @@ class Wiring:
     def input_entry(self, spec: SourceSpec) -> StageEntry:
         return StageEntry(
             spec.id,
-            operator_of(spec).place(spec.id),
+            base.operator_of(spec).place(spec.id),
             spec.key_serde,
             spec.value_serde,
             self._position,
@@ -105,7 +96,7 @@ class Wiring:
         )
 
     def channel_entry(self, channel: Channel) -> StageEntry:
-        place = place_of_channel(channel, self._topology.graph)
+        place = base.place_of_channel(channel, self._topology.graph)
         target = self._target(channel.source, channel.targets, ())
         return StageEntry(channel.source, place, channel.key_serde, channel.carried_serde, self._position, target)
 
@@ -186,13 +177,7 @@ class StageInstance:
         self.metrics = MetricsRegistry(f"Partition {task}", "user.")
         """The application's own metrics. Like everything here, they go with an attempt that is discarded."""
         self.router = Router(
-            topology,
-            stage,
-            task,
-            settings.tasks,
-            self.position,
-            settings.output_partitions,
-            settings.output_limits,
+            topology, stage, task, settings.tasks, self.position, settings.output_partitions, settings.output_limits
         )
         self._side_stores: dict[str, SideInputStore] = {}
         """The stores that the job only reads, without their layers."""
@@ -202,10 +187,15 @@ class StageInstance:
         self._list_places = ListPlaces()
         self._store_users = topology.graph.store_users()
         self._step_limit = GENERAL
-        self.step: Step | None = None
-        self._nodes: dict[str, Node] = {}
+        self.step: base.Step | None = None
+        self._nodes: dict[str, base.Node] = {}
         """By operator, the last one first."""
         wiring = Wiring(topology, stage, self.router, self.position, self._nodes, self.clock)
+        self._build(wiring)
+
+    def _build(self, wiring: Wiring) -> None:
+        """Build the operators, and note what they do and how messages come to them. If one fails, the tasks made before
+        are closed."""
         try:
             wiring.build(self._context_of)
         except BaseException as error:
@@ -216,12 +206,16 @@ class StageInstance:
             raise
         self._starting = _overriding("on_start_of_input", self._nodes)
         self._ending = _overriding("on_end_of_input", self._nodes)
-        self.undoes_many = all(operator_of(spec).undoes_many for spec in topology.stages[stage].operators)
+        self.undoes_many = all(
+            base.operator_of(spec).undoes_many for spec in self.topology.stages[self.stage].operators
+        )
         """Many messages can be undone together."""
         self._marked = tuple(_overriding("mark", self._nodes).values())
-        self.channel_entries = {c.number: wiring.channel_entry(c) for c in topology.channels_to(stage)}
-        self.input_entries = {n: wiring.input_entry(op) for n, op in enumerate(topology.graph.sources) if stage == 0}
-        self.first_intermediate = len(topology.graph.inputs)
+        self.channel_entries = {c.number: wiring.channel_entry(c) for c in self.topology.channels_to(self.stage)}
+        self.input_entries = {
+            n: wiring.input_entry(op) for n, op in enumerate(self.topology.graph.sources) if self.stage == 0
+        }
+        self.first_intermediate = len(self.topology.graph.inputs)
         """The index of the first source that is a durable intermediate stream."""
 
     def show(self, views: Mapping[str, SideView]) -> None:
@@ -239,24 +233,27 @@ class StageInstance:
         for op_id, node in reversed(self._nodes.items()):
             node.begin(batch.seen_by(op_id))
 
-    def on_start_of_input(self, batch: Batch) -> Iterator[tuple[str, Firing | Firings]]:
+    def on_start_of_input(self, batch: Batch) -> Iterator[tuple[str, base.Firing | base.Firings]]:
         """The firings of the operators (by id) before the first message of the batch; see `on_end_of_input`."""
         return self._firings(batch, self._starting, lambda node, seen: node.on_start_of_input(seen))
 
-    def on_end_of_input(self, batch: Batch) -> Iterator[tuple[str, Firing | Firings]]:
+    def on_end_of_input(self, batch: Batch) -> Iterator[tuple[str, base.Firing | base.Firings]]:
         """The firings of the operators (by id) after the last message of the batch, operator by operator in topological
         order: each is asked when the firings of those before it have run. Raises OperatorFailedError, or
         PenstockTimeoutError after an operator that took longer than it may."""
         return self._firings(batch, self._ending, lambda node, seen: node.on_end_of_input(seen))
 
     def _firings(
-        self, batch: Batch, nodes: Mapping[str, Node], ask: Callable[[Node, Batch], Iterable[Firing | Firings]]
-    ) -> Iterator[tuple[str, Firing | Firings]]:
+        self,
+        batch: Batch,
+        nodes: Mapping[str, base.Node],
+        ask: Callable[[base.Node, Batch], Iterable[base.Firing | base.Firings]],
+    ) -> Iterator[tuple[str, base.Firing | base.Firings]]:
         try:
             for op_id, node in nodes.items():
                 if op_id in batch.closed:
                     continue
-                self.step = step = Step(op_id, self._step_limit)
+                self.step = step = base.Step(op_id, self._step_limit)
                 with blaming(op_id):
                     firings = iter(ask(node, batch.seen_by(op_id)))
                 count = 0
@@ -267,7 +264,7 @@ class StageInstance:
                         break
                     step.firing = firing
                     yield op_id, firing
-                    count += len(firing.keys) if isinstance(firing, Firings) else 1
+                    count += len(firing.keys) if isinstance(firing, base.Firings) else 1
                 if count:
                     node.fired(count)
                 if late := step.late(self.stage, self.task):
@@ -285,7 +282,7 @@ class StageInstance:
         OperatorFailedError."""
         found = {}
         for spec in self.topology.stages[self.stage].operators:
-            operator = operator_of(spec)
+            operator = base.operator_of(spec)
             with blaming(spec.id):
                 due = self._nodes[spec.id].next_due()
                 if due is None:
@@ -344,8 +341,8 @@ class StageInstance:
             layers=settings.store_layers,
         )
 
-    def _context_of(self, operator: Operator[Any], outputs: Mapping[str, Push]) -> StageContext:
-        return StageContext(
+    def _context_of(self, operator: base.Operator[Any], outputs: Mapping[str, Push]) -> base.StageContext:
+        return base.StageContext(
             job_name=self.settings.job_name,
             config=self.settings.config,
             task=self.task,
@@ -363,10 +360,10 @@ class StageInstance:
         )
 
 
-def _overriding(method: str, nodes: dict[str, Node]) -> dict[str, Node]:
+def _overriding(method: str, nodes: dict[str, base.Node]) -> dict[str, base.Node]:
     """The nodes that have this method of their own, in topological order. Most have not, and are not asked."""
     return {
         op_id: node
         for op_id, node in reversed(nodes.items())
-        if getattr(type(node), method) is not getattr(Node, method)
+        if getattr(type(node), method) is not getattr(base.Node, method)
     }

@@ -27,8 +27,8 @@ from penstock.errors import ConfigError, Interrupted
 from penstock.graph.serdes import side_input_place, store_place
 from penstock.graph.stores import SideInputs, SideStream
 from penstock.metrics.registry import MetricsRegistry
+from penstock.side.engine import check_key
 from penstock.side.fill.sources import SidePart
-from penstock.side.store.engine import check_key
 from penstock.state.engines.engine import Content, EngineFailedError
 from penstock.state.engines.overlay import Overlay
 from penstock.state.records import Changes

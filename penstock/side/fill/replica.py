@@ -16,10 +16,10 @@ from penstock.base.retry import SYSTEM_CLOCK
 from penstock.config.model import JobConfig
 from penstock.errors import CorruptError
 from penstock.graph.stores import SideInputs, StoreSpec
+from penstock.side.engine import SidePositions
 from penstock.side.fill.entries import SideEntries
 from penstock.side.fill.sources import SidePart, SideStreamEnds
-from penstock.side.store.engine import SidePositions
-from penstock.side.store.folders import (
+from penstock.side.folders import (
     OpenedSide,
     ReuseTarget,
     SideFolder,

@@ -24,28 +24,17 @@ from penstock.spark.containers.launch import ContainerLauncher
 from penstock.spark.containers.losses import LossWatch, ReplacementLaunch, error_of
 from penstock.spark.session.executors import LOCAL_ID
 from penstock.spark.workers.packages import CallerIdentities, pickled
+from penstock.wire import containers, protocol
 from penstock.wire.calls import CLOSE, CLOSE_SECONDS, OPEN, WIND_DOWN, Call
 from penstock.wire.client import ANY_EPOCH, ContainerClient
-from penstock.wire.containers import (
-    Assignment,
-    ContainerAddress,
-    ContainerPlace,
-    ContainerSpec,
-    Lane,
-    ProcessDeath,
-    assign,
-    moved_to,
-    moves_text,
-)
 from penstock.wire.ports import EpochOpening, Fleet, JobPackage, ignore_answer
-from penstock.wire.protocol import Beat, NoArguments, OpenEpoch, OpenProgress, Request
 from penstock.wire.security import TlsIdentity
 
 logger = logging.getLogger(__name__)
 _LAST_BEATS_SECONDS = 2.0
 """Longest wait for last beats at the end. The beats of a closed container end at once, those of a host that is cut off
 do not."""
-Q = TypeVar("Q", bound=Request)
+Q = TypeVar("Q", bound=protocol.Request)
 A = TypeVar("A")
 _NOTES = 8
 
@@ -57,7 +46,12 @@ class ContainerDirectory(Fleet):
     """
 
     def __init__(
-        self, context: SparkContext, config: JobConfig, spec: ContainerSpec, tasks: int, abort: threading.Event
+        self,
+        context: SparkContext,
+        config: JobConfig,
+        spec: containers.ContainerSpec,
+        tasks: int,
+        abort: threading.Event,
     ) -> None:
         """`abort`: nothing is waited for once it is set."""
         self._context = context
@@ -67,7 +61,7 @@ class ContainerDirectory(Fleet):
         self._spec = spec
         self._tasks = tasks
         self._clients: dict[str, ContainerClient] = {}
-        self._assignment = Assignment()
+        self._assignment = containers.Assignment()
         self._opened: Mapping[int, str] = {}
         """The containers of all tasks in the last epoch that was open."""
         self._standbys = config.job.standbys
@@ -95,7 +89,7 @@ class ContainerDirectory(Fleet):
 
     # Starting and assigning.
 
-    def deaths(self) -> list[ProcessDeath]:
+    def deaths(self) -> list[containers.ProcessDeath]:
         """The ends of containers, as far as their hosts have told."""
         known = [*self._ended, *(client for client in self._clients.values() if client.broke_off)]
         found = [client.process_death() for client in known if client.has_answer]
@@ -151,7 +145,7 @@ class ContainerDirectory(Fleet):
         """The identity that workers present to containers; None: calls are in clear."""
         return self._callers.current
 
-    def _client(self, address: ContainerAddress) -> ContainerClient:
+    def _client(self, address: containers.ContainerAddress) -> ContainerClient:
         return ContainerClient(address, self._spec.secret, self._callers.of(address.callers))
 
     def _set_callers(self) -> None:
@@ -194,7 +188,7 @@ class ContainerDirectory(Fleet):
         if not self._standbys:
             return []
         after = self._next_assignment()
-        return moved_to(self._assignment, after, self._next_assignment(everything_ready=True))
+        return containers.moved_to(self._assignment, after, self._next_assignment(everything_ready=True))
 
     def _check_reached(self, clients: list[ContainerClient]) -> None:
         """Wait for the first beats of new containers: an address can be right for its host and wrong for others."""
@@ -228,13 +222,15 @@ class ContainerDirectory(Fleet):
         self._executors = frozenset(client.address.executor_id for client in self._clients.values())
         self._warn_of_near_standbys()
 
-    def _next_assignment(self, *, everything_ready: bool = False) -> Assignment:
+    def _next_assignment(self, *, everything_ready: bool = False) -> containers.Assignment:
         ready = self._assignment.standbys if everything_ready else self.ready()
-        return assign(self._tasks, self._assignment, self._places(), self._standbys, ready)
+        return containers.assign(self._tasks, self._assignment, self._places(), self._standbys, ready)
 
-    def _places(self) -> dict[str, ContainerPlace]:
+    def _places(self) -> dict[str, containers.ContainerPlace]:
         addresses = [client.address for client in list(self._clients.values())]
-        return {each.container: ContainerPlace(each.machine, each.executor_id, each.copies) for each in addresses}
+        return {
+            each.container: containers.ContainerPlace(each.machine, each.executor_id, each.copies) for each in addresses
+        }
 
     def _warn_of_near_standbys(self) -> None:
         """Warn once in a run: a standby on the same executor is lost with it."""
@@ -251,7 +247,7 @@ class ContainerDirectory(Fleet):
                 self._standbys + 1,
             )
 
-    def lanes(self) -> tuple[Lane, ...]:
+    def lanes(self) -> tuple[containers.Lane, ...]:
         """Every container with its tasks.
 
         Raises:
@@ -263,12 +259,12 @@ class ContainerDirectory(Fleet):
             self._renew_ports()
         now = self._assignment
         found = (
-            Lane(replace(client.address, callers=None), tuple(now.tasks_in(name)))
+            containers.Lane(replace(client.address, callers=None), tuple(now.tasks_in(name)))
             for name, client in self._clients.items()
         )
         return tuple(lane for lane in found if lane.tasks)
 
-    def beats(self) -> list[Beat]:
+    def beats(self) -> list[protocol.Beat]:
         return [client.last_beat for client in list(self._clients.values()) if client.last_beat is not None]
 
     def metrics(self) -> Snapshot:
@@ -298,15 +294,17 @@ class ContainerDirectory(Fleet):
         data = pickled(package)
         restored: dict[str, int] = {}
 
-        def restoring(container: str, answer: OpenProgress) -> None:
+        def restoring(container: str, answer: protocol.OpenProgress) -> None:
             restored[container] = answer.size_bytes
             progress(sum(restored.values()))
 
         began = time.monotonic()
-        request = OpenEpoch(data, opening.last_ended, opening.checkpoint_id, opening.markers, opening.covered)
+        request = protocol.OpenEpoch(data, opening.last_ended, opening.checkpoint_id, opening.markers, opening.covered)
         answers = self.ask(OPEN, opening.epoch, request, on_answer=restoring)
         if self._opened:
-            moved = moves_text(self._opened, self._assignment.homes, {t for answer in answers for t in answer.in_place})
+            moved = containers.moves_text(
+                self._opened, self._assignment.homes, {t for answer in answers for t in answer.in_place}
+            )
             size = size_text(sum(answer.size_bytes for answer in answers))
             logger.warning("epoch %d: %s; %s read in %.1f s", opening.epoch, moved, size, time.monotonic() - began)
         self._opened = self._assignment.homes
@@ -392,7 +390,9 @@ class ContainerDirectory(Fleet):
             self._clients.setdefault(address.container, client)
         self._launcher.end(self._close_unknown)
         alive = [client for client in self._clients.values() if client.lost is None]
-        futures = [self._calls.submit(client.ask, CLOSE, ANY_EPOCH, NoArguments(), CLOSE_SECONDS) for client in alive]
+        futures = [
+            self._calls.submit(client.ask, CLOSE, ANY_EPOCH, protocol.NoArguments(), CLOSE_SECONDS) for client in alive
+        ]
         for future in futures:
             try:
                 future.result()
@@ -406,13 +406,13 @@ class ContainerDirectory(Fleet):
         self._calls.shutdown(wait=False, cancel_futures=True)
         self._losses.close()
 
-    def _close_unknown(self, address: ContainerAddress) -> None:
+    def _close_unknown(self, address: containers.ContainerAddress) -> None:
         """Close a container whose start ended after the run was told to end. From any thread."""
         if address.container in self._clients or address.incarnation in self._condemned:
             return
         client = self._client(address)
         try:
-            client.ask(CLOSE, ANY_EPOCH, NoArguments(), CLOSE_SECONDS)
+            client.ask(CLOSE, ANY_EPOCH, protocol.NoArguments(), CLOSE_SECONDS)
         except PenstockError as error:
             logger.info("a container did not close by itself: %s", error)
         finally:

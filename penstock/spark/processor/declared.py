@@ -9,13 +9,7 @@ from typing import Any, Literal, TypeAlias
 from urllib.parse import quote
 
 from pyspark.errors import PySparkRuntimeError
-from pyspark.sql.streaming.stateful_processor import (
-    ListState,
-    MapState,
-    StatefulProcessor,
-    StatefulProcessorHandle,
-    ValueState,
-)
+from pyspark.sql.streaming import stateful_processor
 from pyspark.sql.types import StructType
 
 from penstock.api.serdes import Bytes
@@ -93,7 +87,7 @@ class DeclaredVariables:
         return tuple(found)
 
 
-def declare(processor: StatefulProcessor, mode: TimeMode, parse: ParseSchema) -> DeclaredVariables:
+def declare(processor: stateful_processor.StatefulProcessor, mode: TimeMode, parse: ParseSchema) -> DeclaredVariables:
     """Call the processor's `init` as PySpark does on the driver before the first batch, then its `close`.
 
     Args:
@@ -117,7 +111,7 @@ def declare(processor: StatefulProcessor, mode: TimeMode, parse: ParseSchema) ->
     )
 
 
-class DeclaringHandle(StatefulProcessorHandle):
+class DeclaringHandle(stateful_processor.StatefulProcessorHandle):
     """A handle that collects the variables that a processor declares. Nothing can be read or written with it."""
 
     def __init__(self, mode: TimeMode, parse: ParseSchema) -> None:
@@ -128,13 +122,19 @@ class DeclaringHandle(StatefulProcessorHandle):
         self.forgotten: set[str] = set()
         self.schemas: dict[str, StructType] = {}
 
-    def getValueState(self, stateName: str, schema: StructType | str, ttlDurationMs: int | None = None) -> ValueState:
+    def getValueState(
+        self, stateName: str, schema: StructType | str, ttlDurationMs: int | None = None
+    ) -> stateful_processor.ValueState:
         variable = Variable("value", stateName, self._schema(schema), None, ttlDurationMs)
-        found: ValueState = self._made(variable)
+        found: stateful_processor.ValueState = self._made(variable)
         return found
 
-    def getListState(self, stateName: str, schema: StructType | str, ttlDurationMs: int | None = None) -> ListState:
-        found: ListState = self._made(Variable("list", stateName, self._schema(schema), None, ttlDurationMs))
+    def getListState(
+        self, stateName: str, schema: StructType | str, ttlDurationMs: int | None = None
+    ) -> stateful_processor.ListState:
+        found: stateful_processor.ListState = self._made(
+            Variable("list", stateName, self._schema(schema), None, ttlDurationMs)
+        )
         return found
 
     def getMapState(
@@ -143,9 +143,9 @@ class DeclaringHandle(StatefulProcessorHandle):
         userKeySchema: StructType | str,
         valueSchema: StructType | str,
         ttlDurationMs: int | None = None,
-    ) -> MapState:
+    ) -> stateful_processor.MapState:
         key, value = self._schema(userKeySchema), self._schema(valueSchema)
-        found: MapState = self._made(Variable("map", stateName, value, key, ttlDurationMs))
+        found: stateful_processor.MapState = self._made(Variable("map", stateName, value, key, ttlDurationMs))
         return found
 
     def deleteIfExists(self, stateName: str) -> None:
@@ -192,7 +192,11 @@ def deleted_variable(variable: Variable) -> Any:
 
 
 def _object_of(variable: Variable, client: Any) -> Any:
-    kinds: Mapping[Kind, type[Any]] = {"value": ValueState, "list": ListState, "map": MapState}
+    kinds: Mapping[Kind, type[Any]] = {
+        "value": stateful_processor.ValueState,
+        "list": stateful_processor.ListState,
+        "map": stateful_processor.MapState,
+    }
     return kinds[variable.kind](client, variable.name)
 
 

@@ -10,31 +10,7 @@ from decimal import ROUND_HALF_UP, Context, Decimal
 from itertools import repeat
 from typing import Any, TypeAlias
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    CharType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    NullType,
-    Row,
-    ShortType,
-    StringType,
-    StructType,
-    UserDefinedType,
-    VarcharType,
-    VariantType,
-    VariantVal,
-    YearMonthIntervalType,
-)
+from pyspark.sql import types as sql_types
 
 from penstock.errors import ConfigError
 from penstock.spark.versions import TIME_TYPES
@@ -67,7 +43,7 @@ _DECIMALS = Context(prec=60, rounding=ROUND_HALF_UP)
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
 
 
-def field_of(kind: DataType, where: str, *, canonical: bool = False) -> Field:
+def field_of(kind: sql_types.DataType, where: str, *, canonical: bool = False) -> Field:
     """The stored form of a type's values.
 
     Args:
@@ -78,19 +54,19 @@ def field_of(kind: DataType, where: str, *, canonical: bool = False) -> Field:
     Raises:
         ConfigError: state cannot hold such values.
     """
-    if isinstance(kind, UserDefinedType):
+    if isinstance(kind, sql_types.UserDefinedType):
         return _of_user_type(kind, where, canonical)
-    if isinstance(kind, FloatType | DoubleType):
-        return FixedField("f" if isinstance(kind, FloatType) else "d", _one_float if canonical else None)
-    if isinstance(kind, DecimalType):
+    if isinstance(kind, sql_types.FloatType | sql_types.DoubleType):
+        return FixedField("f" if isinstance(kind, sql_types.FloatType) else "d", _one_float if canonical else None)
+    if isinstance(kind, sql_types.DecimalType):
         return _decimal(kind)
-    if isinstance(kind, ArrayType):
+    if isinstance(kind, sql_types.ArrayType):
         return _array(field_of(kind.elementType, where, canonical=canonical))
-    if isinstance(kind, MapType):
+    if isinstance(kind, sql_types.MapType):
         keys = _array(field_of(kind.keyType, where, canonical=canonical))
         values = _array(field_of(kind.valueType, where, canonical=canonical))
         return _map(keys, values)
-    if isinstance(kind, StructType):
+    if isinstance(kind, sql_types.StructType):
         return _struct(kind, [field_of(f.dataType, f"{where}.{f.name}", canonical=canonical) for f in kind.fields])
     for types, field in _CANONICAL if canonical else _SIMPLE:
         if isinstance(kind, types):
@@ -139,33 +115,33 @@ def _no_value(data: bytes) -> None:
 
 
 def _variant(value: Any) -> bytes:
-    if not isinstance(value, VariantVal):
+    if not isinstance(value, sql_types.VariantVal):
         raise TypeError("not a VariantVal")
     return joined((value.value, value.metadata), (bytes, bytes))
 
 
-def _variant_back(data: bytes) -> VariantVal:
-    return VariantVal(*parted(data, 0, (bytearray, bytearray)))
+def _variant_back(data: bytes) -> sql_types.VariantVal:
+    return sql_types.VariantVal(*parted(data, 0, (bytearray, bytearray)))
 
 
-_CANONICAL: Sequence[tuple[tuple[type[DataType], ...], Field]] = (
-    ((BooleanType,), FixedField("?", _one_bool)),
-    ((ByteType,), FixedField("b")),
-    ((ShortType,), FixedField("h")),
-    ((IntegerType, YearMonthIntervalType), FixedField("i")),
-    ((LongType,), FixedField("q")),
-    ((DateType,), FixedField("i", _date_to, _date_back)),
-    ((StringType, CharType, VarcharType), VaryingField(_text, bytes.decode)),
-    ((BinaryType,), VaryingField(_binary, bytes)),
-    ((NullType,), VaryingField(_null, _no_value)),
+_CANONICAL: Sequence[tuple[tuple[type[sql_types.DataType], ...], Field]] = (
+    ((sql_types.BooleanType,), FixedField("?", _one_bool)),
+    ((sql_types.ByteType,), FixedField("b")),
+    ((sql_types.ShortType,), FixedField("h")),
+    ((sql_types.IntegerType, sql_types.YearMonthIntervalType), FixedField("i")),
+    ((sql_types.LongType,), FixedField("q")),
+    ((sql_types.DateType,), FixedField("i", _date_to, _date_back)),
+    ((sql_types.StringType, sql_types.CharType, sql_types.VarcharType), VaryingField(_text, bytes.decode)),
+    ((sql_types.BinaryType,), VaryingField(_binary, bytes)),
+    ((sql_types.NullType,), VaryingField(_null, _no_value)),
 )
-_SIMPLE: Sequence[tuple[tuple[type[DataType], ...], Field]] = (
+_SIMPLE: Sequence[tuple[tuple[type[sql_types.DataType], ...], Field]] = (
     *_CANONICAL,
-    ((VariantType,), VaryingField(_variant, _variant_back)),
+    ((sql_types.VariantType,), VaryingField(_variant, _variant_back)),
 )
 
 
-def _decimal(kind: DecimalType) -> VaryingField:
+def _decimal(kind: sql_types.DecimalType) -> VaryingField:
     step, limit = Decimal(1).scaleb(-kind.scale), Decimal(10) ** (kind.precision - kind.scale)
 
     def to(value: Any) -> bytes:
@@ -257,7 +233,7 @@ def _map(keys: VaryingField, values: VaryingField) -> VaryingField:
     return VaryingField(to, back)
 
 
-def _struct(kind: StructType, fields: Sequence[Field]) -> VaryingField:
+def _struct(kind: sql_types.StructType, fields: Sequence[Field]) -> VaryingField:
     names, parts = list(kind.names), [as_bytes(field) for field in fields]
     encoders, decoders = [part.to for part in parts], [part.back for part in parts]
 
@@ -270,13 +246,13 @@ def _struct(kind: StructType, fields: Sequence[Field]) -> VaryingField:
             raise ValueError(f"{len(value)} values for the {len(names)} fields of a struct")
         return joined(value, encoders)
 
-    def back(data: bytes) -> Row:
+    def back(data: bytes) -> sql_types.Row:
         return row_of(names, parted(data, 0, decoders))
 
     return VaryingField(to, back)
 
 
-def row_of(names: Sequence[str], values: Sequence[Any]) -> Row:
-    row: Row = tuple.__new__(Row, values)
+def row_of(names: Sequence[str], values: Sequence[Any]) -> sql_types.Row:
+    row: sql_types.Row = tuple.__new__(sql_types.Row, values)
     row.__fields__ = names
     return row

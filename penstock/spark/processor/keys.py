@@ -15,20 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import (
-    DataType,
-    DateType,
-    DayTimeIntervalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    Row,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types
 
 from penstock.runtime.messages.packet import read_batch
 from penstock.spark.processor.fields import Field, FixedField, field_of, row_of
@@ -47,7 +34,7 @@ class KeyCodec:
         Row(user='ann')
     """
 
-    def __init__(self, schema: StructType, where: str = "key") -> None:
+    def __init__(self, schema: types.StructType, where: str = "key") -> None:
         """Raises ConfigError if a key cannot have values of one of the types. `where` names the key in errors."""
         self.schema = schema
         self.names = list(schema.names)
@@ -83,10 +70,10 @@ class KeyCodec:
                     f"{value!r} of type {type(value).__name__}: {error}"
                 ) from error
 
-    def decode(self, data: bytes) -> Row:
+    def decode(self, data: bytes) -> types.Row:
         return self.decode_from(data, 0)[0]
 
-    def decode_from(self, data: bytes, at: int) -> tuple[Row, int]:
+    def decode_from(self, data: bytes, at: int) -> tuple[types.Row, int]:
         values: list[Any] = []
         for field, fixed in zip(self._fields, self._fixed, strict=True):
             if isinstance(field, FixedField) and fixed is not None:
@@ -121,7 +108,7 @@ class KeyCodec:
             numbers = _numbers(kind, column)
             if numbers is not None:
                 return [_with_flags(numbers, column)]
-        elif isinstance(kind, StringType):
+        elif isinstance(kind, types.StringType):
             text = column.cast(pa.string()).cast(pa.binary())
             lengths = pc.add(pc.binary_length(text), 1).fill_null(0).cast(pa.int32())
             heads = lengths.to_numpy(zero_copy_only=False).astype("<u4").view(np.uint8).reshape(-1, 4)
@@ -137,21 +124,21 @@ def _bytes(field: Field, fixed: struct.Struct | None, value: Any) -> bytes:
     return _LENGTH.pack(len(data) + 1) + data
 
 
-def _numbers(kind: DataType, column: pa.Array) -> Any:
+def _numbers(kind: types.DataType, column: pa.Array) -> Any:
     """The stored numbers, as an array of numpy; None if they must be made one by one."""
-    if isinstance(kind, LongType | IntegerType):
-        return _filled(column, "<i8" if isinstance(kind, LongType) else "<i4")
-    if isinstance(kind, DateType):
+    if isinstance(kind, types.LongType | types.IntegerType):
+        return _filled(column, "<i8" if isinstance(kind, types.LongType) else "<i4")
+    if isinstance(kind, types.DateType):
         return _filled(column.cast(pa.int32()), "<i4")
-    if isinstance(kind, TimestampType | TimestampNTZType):
+    if isinstance(kind, types.TimestampType | types.TimestampNTZType):
         zone = column.type.tz if pa.types.is_timestamp(column.type) else None
         return _filled(column.cast(pa.timestamp("us", zone)).cast(pa.int64()), "<i8")
-    if isinstance(kind, DayTimeIntervalType):
+    if isinstance(kind, types.DayTimeIntervalType):
         return _filled(column.cast(pa.duration("us")).cast(pa.int64()), "<i8")
-    if isinstance(kind, DoubleType | FloatType):
+    if isinstance(kind, types.DoubleType | types.FloatType):
         found = column.fill_null(0.0).to_numpy(zero_copy_only=False) + 0.0
         found = np.where(np.isnan(found), np.nan, found)
-        return found.astype("<f8" if isinstance(kind, DoubleType) else "<f4")
+        return found.astype("<f8" if isinstance(kind, types.DoubleType) else "<f4")
     return None
 
 

@@ -22,10 +22,19 @@ from penstock.base.application_code import not_started
 from penstock.errors import PenstockError
 from penstock.graph.specs.code import BatchInfo, BatchTask, BatchTaskContext, Emit, KeyedValue, KeyFailed
 from penstock.spark.processor.declared import DeclaredVariables, TimeMode
-from penstock.spark.processor.frames import FrameOutput, KeyFrames, check_pandas, key_values
 from penstock.spark.processor.handle import RunningHandle, TaskState
 from penstock.spark.processor.keys import INITIAL, KeyCodec, RowGroups, grouped, not_late, rows_of
-from penstock.spark.processor.rows import Block, KeyedRows, RowOutput, as_rows, row_class
+from penstock.spark.processor.rows import (
+    Block,
+    FrameOutput,
+    KeyedRows,
+    KeyFrames,
+    RowOutput,
+    as_rows,
+    check_pandas,
+    key_values,
+    row_class,
+)
 
 _here = threading.local()
 _lock = threading.Lock()

@@ -23,7 +23,7 @@ from penstock.batch.portions import Portion
 from penstock.errors import NotFoundError
 from penstock.objects.open import open_root
 from penstock.objects.store import ObjectStore
-from penstock.outbox.objects import decode
+from penstock.outbox.task import decode
 from penstock.outbox.wing import OutboxObject
 from penstock.runtime.messages.packet import Packet
 from penstock.runtime.messages.router import JointOutput

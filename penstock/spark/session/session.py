@@ -22,8 +22,8 @@ from pyspark.sql import SparkSession
 
 from penstock.config.settings import ContainerSettings
 from penstock.errors import ConfigError
-from penstock.host.folders import SPARK_NAME, make_socket_folder
 from penstock.host.posix import forks_with_libraries
+from penstock.host.process import SPARK_NAME, make_socket_folder
 from penstock.spark.session.executors import default_minimum, fault_in_allocation
 from penstock.spark.session.gateway import silence_broken_streams, start_jvm
 from penstock.spark.session.spark_conf import is_true, outside_conf, seconds, use_python_of

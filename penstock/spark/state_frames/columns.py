@@ -7,16 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
-from pyspark.sql.types import (
-    BinaryType,
-    DataType,
-    DoubleType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql import types
 
 from penstock.api.serdes import Bytes, Json, JsonKey, Serde, String, Tuple
 from penstock.api.serdes.values import (
@@ -150,7 +141,7 @@ def _shown(part: bytes) -> str:
     return f"{text}..." if len(part) > 60 else text
 
 
-GivenType: TypeAlias = str | DataType
+GivenType: TypeAlias = str | types.DataType
 Function: TypeAlias = Callable[[Any], Any]
 
 
@@ -168,7 +159,7 @@ class ColumnSource:
     function: Function | None
 
 
-def column_of(part: ColumnSource) -> tuple[DataType, StateColumn]:
+def column_of(part: ColumnSource) -> tuple[types.DataType, StateColumn]:
     """The type and conversion of a column.
 
     Without a given type, Penstock's serdes have the types that follow from them, JSON is text, and values of other
@@ -190,7 +181,7 @@ def column_of(part: ColumnSource) -> tuple[DataType, StateColumn]:
     if part.function is not None:
         first = None if part.serde is None else part.serde.from_bytes
         decode = part.function if first is None else _TwoFunctions(first, part.function)
-    elif isinstance(wanted, BinaryType):
+    elif isinstance(wanted, types.BinaryType):
         decode = None
     elif part.serde is None:
         raise ConfigError(
@@ -202,8 +193,8 @@ def column_of(part: ColumnSource) -> tuple[DataType, StateColumn]:
     return wanted, StateColumn(part.what, _arrow(wanted), decode)
 
 
-def _derived(part: ColumnSource) -> tuple[DataType, StateColumn]:
-    found = BinaryType() if part.serde is None else _type_of(part.serde)
+def _derived(part: ColumnSource) -> tuple[types.DataType, StateColumn]:
+    found = types.BinaryType() if part.serde is None else _type_of(part.serde)
     if found is None:
         raise ConfigError(
             f"the {part.what}s of store `{part.store}` have serde `{part.serde_name}`, whose Spark type is not known. "
@@ -213,22 +204,22 @@ def _derived(part: ColumnSource) -> tuple[DataType, StateColumn]:
     return found, StateColumn(part.what, _arrow(found), decode)
 
 
-_TYPES: Mapping[type, DataType] = {
-    String: StringType(),
-    Json: StringType(),
-    JsonKey: StringType(),
-    Bytes: BinaryType(),
-    **dict.fromkeys((Integer, SamzaInteger, OrderedInteger), IntegerType()),
-    **dict.fromkeys((Long, SamzaLong, OrderedLong, LatestFirst), LongType()),
-    **dict.fromkeys((Double, SamzaDouble, DoubleKey, OrderedDouble), DoubleType()),
+_TYPES: Mapping[type, types.DataType] = {
+    String: types.StringType(),
+    Json: types.StringType(),
+    JsonKey: types.StringType(),
+    Bytes: types.BinaryType(),
+    **dict.fromkeys((Integer, SamzaInteger, OrderedInteger), types.IntegerType()),
+    **dict.fromkeys((Long, SamzaLong, OrderedLong, LatestFirst), types.LongType()),
+    **dict.fromkeys((Double, SamzaDouble, DoubleKey, OrderedDouble), types.DoubleType()),
 }
 _TEXT = (String, Json, JsonKey, Bytes)
 
 
-def _type_of(serde: Serde[Any]) -> DataType | None:
+def _type_of(serde: Serde[Any]) -> types.DataType | None:
     """The type that follows from a serde; None if none does, as from a subclass."""
     if type(serde) is VersionKey:
-        return _struct([("key", _type_of(serde.fields[0])), ("time_ms", LongType())])
+        return _struct([("key", _type_of(serde.fields[0])), ("time_ms", types.LongType())])
     if type(serde) is Tuple:
         return _struct([(f"_{n}", _type_of(field)) for n, field in enumerate(serde.fields, 1)])
     if type(serde) is VersionValue:
@@ -236,9 +227,9 @@ def _type_of(serde: Serde[Any]) -> DataType | None:
     return _TYPES.get(type(serde))
 
 
-def _struct(fields: list[tuple[str, DataType | None]]) -> StructType | None:
-    known = [StructField(name, kind) for name, kind in fields if kind is not None]
-    return StructType(known) if len(known) == len(fields) else None
+def _struct(fields: list[tuple[str, types.DataType | None]]) -> types.StructType | None:
+    known = [types.StructField(name, kind) for name, kind in fields if kind is not None]
+    return types.StructType(known) if len(known) == len(fields) else None
 
 
 def _decoder(serde: Serde[Any]) -> Callable[[bytes], Any] | None:
@@ -271,11 +262,11 @@ class _Version:
         return data[1:] if self.inner is None else self.inner(data[1:])
 
 
-def _parsed(name: str, given: GivenType) -> DataType:
-    if isinstance(given, DataType):
+def _parsed(name: str, given: GivenType) -> types.DataType:
+    if isinstance(given, types.DataType):
         return given
     try:
-        return DataType.fromDDL(given)
+        return types.DataType.fromDDL(given)
     except Exception as error:  # of the parser, which is Spark's
         raise ConfigError(f"{name}={given!r} is not a type that Spark knows: {_first_line(error)}") from error
 
@@ -284,5 +275,5 @@ def _first_line(error: Exception) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
-def _arrow(kind: DataType) -> Any:
+def _arrow(kind: types.DataType) -> Any:
     return arrow_type(kind)

@@ -14,23 +14,10 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    VariantType,
-)
+from pyspark.sql import DataFrame, SparkSession, types
 
-from penstock.admin.jobs import FoundJob, open_all_jobs, open_job
+from penstock.admin.jobs import FoundJob, choose_versions, open_all_jobs, open_job
 from penstock.admin.state.serdes import store_serdes
-from penstock.admin.state.version import choose_versions
 from penstock.admin.table import refuse_side_stores
 from penstock.api.serdes import PackedColumns
 from penstock.application.application import Application
@@ -55,8 +42,8 @@ def is_state_variable(layout: StoreLayout) -> bool:
 
 
 def variable_columns(
-    store: str, layout: StoreLayout, parse: Callable[[str], DataType]
-) -> tuple[list[StructField], StructField, StateColumns]:
+    store: str, layout: StoreLayout, parse: Callable[[str], types.DataType]
+) -> tuple[list[types.StructField], types.StructField, StateColumns]:
     """The fields of the keys and of the value, and what makes them: a struct for the grouping key, one for the key of a
     map (`user_key`), and for the value a struct or, of a list, an array of structs.
 
@@ -77,7 +64,7 @@ def variable_columns(
         expires = kind == "list" and _TTL in parts
         (fields,) = (part for part in parts if part != _TTL)
         schema = _schema(fields, parse)
-        value: DataType = ArrayType(schema) if kind == "list" else schema
+        value: types.DataType = types.ArrayType(schema) if kind == "list" else schema
         arrow_keys, arrow_value = (
             [arrow_type(key) for key in keys],
             arrow_type(value),
@@ -99,12 +86,16 @@ def variable_columns(
         StateColumn("value", arrow_value, _Elements(rows) if isinstance(rows, _Rows) and kind == "list" else rows),
         _WholeLists(expires) if kind == "list" else None,
     )
-    return [StructField(name, key) for name, key in zip(names, keys, strict=True)], StructField("value", value), columns
+    return (
+        [types.StructField(name, key) for name, key in zip(names, keys, strict=True)],
+        types.StructField("value", value),
+        columns,
+    )
 
 
-def _schema(text: str, parse: Callable[[str], DataType]) -> StructType:
+def _schema(text: str, parse: Callable[[str], types.DataType]) -> types.StructType:
     """The schema of the fields in a layout: `name:type`, with commas between them."""
-    schema, begin, depth = StructType(), 0, 0
+    schema, begin, depth = types.StructType(), 0, 0
     for at, character in enumerate(f"{text},"):
         depth += (character in "<(") - (character in ">)")
         if character == "," and not depth and at > begin:
@@ -114,34 +105,34 @@ def _schema(text: str, parse: Callable[[str], DataType]) -> StructType:
     return schema
 
 
-def _stored(schema: StructType) -> str:
+def _stored(schema: types.StructType) -> str:
     """The schema that decodes bytes to values for Arrow: times as the stored numbers, because as objects of Python they
     would be in the time zone of the process."""
     return json.dumps(_as_numbers(schema).jsonValue())
 
 
-def _as_numbers(kind: DataType) -> DataType:
+def _as_numbers(kind: types.DataType) -> types.DataType:
     if isinstance(kind, TIME_TYPES):
-        return LongType()
-    if isinstance(kind, VariantType):
-        return StructType().add("value", BinaryType()).add("metadata", BinaryType())
-    if isinstance(kind, ArrayType):
-        return ArrayType(_as_numbers(kind.elementType), kind.containsNull)
-    if isinstance(kind, MapType):
-        return MapType(_as_numbers(kind.keyType), _as_numbers(kind.valueType), kind.valueContainsNull)
-    if isinstance(kind, StructType):
-        return StructType([StructField(f.name, _as_numbers(f.dataType), f.nullable) for f in kind.fields])
+        return types.LongType()
+    if isinstance(kind, types.VariantType):
+        return types.StructType().add("value", types.BinaryType()).add("metadata", types.BinaryType())
+    if isinstance(kind, types.ArrayType):
+        return types.ArrayType(_as_numbers(kind.elementType), kind.containsNull)
+    if isinstance(kind, types.MapType):
+        return types.MapType(_as_numbers(kind.keyType), _as_numbers(kind.valueType), kind.valueContainsNull)
+    if isinstance(kind, types.StructType):
+        return types.StructType([types.StructField(f.name, _as_numbers(f.dataType), f.nullable) for f in kind.fields])
     return kind
 
 
 @cache
 def _row_codec(schema: str) -> RowCodec:
-    return RowCodec(StructType.fromJson(json.loads(schema)))
+    return RowCodec(types.StructType.fromJson(json.loads(schema)))
 
 
 @cache
 def _key_codec(schema: str) -> KeyCodec:
-    return KeyCodec(StructType.fromJson(json.loads(schema)))
+    return KeyCodec(types.StructType.fromJson(json.loads(schema)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +219,7 @@ class _Pieces(dict[bytes, bytes]):
 
 
 _SHOWN = 10
-_TASK = StructField("task", IntegerType(), nullable=False)
+_TASK = types.StructField("task", types.IntegerType(), nullable=False)
 
 
 def read_state(
@@ -292,7 +283,7 @@ def read_state(
         (record,) = _records(found, store, [str(checkpoint)])
         source = StoreSource(found.config, found.paths, store, backend)
         keys, value, columns = given.columns(record, store)
-    schema = StructType([_TASK, *keys, value])
+    schema = types.StructType([_TASK, *keys, value])
     return _by_task(spark, record, ReadEntries(source, record, columns), schema)
 
 
@@ -342,8 +333,8 @@ def read_changes(
         _check_comparable(before, after, store)
         source = StoreSource(found.config, found.paths, store, backend)
         keys, value, columns = given.columns(after, store)
-    values = [StructField(name, value.dataType) for name in ("before", "after")]
-    schema = StructType([StructField("change", StringType(), nullable=False), _TASK, *keys, *values])
+    values = [types.StructField(name, value.dataType) for name in ("before", "after")]
+    schema = types.StructType([types.StructField("change", types.StringType(), nullable=False), _TASK, *keys, *values])
     return _by_task(spark, after, ReadChanges(source, before, after, columns), schema)
 
 
@@ -362,15 +353,17 @@ class _GivenTypes:
         self._key = (key_type, key_function)
         self._value = (value_type, value_function)
 
-    def columns(self, record: CheckpointRecord, store: str) -> tuple[list[StructField], StructField, StateColumns]:
+    def columns(
+        self, record: CheckpointRecord, store: str
+    ) -> tuple[list[types.StructField], types.StructField, StateColumns]:
         layout = StoreLayout.parse(record.stores[store])
         if is_state_variable(layout) and not any((*self._key, *self._value)):
-            return variable_columns(store, layout, DataType.fromDDL)
+            return variable_columns(store, layout, types.DataType.fromDDL)
         serdes = store_serdes(record, store, self._app)
         key, keys = column_of(ColumnSource("key", store, serdes.key_name, serdes.key, *self._key))
         value, values = column_of(ColumnSource("value", store, serdes.value_name, serdes.value, *self._value))
         columns = StateColumns(store, (("key", keys),), values)
-        return [StructField("key", key)], StructField("value", value), columns
+        return [types.StructField("key", key)], types.StructField("value", value), columns
 
 
 @contextmanager
@@ -420,7 +413,7 @@ def _by_task(
     spark: SparkSession,
     record: CheckpointRecord,
     function: Callable[[Any], Iterator[pa.RecordBatch]],
-    schema: StructType,
+    schema: types.StructType,
 ) -> DataFrame:
     tasks = record.task_count
     return map_in_arrow(spark.range(0, tasks, 1, tasks), function, schema)

@@ -15,16 +15,7 @@ from penstock.api.serdes import Bytes, Json, Serde, not_bytes
 from penstock.base.wording import argument, flag
 from penstock.errors import ConfigError, IncompatibleError, PenstockError
 from penstock.graph.stores import StoreSpec
-from penstock.spark.state_import.files import (
-    ArrayType,
-    MapType,
-    SparkType,
-    StructField,
-    StructType,
-    UserDefinedType,
-    decimal_of,
-    type_text,
-)
+from penstock.spark.state_import import files
 from penstock.spark.state_import.reader import SparkState
 from penstock.spark.state_import.rows import unreadable
 
@@ -73,7 +64,8 @@ def raw_mapping(state: SparkState, store: StoreSpec) -> EntryMapping:
             raise ConfigError(f"{flag('raw')} needs a store of Bytes; the {what}s of `{store.name}` are `{serde.name}`")
     return EntryMapping(
         _columns(
-            state, lambda side, column: MappedColumn(side, column.name, type_text(column.type), "within the raw bytes")
+            state,
+            lambda side, column: MappedColumn(side, column.name, files.type_text(column.type), "within the raw bytes"),
         ),
         (),
         lambda key, value: ImportedEntry(key, value, key),
@@ -83,10 +75,10 @@ def raw_mapping(state: SparkState, store: StoreSpec) -> EntryMapping:
 def function_mapping(state: SparkState, store: StoreSpec, function: MapFunction, name: str) -> EntryMapping:
     """The result of a function over the columns; `name` is the function's name in messages."""
 
-    def given(side: Literal["key", "value"], column: StructField) -> MappedColumn:
+    def given(side: Literal["key", "value"], column: files.StructField) -> MappedColumn:
         why = unreadable(column.type)
         how = f"given to {name} as {_python_name(column.type)}" if why is None else f"not given to {name}: {why}"
-        return MappedColumn(side, column.name, type_text(column.type), how)
+        return MappedColumn(side, column.name, files.type_text(column.type), how)
 
     decode, write = state.decoder(), _Writer(store)
 
@@ -126,7 +118,7 @@ def plain_mapping(state: SparkState, store: StoreSpec) -> EntryMapping:
             f"Spark's value has {count} columns, which the value serde `{store.value_serde.name}` has no place for"
         )
 
-    def fitted(side: Literal["key", "value"], column: StructField) -> MappedColumn:
+    def fitted(side: Literal["key", "value"], column: files.StructField) -> MappedColumn:
         serde = store.key_serde if side == "key" else store.value_serde
         if side == "value" and as_dict:
             return _fit(side, column, f"`{column.name}`", lambda sample: _back(serde, {"x": sample})["x"], serde.name)
@@ -180,18 +172,18 @@ class _Writer:
 
 
 def _columns(
-    state: SparkState, map_column: Callable[[Literal["key", "value"], StructField], MappedColumn]
+    state: SparkState, map_column: Callable[[Literal["key", "value"], files.StructField], MappedColumn]
 ) -> tuple[MappedColumn, ...]:
     key = [map_column("key", column) for column in state.schema.key.columns]
     return (*key, *(map_column("value", column) for column in state.schema.value.columns))
 
 
 def _fit(
-    side: Literal["key", "value"], column: StructField, target: str, hold: Callable[[Any], Any], serde: str
+    side: Literal["key", "value"], column: files.StructField, target: str, hold: Callable[[Any], Any], serde: str
 ) -> MappedColumn:
     """Try one value of the column: `hold` writes it and reads it back. The result says if the serde holds such
     values."""
-    shown = type_text(column.type)
+    shown = files.type_text(column.type)
     if (why := unreadable(column.type)) is not None:
         return MappedColumn(side, column.name, shown, None, why)
     sample = _sample(column.type)
@@ -222,19 +214,19 @@ def _change(sample: Any, back: Any) -> str:
     return "" if back == sample else f"; {sample!r} comes back as {back!r}"
 
 
-def _sample(type_: SparkType) -> Any:
+def _sample(type_: files.SparkType) -> Any:
     """A value of the type that takes as much room as any."""
     match type_:
-        case StructType(columns):
+        case files.StructType(columns):
             return {column.name: _sample(column.type) for column in columns}
-        case ArrayType(element):
+        case files.ArrayType(element):
             return [_sample(element)]
-        case MapType(key, value):
+        case files.MapType(key, value):
             return {_sample(key): _sample(value)}
         case str(name):
-            decimal = decimal_of(name)
+            decimal = files.decimal_of(name)
             return _SAMPLES.get(name, "text") if decimal is None else Number(1).scaleb(-decimal[1])
-        case UserDefinedType():
+        case files.UserDefinedType():
             return "text"
 
 
@@ -254,5 +246,5 @@ _SAMPLES: dict[str, Any] = {
 }
 
 
-def _python_name(type_: SparkType) -> str:
+def _python_name(type_: files.SparkType) -> str:
     return type(_sample(type_)).__name__

@@ -14,17 +14,7 @@ from decimal import Context
 from typing import Any, Literal, TypeAlias
 
 from penstock.errors import CorruptError, IncompatibleError
-from penstock.spark.state_import.files import (
-    ArrayType,
-    EntrySchema,
-    KeyEncoding,
-    MapType,
-    SparkType,
-    StructType,
-    UserDefinedType,
-    decimal_of,
-    type_text,
-)
+from penstock.spark.state_import import files
 
 RowDecoder: TypeAlias = Callable[[bytes], dict[str, Any]]
 _Read: TypeAlias = Callable[[bytes, int, int], Any]
@@ -38,24 +28,24 @@ _MAX_WORD_DIGITS = 18
 _DIGITS = Context(prec=38)
 
 
-def unreadable(type_: SparkType) -> str | None:
+def unreadable(type_: files.SparkType) -> str | None:
     """The reason why values of the type cannot be decoded; None if they can."""
     match type_:
-        case StructType(columns):
+        case files.StructType(columns):
             return next((why for column in columns if (why := unreadable(column.type)) is not None), None)
-        case ArrayType(element):
+        case files.ArrayType(element):
             return unreadable(element)
-        case MapType(key, value):
-            if isinstance(key, StructType | ArrayType | MapType):
-                return f"a dict cannot have keys of {type_text(key)}"
+        case files.MapType(key, value):
+            if isinstance(key, files.StructType | files.ArrayType | files.MapType):
+                return f"a dict cannot have keys of {files.type_text(key)}"
             return unreadable(key) or unreadable(value)
-        case str(name) if name in _SIMPLE or _is_text(name) or decimal_of(name) is not None:
+        case str(name) if name in _SIMPLE or _is_text(name) or files.decimal_of(name) is not None:
             return None
         case _:
-            return f"there is no Python value for {type_text(type_)}"
+            return f"there is no Python value for {files.type_text(type_)}"
 
 
-def row_decoder(row: StructType, whose: str) -> RowDecoder:
+def row_decoder(row: files.StructType, whose: str) -> RowDecoder:
     """A function from a row's bytes to its columns. Columns that are `unreadable` are left out.
 
     It raises CorruptError, naming `whose`, for bytes that are no such row.
@@ -64,11 +54,13 @@ def row_decoder(row: StructType, whose: str) -> RowDecoder:
 
     def decode(data: bytes) -> dict[str, Any]:
         if len(data) < least or len(data) % 8:
-            raise CorruptError(f"{whose}: {len(data)} bytes are not a row of {type_text(row)}")
+            raise CorruptError(f"{whose}: {len(data)} bytes are not a row of {files.type_text(row)}")
         try:
             columns: dict[str, Any] = read(data, 0)
         except (struct.error, ValueError, OverflowError, ArithmeticError) as error:
-            raise CorruptError(f"{whose}: {data[:64].hex()}... is not a row of {type_text(row)}: {error}") from error
+            raise CorruptError(
+                f"{whose}: {data[:64].hex()}... is not a row of {files.type_text(row)}: {error}"
+            ) from error
         return columns
 
     return decode
@@ -82,7 +74,7 @@ def _bits_size(count: int) -> int:
     return (count + 63) // 64 * 8
 
 
-def _struct_reader(row: StructType) -> Callable[[bytes, int], dict[str, Any]]:
+def _struct_reader(row: files.StructType) -> Callable[[bytes, int], dict[str, Any]]:
     bits = _bits_size(len(row.columns))
     reads = [
         (at, column.name, bits + 8 * at, _reader(column.type))
@@ -102,22 +94,22 @@ def _struct_reader(row: StructType) -> Callable[[bytes, int], dict[str, Any]]:
     return read
 
 
-def _reader(type_: SparkType) -> _Read:
+def _reader(type_: files.SparkType) -> _Read:
     match type_:
-        case StructType():
+        case files.StructType():
             read = _struct_reader(type_)
             return lambda data, base, slot: read(data, _place(data, base, slot)[0])
-        case ArrayType(element):
+        case files.ArrayType(element):
             read_array = _array_reader(element)
             return lambda data, base, slot: read_array(data, _place(data, base, slot)[0])
-        case MapType(key, value):
+        case files.MapType(key, value):
             return _map_reader(key, value)
-        case str(name) if (decimal := decimal_of(name)) is not None:
+        case str(name) if (decimal := files.decimal_of(name)) is not None:
             precision, scale = decimal
             return _small_decimal(scale) if precision <= _MAX_WORD_DIGITS else _large_decimal(scale)
         case str(name):
             return _text if _is_text(name) else _SIMPLE[name][1]
-        case UserDefinedType():
+        case files.UserDefinedType():
             raise ValueError("a type of the application's cannot be read")  # see `unreadable`
 
 
@@ -161,7 +153,7 @@ def _large_decimal(scale: int) -> _Read:
     return read
 
 
-def _array_reader(element: SparkType) -> Callable[[bytes, int], list[Any]]:
+def _array_reader(element: files.SparkType) -> Callable[[bytes, int], list[Any]]:
     """An array: the number of elements, null bits, the elements, each of the size of its type or a word."""
     read, size = _reader(element), _size_in_array(element)
 
@@ -176,11 +168,11 @@ def _array_reader(element: SparkType) -> Callable[[bytes, int], list[Any]]:
     return read_array
 
 
-def _size_in_array(type_: SparkType) -> int:
+def _size_in_array(type_: files.SparkType) -> int:
     return _SIMPLE[type_][0] if isinstance(type_, str) and type_ in _SIMPLE else 8
 
 
-def _map_reader(key: SparkType, value: SparkType) -> _Read:
+def _map_reader(key: files.SparkType, value: files.SparkType) -> _Read:
     """A map: the size of the array of keys, that array, the array of values."""
     read_keys, read_values = _array_reader(key), _array_reader(value)
 
@@ -222,7 +214,7 @@ _VERSION = b"\x00"
 """First byte of every row: the version of the encoding."""
 
 
-def entry_decoder(schema: EntrySchema, holds: Literal["row", "rows"], whose: str) -> EntryDecoder:
+def entry_decoder(schema: files.EntrySchema, holds: Literal["row", "rows"], whose: str) -> EntryDecoder:
     """A function from an entry's bytes to (key, value); a value of `rows`, a ListState's, is a list.
 
     It raises CorruptError, naming `whose`, for bytes that do not fit the schema.
@@ -240,12 +232,12 @@ def entry_decoder(schema: EntrySchema, holds: Literal["row", "rows"], whose: str
     return lambda key_bytes, value_bytes: (key(key_bytes), value(value_bytes))
 
 
-def _key_decoder(row: StructType, encoding: KeyEncoding, whose: str) -> RowDecoder:
+def _key_decoder(row: files.StructType, encoding: files.KeyEncoding, whose: str) -> RowDecoder:
     count = encoding.prefix_columns
     if count == 0:
         return _versioned(row_decoder(row, whose), whose)
-    prefix = _versioned(row_decoder(StructType(row.columns[:count]), whose), whose)
-    rest = _versioned(row_decoder(StructType(row.columns[count:]), whose), whose)
+    prefix = _versioned(row_decoder(files.StructType(row.columns[:count]), whose), whose)
+    rest = _versioned(row_decoder(files.StructType(row.columns[count:]), whose), whose)
 
     def decode(data: bytes) -> Row:
         """The prefix's length, the prefix, the rest."""

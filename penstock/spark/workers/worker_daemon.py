@@ -64,7 +64,7 @@ def _prefer_installed_pyspark() -> None:
 def _load() -> None:
     for module in ("pyspark.worker", "penstock.spark.workers.worker", "penstock.container.process.launch"):
         importlib.import_module(module)
-    from penstock.host.process import keep_pandas_out
+    from penstock.host.process import keep_pandas_out  # brings Arrow, as those above do
 
     keep_pandas_out()
 

@@ -10,14 +10,7 @@ import msgspec
 import orjson
 from msgspec import Meta, Struct
 
-from penstock.api.requests import (
-    KINDS,
-    Startpoint,
-    StartpointOldest,
-    StartpointSpecific,
-    StartpointTimestamp,
-    StartpointUpcoming,
-)
+from penstock.api import requests
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.documents import decode, decoding
 from penstock.base.wording import listed
@@ -41,18 +34,18 @@ class WrittenStartpoint(Struct, rename="camel"):
     specific_offset: str | None = None
     timestamp_offset: _Millis | None = None
 
-    def startpoint(self) -> Startpoint:
+    def startpoint(self) -> requests.Startpoint:
         """The startpoint. Raises CorruptError if the field of its kind is missing, ConfigError for an empty offset."""
         at = self.creation_timestamp
         match self.kind, self.specific_offset, self.timestamp_offset:
             case "StartpointSpecific", str(offset), _:
-                return StartpointSpecific(offset, creation_timestamp=at)
+                return requests.StartpointSpecific(offset, creation_timestamp=at)
             case "StartpointTimestamp", _, int(timestamp):
-                return StartpointTimestamp(timestamp, creation_timestamp=at)
+                return requests.StartpointTimestamp(timestamp, creation_timestamp=at)
             case "StartpointOldest", _, _:
-                return StartpointOldest(creation_timestamp=at)
+                return requests.StartpointOldest(creation_timestamp=at)
             case "StartpointUpcoming", _, _:
-                return StartpointUpcoming(creation_timestamp=at)
+                return requests.StartpointUpcoming(creation_timestamp=at)
         raise CorruptError(f"a {self.kind} lacks the field that names its position")
 
 
@@ -60,30 +53,30 @@ class _FanOut(Struct, rename="camel"):
     fan_outs: dict[str, WrittenStartpoint]
 
 
-def to_document(startpoint: Startpoint) -> dict[str, object]:
+def to_document(startpoint: requests.Startpoint) -> dict[str, object]:
     """The startpoint as a JSON object, its fields in Samza's order."""
     common = {"@type": type(startpoint).__name__, "creationTimestamp": startpoint.creation_timestamp}
     match startpoint:
-        case StartpointSpecific():
+        case requests.StartpointSpecific():
             return common | {"specificOffset": startpoint.specific_offset}
-        case StartpointTimestamp():
+        case requests.StartpointTimestamp():
             return common | {"timestampOffset": startpoint.timestamp_offset}
     return common
 
 
-def encode_startpoint(startpoint: Startpoint) -> str:
+def encode_startpoint(startpoint: requests.Startpoint) -> str:
     """The bytes Samza writes, as a text."""
     return orjson.dumps(to_document(startpoint)).decode()
 
 
-def decode_startpoint(data: str | bytes) -> Startpoint:
+def decode_startpoint(data: str | bytes) -> requests.Startpoint:
     """Read what Samza or Penstock wrote. Raises CorruptError if it is no startpoint."""
     what = f"not a startpoint, {data[:200]!r}"
     with decoding(what):
         return decode(WrittenStartpoint, data, what).startpoint()
 
 
-def decode_fan_out(data: str | bytes) -> dict[SystemStreamPartition, Startpoint]:
+def decode_fan_out(data: str | bytes) -> dict[SystemStreamPartition, requests.Startpoint]:
     """The startpoints that Samza has given to one task. Stream names with dots come back whole. Raises CorruptError."""
     what = f"not a fan-out of startpoints, {data[:200]!r}"
     with decoding(what):
@@ -157,7 +150,7 @@ class StartpointRequest:
 
     key: RequestKey
     uuid: str
-    startpoint: Startpoint
+    startpoint: requests.Startpoint
     with_state: WithState | None = None
     clamp: bool = False
     with_output: WithOutput | None = None
@@ -165,8 +158,8 @@ class StartpointRequest:
     from_future: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
-        if type(self.startpoint) not in KINDS:
-            kinds = listed([f"ps.{kind.__name__}" for kind in KINDS])
+        if type(self.startpoint) not in requests.KINDS:
+            kinds = listed([f"ps.{kind.__name__}" for kind in requests.KINDS])
             raise ConfigError(
                 f"a startpoint for `{self.key}` is {self.startpoint!r}, an object of "
                 f"{type(self.startpoint).__name__}: no start could read it. Give one of {kinds}"
@@ -202,18 +195,18 @@ class StartpointRequest:
         return f"`{self.key}`, {describe(self.startpoint)}"
 
 
-def kind_and_value(startpoint: Startpoint) -> tuple[str, str | int | None]:
+def kind_and_value(startpoint: requests.Startpoint) -> tuple[str, str | int | None]:
     """`specific`, `timestamp`, `oldest` or `upcoming`; and the offset, or epoch milliseconds."""
     kind = type(startpoint).__name__.removeprefix("Startpoint").lower()
     match startpoint:
-        case StartpointSpecific(specific_offset=offset):
+        case requests.StartpointSpecific(specific_offset=offset):
             return kind, offset
-        case StartpointTimestamp(timestamp_offset=timestamp):
+        case requests.StartpointTimestamp(timestamp_offset=timestamp):
             return kind, timestamp
     return kind, None
 
 
-def describe(startpoint: Startpoint) -> str:
+def describe(startpoint: requests.Startpoint) -> str:
     """The startpoint in words, as commands print it."""
     kind, value = kind_and_value(startpoint)
     return kind if value is None else f"{'offset' if kind == 'specific' else kind} {value}"
@@ -233,7 +226,7 @@ def encode_request(request: StartpointRequest) -> bytes:
     return orjson.dumps(document)
 
 
-def is_from_future(startpoint: Startpoint, now_ms: int) -> bool:
+def is_from_future(startpoint: requests.Startpoint, now_ms: int) -> bool:
     """True if it was made later than any clock can show now."""
     return startpoint.creation_timestamp > now_ms + CLOCKS_DIFFER_MS
 

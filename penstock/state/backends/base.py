@@ -31,7 +31,7 @@ from penstock.errors import ContainerLostError, CorruptError, RetryableError
 from penstock.job.paths import JobPaths
 from penstock.metrics.registry import MetricsRegistry
 from penstock.objects.store import ObjectStore
-from penstock.state.backends.pools import BackendPools, process_pools
+from penstock.state.backends.resources import BackendPools, process_pools
 from penstock.system.base import System
 
 if TYPE_CHECKING:  # commands that open no store do without numpy and Arrow

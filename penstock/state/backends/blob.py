@@ -31,29 +31,11 @@ from penstock.checkpoint.record import CheckpointId
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
-from penstock.state.backends.base import (
-    AdminContext,
-    BackendContext,
-    KeptIn,
-    RestoreProgress,
-    RestoreTarget,
-    StateBackendFactory,
-    StoreCopy,
-    StoreMarker,
-    TaskBackupManager,
-    TaskRestoreManager,
-)
+from penstock.state.backends import base
+from penstock.state.backends import objects as content
 from penstock.state.backends.base_backup import BaseBackup, Bases
-from penstock.state.backends.content import objects as content
-from penstock.state.backends.content.objects import (
-    NUMBER,
-    ContentNames,
-    DirIndex,
-    ObjectBackendAdmin,
-    content_of,
-    put_once,
-)
-from penstock.state.backends.content.store import MAX_PART_BYTES, ContentStore, fetch_files, keep_files
+from penstock.state.backends.content import MAX_PART_BYTES, ContentStore, fetch_files, keep_files
+from penstock.state.backends.objects import NUMBER, ContentNames, DirIndex, ObjectBackendAdmin, content_of, put_once
 from penstock.state.records import Changes
 
 _INDEX_FORMAT = 1
@@ -150,7 +132,7 @@ def read_index(objects: ObjectStore, names: ContentNames, marker: BlobMarker) ->
 class BlobAdmin(ObjectBackendAdmin):
     """Deletes files and indexes that no retained index names."""
 
-    def reach(self, markers: Sequence[StoreMarker]) -> set[str]:
+    def reach(self, markers: Sequence[base.StoreMarker]) -> set[str]:
         return set[str]().union(*map(self._reach_one, markers))
 
     def epoch_of(self, key: str) -> int | None:
@@ -161,7 +143,7 @@ class BlobAdmin(ObjectBackendAdmin):
         found."""
         return (epoch_of(key) or 0, 1 if is_index(key) else 0)
 
-    def _reach_one(self, own: StoreMarker) -> frozenset[str]:
+    def _reach_one(self, own: base.StoreMarker) -> frozenset[str]:
         names = blob_names(self.context.paths, own.store, own.task)
         marker = BlobMarker.parse(own.marker)
 
@@ -185,7 +167,7 @@ class StoredSnapshot:
 class StoreBackup:
     """Uploads the files that the last index does not have. Used by one thread at a time."""
 
-    def __init__(self, context: BackendContext, store: str, budget: ByteBudget, max_part_bytes: int) -> None:
+    def __init__(self, context: base.BackendContext, store: str, budget: ByteBudget, max_part_bytes: int) -> None:
         self._context = context
         self._names = blob_names(context.paths, store, context.task)
         self._files = ContentStore(context, self._names, budget, max_part_bytes)
@@ -243,7 +225,7 @@ class StoreBackup:
         return self._files.put(checkpoint_id, directory, last.directory if last else DirIndex.of({}), cancelled)
 
 
-class BlobBackup(TaskBackupManager):
+class BlobBackup(base.TaskBackupManager):
     """Uploads, at each commit, the files of every changed store that its last index does not have.
 
     The base of a store with content is an upload of all its files in the background, from the copy of one commit; the
@@ -251,7 +233,7 @@ class BlobBackup(TaskBackupManager):
     backend restored has other files than its index: its first change uploads them all, within the commit.
     """
 
-    def __init__(self, context: BackendContext, budget: ByteBudget, max_part_bytes: int) -> None:
+    def __init__(self, context: base.BackendContext, budget: ByteBudget, max_part_bytes: int) -> None:
         self._context = context
         self._stores = {store: StoreBackup(context, store, budget, max_part_bytes) for store in context.stores}
         self._bases = Bases[None]()
@@ -272,7 +254,7 @@ class BlobBackup(TaskBackupManager):
     def snapshot(self, checkpoint_id: CheckpointId, changes: Mapping[str, Changes]) -> None:
         self._changed = {store for store, changed in changes.items() if changed}
 
-    def upload(self, checkpoint_id: CheckpointId, copies: Mapping[str, StoreCopy]) -> Mapping[str, str]:
+    def upload(self, checkpoint_id: CheckpointId, copies: Mapping[str, base.StoreCopy]) -> Mapping[str, str]:
         for _ in self._bases.advance(copies):
             pass  # what its own copy has beyond a base that is complete, this upload adds
         after = {}
@@ -295,25 +277,27 @@ class BlobBackup(TaskBackupManager):
     def _base(self, name: str, checkpoint_id: CheckpointId) -> BaseBackup[None]:
         """Its files are named after the checkpoint that the job continues from, which wrote nothing in this epoch."""
 
-        def work(copy: StoreCopy, cancelled: threading.Event) -> None:
+        def work(copy: base.StoreCopy, cancelled: threading.Event) -> None:
             self._stores[name].put_files(checkpoint_id, copy.directory, cancelled)
 
         return BaseBackup(work, self._context.pools.maintenance)
 
 
-class BlobRestore(TaskRestoreManager):
+class BlobRestore(base.TaskRestoreManager):
     """Downloads the files of an index."""
 
-    def __init__(self, context: BackendContext, budget: ByteBudget) -> None:
+    def __init__(self, context: base.BackendContext, budget: ByteBudget) -> None:
         self._context = context
         self._budget = budget
 
-    def restore(self, store: str, marker: str, target: RestoreTarget, progress: RestoreProgress) -> None:
+    def restore(self, store: str, marker: str, target: base.RestoreTarget, progress: base.RestoreProgress) -> None:
         names = blob_names(self._context.paths, store, self._context.task)
         index = read_index(self._context.objects, names, BlobMarker.parse(marker))
         fetch_files(self._context, names, index.directory, target.directory, self._budget, progress)
 
-    def advance(self, store: str, held: str, marker: str, target: RestoreTarget, progress: RestoreProgress) -> bool:
+    def advance(
+        self, store: str, held: str, marker: str, target: base.RestoreTarget, progress: base.RestoreProgress
+    ) -> bool:
         """Keep the files that the later version has, too, and download the others. No engine is opened over them."""
         names = blob_names(self._context.paths, store, self._context.task)
         index = read_index(self._context.objects, names, BlobMarker.parse(marker))
@@ -327,7 +311,7 @@ _IN_FLIGHT = ByteBudget(128 << 20)
 """Shared by all tasks of a process."""
 
 
-class BlobFactory(StateBackendFactory):
+class BlobFactory(base.StateBackendFactory):
     """The factory of the backend `blob`."""
 
     def __init__(self, budget: ByteBudget = _IN_FLIGHT, max_part_bytes: int = MAX_PART_BYTES) -> None:
@@ -339,7 +323,7 @@ class BlobFactory(StateBackendFactory):
         return NAME
 
     @property
-    def kept_in(self) -> KeptIn:
+    def kept_in(self) -> base.KeptIn:
         return "job-folder"
 
     def marker_text(self, marker: str) -> str:
@@ -357,11 +341,11 @@ class BlobFactory(StateBackendFactory):
             return "indexes"
         return "files" if content_of(last) else None
 
-    def backup_manager(self, context: BackendContext) -> BlobBackup:
+    def backup_manager(self, context: base.BackendContext) -> BlobBackup:
         return BlobBackup(context, self._budget, self._max_part_bytes)
 
-    def restore_manager(self, context: BackendContext) -> BlobRestore:
+    def restore_manager(self, context: base.BackendContext) -> BlobRestore:
         return BlobRestore(context, self._budget)
 
-    def admin(self, context: AdminContext) -> BlobAdmin:
+    def admin(self, context: base.AdminContext) -> BlobAdmin:
         return BlobAdmin(context)

@@ -22,24 +22,16 @@ from penstock.config.model import JobConfig, named_class
 from penstock.errors import ConfigError, CorruptError, NotFoundError, PenstockError, Refusals
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
-from penstock.state.backends.base import (
-    EMPTY,
-    AdminContext,
-    Garbage,
-    Retention,
-    StateBackendAdmin,
-    StateBackendFactory,
-    StoreMarker,
-)
-from penstock.state.backends.roots import BackendRoots
+from penstock.state.backends import base
+from penstock.state.backends.resources import BackendRoots
 from penstock.system.base import System
 
 
-def built_in() -> dict[str, StateBackendFactory]:
+def built_in() -> dict[str, base.StateBackendFactory]:
     return {name: backend_factory(name) for name in BACKENDS}
 
 
-def backend_factory(name: str) -> StateBackendFactory:
+def backend_factory(name: str) -> base.StateBackendFactory:
     """The backend with a short name, or of a class `module:Class`. Raises ConfigError if there is no such backend (the
     error lists all), or it is not a StateBackendFactory."""
     if name not in BACKENDS and ":" not in name:
@@ -48,7 +40,7 @@ def backend_factory(name: str) -> StateBackendFactory:
         )
     return named_class(
         BACKENDS.get(name, name),
-        StateBackendFactory,  # type: ignore[type-abstract]
+        base.StateBackendFactory,  # type: ignore[type-abstract]
         "penstock.state.backends.base.StateBackendFactory",
         f"state backend `{name}`",
     )()
@@ -94,7 +86,7 @@ class BackendAdmins:
         for name, also in others.items():
             own = self._configured.setdefault(name, [])
             own += [store for store in also if store not in own]
-        self._admins: dict[str, StateBackendAdmin] = {}
+        self._admins: dict[str, base.StateBackendAdmin] = {}
 
     def prepare(self, epoch: int) -> None:
         """Make and check what the configured backends need, fenced with the epoch.
@@ -129,7 +121,7 @@ class BackendAdmins:
         *,
         sweep: bool,
         dry_run: bool = False,
-    ) -> dict[str, Garbage]:
+    ) -> dict[str, base.Garbage]:
         """Delete objects that only checkpoints that left the list need; with `sweep`, also the leftovers of dead
         epochs.
 
@@ -141,11 +133,11 @@ class BackendAdmins:
                 caller checks if another driver has the job now, which may have deleted the marker's objects.
         """
         kept, gone = self._by_backend(retained), self._by_backend(left)
-        found: dict[str, Garbage] = {}
+        found: dict[str, base.Garbage] = {}
         failures: list[PenstockError] = []
         for name in dict.fromkeys((*self._configured, *kept, *gone)):
             stores = [own.store for own in (*kept.get(name, ()), *gone.get(name, ()))]
-            plan = Retention(epoch, kept.get(name, ()), gone.get(name, ()), sweep)
+            plan = base.Retention(epoch, kept.get(name, ()), gone.get(name, ()), sweep)
             try:
                 found[name] = self._admin(name, stores).collect(plan, dry_run=dry_run)
             except (NotFoundError, CorruptError) as error:
@@ -171,12 +163,12 @@ class BackendAdmins:
             admin.close()
         self._roots.close()
 
-    def _admin(self, name: str, stores: Sequence[str]) -> StateBackendAdmin:
+    def _admin(self, name: str, stores: Sequence[str]) -> base.StateBackendAdmin:
         if name not in self._admins:
             named = tuple(dict.fromkeys((*self._configured.get(name, ()), *stores)))
             self._roots.check(name, self._paths, self._uid)
             objects = self._roots.of(name)
-            context = AdminContext(
+            context = base.AdminContext(
                 objects,
                 self._paths,
                 self._tasks,
@@ -189,14 +181,16 @@ class BackendAdmins:
             self._admins[name] = backend_factory(name).admin(context)
         return self._admins[name]
 
-    def _by_backend(self, records: Sequence[CheckpointRecord]) -> dict[str, tuple[StoreMarker, ...]]:
-        found: dict[str, dict[StoreMarker, None]] = {}
+    def _by_backend(self, records: Sequence[CheckpointRecord]) -> dict[str, tuple[base.StoreMarker, ...]]:
+        found: dict[str, dict[base.StoreMarker, None]] = {}
         for record in records:
             for task in record.tasks:
                 changelogs = self._config.changelog_partitions(record.stores, task)
                 for backend, stores in needed_markers(record, task, changelogs).items():
                     for store, own in stores.items():
-                        found.setdefault(backend, {}).update((StoreMarker(store, task, each), None) for each in own)
+                        found.setdefault(backend, {}).update(
+                            (base.StoreMarker(store, task, each), None) for each in own
+                        )
         return {backend: tuple(own) for backend, own in found.items()}
 
 
@@ -253,19 +247,19 @@ def marker_text(backend: str, marker: str) -> str:
 def span_text(texts: Iterable[str]) -> str:
     """The texts of several tasks as one: the text if all are equal, else the least and the greatest, numbers as
     such."""
-    ordered = sorted(set(texts), key=lambda text: (text != EMPTY, _natural(text)))
+    ordered = sorted(set(texts), key=lambda text: (text != base.EMPTY, _natural(text)))
     return ordered[0] if len(ordered) == 1 else f"{ordered[0]} to {ordered[-1]}"
 
 
 @cache
-def _factory(backend: str) -> StateBackendFactory | None:
+def _factory(backend: str) -> base.StateBackendFactory | None:
     try:
         return backend_factory(backend)
     except Exception:  # whatever the module of one's own raises: what it describes is no more than a help
         return None
 
 
-def _kind(name: str, backends: Mapping[str, StateBackendFactory]) -> tuple[str | None, str]:
+def _kind(name: str, backends: Mapping[str, base.StateBackendFactory]) -> tuple[str | None, str]:
     for backend, factory in backends.items():
         if (kind := factory.kind_of(name)) is not None:
             return backend, kind

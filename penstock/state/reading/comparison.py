@@ -16,42 +16,28 @@ from penstock.checkpoint.record import CheckpointRecord, StoreLayout
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError
 from penstock.state.engines.engine import Content, Engine
 from penstock.state.reading.reader import StateReader, StoreVersion, VersionEntry
-from penstock.state.stores.timed_entries import (
-    HEADER,
-    INDEX,
-    INDEX_END,
-    MEMBER,
-    MEMBERS_END,
-    META,
-    UNINDEXED,
-    adoption_of,
-    application_key,
-    entries_with_header,
-    has_begun,
-    index_key,
-    timer_problem,
-)
+from penstock.state.stores import timed_entries
 
 
 def expiry_problem(source: Content) -> str | None:
     """The first inconsistency, or None. Reads everything."""
-    meta = source.get(META)
-    if meta is None or not has_begun(meta):
+    meta = source.get(timed_entries.META)
+    if meta is None or not timed_entries.has_begun(meta):
         return None
-    adoption = adoption_of(meta)
+    adoption = timed_entries.adoption_of(meta)
     indexed = members = 0
-    for key, data in entries_with_header(source, adoption):
-        if len(data) < HEADER:
-            return f"the entry of key {application_key(key)!r} does not say when it expires"
-        if data[8] == UNINDEXED:
+    for key, data in timed_entries.entries_with_header(source, adoption):
+        if len(data) < timed_entries.HEADER:
+            return f"the entry of key {timed_entries.application_key(key)!r} does not say when it expires"
+        if data[8] == timed_entries.UNINDEXED:
             continue
-        if source.get(index_key(data, key)) is None:
-            return f"the entry of key {application_key(key)!r} is not in the expiry index"
+        if source.get(timed_entries.index_key(data, key)) is None:
+            return f"the entry of key {timed_entries.application_key(key)!r} is not in the expiry index"
         indexed += 1
         members += adoption is not None and key >= adoption.cursor
     for what, expected, start, end in (
-        ("the expiry index", indexed, INDEX, INDEX_END),
-        ("the list of adopted entries", members, MEMBER, MEMBERS_END),
+        ("the expiry index", indexed, timed_entries.INDEX, timed_entries.INDEX_END),
+        ("the list of adopted entries", members, timed_entries.MEMBER, timed_entries.MEMBERS_END),
     ):
         if (found := sum(1 for _ in source.scan(start, end))) != expected:
             return f"{what} names {found:,} entries, and there are {expected:,}"
@@ -130,7 +116,7 @@ def _look(
                 own = digest(engine)
                 problem = expiry_problem(engine) if expires else None
                 if store.endswith(TIMERS):
-                    problem = timer_problem(engine)
+                    problem = timed_entries.timer_problem(engine)
         except (CorruptError, NotFoundError, IncompatibleError) as error:
             return BackendVerdict(backend, None, str(error))
         if problem is not None:

@@ -22,12 +22,12 @@ from penstock.checkpoint.task_versions import markers_of
 from penstock.config.model import JobConfig
 from penstock.config.settings import StoreSettings
 from penstock.errors import ConfigError, NotFoundError, PenstockError
-from penstock.host.folders import process_folder
+from penstock.host.process import process_folder
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_job_root
 from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import BackendContext, RestoreProgress
-from penstock.state.backends.roots import BackendRoots
+from penstock.state.backends.resources import BackendRoots
 from penstock.state.engines.engine import Content, Engine
 from penstock.state.engines.open import open_whatever
 from penstock.state.restore import RestoredStore, restore_order, restore_store

@@ -10,37 +10,14 @@ from penstock.api.serdes import not_bytes
 from penstock.graph.stores import StoreSpec, TimeToLive
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.overlay import MISSING, Overlay
+from penstock.state.stores import timed_entries
 from penstock.state.stores.serdes import SerdeStore
-from penstock.state.stores.timed_entries import (
-    HEADER,
-    INDEX,
-    MEMBER,
-    META,
-    RESERVED,
-    RESERVED_END,
-    UNINDEXED,
-    Adoption,
-    Entry,
-    LiveEntries,
-    adoption_of,
-    alive_from,
-    engine_key,
-    entries_with_header,
-    has_begun,
-    header,
-    index_key,
-    index_time,
-    is_adopted,
-    live_entries,
-    meta_bytes,
-    time_bytes,
-)
 
 AT_MOST = 10_000
 """The number of expired entries that an attempt deletes, or as many as it wrote, so that deleting keeps up with
 writing."""
 _ADOPTED_BYTES = 16 << 20
-_TO_KEY = len(INDEX) + 8
+_TO_KEY = len(timed_entries.INDEX) + 8
 """The position of the entry's key in its place in the index."""
 _PARTS = 16
 """A place in the index is at most this part of the time to live behind the time at which the entry expires. A read that
@@ -63,13 +40,13 @@ class ExpiringStore(SerdeStore):
         self._shift = max(0, (ttl.ms // _PARTS).bit_length() - 1)
         self._journal: list[tuple[bytes, Any]] | None = [] if undoable else None
         """(key, its former change in the overlay or MISSING) of each write since the mark, in order."""
-        self._reclaimed = INDEX
+        self._reclaimed = timed_entries.INDEX
         """No place in the index of the engine is before this key."""
         self._looked = -1
         """The last step of the index that was reclaimed."""
         self._expired = 0
         self._set_time(time_ms)
-        self._adoption: Adoption | None = None
+        self._adoption: timed_entries.Adoption | None = None
         try:
             self._open()
         except BaseException as error:
@@ -78,31 +55,34 @@ class ExpiringStore(SerdeStore):
     def _set_time(self, now_ms: int) -> None:
         ttl_ms, shift = self._ttl.ms, self._shift
         expires_ms = now_ms + ttl_ms
-        place = index_time(expires_ms, shift)
+        place = timed_entries.index_time(expires_ms, shift)
         self._now_ms = now_ms
-        self._alive = self._renew = alive_from(now_ms)
+        self._alive = self._renew = timed_entries.alive_from(now_ms)
         if self._ttl.since == "access":
-            self._renew = max(self._alive, time_bytes(expires_ms - ttl_ms // _PARTS))
-        self._header = header(expires_ms, shift)
-        self._index = INDEX + time_bytes(place)
-        self._first_of_place, self._behind_place = time_bytes(place - (1 << shift) + 1), time_bytes(place + 1)
+            self._renew = max(self._alive, timed_entries.time_bytes(expires_ms - ttl_ms // _PARTS))
+        self._header = timed_entries.header(expires_ms, shift)
+        self._index = timed_entries.INDEX + timed_entries.time_bytes(place)
+        self._first_of_place, self._behind_place = (
+            timed_entries.time_bytes(place - (1 << shift) + 1),
+            timed_entries.time_bytes(place + 1),
+        )
         """An entry with a header between these two, and this shift, has the same place as an entry that is written
         now."""
 
     def _open(self) -> None:
         """Find out if every entry has a header. If the store has entries from before it had a time to live, begin their
         adoption."""
-        meta = self._engine.get(META)
-        if meta is not None and has_begun(meta):
-            self._adoption = adoption_of(meta)
+        meta = self._engine.get(timed_entries.META)
+        if meta is not None and timed_entries.has_begun(meta):
+            self._adoption = timed_entries.adoption_of(meta)
             return
         if next(self._engine.scan(None, None), None) is not None:
-            self._adoption = Adoption(self._now_ms + self._ttl.ms)
-            reserved = list(self._engine.scan(RESERVED, RESERVED_END))
+            self._adoption = timed_entries.Adoption(self._now_ms + self._ttl.ms)
+            reserved = list(self._engine.scan(timed_entries.RESERVED, timed_entries.RESERVED_END))
             self._changes.update(dict.fromkeys(key for key, _ in reserved))
             for key, data in reserved:
-                self._replace(engine_key(key), None, self._header + data)
-        self._changes[META] = meta_bytes(self._adoption)
+                self._replace(timed_entries.engine_key(key), None, self._header + data)
+        self._changes[timed_entries.META] = timed_entries.meta_bytes(self._adoption)
 
     # Attempts.
 
@@ -113,7 +93,11 @@ class ExpiringStore(SerdeStore):
         return super().begin(time_ms)
 
     def _cacheable(self) -> dict[bytes, bytes | None]:
-        return {key: data for key, data in self._changes.items() if not INDEX <= key < RESERVED_END}
+        return {
+            key: data
+            for key, data in self._changes.items()
+            if not timed_entries.INDEX <= key < timed_entries.RESERVED_END
+        }
 
     def take_expired(self) -> int:
         found, self._expired = self._expired, 0
@@ -138,7 +122,7 @@ class ExpiringStore(SerdeStore):
         except Exception as error:
             raise self._unwritable_key(key, error) from error
         try:
-            place = engine_key(key_bytes) if key_bytes >= RESERVED else key_bytes
+            place = timed_entries.engine_key(key_bytes) if key_bytes >= timed_entries.RESERVED else key_bytes
             data: Any = self._changes.get(place, MISSING)
         except TypeError:  # it cannot be compared, or cannot be hashed
             raise self._bad_key(key, key_bytes) from None
@@ -151,13 +135,15 @@ class ExpiringStore(SerdeStore):
         if data < self._renew:
             if data < self._alive:
                 return default
-            renewed = self._header + data[HEADER:]
+            renewed = self._header + data[timed_entries.HEADER :]
             self._replace(place, data, renewed)
             data = renewed
         try:
-            return self._decode(data[HEADER:])
+            return self._decode(data[timed_entries.HEADER :])
         except Exception as error:
-            raise self._place.unreadable("value", self._value_serde, data[HEADER:], error, key) from error
+            raise self._place.unreadable(
+                "value", self._value_serde, data[timed_entries.HEADER :], error, key
+            ) from error
 
     def put(self, key: Any, value: Any) -> None:
         try:
@@ -175,7 +161,7 @@ class ExpiringStore(SerdeStore):
             if type(data) is not bytes:
                 raise not_bytes(self._value_serde, data, f"store `{self.name}`, value of key {key!r}")
             data = self._header + data
-        place = engine_key(key_bytes) if key_bytes >= RESERVED else key_bytes
+        place = timed_entries.engine_key(key_bytes) if key_bytes >= timed_entries.RESERVED else key_bytes
         old: Any = self._changes.get(place, MISSING)
         if old is MISSING:
             old = self._cache.young.get(place, MISSING)
@@ -185,7 +171,7 @@ class ExpiringStore(SerdeStore):
         self._replace(place, old, data)
 
     def stored(self, key: bytes) -> bytes | None:
-        return LiveEntries(self._overlay, self._adoption, self._now_ms).get(key)
+        return timed_entries.LiveEntries(self._overlay, self._adoption, self._now_ms).get(key)
 
     def _load(self, key: Any, key_bytes: bytes) -> Any:
         """An entry that the attempt did not write, with a header."""
@@ -196,7 +182,11 @@ class ExpiringStore(SerdeStore):
             self._engine_gets += 1
             try:
                 data = self._engine.get(key_bytes)
-                if data is not None and self._adoption and not is_adopted(self._overlay, self._adoption, key_bytes):
+                if (
+                    data is not None
+                    and self._adoption
+                    and not timed_entries.is_adopted(self._overlay, self._adoption, key_bytes)
+                ):
                     data = self._adoption.header + data
             except BaseException as error:
                 raise self._engine_failed(error) from error
@@ -210,15 +200,15 @@ class ExpiringStore(SerdeStore):
                 return
             self._write(self._index + key, b"")
         elif data is None:
-            if old[8] != UNINDEXED:
-                self._write(index_key(old, key), None)
+            if old[8] != timed_entries.UNINDEXED:
+                self._write(timed_entries.index_key(old, key), None)
         elif not (self._first_of_place <= old < self._behind_place and old[8] == self._shift):
-            if old[8] != UNINDEXED:
-                self._write(index_key(old, key), None)
+            if old[8] != timed_entries.UNINDEXED:
+                self._write(timed_entries.index_key(old, key), None)
             self._write(self._index + key, b"")
         self._write(key, data)
         if self._adoption is not None and key >= self._adoption.cursor:
-            self._write(MEMBER + key, None if data is None else b"")
+            self._write(timed_entries.MEMBER + key, None if data is None else b"")
 
     def _write(self, key: bytes, data: bytes | None) -> None:
         changes = self._changes
@@ -226,8 +216,8 @@ class ExpiringStore(SerdeStore):
             self._journal.append((key, changes.get(key, MISSING)))
         changes[key] = data
 
-    def _entries(self, start: bytes | None, end: bytes | None) -> Iterator[Entry]:
-        return live_entries(self._overlay, self._adoption, self._alive, start, end)
+    def _entries(self, start: bytes | None, end: bytes | None) -> Iterator[timed_entries.Entry]:
+        return timed_entries.live_entries(self._overlay, self._adoption, self._alive, start, end)
 
     # The expired part.
 
@@ -246,7 +236,7 @@ class ExpiringStore(SerdeStore):
         step = self._now_ms >> self._shift
         if step == self._looked:
             return
-        end = INDEX + alive_from(self._now_ms)
+        end = timed_entries.INDEX + timed_entries.alive_from(self._now_ms)
         if self._reclaimed < end:
             # Entries that this attempt put there are due later, so the engine knows everything that is due.
             changes = self._changes
@@ -259,31 +249,31 @@ class ExpiringStore(SerdeStore):
                 changes[place] = changes[key] = None
                 self._expired += 1
                 if self._adoption is not None and key >= self._adoption.cursor:
-                    changes[MEMBER + key] = None
+                    changes[timed_entries.MEMBER + key] = None
             self._reclaimed = end
         self._looked = step
 
-    def _adopt(self, adoption: Adoption) -> None:
+    def _adopt(self, adoption: timed_entries.Adoption) -> None:
         """Give headers to the next entries that have none, and delete them if they are expired."""
-        own = header(adoption.expires_ms, self._shift)
+        own = timed_entries.header(adoption.expires_ms, self._shift)
         written: dict[bytes, bytes | None] = {}
         count = size = 0
-        for key, data in entries_with_header(self._overlay, adoption, adoption.cursor):
+        for key, data in timed_entries.entries_with_header(self._overlay, adoption, adoption.cursor):
             if count == AT_MOST or size > _ADOPTED_BYTES:
                 self._adoption = replace(adoption, cursor=key)
                 break
             count, size = count + 1, size + len(data)
-            if data[8] != UNINDEXED:
-                written[MEMBER + key] = None
+            if data[8] != timed_entries.UNINDEXED:
+                written[timed_entries.MEMBER + key] = None
             elif data < self._alive:
                 written[key] = None
                 self._expired += 1
             else:
-                written[index_key(own, key)] = b""
-                written[key] = own + data[HEADER:]
+                written[timed_entries.index_key(own, key)] = b""
+                written[key] = own + data[timed_entries.HEADER :]
         else:
             self._adoption = None
         self._changes = self._overlay.changes
-        written[META] = meta_bytes(self._adoption)
+        written[timed_entries.META] = timed_entries.meta_bytes(self._adoption)
         for key, change in written.items():  # one by one: the overlay was scanned, and watches
             self._changes[key] = change

@@ -6,14 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
-from penstock.api.requests import (
-    Startpoint,
-    StartpointOldest,
-    StartpointSpecific,
-    StartpointTimestamp,
-    StartpointUpcoming,
-    StartpointVisitor,
-)
+from penstock.api import requests
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.wording import counted, flag
@@ -256,7 +249,7 @@ class SystemAdmin(ABC):
         return None
 
     def resolve_startpoint_to_offset(
-        self, ssp: SystemStreamPartition, startpoint: Startpoint, *, clamp: bool = False
+        self, ssp: SystemStreamPartition, startpoint: requests.Startpoint, *, clamp: bool = False
     ) -> int:
         """The offset of the first message to be read, as the partition is now: between oldest and upcoming.
 
@@ -405,14 +398,14 @@ class SystemAdmin(ABC):
         """Close connections and files. No call follows."""
 
 
-class _OffsetResolver(StartpointVisitor[SystemStreamPartition, int]):
+class _OffsetResolver(requests.StartpointVisitor[SystemStreamPartition, int]):
     """Asks an admin for the offset of a startpoint."""
 
     def __init__(self, admin: SystemAdmin, *, clamp: bool) -> None:
         self._admin = admin
         self._clamp = clamp
 
-    def visit_specific(self, given: SystemStreamPartition, startpoint: StartpointSpecific) -> int:
+    def visit_specific(self, given: SystemStreamPartition, startpoint: requests.StartpointSpecific) -> int:
         text, ends = startpoint.specific_offset, self._ends(given)
         offset = self._admin.named_offset(given, text)
         if ends.oldest <= offset <= ends.upcoming:
@@ -424,14 +417,14 @@ class _OffsetResolver(StartpointVisitor[SystemStreamPartition, int]):
             f"{flag('clamp')} to begin at the nearest one"
         )
 
-    def visit_timestamp(self, given: SystemStreamPartition, startpoint: StartpointTimestamp) -> int:
+    def visit_timestamp(self, given: SystemStreamPartition, startpoint: requests.StartpointTimestamp) -> int:
         self._ends(given)  # says so if there is no such partition
         return self._admin.offset_at_time(given, startpoint.timestamp_offset)
 
-    def visit_oldest(self, given: SystemStreamPartition, startpoint: StartpointOldest) -> int:
+    def visit_oldest(self, given: SystemStreamPartition, startpoint: requests.StartpointOldest) -> int:
         return self._ends(given).oldest
 
-    def visit_upcoming(self, given: SystemStreamPartition, startpoint: StartpointUpcoming) -> int:
+    def visit_upcoming(self, given: SystemStreamPartition, startpoint: requests.StartpointUpcoming) -> int:
         return self._ends(given).upcoming
 
     def _ends(self, ssp: SystemStreamPartition) -> PartitionOffsets:

@@ -14,23 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import (
-    ArgumentError,
-    DBAPIError,
-    InterfaceError,
-    NoSuchModuleError,
-    OperationalError,
-    SQLAlchemyError,
-)
+from sqlalchemy import exc
 
-from penstock.errors import (
-    ConfigError,
-    NotFoundError,
-    PenstockError,
-    RetryableError,
-    SystemAwayError,
-    SystemRefusedError,
-)
+from penstock import errors
 from penstock.system.database.rows import as_json
 
 PARTITIONS = 4
@@ -78,7 +64,7 @@ _READ_ONLY = "SQLITE_READONLY"
 _REBUILT = "`docs/databases.md` says under `A database that was lost or restored` what to do"
 
 
-class BusyError(RetryableError):
+class BusyError(errors.RetryableError):
     """Other transactions had the locks. Nothing was written. Only for code that tries again: see `busy_is_away`."""
 
 
@@ -88,7 +74,7 @@ def busy_is_away() -> Iterator[None]:
     try:
         yield
     except BusyError as error:
-        raise SystemAwayError(f"{error}. Another program or transaction has held the lock for long") from error
+        raise errors.SystemAwayError(f"{error}. Another program or transaction has held the lock for long") from error
 
 
 def place_of(settings: DatabaseSettings) -> str:
@@ -111,35 +97,37 @@ def missing_folder(settings: DatabaseSettings) -> str:
     return f". The folder `{folder}` does not exist: create it, or correct `systems.{settings.name}.url`"
 
 
-def translated(error: SQLAlchemyError, doing: str) -> PenstockError:
+def translated(error: exc.SQLAlchemyError, doing: str) -> errors.PenstockError:
     """The error of Penstock that tells what to do about one of a database.
 
     Args:
         error: the error.
         doing: what failed, and in which database.
     """
-    if not isinstance(error, DBAPIError):
-        return SystemRefusedError(f"{doing}: {type(error).__name__}: {_first_line(error)}")
+    if not isinstance(error, exc.DBAPIError):
+        return errors.SystemRefusedError(f"{doing}: {type(error).__name__}: {_first_line(error)}")
     code, said = code_of(error.orig), _first_line(error.orig)
     text = f"{doing}: {said}"
     if code in _BUSY or code.startswith("SQLITE_BUSY"):
         return BusyError(text)
     if code.startswith(_READ_ONLY):
-        return SystemRefusedError(f"{text}. {_unwritable(code)}")
+        return errors.SystemRefusedError(f"{text}. {_unwritable(code)}")
     if code in _NO_TABLE or "no such table" in said:
-        return NotFoundError(text)
+        return errors.NotFoundError(text)
     if _LOGIN.search(said):
-        return SystemRefusedError(f"{text}. Correct the user, its password and its rights, or the name of the database")
+        return errors.SystemRefusedError(
+            f"{text}. Correct the user, its password and its rights, or the name of the database"
+        )
     is_away = error.connection_invalidated or _AWAY.fullmatch(code) is not None
-    if is_away or (not code and isinstance(error, OperationalError | InterfaceError)):
-        return SystemAwayError(text)
-    return SystemRefusedError(text)
+    if is_away or (not code and isinstance(error, exc.OperationalError | exc.InterfaceError)):
+        return errors.SystemAwayError(text)
+    return errors.SystemRefusedError(text)
 
 
-def is_of_a_row(error: SystemRefusedError) -> bool:
+def is_of_a_row(error: errors.SystemRefusedError) -> bool:
     """False if the database refuses whatever is written."""
     cause = error.__cause__
-    return not (isinstance(cause, DBAPIError) and code_of(cause.orig).startswith(_READ_ONLY))
+    return not (isinstance(cause, exc.DBAPIError) and code_of(cause.orig).startswith(_READ_ONLY))
 
 
 def _unwritable(code: str) -> str:
@@ -246,10 +234,10 @@ class Database:
                 if connection.dialect.name == "postgresql":
                     connection.exec_driver_sql(_LIMITS)
                 yield connection
-        except SQLAlchemyError as error:
+        except exc.SQLAlchemyError as error:
             found = translated(error, f"{doing}, in {place_of(self._settings)}")
-            if isinstance(found, SystemAwayError) and (why := missing_folder(self._settings)):
-                found = SystemAwayError(f"{found}{why}")
+            if isinstance(found, errors.SystemAwayError) and (why := missing_folder(self._settings)):
+                found = errors.SystemAwayError(f"{found}{why}")
             raise found from error
 
     @contextlib.contextmanager
@@ -276,22 +264,22 @@ def _checked_url(settings: DatabaseSettings) -> sa.URL:
     key = f"{system}.url"
     try:
         url = sa.make_url(settings.url)
-    except ArgumentError as error:
-        raise ConfigError(
+    except exc.ArgumentError as error:
+        raise errors.ConfigError(
             f"`{key}` is no URL of SQLAlchemy, as in `postgresql+psycopg://user@host/database`, or `sqlite:////path` "
             "for a file of SQLite"
         ) from error
     if url.password is not None or any("password" in name for name in url.query):
-        raise ConfigError(
+        raise errors.ConfigError(
             f"`{key}` has a password, which commands would show: give it as `{system}.password`, best as "
             "`${file:PATH}`"
         )
     name = url.get_backend_name()
     if name not in DIALECTS:
         known = ", ".join(DIALECTS.values())
-        raise ConfigError(f"`{key}` is of the kind `{name}`, whose upserts are not known: known are {known}")
+        raise errors.ConfigError(f"`{key}` is of the kind `{name}`, whose upserts are not known: known are {known}")
     if name == "sqlite" and url.database in (None, "", ":memory:"):
-        raise ConfigError(f"`{key}` names no file, and a database in memory is that of one process alone")
+        raise errors.ConfigError(f"`{key}` names no file, and a database in memory is that of one process alone")
     return url if settings.password is None else url.set(password=settings.password)
 
 
@@ -313,10 +301,12 @@ def _engine(settings: DatabaseSettings) -> sa.Engine:
             use_insertmanyvalues=False,  # one row each, in their order: a row may come twice for the database
             **({} if name == "sqlite" else {"isolation_level": "READ COMMITTED"}),
         )
-    except NoSuchModuleError as error:
-        raise ConfigError(f"`{key}` names the driver `{url.drivername}`, which SQLAlchemy does not know") from error
+    except exc.NoSuchModuleError as error:
+        raise errors.ConfigError(
+            f"`{key}` names the driver `{url.drivername}`, which SQLAlchemy does not know"
+        ) from error
     except ImportError as error:
-        raise ConfigError(
+        raise errors.ConfigError(
             f"the driver of `{key}`, `{url.drivername}`, is not installed: No module named `{error.name}`. Install it "
             f"here and on every host, {_DRIVERS[name]}"
         ) from error

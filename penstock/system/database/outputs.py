@@ -17,31 +17,12 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.schema import CreateTable
 
+from penstock import errors
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.retry import retry_contended
 from penstock.base.wording import counted
-from penstock.errors import (
-    ConfigError,
-    FencedError,
-    IncompatibleError,
-    NotFoundError,
-    PenstockError,
-    SystemRefusedError,
-)
-from penstock.system.base import (
-    MarkedAtCommit,
-    PartitionOffsets,
-    Progress,
-    RawRecord,
-    RecordLimits,
-    SystemAdmin,
-    SystemWriter,
-    WriterIdentity,
-    WriterTransaction,
-    check_may_mark,
-    check_stream_name,
-)
+from penstock.system import base
 from penstock.system.contract.writer import Marks, Parts, WriterMark
 from penstock.system.database.connection import BusyError, Database, DatabaseSettings, busy_is_away, is_of_a_row
 from penstock.system.database.rows import RowChange, TableForm, TableLimits, needed
@@ -75,18 +56,18 @@ def ensure_marks(database: Database) -> None:
     try:
         with database.look(f"the table `{MARKS_TABLE}` cannot be created") as connection:
             connection.execute(CreateTable(_MARKS))
-    except PenstockError as error:
+    except errors.PenstockError as error:
         if has_marks(database):
             return  # another process was faster
-        if isinstance(error, SystemRefusedError) and is_of_a_row(error):
-            raise SystemRefusedError(
+        if isinstance(error, errors.SystemRefusedError) and is_of_a_row(error):
+            raise errors.SystemRefusedError(
                 f"{error}. Let the user create it, or create it as in docs/databases.md"
             ) from error
         raise
 
 
 def take_over_marks(
-    connection: sa.Connection, identity: WriterIdentity, ssps: Iterable[SystemStreamPartition]
+    connection: sa.Connection, identity: base.WriterIdentity, ssps: Iterable[SystemStreamPartition]
 ) -> dict[SystemStreamPartition, WriterMark]:
     """Lock the marks of a writer's name in these partitions until the transaction ends, and set its epoch. Returns them
     as they are now.
@@ -99,7 +80,7 @@ def take_over_marks(
     found = _marks_of(connection, identity.name, wanted, lock=True)
     for ssp, mark in found.items():
         if mark.epoch > identity.epoch:
-            raise FencedError(
+            raise errors.FencedError(
                 f"the writer `{identity.name}` of epoch {identity.epoch} must not append to `{ssp.system_stream}` "
                 f"partition {ssp.partition}: epoch {mark.epoch} has taken over. Stop this run"
             )
@@ -117,7 +98,7 @@ def take_over_marks(
     }
 
 
-def keep_marks(connection: sa.Connection, name: str, progress: Mapping[SystemStreamPartition, Progress]) -> None:
+def keep_marks(connection: sa.Connection, name: str, progress: Mapping[SystemStreamPartition, base.Progress]) -> None:
     """Set the progress in partitions that were taken over."""
     _update(connection, name, {ssp: {"slot": own.slot, "chunk": own.chunk} for ssp, own in progress.items()})
 
@@ -129,7 +110,7 @@ def read_marks(
     try:
         with database.look(f"the table `{MARKS_TABLE}` cannot be read") as connection:
             return _marks_of(connection, name, ssps, lock=False)
-    except NotFoundError:
+    except errors.NotFoundError:
         return {}
 
 
@@ -147,7 +128,7 @@ def _marks_of(
             .order_by(_MARKS.c.part)  # everybody locks them in this order
         )
         for part, epoch, slot, chunk in connection.execute(asked.with_for_update() if lock else asked):
-            found[parts[part]] = WriterMark(epoch, None if slot is None else Progress(slot, chunk))
+            found[parts[part]] = WriterMark(epoch, None if slot is None else base.Progress(slot, chunk))
     return found
 
 
@@ -165,27 +146,27 @@ def _place(ssp: SystemStreamPartition) -> dict[str, int | str]:
 T = TypeVar("T")
 
 
-class DatabaseWriter(SystemWriter):
+class DatabaseWriter(base.SystemWriter):
     """Writes to tables. A record is an upsert of its value, or deletes the row of its key if it has no value."""
 
-    def __init__(self, settings: DatabaseSettings, identity: WriterIdentity | None) -> None:
+    def __init__(self, settings: DatabaseSettings, identity: base.WriterIdentity | None) -> None:
         self._settings = settings
         self._identity = identity
         self._database = Database(settings)
         self._targets: dict[str, TableTarget] = {}
         self._is_ready = False
 
-    def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> int:
+    def append(self, ssp: SystemStreamPartition, records: Iterable[base.RawRecord]) -> int:
         """Rows have no offsets: it returns 0."""
         self._write({ssp: records}, {})
         return 0
 
-    def begin(self) -> WriterTransaction:
-        return MarkedAtCommit(self._identity, self._write)
+    def begin(self) -> base.WriterTransaction:
+        return base.MarkedAtCommit(self._identity, self._write)
 
-    def progress(self, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
+    def progress(self, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, base.Progress]:
         """Takes over from older epochs."""
-        identity, wanted = check_may_mark(self._identity), list(ssps)
+        identity, wanted = base.check_may_mark(self._identity), list(ssps)
         self._prepare()
 
         def once() -> dict[SystemStreamPartition, WriterMark]:
@@ -216,15 +197,15 @@ class DatabaseWriter(SystemWriter):
                 try:
                     own.append(form.change(*_key_and_value(record)))
                 except ValueError as error:
-                    raise ConfigError(f"a record cannot be written to `{form.table}`: {error}") from error
+                    raise errors.ConfigError(f"a record cannot be written to `{form.table}`: {error}") from error
         wanted = {stream: needed(own) for stream, own in changes.items()}
         try:
             _again(lambda: self._once(list(parts), wanted, progress))
-        except SystemRefusedError as error:
+        except errors.SystemRefusedError as error:
             if not is_of_a_row(error):
                 raise
             raise self._refusal(wanted, error) from error
-        except NotFoundError:
+        except errors.NotFoundError:
             self._targets.clear()  # look at the tables again
             raise
 
@@ -244,7 +225,9 @@ class DatabaseWriter(SystemWriter):
             if self._identity is not None:
                 keep_marks(connection, self._identity.name, progress)
 
-    def _refusal(self, changes: Mapping[str, list[RowChange]], refused: SystemRefusedError) -> PenstockError:
+    def _refusal(
+        self, changes: Mapping[str, list[RowChange]], refused: errors.SystemRefusedError
+    ) -> errors.PenstockError:
         """The error, with the row that the database refuses: the rows are written one by one, and rolled back."""
         self._targets.clear()  # somebody may have changed the table
         for stream, rows in changes.items():
@@ -258,8 +241,8 @@ class DatabaseWriter(SystemWriter):
                     raise _UndoError
             except _UndoError:
                 continue
-            except SystemRefusedError as error:
-                return SystemRefusedError(
+            except errors.SystemRefusedError as error:
+                return errors.SystemRefusedError(
                     f"{error}. It is the row with the key {place}. Nothing was written. Change the table so that it "
                     "takes the row, or what the application sends"
                 )
@@ -279,7 +262,7 @@ class DatabaseWriter(SystemWriter):
     def _check(self, ssp: SystemStreamPartition) -> None:
         if ssp.partition >= self._settings.partitions:
             has = counted(self._settings.partitions, "partition")
-            raise NotFoundError(f"stream `{ssp.system_stream}` has {has}: there is no partition {ssp.partition}")
+            raise errors.NotFoundError(f"stream `{ssp.system_stream}` has {has}: there is no partition {ssp.partition}")
 
 
 class _UndoError(Exception):
@@ -291,18 +274,18 @@ def _again(work: Callable[[], T]) -> T:
         return retry_contended(work, BusyError)
 
 
-def _key_and_value(record: RawRecord) -> tuple[bytes | None, bytes | None]:
+def _key_and_value(record: base.RawRecord) -> tuple[bytes | None, bytes | None]:
     key, value = record[1], record[2]
     for each in (key, value):
         if each is not None and not isinstance(each, bytes):
-            raise ConfigError(f"a record's key and value are bytes, not {type(each).__name__}")
+            raise errors.ConfigError(f"a record's key and value are bytes, not {type(each).__name__}")
     return key, value
 
 
 logger = logging.getLogger(__name__)
 
 
-class DatabaseAdmin(SystemAdmin):
+class DatabaseAdmin(base.SystemAdmin):
     """Looks at tables. It creates none: their owner knows their types and indexes."""
 
     def __init__(self, settings: DatabaseSettings) -> None:
@@ -318,31 +301,31 @@ class DatabaseAdmin(SystemAdmin):
         self._form(stream)
         return self._settings.partitions
 
-    def offsets(self, stream: str) -> dict[int, PartitionOffsets]:
+    def offsets(self, stream: str) -> dict[int, base.PartitionOffsets]:
         """Refuses: a start asks it of inputs."""
-        raise ConfigError(self._settings.not_read)
+        raise errors.ConfigError(self._settings.not_read)
 
     def create_stream(self, stream: str, partitions: int, retention: StreamRetention | None = None) -> bool:
         """Refuses to create a table."""
-        check_stream_name(stream)
+        base.check_stream_name(stream)
         where = f"`{self._settings.name}.{stream}`"
         if retention is not None and retention != StreamRetention():
-            raise ConfigError(f"{where} is a table, whose rows Penstock does not delete")
+            raise errors.ConfigError(f"{where} is a table, whose rows Penstock does not delete")
         try:
             known = self.partition_count(stream)
-        except NotFoundError as error:
-            raise ConfigError(f"{error}. Penstock creates no tables of a database") from error
+        except errors.NotFoundError as error:
+            raise errors.ConfigError(f"{error}. Penstock creates no tables of a database") from error
         if known != partitions:
-            raise IncompatibleError(
+            raise errors.IncompatibleError(
                 f"stream {where} exists with {counted(known, 'partition')}, not {partitions}: "
                 f"`systems.{self._settings.name}.partitions` says how many"
             )
         return False
 
     def offset_at_time(self, ssp: SystemStreamPartition, timestamp_ms: int) -> int:
-        raise ConfigError(self._settings.not_read)
+        raise errors.ConfigError(self._settings.not_read)
 
-    def fence(self, stream: str, writer: WriterIdentity) -> None:
+    def fence(self, stream: str, writer: base.WriterIdentity) -> None:
         partitions = self.partition_count(stream)
         self._warn_of_unused_keys()
         ssps = [SystemStreamPartition(self._settings.name, stream, number) for number in range(partitions)]
@@ -353,7 +336,9 @@ class DatabaseAdmin(SystemAdmin):
         with self._lock:
             return has_marks(self._database)
 
-    def progress_of(self, name: str, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
+    def progress_of(
+        self, name: str, ssps: Iterable[SystemStreamPartition]
+    ) -> Mapping[SystemStreamPartition, base.Progress]:
         with self._lock:
             found = read_marks(self._database, name, list(ssps))
         return {ssp: mark.progress for ssp, mark in found.items() if mark.progress is not None}
@@ -361,7 +346,7 @@ class DatabaseAdmin(SystemAdmin):
     def progress_place(self, name: str) -> str:
         return f"the table `{MARKS_TABLE}`"
 
-    def record_limits(self, stream: str) -> RecordLimits:
+    def record_limits(self, stream: str) -> base.RecordLimits:
         return TableLimits(form=self._form(stream))
 
     def close(self) -> None:

@@ -16,14 +16,7 @@ from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.wording import counted
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError, PenstockError, RetryableError
-from penstock.system.base import (
-    PartitionOffsets,
-    Progress,
-    RecordLimits,
-    SystemAdmin,
-    WriterIdentity,
-    check_stream_name,
-)
+from penstock.system import base
 from penstock.system.files.folders import Folder, check_listed, check_no_others, check_none_ignored
 from penstock.system.files.formats import column_names, numbered_rows
 from penstock.system.files.listing import ROW_BITS, ROW_MASK, FoundFile, Listing, Order, name_order
@@ -42,7 +35,7 @@ _SEARCHED_BYTES = 64 << 20
 _NUMBER = re.compile("[0-9]{1,19}")
 
 
-class FilesAdmin(SystemAdmin):
+class FilesAdmin(base.SystemAdmin):
     """Looks at folders, and lists new files."""
 
     def __init__(self, settings: FilesSettings) -> None:
@@ -60,7 +53,7 @@ class FilesAdmin(SystemAdmin):
         with self._lock:
             return self._begun(stream).partitions
 
-    def offsets(self, stream: str) -> dict[int, PartitionOffsets]:
+    def offsets(self, stream: str) -> dict[int, base.PartitionOffsets]:
         """Lists files that are new since the last look."""
         with self._lock:
             listing = self._begun(stream)
@@ -70,7 +63,7 @@ class FilesAdmin(SystemAdmin):
                 took = time.monotonic() - began
                 self._next_look[stream] = began + max(self._settings.poll_ms / 1000, took * _SHARE)
             return {
-                n: PartitionOffsets(0, listing.upcoming(n), ended=n > 0 and listing.order is not None)
+                n: base.PartitionOffsets(0, listing.upcoming(n), ended=n > 0 and listing.order is not None)
                 for n in range(listing.partitions)
             }
 
@@ -81,7 +74,7 @@ class FilesAdmin(SystemAdmin):
 
     def create_stream(self, stream: str, partitions: int, retention: StreamRetention | None = None) -> bool:
         """Makes the folder, and begins its listing."""
-        check_stream_name(stream)
+        base.check_stream_name(stream)
         if retention is not None and retention != StreamRetention():
             raise ConfigError(f"`{self._settings.name}.{stream}` is a folder, whose files Penstock does not delete")
         if partitions < 1:
@@ -228,16 +221,18 @@ class FilesAdmin(SystemAdmin):
     def _title(self, stream: str) -> str:
         return f"{self._settings.name}.{stream}"
 
-    def fence(self, stream: str, writer: WriterIdentity) -> None:
+    def fence(self, stream: str, writer: base.WriterIdentity) -> None:
         with self._lock:
             for partition in range(self._claim(stream)):
                 ssp = SystemStreamPartition(self._settings.name, stream, partition)
                 self._logs.get(ssp).append(writer, None, None, 0)
 
-    def progress_of(self, name: str, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
+    def progress_of(
+        self, name: str, ssps: Iterable[SystemStreamPartition]
+    ) -> Mapping[SystemStreamPartition, base.Progress]:
         with self._lock:
             marks = {ssp: self._logs.get(ssp).read().marks.get(name) for ssp in ssps}
-        return {ssp: Progress(*mark) for ssp, mark in marks.items() if mark is not None}
+        return {ssp: base.Progress(*mark) for ssp, mark in marks.items() if mark is not None}
 
     def published(self, stream: str, name: str, slot: int) -> None:
         with self._lock:
@@ -245,7 +240,7 @@ class FilesAdmin(SystemAdmin):
                 self._check_no_others(stream)
             self._logs.commits(stream).complete(name, slot)
 
-    def record_limits(self, stream: str) -> RecordLimits:
+    def record_limits(self, stream: str) -> base.RecordLimits:
         self.partition_count(stream)
         return RowLimits(schema=self._settings.schema_of(stream))
 

@@ -17,16 +17,9 @@ from urllib.parse import unquote
 import pyarrow as pa
 from pyarrow import fs
 
+from penstock import errors
 from penstock.base.files import explain
 from penstock.base.wording import counted, utc_text
-from penstock.errors import (
-    ConfigError,
-    CorruptError,
-    IncompatibleError,
-    NotFoundError,
-    RetryableError,
-    SystemRefusedError,
-)
 from penstock.system.files.listing import FoundFile, Listing
 from penstock.system.files.manifests import MANIFESTS, is_written
 from penstock.system.rows.reader import leads_out, opened_inside, refused
@@ -93,7 +86,7 @@ class Folder:
             system, base = self._open()
             info = system.get_file_info(f"{base.rstrip('/')}/{path}")
         if info.type != fs.FileType.File:
-            raise NotFoundError(f"`{self.url.rstrip('/')}/{path}` was committed and is gone: put it back")
+            raise errors.NotFoundError(f"`{self.url.rstrip('/')}/{path}` was committed and is gone: put it back")
         return FoundFile(path, info.size, info.mtime_ns // 1_000_000)
 
     @contextmanager
@@ -109,13 +102,15 @@ class Folder:
         with _explained(f"`{name}` cannot be read"), self._opened(file) as (system, path):
             info = system.get_file_info(path)
             if info.type == fs.FileType.NotFound:
-                raise NotFoundError(
+                raise errors.NotFoundError(
                     f"`{name}` is gone. It is listed, and was not read to its end: put it back as it was"
                 )
             if info.type != fs.FileType.File:
-                raise CorruptError(f"`{name}` was a file when it was listed, and is none now: put it back as it was")
+                raise errors.CorruptError(
+                    f"`{name}` was a file when it was listed, and is none now: put it back as it was"
+                )
             if (info.size, info.mtime_ns // 1_000_000) != (file.size_bytes, file.modified_ms):
-                raise CorruptError(
+                raise errors.CorruptError(
                     f"`{name}` was changed after it was listed: {_difference(file, info)}. A file must be complete "
                     "when it appears in the folder: write it under a name that begins with `_` or `.`, then rename it. "
                     "Put the earlier one back, or continue behind it with a startpoint"
@@ -123,16 +118,16 @@ class Folder:
             try:
                 yield system, path
             except (pa.ArrowInvalid, UnicodeDecodeError) as error:
-                raise CorruptError(f"`{name}` cannot be read: {error}") from error
+                raise errors.CorruptError(f"`{name}` cannot be read: {error}") from error
             except OSError as error:
                 if error.errno is None and _PACKED_DAMAGE.search(str(error)):
-                    raise CorruptError(
+                    raise errors.CorruptError(
                         f"`{name}` cannot be read: what is packed in it is cut off or damaged, or other bytes follow "
                         f"({error}). Put a whole file in its place under another name, and continue behind this one "
                         "with a startpoint"
                     ) from error
                 if error.errno is None and isinstance(system, fs.LocalFileSystem):  # there is no network that failed
-                    raise CorruptError(f"`{name}` cannot be read: {error}") from error
+                    raise errors.CorruptError(f"`{name}` cannot be read: {error}") from error
                 raise
 
     def _below(self) -> list[fs.FileInfo]:
@@ -199,7 +194,7 @@ class Folder:
                 given = self.url if "://" in self.url else str(Path(self.url).absolute())
                 self._place = fs.FileSystem.from_uri(given)
             except (pa.ArrowException, ValueError, TypeError) as error:
-                raise ConfigError(f"`{self.url}` is not the URL of a folder: {error}") from error
+                raise errors.ConfigError(f"`{self.url}` is not the URL of a folder: {error}") from error
         return self._place
 
 
@@ -247,12 +242,12 @@ def _explained(what: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise NotFoundError(f"{what}: {error}") from error
+        raise errors.NotFoundError(f"{what}: {error}") from error
     except PermissionError as error:
-        raise SystemRefusedError(f"{what}: {error}. Let this user read there") from error
+        raise errors.SystemRefusedError(f"{what}: {error}. Let this user read there") from error
     except OSError as error:
         if error.errno is None:  # of a service behind the network
-            raise RetryableError(f"{what}: {error}") from error
+            raise errors.RetryableError(f"{what}: {error}") from error
         raise explain(error, what, "systems.<name>.folder") from error
 
 
@@ -273,7 +268,7 @@ def check_no_others(title: str, folder: Folder, listing: Listing) -> None:
         return
     what = "holds" if found else "held"
     paths = found or listed
-    raise ConfigError(
+    raise errors.ConfigError(
         f"Penstock cannot write to `{title}`: its folder `{folder.url}` {what} {counted(len(paths), 'file')} that "
         f"Penstock has not written ({_shown(paths)}), and is read as it is. Nothing was written. Name another stream, "
         "whose folder is empty or does not exist; `penstock stream replay --to STREAM` puts dead letters there"
@@ -289,7 +284,7 @@ def check_none_ignored(title: str, folder: Folder) -> None:
     """
     others = [file.path for file in folder.files(with_empty=True) if not is_written(file.path)]
     if others:
-        raise IncompatibleError(
+        raise errors.IncompatibleError(
             f"`{title}` is a folder that Penstock writes, whose readers get what its manifests name, and "
             f"`{folder.url}` holds {counted(len(others), 'file')} of others as well ({_shown(others)}), which nobody "
             "would get. Move these to another folder, and read it there. Or, if you need nothing of what "
@@ -308,7 +303,7 @@ def check_listed(title: str, folder: Folder, listing: Listing) -> None:
     listed = [own[-1].path for own in listing.files if own and not is_written(own[-1].path)]
     if listed:
         check_none_ignored(title, folder)
-        raise IncompatibleError(
+        raise errors.IncompatibleError(
             f"`{title}` was listed with files that Penstock has not written ({_shown(listed)}), and Penstock writes "
             f"its folder `{folder.url}` now. Name another `systems.{title.partition('.')[0]}.listing` to read what "
             "Penstock writes there"

@@ -23,16 +23,7 @@ from pyarrow import fs
 from penstock.base.budgets import LINE_BYTES, check_budget
 from penstock.base.wording import counted
 from penstock.errors import ConfigError, CorruptError
-from penstock.system.rows.messages import (
-    ROWS,
-    Columns,
-    as_json,
-    cell_reader,
-    failed_row,
-    fitted_rows,
-    readable_rows,
-    typed_values,
-)
+from penstock.system.rows import messages
 from penstock.system.rows.reader import opened_parquet, row_batches
 
 Numbered: TypeAlias = tuple[int, bytes]
@@ -54,7 +45,7 @@ class SourceFile(NamedTuple):
     """Its URL or path, for errors."""
     name: str
     """Its path below the folder of the stream, by which people know it."""
-    added: Columns
+    added: messages.Columns
     """The columns that its path gives."""
 
     def opened(self) -> pa.NativeFile:
@@ -115,7 +106,7 @@ def csv_rows(file: SourceFile, schema: pa.Schema | None, first: int = 0) -> Gene
     with closing(_Records(file)) as records:
         if not (names := records.header()):
             return
-        made = _rows_of(names, typed_values(file.added, schema), schema)
+        made = _rows_of(names, messages.typed_values(file.added, schema), schema)
         for line, row in islice(records, first, None):
             problem = ""
             if isinstance(row, str):
@@ -128,7 +119,7 @@ def csv_rows(file: SourceFile, schema: pa.Schema | None, first: int = 0) -> Gene
                     continue
                 except TypeError:
                     problem = "it is not UTF-8"
-            yield line, failed_row(file.name, f"line {line}", problem, records.text)
+            yield line, messages.failed_row(file.name, f"line {line}", problem, records.text)
 
 
 def header_of(file: SourceFile) -> Sequence[str]:
@@ -142,7 +133,7 @@ def _rows_of(names: Sequence[str], added: dict[str, Any], schema: pa.Schema | No
     if schema is None:
         return lambda row: orjson.dumps({**dict(zip(names, [cell or None for cell in row], strict=True)), **added})
     kinds = {field.name: field.type for field in schema if field.name not in added}
-    wanted = [(at, name, cell_reader(kinds[name])) for at, name in enumerate(names) if name in kinds]
+    wanted = [(at, name, messages.cell_reader(kinds[name])) for at, name in enumerate(names) if name in kinds]
     return lambda row: orjson.dumps({name: read(row[at]) if row[at] else None for at, name, read in wanted} | added)
 
 
@@ -279,13 +270,13 @@ def numbered_rows(
 def _parquet(file: SourceFile, first: int) -> Generator[Numbered, None, None]:
     row = first
     with _opened(file) as opened:
-        for batch in row_batches(opened, first, ROWS):
-            yield from enumerate(readable_rows(file.name, batch, row, file.added), row)
+        for batch in row_batches(opened, first, messages.ROWS):
+            yield from enumerate(messages.readable_rows(file.name, batch, row, file.added), row)
             row += batch.num_rows
 
 
 def _json(file: SourceFile, schema: pa.Schema | None, first: int) -> Generator[Numbered, None, None]:
-    added = orjson.dumps(typed_values(file.added, schema))[1:]
+    added = orjson.dumps(messages.typed_values(file.added, schema))[1:]
     with file.opened() as stream:
         for number, line in islice(json_lines(stream, file.title), first, None):
             yield number, _with(line, added) if len(added) > 1 else line
@@ -304,7 +295,7 @@ def read_columns(file: SourceFile, first: int, schema: pa.Schema, rows: int) -> 
     with _opened(file) as opened:
         present = [name for name in schema.names if name in opened.schema_arrow.names]
         for batch in row_batches(opened, first, rows, present):
-            yield fitted_rows(batch, schema, file.added, file.title)
+            yield messages.fitted_rows(batch, schema, file.added, file.title)
 
 
 def column_names(file: SourceFile, kind: Format) -> Sequence[str] | None:
@@ -328,7 +319,7 @@ def _with(line: bytes, added: bytes) -> bytes:
 def file_of(batch: pa.RecordBatch, kind: Format) -> bytes:
     """A file of these rows: Parquet, or a line of JSON for each."""
     if kind == "json":
-        return b"".join(line + b"\n" for line in as_json(batch, {}))
+        return b"".join(line + b"\n" for line in messages.as_json(batch, {}))
     sink = pa.BufferOutputStream()
     pa.parquet.write_table(pa.Table.from_batches([batch]), sink)
     return bytes(sink.getvalue())

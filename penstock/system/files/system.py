@@ -15,19 +15,7 @@ from penstock.base.secrets import RootKeys
 from penstock.base.wording import counted
 from penstock.config.settings import ROOT_OPTIONS
 from penstock.errors import ConfigError, NotFoundError
-from penstock.system.base import (
-    MarkedAtCommit,
-    OffsetRange,
-    PartitionOffsets,
-    Progress,
-    RawRecord,
-    System,
-    SystemWriter,
-    WriterIdentity,
-    WriterTransaction,
-    check_may_mark,
-    check_options,
-)
+from penstock.system import base
 from penstock.system.contract.definition import absolute_place, positive_option
 from penstock.system.contract.writer import Marks, Parts
 from penstock.system.files.admin import FilesAdmin
@@ -50,7 +38,7 @@ class FilesReader(RowReader):
         self._settings = settings
         self._listings = Listings(settings)
 
-    def opens(self, offsets: OffsetRange, schema: pa.Schema | None) -> Opens:
+    def opens(self, offsets: base.OffsetRange, schema: pa.Schema | None) -> Opens:
         files = self._files(offsets)
         return lambda position: self._open(files[position >> ROW_BITS], offsets.ssp, position, schema)
 
@@ -58,7 +46,7 @@ class FilesReader(RowReader):
         super().close()
         self._listings.close()
 
-    def _files(self, offsets: OffsetRange) -> list[FoundFile]:
+    def _files(self, offsets: base.OffsetRange) -> list[FoundFile]:
         ssp = offsets.ssp
         listing = self._listings.get(ssp.stream)
         if not listing.exists or (ssp.partition < listing.partitions and offsets.end > listing.upcoming(ssp.partition)):
@@ -69,7 +57,7 @@ class FilesReader(RowReader):
             raise NotFoundError(
                 f"stream `{ssp.system_stream}` has {counted(listing.partitions, 'partition')}: no {ssp}"
             )
-        check_inside(offsets, PartitionOffsets(0, listing.upcoming(ssp.partition)))
+        check_inside(offsets, base.PartitionOffsets(0, listing.upcoming(ssp.partition)))
         return listing.files[ssp.partition]
 
     def _open(self, file: FoundFile, ssp: SystemStreamPartition, position: int, schema: pa.Schema | None) -> RowCursor:
@@ -89,10 +77,10 @@ class FilesReader(RowReader):
         return RowCursor(ssp, position, behind, schema, file.modified_ms, rows(), made)
 
 
-class FilesWriter(SystemWriter):
+class FilesWriter(base.SystemWriter):
     """Appends to folders. The value of a record is a JSON object: a row of the stream's schema."""
 
-    def __init__(self, settings: FilesSettings, admin: FilesAdmin, identity: WriterIdentity | None) -> None:
+    def __init__(self, settings: FilesSettings, admin: FilesAdmin, identity: base.WriterIdentity | None) -> None:
         self._settings = settings
         self._admin = admin
         self._identity = identity
@@ -100,22 +88,22 @@ class FilesWriter(SystemWriter):
         self._logs = PartitionLogs(settings)
         self._partitions: dict[str, int] = {}
 
-    def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> int:
+    def append(self, ssp: SystemStreamPartition, records: Iterable[base.RawRecord]) -> int:
         file, rows = self._file(ssp, records)
         return self._log(ssp).append(self._identity, None, file, rows, self._kind).files << ROW_BITS
 
-    def begin(self) -> WriterTransaction:
-        return MarkedAtCommit(self._identity, self._append_all)
+    def begin(self) -> base.WriterTransaction:
+        return base.MarkedAtCommit(self._identity, self._append_all)
 
-    def progress(self, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
+    def progress(self, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, base.Progress]:
         """Takes over from older epochs."""
-        name = check_may_mark(self._identity).name
+        name = base.check_may_mark(self._identity).name
         found = {}
         for ssp in ssps:
             log = self._log(ssp)
             log.append(self._identity, None, None, 0)
             if name in (marks := log.read().marks):
-                found[ssp] = Progress(*marks[name])
+                found[ssp] = base.Progress(*marks[name])
         return found
 
     def close(self) -> None:
@@ -128,7 +116,7 @@ class FilesWriter(SystemWriter):
         for ssp, (file, rows) in made.items():
             self._log(ssp).append(self._identity, marks.get(ssp), file, rows, self._kind)
 
-    def _file(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> tuple[bytes | None, int]:
+    def _file(self, ssp: SystemStreamPartition, records: Iterable[base.RawRecord]) -> tuple[bytes | None, int]:
         """A file of these rows, if there are any, and their number."""
         values = [*map(row_value, records)]
         if not values:
@@ -149,7 +137,7 @@ _OPTIONS = ("folder", "format", "links", "listing", "order", "partitions", "poll
 _POLL_MS = 1000
 
 
-class FilesSystem(FilesSettings, System):
+class FilesSystem(FilesSettings, base.System):
     """Folders of files as inputs: every file is read once, existing and new ones. As outputs, their rows become valid
     with a manifest."""
 
@@ -166,7 +154,7 @@ class FilesSystem(FilesSettings, System):
         """The options are in docs/files.md."""
         schemas, options = split_schemas(name, options)
         root, key, previous = (options.pop(option, None) for option in ROOT_OPTIONS)
-        check_options(name, options, _OPTIONS)
+        base.check_options(name, options, _OPTIONS)
         if root is not None:
             options.setdefault("listing", f"{root.rstrip('/')}/_files")
         for needed in ("folder", "listing"):
@@ -200,7 +188,7 @@ class FilesSystem(FilesSettings, System):
     def reader(self) -> FilesReader:
         return FilesReader(self)
 
-    def writer(self, identity: WriterIdentity | None) -> SystemWriter:
+    def writer(self, identity: base.WriterIdentity | None) -> base.SystemWriter:
         return FilesWriter(self, self.admin(), identity)
 
 

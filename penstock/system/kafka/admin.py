@@ -16,17 +16,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.base.retry import SYSTEM_CLOCK
 from penstock.base.wording import counted
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError, PenstockError
-from penstock.system.base import (
-    Compaction,
-    OffsetRange,
-    OpenTransaction,
-    PartitionOffsets,
-    Progress,
-    RecordLimits,
-    SystemAdmin,
-    WriterIdentity,
-    check_stream_name,
-)
+from penstock.system import base
 from penstock.system.kafka import fences, topic_settings
 from penstock.system.kafka.client import open_consumer
 from penstock.system.kafka.cluster import Cluster, check_partition, check_system
@@ -74,7 +64,7 @@ _KNOWN_S = 1.0
 """The time for which a topic is assumed to keep its number of partitions."""
 
 
-class KafkaAdmin(SystemAdmin):
+class KafkaAdmin(base.SystemAdmin):
     """Looks at topics and makes them. Thread-safe; made by `KafkaSystem.admin`.
 
     Every call may raise RetryableError (the brokers did not answer in time) and ConfigError (they refuse).
@@ -99,12 +89,12 @@ class KafkaAdmin(SystemAdmin):
         """Asks the brokers each time."""
         return self._cluster.partition_count(stream)
 
-    def offsets(self, stream: str) -> dict[int, PartitionOffsets]:
+    def offsets(self, stream: str) -> dict[int, base.PartitionOffsets]:
         """`upcoming` is the end of the committed messages: no message of an open transaction is before it. If some were
         compacted or aborted, a reader finds fewer messages than offsets."""
         count = self._recent_count(stream)
         oldest, stable = self._cluster.offsets(stream, range(count), [OffsetSpec.earliest(), OffsetSpec.latest()])
-        return {n: PartitionOffsets(min(oldest[n], stable[n]), stable[n]) for n in range(count)}
+        return {n: base.PartitionOffsets(min(oldest[n], stable[n]), stable[n]) for n in range(count)}
 
     def _recent_count(self, stream: str) -> int:
         """The number of partitions, as of the last moment: to ask for it takes as long as to ask for the offsets. If a
@@ -115,19 +105,19 @@ class KafkaAdmin(SystemAdmin):
             self._counts[stream] = count, time.monotonic()
         return count
 
-    def open_transactions(self, stream: str) -> dict[int, OpenTransaction]:
+    def open_transactions(self, stream: str) -> dict[int, base.OpenTransaction]:
         """Partitions where more was written than is committed. Aborted and committed messages may be behind an open
         transaction's first one, too."""
         found = self._waiting(stream)
         since = first_timestamps(self._options, stream, {n: each.offset for n, each in found.items()}) if found else {}
         return {n: replace(each, since_ms=since.get(n, 0)) for n, each in found.items()}
 
-    def _waiting(self, stream: str) -> dict[int, OpenTransaction]:
+    def _waiting(self, stream: str) -> dict[int, base.OpenTransaction]:
         count = self._cluster.partition_count(stream)
         (stable,) = self._cluster.offsets(stream, range(count), [OffsetSpec.latest()])
         (written,) = self._cluster.offsets(stream, range(count), [OffsetSpec.latest()], committed=False)
         waiting = [n for n in range(count) if written[n] > stable[n]]
-        return {n: OpenTransaction(stable[n], written[n] - stable[n], since_ms=0) for n in waiting}
+        return {n: base.OpenTransaction(stable[n], written[n] - stable[n], since_ms=0) for n in waiting}
 
     def stream_identity(self, stream: str) -> str | None:
         return self._topic_id(stream)
@@ -137,7 +127,7 @@ class KafkaAdmin(SystemAdmin):
 
         If this raises RetryableError, the topic may have been created; calling it again finds it.
         """
-        check_stream_name(stream)
+        base.check_stream_name(stream)
         if partitions < 1:
             raise ConfigError(f"a stream has at least one partition; {partitions} were asked for")
         settings = {**_limits(StreamRetention()), **self._options.topics}
@@ -163,7 +153,7 @@ class KafkaAdmin(SystemAdmin):
 
         If this raises RetryableError, the topic may have been created; calling it again finds it.
         """
-        check_stream_name(stream)
+        base.check_stream_name(stream)
         wanted = {"cleanup.policy": "compact", **settings}
         replicas = wanted.pop(_REPLICAS, self._options.topics.get(_REPLICAS, "-1"))
         if self._make(stream, partitions, wanted, int(replicas)):
@@ -175,7 +165,7 @@ class KafkaAdmin(SystemAdmin):
             logger.warning("the topic of `%s` has %s", self._name(stream), difference)
         return False
 
-    def compaction(self, stream: str) -> Compaction:
+    def compaction(self, stream: str) -> base.Compaction:
         """By `min.compaction.lag.ms`, the timestamps of the topic's messages and this machine's clock. The clocks of
         the brokers may be behind or ahead by a tenth of the lag, at most 5 minutes."""
         count = self._cluster.partition_count(stream)
@@ -186,7 +176,7 @@ class KafkaAdmin(SystemAdmin):
             stream, range(count), [OffsetSpec.for_timestamp(since), OffsetSpec.latest()]
         )
         untouched = {n: stable[n] if young[n] < 0 else min(young[n], stable[n]) for n in range(count)}
-        return Compaction(untouched, lag_ms, int(found.get(topic_settings.DELETES, "0")))
+        return base.Compaction(untouched, lag_ms, int(found.get(topic_settings.DELETES, "0")))
 
     def deletions_kept_ms(self, stream: str) -> int | None:
         """The `delete.retention.ms` of a compacted topic. A user without the right to read the topic's settings gets
@@ -251,7 +241,7 @@ class KafkaAdmin(SystemAdmin):
         age, size = (int(settings.get(key, "-1")) for key in ("retention.ms", "retention.bytes"))
         return StreamRetention(None if age < 0 else max(age, 1), None if size < 0 else max(size, LEAST_RETENTION_BYTES))
 
-    def record_limits(self, stream: str) -> RecordLimits:
+    def record_limits(self, stream: str) -> base.RecordLimits:
         """By the topic's `max.message.bytes` and `cleanup.policy`, and the client's largest message. A user without the
         right to read the topic's settings gets the client's limits only."""
         self._cluster.partition_count(stream)
@@ -284,7 +274,7 @@ class KafkaAdmin(SystemAdmin):
         )
         return 0
 
-    def fence(self, stream: str, writer: WriterIdentity) -> None:
+    def fence(self, stream: str, writer: base.WriterIdentity) -> None:
         """Applies to all topics of the cluster (`own_topics.fences`)."""
         self._cluster.partition_count(stream)
         fences.fence(self._options, writer)
@@ -293,7 +283,9 @@ class KafkaAdmin(SystemAdmin):
         """True if the topic of the writer's name exists."""
         return fences.has_job_topic(self._options, name)
 
-    def progress_of(self, name: str, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
+    def progress_of(
+        self, name: str, ssps: Iterable[SystemStreamPartition]
+    ) -> Mapping[SystemStreamPartition, base.Progress]:
         if not self.keeps_progress_of(name):
             return {}
         with closing(fences.opened(self._options, name, committed=True)) as log:
@@ -315,7 +307,7 @@ class KafkaAdmin(SystemAdmin):
             return end
         reader = KafkaReader(self._options)
         try:
-            chunks = reader.read(OffsetRange(ssp, offset, end), _LOOK_MESSAGES)
+            chunks = reader.read(base.OffsetRange(ssp, offset, end), _LOOK_MESSAGES)
             return next((each[0] for chunk in chunks for each in chunk if each[1] >= timestamp_ms), end)
         finally:
             reader.close()

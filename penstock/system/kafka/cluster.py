@@ -29,16 +29,9 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
+from penstock import errors
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.retry import Retry, check_interrupt, retry
-from penstock.errors import (
-    ConfigError,
-    NotFoundError,
-    PenstockError,
-    RetryableError,
-    SystemAwayError,
-    SystemRefusedError,
-)
 from penstock.system.base import check_stream_name
 from penstock.system.kafka.client import LOG, open_admin
 from penstock.system.kafka.errors import ClientErrors, explain, is_late, is_not_found, kafka_error, leader_is_old, topic
@@ -131,7 +124,7 @@ class Cluster:
             found = [{at.partition: one.offset for at, one in self._all(each).items()} for each in asked]
             if unknown := [partition for own in found for partition, offset in own.items() if offset < _NO_OFFSET]:
                 # The client gives these where a partition has no leader, as while its broker starts.
-                raise SystemAwayError(
+                raise errors.SystemAwayError(
                     f"the offsets of `{self._name(stream)}` could not be read: the brokers at "
                     f"{self.options.servers} do not know those of partition {unknown[0]} yet"
                 )
@@ -222,7 +215,7 @@ class Cluster:
 
         def look() -> None:
             if not done():
-                raise RetryableError(
+                raise errors.RetryableError(
                     f"{what}, but the brokers at {self.options.servers} did not all know it within "
                     f"{self.options.timeout_s:g} s"
                 )
@@ -270,7 +263,7 @@ class Cluster:
                 raise self._explained(error, doing, stream, operation) from error
             except LateError as error:
                 self._replace(client)
-                raise SystemAwayError(
+                raise errors.SystemAwayError(
                     f"{doing}: the client for the brokers at {self.options.servers} did not answer within "
                     f"{limit_s + _SPARE_S:g} s{self._reported.why}"
                 ) from error
@@ -282,7 +275,7 @@ class Cluster:
 
     def _await_an_answer(self, doing: str, stream: str) -> None:
         """Called before a change, because a change that waits for an unresponsive client could not be retried."""
-        with suppress(NotFoundError, SystemRefusedError):  # these are answers, too
+        with suppress(errors.NotFoundError, errors.SystemRefusedError):  # these are answers, too
             self._call(doing, lambda: self._one(self._topic(stream)), stream)
 
     def _topic(self, stream: str, limit_s: float | None = None) -> Mapping[str, Future[TopicDescription]]:
@@ -302,14 +295,14 @@ class Cluster:
         with suppress(KafkaException):
             self._client.list_topics(stream, min(self._limit, _LIST_S))
 
-    def _explained(self, error: KafkaException, doing: str, stream: str | None, operation: str) -> PenstockError:
+    def _explained(self, error: KafkaException, doing: str, stream: str | None, operation: str) -> errors.PenstockError:
         found = kafka_error(error)
         if stream is not None and found is not None:
             if is_not_found(found):
                 return no_stream(self.options, stream)
             if found.code() == KafkaError._NOENT:
                 self.describe(stream)  # says so if there is none; otherwise no partition has a leader now
-                return RetryableError(f"{doing}: {found.str()}")
+                return errors.RetryableError(f"{doing}: {found.str()}")
         right = None if stream is None else topic(operation, stream)
         return explain(error, doing, self.options, self._reported, right)
 
@@ -357,18 +350,18 @@ class Cluster:
 
 def check_system(options: KafkaOptions, ssp: SystemStreamPartition) -> None:
     if ssp.system != options.system:
-        raise ConfigError(f"`{ssp}` is not a partition of the system `{options.system}`")
+        raise errors.ConfigError(f"`{ssp}` is not a partition of the system `{options.system}`")
 
 
 def check_partition(ssp: SystemStreamPartition, count: int) -> None:
     """Raises NotFoundError if a stream of `count` partitions does not have this one."""
     if not 0 <= ssp.partition < count:
-        raise NotFoundError(f"`{ssp.system_stream}` has the partitions 0 to {count - 1}, not {ssp.partition}")
+        raise errors.NotFoundError(f"`{ssp.system_stream}` has the partitions 0 to {count - 1}, not {ssp.partition}")
 
 
-def no_stream(options: KafkaOptions, stream: str) -> NotFoundError:
+def no_stream(options: KafkaOptions, stream: str) -> errors.NotFoundError:
     name = f"{options.system}.{stream}"
-    return NotFoundError(
+    return errors.NotFoundError(
         f"the stream `{name}` does not exist on the brokers at {options.servers}; create it with "
         f"`penstock stream create {name} --partitions N`"
     )

@@ -10,17 +10,10 @@ from itertools import chain
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, Producer
 
+from penstock import errors
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.retry import SYSTEM_CLOCK, check_interrupt
 from penstock.base.wording import listed
-from penstock.errors import (
-    ConfigError,
-    NotFoundError,
-    PenstockError,
-    RetryableError,
-    SystemAwayError,
-    SystemRefusedError,
-)
 from penstock.system.base import Appended, Progress, RawRecord, WriterTransaction, check_may_mark
 from penstock.system.kafka import job_log
 from penstock.system.kafka.client import LOG, resent_after_s
@@ -180,7 +173,7 @@ class KafkaTransaction(WriterTransaction):
                 )
             )
             has_ended = not self._has_failed
-        except (KafkaException, PenstockError):
+        except (KafkaException, errors.PenstockError):
             pass
         finally:
             self._session.lose_producer(has_ended=has_ended)
@@ -219,7 +212,7 @@ class KafkaTransaction(WriterTransaction):
                 check_interrupt(f"a message could not be appended to `{ssp}`")
                 # A message that the brokers do not take fails within the transaction's time, and makes room as well.
                 if producer.poll(job_log.STEP_SECONDS) == 0 and len(producer) == 0:
-                    raise ConfigError(
+                    raise errors.ConfigError(
                         f"a message for `{ssp}` of {len(key or b'') + len(value or b'')} bytes is larger than what the "
                         f"client keeps; raise `systems.{self._system}.producer.queue.buffering.max.kbytes`"
                     ) from None
@@ -235,7 +228,7 @@ class KafkaTransaction(WriterTransaction):
             check_interrupt(_COMMIT)
             self._check_places()
             if time.monotonic() > deadline:
-                raise SystemAwayError(
+                raise errors.SystemAwayError(
                     f"{_COMMIT}: the brokers of the system `{self._system}` at {servers} have not taken all messages "
                     f"within {patience_s:g} s{self._session.reported.why}"
                 )
@@ -246,7 +239,7 @@ class KafkaTransaction(WriterTransaction):
         try:
             for ssp in self._runs:
                 self._session.places.check(ssp)
-        except NotFoundError:
+        except errors.NotFoundError:
             self._has_failed = True
             raise
 
@@ -262,7 +255,7 @@ class KafkaTransaction(WriterTransaction):
                 self._session.options.timeout_s,
                 self._session.reported,
             )
-        except PenstockError:
+        except errors.PenstockError:
             self._producer = None
             self._session.lose_producer()  # what becomes of the transaction is not known
             raise
@@ -288,20 +281,20 @@ class KafkaTransaction(WriterTransaction):
         if replaced:
             for ssp in replaced:
                 self._session.places.replaced_timestamp(ssp.stream)
-            raise RetryableError(
+            raise errors.RetryableError(
                 f"the brokers replace the timestamps of {listed([f'`{ssp}`' for ssp in replaced])} "
                 "(`message.timestamp.type=LogAppendTime`); nothing was appended. The next transaction has the true "
                 "ones in a header"
             )
         if unknown:
             self._session.report_every_offset(unknown)
-            raise RetryableError(
+            raise errors.RetryableError(
                 f"others appended to {listed([f'`{ssp}`' for ssp in unknown])} at the same time; nothing was appended. "
                 "The next transaction asks for the offset of every message"
             )
         return found
 
-    def _failure(self, error: KafkaException, what: str) -> PenstockError:
+    def _failure(self, error: KafkaException, what: str) -> errors.PenstockError:
         reason: KafkaError = error.args[0]
         self._has_failed = True
         if reason.code() == KafkaError._STATE and self._producer is not None:
@@ -313,20 +306,22 @@ class KafkaTransaction(WriterTransaction):
         if reason.fatal() or _is_refused(reason):
             return self._refused(reason, what)
         if reason.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-            return SystemRefusedError(
+            return errors.SystemRefusedError(
                 f"{what}: a message, or a batch of messages, is larger than the topic's `max.message.bytes` or the "
                 f"client's `systems.{self._system}.producer.message.max.bytes`. Raise them; where messages are small, "
                 f"lower `systems.{self._system}.producer.batch.size` instead. {self._alter('max.message.bytes=...')}"
             )
         if reason.code() == KafkaError.INVALID_RECORD:
             keyless = f"{what}: {reason.str()} ({reason.name()}). A compacted topic refuses messages without a key"
-            return SystemRefusedError(f"{keyless}. {self._alter('cleanup.policy=delete')}")
+            return errors.SystemRefusedError(f"{keyless}. {self._alter('cleanup.policy=delete')}")
         if reason.code() == KafkaError.INVALID_TIMESTAMP:
             self._find_refused(reason.str())
-            return RetryableError(f"{what}: {reason.str()}; the transaction is aborted, and the next one tries others")
+            return errors.RetryableError(
+                f"{what}: {reason.str()}; the transaction is aborted, and the next one tries others"
+            )
         failed = explain(reason, what, self._session.options, self._session.reported, self._right)
-        passes = reason.txn_requires_abort() and type(failed) is PenstockError
-        return RetryableError(f"{failed}; the transaction is aborted") if passes else failed
+        passes = reason.txn_requires_abort() and type(failed) is errors.PenstockError
+        return errors.RetryableError(f"{failed}; the transaction is aborted") if passes else failed
 
     def _find_refused(self, text: str) -> None:
         """Find the topic of a refused timestamp in the client's text. Delivery reports do not have it, because the
@@ -344,14 +339,14 @@ class KafkaTransaction(WriterTransaction):
     def _right(self) -> Right:
         return topic("Write", *sorted({ssp.stream for ssp in self._runs}))
 
-    def _refused(self, reason: KafkaError, what: str) -> PenstockError:
+    def _refused(self, reason: KafkaError, what: str) -> errors.PenstockError:
         self._producer = None
         self._session.lose_producer()
         if not _is_refused(reason):
             return explain(reason, what, self._session.options, right=self._right)
         try:
             job_log.apart(self._session.check_fence)
-        except PenstockError as fenced:
+        except errors.PenstockError as fenced:
             return fenced
         return self._session.refused(what, reason.str())
 
@@ -397,8 +392,8 @@ def _checked(record: RawRecord) -> tuple[int, bytes | None, bytes | None, SentHe
     return timestamp, key, value, pairs
 
 
-def _malformed(record: object) -> ConfigError:
-    return ConfigError(
+def _malformed(record: object) -> errors.ConfigError:
+    return errors.ConfigError(
         "a record is not (timestamp in epoch milliseconds: int, key: bytes or None, value: bytes or None) and perhaps "
         "headers: "
         f"{record!r:.200}; nothing was appended"

@@ -13,19 +13,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 
 import pyarrow as pa
+from pyiceberg import exceptions
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import (
-    BadRequestError,
-    CommitFailedException,
-    ForbiddenError,
-    NamespaceAlreadyExistsError,
-    NoSuchNamespaceError,
-    NoSuchTableError,
-    OAuthError,
-    RESTError,
-    TableAlreadyExistsError,
-    UnauthorizedError,
-)
 from pyiceberg.table import Table as IcebergTable
 
 from penstock.errors import ConfigError, CorruptError, NotFoundError, SystemAwayError
@@ -37,9 +26,9 @@ from penstock.system.lake.tables import ConflictError, Lake, LakeTable
 try:
     from sqlalchemy.exc import SQLAlchemyError
 
-    _AWAY: tuple[type[Exception], ...] = (OSError, RESTError, SQLAlchemyError)
+    _AWAY: tuple[type[Exception], ...] = (OSError, exceptions.RESTError, SQLAlchemyError)
 except ImportError:  # only catalogs in databases need it
-    _AWAY = (OSError, RESTError)
+    _AWAY = (OSError, exceptions.RESTError)
 _PARTITIONS = "penstock.partitions"
 _MARK = "penstock.mark"
 _FORM = re.compile(r"(\d+)(?: (\d+) (\d+))?")
@@ -71,11 +60,11 @@ class IcebergLake(Lake):
     def create(self, stream: str, schema: pa.Schema, partitions: int) -> bool:
         with _errors(self.namespace, stream):
             catalog = self._catalog()
-            with contextlib.suppress(NamespaceAlreadyExistsError):
+            with contextlib.suppress(exceptions.NamespaceAlreadyExistsError):
                 catalog.create_namespace(self.namespace)
             try:
                 catalog.create_table(self._path(stream), schema, properties={_PARTITIONS: str(partitions)})
-            except TableAlreadyExistsError:
+            except exceptions.TableAlreadyExistsError:
                 return False
             return True
 
@@ -83,14 +72,14 @@ class IcebergLake(Lake):
         with _errors(self.namespace, "*"):
             try:
                 return sorted(path[-1] for path in self._catalog().list_tables(self.namespace))
-            except NoSuchNamespaceError:
+            except exceptions.NoSuchNamespaceError:
                 return []
 
     def _load(self, stream: str) -> IcebergTable:
         with _errors(self.namespace, stream):
             try:
                 return self._catalog().load_table(self._path(stream))
-            except (NoSuchTableError, NoSuchNamespaceError) as error:
+            except (exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError) as error:
                 raise NotFoundError(
                     f"the catalog `{self.name}` has no Iceberg table `{self.namespace}.{stream}`: create it, or "
                     "correct `namespace` or `catalog.*`"
@@ -189,9 +178,14 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 def _errors(namespace: str, stream: str) -> Iterator[None]:
     try:
         yield
-    except CommitFailedException as error:
+    except exceptions.CommitFailedException as error:
         raise ConflictError(f"the Iceberg table `{namespace}.{stream}`: {error}") from error
-    except (BadRequestError, UnauthorizedError, ForbiddenError, OAuthError) as error:
+    except (
+        exceptions.BadRequestError,
+        exceptions.UnauthorizedError,
+        exceptions.ForbiddenError,
+        exceptions.OAuthError,
+    ) as error:
         what = f"the catalog refuses the Iceberg table `{namespace}.{stream}`"
         raise ConfigError(f"{what}: {type(error).__name__}: {error}. Correct `catalog.*`") from error
     except _AWAY as error:

@@ -17,17 +17,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.base.retry import SYSTEM_CLOCK
 from penstock.base.wording import counted
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
-from penstock.system.base import (
-    OffsetRange,
-    PartitionOffsets,
-    Progress,
-    RecordLimits,
-    System,
-    SystemAdmin,
-    WriterIdentity,
-    check_options,
-    check_stream_name,
-)
+from penstock.system import base
 from penstock.system.contract.definition import absolute_place, positive_option
 from penstock.system.lake.log import (
     ADDED,
@@ -50,7 +40,7 @@ from penstock.system.rows.schema import RowLimits, split_schemas
 _SAME_BEGIN_S = 30.0
 
 
-class LakeAdmin(SystemAdmin):
+class LakeAdmin(base.SystemAdmin):
     """Looks at tables, and creates them."""
 
     def __init__(self, settings: LakeSettings) -> None:
@@ -65,11 +55,11 @@ class LakeAdmin(SystemAdmin):
         with self._lock:
             return self._partitions(self._logs.get(stream))
 
-    def offsets(self, stream: str) -> dict[int, PartitionOffsets]:
+    def offsets(self, stream: str) -> dict[int, base.PartitionOffsets]:
         """All partitions have the same ends: those of the table."""
         with self._lock:
             log = self._logs.get(stream)
-            ends = PartitionOffsets(offset_of(self._oldest(log), SNAPSHOT), upcoming(log))
+            ends = base.PartitionOffsets(offset_of(self._oldest(log), SNAPSHOT), upcoming(log))
             return dict.fromkeys(range(self._partitions(log)), ends)
 
     def stream_identity(self, stream: str) -> str:
@@ -86,7 +76,7 @@ class LakeAdmin(SystemAdmin):
         return [name for name in names if name not in known]
 
     def create_stream(self, stream: str, partitions: int, retention: StreamRetention | None = None) -> bool:
-        check_stream_name(stream)
+        base.check_stream_name(stream)
         where = f"`{self._settings.name}.{stream}`"
         if retention is not None and retention != StreamRetention():
             raise ConfigError(f"{where} is a table, whose rows Penstock does not delete")
@@ -136,12 +126,14 @@ class LakeAdmin(SystemAdmin):
                 )
             return offset_of(number, ADDED if kind == "version" else SNAPSHOT)
 
-    def fence(self, stream: str, writer: WriterIdentity) -> None:
+    def fence(self, stream: str, writer: base.WriterIdentity) -> None:
         with self._lock:
             partitions = self._settings.opened(stream)[1]
             append(self._settings, stream, writer, dict.fromkeys(range(partitions)), None)
 
-    def progress_of(self, name: str, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
+    def progress_of(
+        self, name: str, ssps: Iterable[SystemStreamPartition]
+    ) -> Mapping[SystemStreamPartition, base.Progress]:
         found, wanted = {}, list(ssps)
         with self._lock:
             tables = {stream: self._settings.lake.open(stream) for stream in {ssp.stream for ssp in wanted}}
@@ -154,7 +146,7 @@ class LakeAdmin(SystemAdmin):
     def progress_place(self, name: str) -> str:
         return "the tables themselves"
 
-    def record_limits(self, stream: str) -> RecordLimits:
+    def record_limits(self, stream: str) -> base.RecordLimits:
         with self._lock:
             return RowLimits(schema=self._settings.lake.open(stream).schema.serialize().to_pybytes())
 
@@ -190,7 +182,7 @@ class LakeReader(RowReader):
         self._files: dict[SystemStreamPartition, PartitionFiles] = {}
         self._identities: dict[str, tuple[str, int]] = {}
 
-    def opens(self, offsets: OffsetRange, schema: pa.Schema | None) -> Opens:
+    def opens(self, offsets: base.OffsetRange, schema: pa.Schema | None) -> Opens:
         log, files = self._opened(offsets)
 
         def opened(position: int) -> RowCursor | None:
@@ -199,7 +191,7 @@ class LakeReader(RowReader):
 
         return opened
 
-    def _opened(self, offsets: OffsetRange) -> tuple[TableLog, PartitionFiles]:
+    def _opened(self, offsets: base.OffsetRange) -> tuple[TableLog, PartitionFiles]:
         ssp = offsets.ssp
         log = self._logs.get(ssp.stream, offsets.end)
         partitions = log.partitions or self._settings.partitions
@@ -209,7 +201,7 @@ class LakeReader(RowReader):
             self._identities[ssp.stream] = log.identity, partitions
             self.close()
             self._files = {each: own for each, own in self._files.items() if each.stream != ssp.stream}
-        check_inside(offsets, PartitionOffsets(0, upcoming(log)))
+        check_inside(offsets, base.PartitionOffsets(0, upcoming(log)))
         if ssp not in self._files:
             self._files[ssp] = PartitionFiles(log, ssp.partition, partitions, self._settings.changes)
         return log, self._files[ssp]
@@ -241,7 +233,7 @@ _OPTIONS = ("changes", "partitions", "poll.ms")
 """The options that both kinds have, with `schema` and `schema.<table>`."""
 
 
-class LakeSystem(LakeSettings, System):
+class LakeSystem(LakeSettings, base.System):
     """Tables as inputs and outputs. A subclass knows how to open them."""
 
     __slots__ = ()
@@ -276,7 +268,7 @@ class LakeSystem(LakeSettings, System):
     def reader(self) -> LakeReader:
         return LakeReader(self)
 
-    def writer(self, identity: WriterIdentity | None) -> LakeWriter:
+    def writer(self, identity: base.WriterIdentity | None) -> LakeWriter:
         return LakeWriter(self, identity)
 
 
@@ -295,7 +287,7 @@ class DeltaSystem(LakeSystem):
         schemas, others = split_schemas(name, options)
         storage = {key.partition(".")[2]: text for key, text in others.items() if key.startswith("storage.")}
         rest = {key: text for key, text in others.items() if not key.startswith("storage.")}
-        check_options(name, rest, ("folder", *_OPTIONS))
+        base.check_options(name, rest, ("folder", *_OPTIONS))
         if not options.get("folder"):
             raise ConfigError(f"`systems.{name}.folder` is missing: the URL or path of the folder with the tables")
         return cls.of(name, DeltaLake(absolute_place(options["folder"]), storage), schemas, rest)
@@ -316,7 +308,7 @@ class IcebergSystem(LakeSystem):
         schemas, others = split_schemas(name, options)
         catalog = {key.partition(".")[2]: text for key, text in others.items() if key.startswith("catalog.")}
         rest = {key: text for key, text in others.items() if not key.startswith("catalog.")}
-        check_options(name, rest, ("namespace", "outside", *_OPTIONS))
+        base.check_options(name, rest, ("namespace", "outside", *_OPTIONS))
         outside = options.get("outside", "refuse")
         if outside not in ("refuse", "read"):
             raise ConfigError(f"`systems.{name}.outside` = `{outside}`: it is refuse or read")

@@ -19,15 +19,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.base.retry import retry_contended
 from penstock.base.wording import counted
 from penstock.errors import ConfigError, FencedError, NotFoundError, RetryableError
-from penstock.system.base import (
-    MarkedAtCommit,
-    Progress,
-    RawRecord,
-    SystemWriter,
-    WriterIdentity,
-    WriterTransaction,
-    check_may_mark,
-)
+from penstock.system import base
 from penstock.system.contract.writer import Marks, Parts, WriterMark
 from penstock.system.lake.log import ADDED, Changes, TableLog, offset_of
 from penstock.system.rows.schema import RowForm, parse_schema, row_value
@@ -134,25 +126,25 @@ class LakeSettings:
         return table, known
 
 
-class LakeWriter(SystemWriter):
+class LakeWriter(base.SystemWriter):
     """Appends to tables. The value of a record is a JSON object: a row of the table."""
 
-    def __init__(self, settings: LakeSettings, identity: WriterIdentity | None) -> None:
+    def __init__(self, settings: LakeSettings, identity: base.WriterIdentity | None) -> None:
         self._settings = settings
         self._identity = identity
 
-    def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> int:
+    def append(self, ssp: SystemStreamPartition, records: Iterable[base.RawRecord]) -> int:
         """Returns the first offset that its commit can have."""
         values = [*map(row_value, records)]
         before = append(self._settings, ssp.stream, self._identity, {ssp.partition: None}, values)
         return offset_of(before.version + 1, ADDED)
 
-    def begin(self) -> WriterTransaction:
-        return MarkedAtCommit(self._identity, self._append_all)
+    def begin(self) -> base.WriterTransaction:
+        return base.MarkedAtCommit(self._identity, self._append_all)
 
-    def progress(self, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
+    def progress(self, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, base.Progress]:
         """Takes over from older epochs."""
-        name, found = check_may_mark(self._identity).name, {}
+        name, found = base.check_may_mark(self._identity).name, {}
         by_stream: dict[str, list[SystemStreamPartition]] = {}
         for ssp in ssps:
             by_stream.setdefault(ssp.stream, []).append(ssp)
@@ -170,7 +162,7 @@ class LakeWriter(SystemWriter):
 
     def _append_all(self, parts: Parts, marks: Marks) -> None:
         """Append to each table in one commit."""
-        by_stream: dict[str, dict[int, Iterable[RawRecord]]] = {}
+        by_stream: dict[str, dict[int, Iterable[base.RawRecord]]] = {}
         for ssp in sorted(parts):
             by_stream.setdefault(ssp.stream, {})[ssp.partition] = parts[ssp]
         for stream, own in by_stream.items():
@@ -183,8 +175,8 @@ class LakeWriter(SystemWriter):
 def append(
     settings: LakeSettings,
     stream: str,
-    identity: WriterIdentity | None,
-    partitions: Mapping[int, Progress | None],
+    identity: base.WriterIdentity | None,
+    partitions: Mapping[int, base.Progress | None],
     values: list[bytes | None] | None,
 ) -> LakeTable:
     """Append rows to a table and set the marks of these partitions, in one commit. Returns the table as it was.
@@ -213,7 +205,11 @@ def append(
 
 
 def _marks(
-    table: LakeTable, system: str, stream: str, identity: WriterIdentity, partitions: Mapping[int, Progress | None]
+    table: LakeTable,
+    system: str,
+    stream: str,
+    identity: base.WriterIdentity,
+    partitions: Mapping[int, base.Progress | None],
 ) -> dict[int, WriterMark]:
     marks = {}
     for partition, progress in partitions.items():
@@ -231,7 +227,7 @@ def _marks(
     return marks
 
 
-def _is_new(table: LakeTable, identity: WriterIdentity, marks: Mapping[int, WriterMark]) -> bool:
+def _is_new(table: LakeTable, identity: base.WriterIdentity, marks: Mapping[int, WriterMark]) -> bool:
     """True if a mark differs from the one in the table."""
     for partition, mark in marks.items():
         before = table.mark(identity.name, partition)

@@ -17,24 +17,8 @@ from penstock.base.retry import SYSTEM_CLOCK
 from penstock.base.wording import owned_stream
 from penstock.errors import ConfigError, IncompatibleError, RetryableError
 from penstock.system.base import OffsetRange, PartitionOffsets, Progress, SystemAdmin, WriterIdentity
+from penstock.system.local import partition
 from penstock.system.local.files import FileVersion, LocalFiles, StreamInfo
-from penstock.system.local.partition import (
-    Piece,
-    check_has_no_owner,
-    drop_superseded,
-    find_superseded,
-    has_ended,
-    mark_time,
-    owner_of,
-    partition_ends,
-    put_end,
-    raise_fence,
-    read_compacted_state,
-    read_progress,
-    read_retention,
-    trim,
-    write_retention,
-)
 from penstock.system.local.sqlite import ConnectionPool, data_version, in_parallel, stored_integer, transaction
 
 logger = logging.getLogger(__name__)
@@ -97,7 +81,9 @@ class LocalAdmin(SystemAdmin):
         def look(ssp: SystemStreamPartition) -> int:
             path = self._files.partition_path(ssp)
             with self._pool.use(path) as connection:
-                return max(read_compacted_state(connection).end, partition_ends(connection, path).oldest)
+                return max(
+                    partition.read_compacted_state(connection).end, partition.partition_ends(connection, path).oldest
+                )
 
         return {ssp.partition: look(ssp) for ssp in self._partitions(stream)}
 
@@ -121,7 +107,7 @@ class LocalAdmin(SystemAdmin):
     def retention(self, stream: str) -> StreamRetention:
         path = self._files.partition_path(SystemStreamPartition(self._files.system, stream, 0))
         with self._pool.use(path) as connection:
-            return read_retention(connection, path)
+            return partition.read_retention(connection, path)
 
     def set_retention(self, stream: str, retention: StreamRetention) -> int:
         """Partition 0 gets limits first and loses them last, in transactions that also see the stream's owner: a stream
@@ -131,18 +117,18 @@ class LocalAdmin(SystemAdmin):
 
         def put(ssp: SystemStreamPartition) -> None:
             with self._open_alone(ssp) as connection, transaction(connection):
-                write_retention(connection, retention)
+                partition.write_retention(connection, retention)
 
         with self._open_alone(first) as connection:
             if retention.is_limited:
                 with transaction(connection):
-                    check_has_no_owner(connection, first)
-                    write_retention(connection, retention)
+                    partition.check_has_no_owner(connection, first)
+                    partition.write_retention(connection, retention)
             with transaction(connection):
-                if retention.is_limited and read_retention(connection, path) != retention:
+                if retention.is_limited and partition.read_retention(connection, path) != retention:
                     raise RetryableError(f"the retention of `{first.system_stream}` was changed meanwhile; try again")
                 in_parallel(put, others)
-                write_retention(connection, retention)
+                partition.write_retention(connection, retention)
         return sum(self._trim(ssp) for ssp in (first, *others)) if retention.is_limited else 0
 
     def end_stream(self, stream: str) -> None:
@@ -155,7 +141,7 @@ class LocalAdmin(SystemAdmin):
 
         def end_one(ssp: SystemStreamPartition) -> None:
             with self._open_alone(ssp) as connection, transaction(connection):
-                put_end(connection, self._files.partition_path(ssp))
+                partition.put_end(connection, self._files.partition_path(ssp))
 
         in_parallel(end_one, self._partitions(stream))
 
@@ -164,7 +150,7 @@ class LocalAdmin(SystemAdmin):
         for ssp in ssps:
             path = self._files.partition_path(ssp)
             with self._pool.use(path) as connection:
-                if (mark := read_progress(connection, path, name)) is not None:
+                if (mark := partition.read_progress(connection, path, name)) is not None:
                     found[ssp] = mark
         return found
 
@@ -186,7 +172,7 @@ class LocalAdmin(SystemAdmin):
 
         def fence_one(ssp: SystemStreamPartition) -> None:
             with self._open_alone(ssp) as connection, transaction(connection):
-                raise_fence(connection, ssp, writer)
+                partition.raise_fence(connection, ssp, writer)
 
         in_parallel(fence_one, self._partitions(stream))
 
@@ -194,7 +180,7 @@ class LocalAdmin(SystemAdmin):
         """The owner is a row in the file of partition 0."""
         ssp = SystemStreamPartition(self._files.system, stream, 0)
         with self._open_alone(ssp) as connection, transaction(connection):
-            retention = read_retention(connection, self._files.partition_path(ssp))
+            retention = partition.read_retention(connection, self._files.partition_path(ssp))
             if retention.is_limited:
                 raise ConfigError(
                     f"the stream `{ssp.system_stream}` deletes old messages (retention: {retention}), but its owner, "
@@ -208,7 +194,7 @@ class LocalAdmin(SystemAdmin):
     def owner(self, stream: str) -> str | None:
         path = self._files.partition_path(SystemStreamPartition(self._files.system, stream, 0))
         with self._pool.use(path) as connection:
-            return owner_of(connection)
+            return partition.owner_of(connection)
 
     def compact(
         self, offsets: OffsetRange, writer: WriterIdentity, *, min_dirty_ratio: float = 0.0, dry_run: bool = False
@@ -221,15 +207,15 @@ class LocalAdmin(SystemAdmin):
         pool = ConnectionPool(self._files.busy_timeout_ms, self._files.open)  # its scan must not hold up offsets()
         try:
             with pool.use(path) as connection:
-                done = read_compacted_state(connection)
-                done.check_compact(offsets, partition_ends(connection, path).upcoming)
+                done = partition.read_compacted_state(connection)
+                done.check_compact(offsets, partition.partition_ends(connection, path).upcoming)
                 if not done.is_due(offsets, min_dirty_ratio):
                     return 0
-                found = find_superseded(connection, offsets)
+                found = partition.find_superseded(connection, offsets)
                 if not dry_run:
                     with transaction(connection):
-                        raise_fence(connection, offsets.ssp, writer)
-                        drop_superseded(connection, offsets, found.kept)
+                        partition.raise_fence(connection, offsets.ssp, writer)
+                        partition.drop_superseded(connection, offsets, found.kept)
                 return found.superseded
         finally:
             pool.close()
@@ -257,9 +243,11 @@ class LocalAdmin(SystemAdmin):
             while True:
                 began = time.monotonic()
                 with transaction(connection):
-                    upcoming, now = partition_ends(connection, path).upcoming, self._clock()
-                    mark_time(connection, path, upcoming, now)
-                    deleted = trim(connection, path, read_retention(connection, path), upcoming, now, Piece())
+                    upcoming, now = partition.partition_ends(connection, path).upcoming, self._clock()
+                    partition.mark_time(connection, path, upcoming, now)
+                    deleted = partition.trim(
+                        connection, path, partition.read_retention(connection, path), upcoming, now, partition.Piece()
+                    )
                 total += deleted
                 if not deleted:
                     return total
@@ -272,8 +260,8 @@ class LocalAdmin(SystemAdmin):
             known = self._known.get(path)
             if known is not None and known[0] is connection and known[1] == version:
                 return known[2]
-            ends = partition_ends(connection, path)
-            if has_ended(connection, path, ends.upcoming):
+            ends = partition.partition_ends(connection, path)
+            if partition.has_ended(connection, path, ends.upcoming):
                 ends = replace(ends, ended=True)
             self._known[path] = connection, version, ends
             return ends

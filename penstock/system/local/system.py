@@ -13,40 +13,11 @@ from penstock.api.messages import headers_of, pack_headers
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.retry import SYSTEM_CLOCK
 from penstock.errors import ConfigError, NotFoundError, RetryableError
-from penstock.system.base import (
-    CHUNK_BYTES,
-    Appended,
-    MarkedAtCommit,
-    OffsetRange,
-    PartitionOffsets,
-    Progress,
-    RawMessage,
-    RawRecord,
-    System,
-    SystemReader,
-    SystemWriter,
-    WriterIdentity,
-    WriterTransaction,
-    check_may_mark,
-    check_options,
-)
+from penstock.system import base
 from penstock.system.contract.writer import Marks, Parts
+from penstock.system.local import partition
 from penstock.system.local.admin import LocalAdmin
 from penstock.system.local.files import LocalFiles
-from penstock.system.local.partition import (
-    Piece,
-    add_headers,
-    keep_headers,
-    keep_progress,
-    live_bytes,
-    mark_time,
-    partition_ends,
-    raise_fence,
-    read_compacted_state,
-    read_progress,
-    read_retention,
-    trim,
-)
 from penstock.system.local.sqlite import ConnectionPool, in_parallel, transaction
 from penstock.system.ranges import check_call, check_inside, missing, take_chunk
 
@@ -54,7 +25,7 @@ _READ = "SELECT offset, timestamp, key, value FROM message WHERE offset >= ? AND
 _READ_WHAT_IS_LEFT = f"{_READ} LIMIT ?"
 
 
-class LocalReader(SystemReader):
+class LocalReader(base.SystemReader):
     """Reads offset ranges of local streams. Used by one thread at a time; made by `LocalSystem.reader`."""
 
     def __init__(self, files: LocalFiles) -> None:
@@ -62,8 +33,8 @@ class LocalReader(SystemReader):
         self._pool = ConnectionPool(files.busy_timeout_ms, self._open)
 
     def read(
-        self, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int = CHUNK_BYTES
-    ) -> Iterator[list[RawMessage]]:
+        self, offsets: base.OffsetRange, chunk_messages: int, chunk_bytes: int = base.CHUNK_BYTES
+    ) -> Iterator[list[base.RawMessage]]:
         """Every message of the range, in order. Nothing is yielded if a part is missing from the start.
 
         No transaction is open between two chunks, so a slow consumer never keeps the log from being checkpointed.
@@ -76,8 +47,8 @@ class LocalReader(SystemReader):
         return self._chunks(offsets, chunk_messages, chunk_bytes)
 
     def read_compacted(
-        self, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int = CHUNK_BYTES
-    ) -> Iterator[list[RawMessage]]:
+        self, offsets: base.OffsetRange, chunk_messages: int, chunk_bytes: int = base.CHUNK_BYTES
+    ) -> Iterator[list[base.RawMessage]]:
         """No transaction is open between two chunks."""
         check_call(offsets, chunk_messages, chunk_bytes)
         return self._chunks_left(offsets, chunk_messages, chunk_bytes)
@@ -92,29 +63,35 @@ class LocalReader(SystemReader):
         connection.execute("PRAGMA cache_size=-128")
         return connection
 
-    def _chunks_left(self, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int) -> Iterator[list[RawMessage]]:
+    def _chunks_left(
+        self, offsets: base.OffsetRange, chunk_messages: int, chunk_bytes: int
+    ) -> Iterator[list[base.RawMessage]]:
         path = self._files.partition_path(offsets.ssp)
         with self._pool.use(path) as connection:
-            done = read_compacted_state(connection)
-            done.check_read(offsets, partition_ends(connection, path).upcoming)
+            done = partition.read_compacted_state(connection)
+            done.check_read(offsets, partition.partition_ends(connection, path).upcoming)
         start = offsets.start
         while start < offsets.end:
             with self._pool.use(path) as connection:
                 arguments = (start, offsets.end, chunk_messages)
-                chunk = add_headers(connection, path, _take(connection, _READ_WHAT_IS_LEFT, arguments, chunk_bytes))
+                chunk = partition.add_headers(
+                    connection, path, _take(connection, _READ_WHAT_IS_LEFT, arguments, chunk_bytes)
+                )
                 # A delete that went after its older record was read would bring that record back.
-                if read_compacted_state(connection) != done:
+                if partition.read_compacted_state(connection) != done:
                     raise RetryableError(f"`{offsets.ssp}` was compacted while it was read; read it again")
             if not chunk:
                 return
             start = chunk[-1][0] + 1
             yield chunk
 
-    def _chunks(self, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int) -> Iterator[list[RawMessage]]:
+    def _chunks(
+        self, offsets: base.OffsetRange, chunk_messages: int, chunk_bytes: int
+    ) -> Iterator[list[base.RawMessage]]:
         path = self._files.partition_path(offsets.ssp)
         if offsets.start < offsets.end:
             with self._pool.use(path) as connection:
-                ends = partition_ends(connection, path)
+                ends = partition.partition_ends(connection, path)
             check_inside(offsets, ends)
         start = offsets.start
         while start < offsets.end:
@@ -122,18 +99,22 @@ class LocalReader(SystemReader):
                 chunk = _take(connection, _READ, (start, min(start + chunk_messages, offsets.end)), chunk_bytes)
                 # Offsets are unique and sorted: as many as up to the last one means every one of them.
                 if not chunk or chunk[-1][0] != start + len(chunk) - 1:
-                    raise _gone(offsets, start, chunk, partition_ends(connection, path))
-                chunk = add_headers(connection, path, chunk)
+                    raise _gone(offsets, start, chunk, partition.partition_ends(connection, path))
+                chunk = partition.add_headers(connection, path, chunk)
             start += len(chunk)
             yield chunk
 
 
-def _take(connection: sqlite3.Connection, query: str, arguments: Sequence[int], chunk_bytes: int) -> list[RawMessage]:
+def _take(
+    connection: sqlite3.Connection, query: str, arguments: Sequence[int], chunk_bytes: int
+) -> list[base.RawMessage]:
     with closing(connection.execute(query, arguments)) as cursor:
         return take_chunk(cursor, chunk_bytes)
 
 
-def _gone(offsets: OffsetRange, start: int, chunk: list[RawMessage], ends: PartitionOffsets) -> NotFoundError:
+def _gone(
+    offsets: base.OffsetRange, start: int, chunk: list[base.RawMessage], ends: base.PartitionOffsets
+) -> NotFoundError:
     for expected, message in enumerate(chunk, start):
         if message[0] != expected:
             return missing(offsets, expected, f"found {message[0]}; there are [{ends.oldest}, {ends.upcoming})")
@@ -144,11 +125,11 @@ def _gone(offsets: OffsetRange, start: int, chunk: list[RawMessage], ends: Parti
 _OPEN_FILES = 64
 
 
-class LocalWriter(SystemWriter):
+class LocalWriter(base.SystemWriter):
     """Appends to local streams. Used by one thread; made by `LocalSystem.writer`."""
 
     def __init__(
-        self, files: LocalFiles, identity: WriterIdentity | None, clock: Callable[[], int] = SYSTEM_CLOCK.now_ms
+        self, files: LocalFiles, identity: base.WriterIdentity | None, clock: Callable[[], int] = SYSTEM_CLOCK.now_ms
     ) -> None:
         """`clock` gives wall time in epoch milliseconds."""
         self._files = files
@@ -157,7 +138,7 @@ class LocalWriter(SystemWriter):
         self._pools: dict[str, ConnectionPool] = {}
         """A pool for each file, so that several can be appended to at once."""
 
-    def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> int:
+    def append(self, ssp: SystemStreamPartition, records: Iterable[base.RawRecord]) -> int:
         """Append all records or none; when it returns they are synced to disk. Returns the first one's offset.
 
         Messages that the stream's retention no longer keeps are deleted in the same transaction, or, if they are many,
@@ -175,11 +156,11 @@ class LocalWriter(SystemWriter):
         self._close_oldest()
         return first
 
-    def begin(self) -> WriterTransaction:
+    def begin(self) -> base.WriterTransaction:
         """Its commit is one transaction of SQLite for each partition."""
-        return MarkedAtCommit(self._identity, self._append_to_all)
+        return base.MarkedAtCommit(self._identity, self._append_to_all)
 
-    def progress(self, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
+    def progress(self, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, base.Progress]:
         """The last marks of this writer's name. It fences older epochs in each of the partitions.
 
         Raises:
@@ -187,13 +168,13 @@ class LocalWriter(SystemWriter):
             ConfigError: the writer has no name.
             NotFoundError: there is no such stream or partition.
         """
-        writer = check_may_mark(self._identity)
+        writer = base.check_may_mark(self._identity)
         found = {}
         for ssp in ssps:
             path = self._files.partition_path(ssp)
             with self._pool_of(ssp).use(path) as connection, transaction(connection):
-                raise_fence(connection, ssp, writer)
-                if (mark := read_progress(connection, path, writer.name)) is not None:
+                partition.raise_fence(connection, ssp, writer)
+                if (mark := partition.read_progress(connection, path, writer.name)) is not None:
                     found[ssp] = mark
             self._close_oldest()
         return found
@@ -203,7 +184,7 @@ class LocalWriter(SystemWriter):
             pool.close()
         self._pools.clear()
 
-    def _append_to_all(self, records: Parts, marks: Marks) -> Appended:
+    def _append_to_all(self, records: Parts, marks: Marks) -> base.Appended:
         """Works in parallel, because a disk syncs many files in the time of one."""
         pools = {ssp: self._pool_of(ssp) for ssp in records}
         appended: dict[SystemStreamPartition, tuple[tuple[int, int], ...]] = {}
@@ -221,26 +202,26 @@ class LocalWriter(SystemWriter):
         self,
         pool: ConnectionPool,
         ssp: SystemStreamPartition,
-        records: Iterable[RawRecord],
-        mark: Progress | None = None,
+        records: Iterable[base.RawRecord],
+        mark: base.Progress | None = None,
     ) -> tuple[int, int]:
         """The offset of the first record, and the one behind the last."""
         path = self._files.partition_path(ssp)
         with pool.use(path) as connection, transaction(connection):
             if self._identity is not None:
-                raise_fence(connection, ssp, self._identity)
+                partition.raise_fence(connection, ssp, self._identity)
                 if mark is not None:
-                    keep_progress(connection, path, ssp, self._identity.name, mark)
-            first = partition_ends(connection, path).upcoming
-            retention = read_retention(connection, path)
-            before = live_bytes(connection) if retention.is_limited else 0
+                    partition.keep_progress(connection, path, ssp, self._identity.name, mark)
+            first = partition.partition_ends(connection, path).upcoming
+            retention = partition.read_retention(connection, path)
+            before = partition.live_bytes(connection) if retention.is_limited else 0
             inserted = _insert(connection, first, records)
             if inserted:
                 now = self._clock()
-                mark_time(connection, path, first, now)
+                partition.mark_time(connection, path, first, now)
                 if retention.is_limited:
-                    piece = Piece.after_append(inserted, live_bytes(connection) - before)
-                    trim(connection, path, retention, first, now, piece)
+                    piece = partition.Piece.after_append(inserted, partition.live_bytes(connection) - before)
+                    partition.trim(connection, path, retention, first, now, piece)
         return first, first + inserted
 
     def _pool_of(self, ssp: SystemStreamPartition) -> ConnectionPool:
@@ -255,11 +236,11 @@ class LocalWriter(SystemWriter):
             self._pools.pop(next(iter(self._pools))).close()
 
 
-def _insert(connection: sqlite3.Connection, first: int, records: Iterable[RawRecord]) -> int:
+def _insert(connection: sqlite3.Connection, first: int, records: Iterable[base.RawRecord]) -> int:
     """Returns the number of records."""
     packed: list[tuple[int, bytes]] = []
 
-    def without_headers(offset: int, record: RawRecord) -> tuple[int, int, bytes | None, bytes | None]:
+    def without_headers(offset: int, record: base.RawRecord) -> tuple[int, int, bytes | None, bytes | None]:
         if len(record) == 4:
             packed.append((offset, pack_headers(headers_of(record[3]))))
             return offset, *record[:3]
@@ -277,7 +258,7 @@ def _insert(connection: sqlite3.Connection, first: int, records: Iterable[RawRec
     if inserted < 1:
         return 0
     if packed:
-        keep_headers(connection, packed)
+        partition.keep_headers(connection, packed)
     connection.execute("UPDATE head SET upcoming = ?", (first + inserted,))
     connection.execute(
         "INSERT INTO peak SELECT latest, :first"
@@ -289,7 +270,7 @@ def _insert(connection: sqlite3.Connection, first: int, records: Iterable[RawRec
 
 
 @dataclass(frozen=True, slots=True)
-class LocalSystem(System):
+class LocalSystem(base.System):
     """Streams in a folder of this host (or of a file system with working POSIX locks; NFS is not one).
 
     `root` is made absolute, so that every process means the same folder; `~` is expanded. `busy_timeout_ms` is the time
@@ -325,7 +306,7 @@ class LocalSystem(System):
 
     @classmethod
     def configured(cls, name: str, options: Mapping[str, str]) -> LocalSystem:
-        check_options(name, options, ["path"])
+        base.check_options(name, options, ["path"])
         return cls(name, options.get("path", ""))
 
     def admin(self) -> LocalAdmin:
@@ -335,7 +316,7 @@ class LocalSystem(System):
     def reader(self) -> LocalReader:
         return LocalReader(self._files())
 
-    def writer(self, identity: WriterIdentity | None) -> LocalWriter:
+    def writer(self, identity: base.WriterIdentity | None) -> LocalWriter:
         return LocalWriter(self._files(), identity)
 
     def _files(self) -> LocalFiles:

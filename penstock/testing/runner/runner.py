@@ -11,7 +11,7 @@ from penstock.api.ssp import SystemStream
 from penstock.application.application import Application
 from penstock.base.retry import SYSTEM_CLOCK
 from penstock.base.wording import listed
-from penstock.drain.driver.drain import Drain
+from penstock.drain.driver import Drain
 from penstock.drain.requests import write_drain_notification
 from penstock.errors import ConfigError
 from penstock.graph.serdes import store_place

@@ -28,7 +28,7 @@ from penstock.graph.specs import ApplicationGraph
 from penstock.graph.stores import SideInputs, StoreSpec
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
-from penstock.side.container.inputs import SideInputService
+from penstock.side.inputs import SideInputService
 from penstock.start.job import ClaimedJob
 from penstock.state.engines.engine import Content
 from penstock.tables.build import (
@@ -41,9 +41,9 @@ from penstock.tables.build import (
     check_columns,
     files_of,
 )
-from penstock.tables.container.loaded import PushedTables
 from penstock.tables.driver.run import Tables
 from penstock.tables.files import ENTRIES, FILE_BYTES, FileWriter, RowEncoder
+from penstock.tables.loaded import PushedTables
 from penstock.tables.manifest import PublishedVersion, TableFile, TableManifest, fingerprint_of, pushed_table
 from penstock.tables.registry import TableRegistry, build_name
 from penstock.testing.in_process import InProcessDriver

@@ -38,9 +38,11 @@ from penstock.state.reading.reader import seen_entries
 from penstock.state.restore import restore_order, restore_store
 from penstock.system.base import OffsetRange, RawRecord
 from penstock.testing.simulation import machine
+from penstock.testing.simulation.checkpoints import CheckpointWatch
 from penstock.testing.simulation.choices import Choices
 from penstock.testing.simulation.faults import Rates, Trouble
 from penstock.testing.simulation.hosts import SimulatedFleet, SimulatedRunner
+from penstock.testing.simulation.operator import Operator
 from penstock.testing.simulation.scheduler import Process, Scheduler, StuckError
 from penstock.testing.simulation.storage import SCHEME, Bucket, SimulatedStore
 from penstock.testing.simulation.streams import SimulatedSystem
@@ -68,6 +70,9 @@ class JobUnderTest:
         ship: the bytes of a job's topology, as a driver makes them for its containers, so that each has the
             application's code to itself; without it, all share what `graph` has made for their driver.
         reads_stores: the outcome has the content of all stores.
+        may_drain: False if a drain, which closes windows and fires timers early, changes the results.
+        may_repartition: False if the job keeps its number of tasks.
+        may_go_back: False if output that is sent again after `--from` is an error.
     """
 
     graph: Callable[[], ApplicationGraph]
@@ -78,6 +83,9 @@ class JobUnderTest:
     fed: bool = False
     ship: Callable[[Topology], bytes] | None = None
     reads_stores: bool = False
+    may_drain: bool = True
+    may_go_back: bool = True
+    may_repartition: bool = True
 
 
 @dataclass
@@ -93,7 +101,13 @@ class Outcome:
     system than `m` has its whole name."""
     stores: dict[str, list[tuple[int, bytes, bytes]]] = field(default_factory=dict)
     """Store → (task, key, value) of all entries as of the last checkpoint, if the job asks for it."""
+    broken: list[str] = field(default_factory=list)
+    """What did not hold on the way, in words."""
+    state: dict[tuple[str, int], dict[bytes, bytes]] = field(default_factory=dict)
+    """(store, task) → the raw entries as of the last checkpoint."""
     log: LogView | None = None
+    restores: int = 0
+    """Checkpoints' stores that were restored to look at them."""
     switches: int = 0
     seconds: float = 0.0
     """Simulated."""
@@ -111,6 +125,14 @@ class Life:
         names = {"m", "local", *(_name(each).system for each in job.streams)}
         self.systems = {name: SimulatedSystem(name, self.trouble) for name in sorted(names)}
         self.errors: list[BaseException] = []
+        self.broken: list[str] = []
+        """What did not hold, in words."""
+        self.operator = Operator(self.scheduler, self.errors)
+        self._paths = JobPaths("job", "1")
+        self._quiet = SimulatedStore(self._bucket(f"{SCHEME}/job"), None)
+        self.watch = CheckpointWatch(self._quiet, self._paths, self._calm())
+        self._variant: dict[str, object] = {}
+        self._tasks: int | None = None
         self.driver = Process("no driver")
         self.drivers: list[Process] = []
         self._number = 0
@@ -120,6 +142,7 @@ class Life:
     def run(self, seed: int) -> Outcome:
         """Live the life. Errors of the job are in the outcome, as are those that ended the simulation."""
         opening.open_store = self._open_store  # type: ignore[assignment]
+        SimulatedSystem.world = dict(self.systems)
         stuck: list[BaseException] = []
         try:
             with machine.simulated(self.scheduler, seed):
@@ -131,6 +154,7 @@ class Life:
         scheduler = self.scheduler
         failures = [*self.errors, *(each for each in scheduler.failures if each not in stuck), *stuck]
         outcome = Outcome(scheduler.choices.made, scheduler.events, failures, self.trouble.counts)
+        outcome.broken, outcome.restores = self.broken, self.watch.checked
         outcome.switches, outcome.seconds = scheduler._switches, scheduler.seconds
         outcome.streams = self._content()
         if not stuck:
@@ -164,7 +188,7 @@ class Life:
 
     def _calm(self) -> dict[str, SimulatedSystem]:
         """The same streams, whose clients meet no faults."""
-        return {name: system.calm() for name, system in self.systems.items()}
+        return {name: system.undisturbed() for name, system in self.systems.items()}
 
     def _stores(self, log: CheckpointLog) -> dict[str, list[tuple[int, bytes, bytes]]]:
         """The content of all stores as of the last checkpoint."""
@@ -172,7 +196,7 @@ class Life:
         if record is None:
             return {}
         objects, paths = SimulatedStore(self._bucket(f"{SCHEME}/job"), None), JobPaths("job", "1")
-        config, systems = self._config(self.job.graph()), self._calm()
+        config, systems = self.config(), self._calm()
         progress = RestoreProgress(threading.Event(), lambda _: None)
         found: dict[str, list[tuple[int, bytes, bytes]]] = {}
         for number, (store, task) in enumerate(product(record.stores, range(record.task_count))):
@@ -196,11 +220,11 @@ class Life:
         return found
 
     def _main(self) -> None:
+        scheduler, choices = self.scheduler, self.scheduler.choices
         calm = self._calm()
         for stream, partitions in self.job.streams.items():
             name = _name(stream)
             calm[name.system].admin().create_stream(name.stream, partitions)
-        scheduler = self.scheduler
         feed = _Feed(self.job.feed, calm)
         if self.job.fed:
             feed.append(len(self.job.feed))
@@ -208,28 +232,43 @@ class Life:
         else:
             scheduler.spawn(Process("producer"), "feed", partial(self._feed, feed))
         scheduler.spawn(self.trouble.network, "chaos", self._chaos)
+        scheduler.spawn(self.trouble.network, "operator", self._operate)
+        scheduler.spawn(self.trouble.network, "watch", self._watch)
         while True:
             until_latest = self._all_fed
             end = self._one_driver(until_latest=until_latest)
-            if until_latest and end == "stopped":
-                return
-            if scheduler.calm and end == "held":
-                scheduler.sleep(30)
-            if end == "failed" and self.errors:
-                return  # it is known what is broken
+            if until_latest and (self.errors or (end == "stopped" and not self._has_drained())):
+                break
             if self._number > 60:
                 raise StuckError(f"the job has not come to its end in {self._number} starts")
-            scheduler.sleep((0.01, 1.0, 10.0, 40.0)[scheduler.choices.draw(4)])
+            scheduler.sleep(30.0 if end == "held" else (0.01, 1.0, 10.0, 40.0)[choices.draw(4)])
+            if self.job.may_repartition and self.trouble.happens(100) and self.log().latest is not None:
+                self.trouble.counts["repartition"] += 1
+                tasks = max(self.job.streams.values()) + choices.draw(4)
+                if self.operator.repartition(self.config(), self.job.graph(), tasks):
+                    self._tasks = tasks
+        self._look(self.watch.look_at_all)
+
+    def _watch(self) -> None:
+        """Look at the checkpoints now and then, in no time."""
+        scheduler = self.scheduler
+        while not self.broken:
+            scheduler.sleep(15.0)
+            self._look(self.watch.look)
+
+    def _look(self, look: Callable[[JobConfig], list[str]]) -> None:
+        watch = Process("watch")
+        self.scheduler.at_once(watch, lambda: self.broken.extend(look(self.config())))
 
     def _feed(self, feed: _Feed) -> None:
         """Append the records little by little; then nothing goes wrong any more."""
         while feed.left:
             feed.append(1 + self.scheduler.choices.draw(8))
-            self.scheduler.sleep((0.01, 0.2, 2.0)[self.scheduler.choices.draw(3)])
+            self.scheduler.sleep((0.01, 0.2, 2.0, 15.0)[self.scheduler.choices.draw(4)])
         self.scheduler.sleep(30.0 * self.scheduler.choices.draw(3))
         self._all_fed = self.scheduler.calm = True
         self.scheduler.note("everything is fed, and calm")
-        for driver in self.drivers:
+        for driver in list(self.drivers):
             self.scheduler.kill(driver, "it is to read until the end")
 
     def _chaos(self) -> None:
@@ -255,13 +294,82 @@ class Life:
                 self.trouble.counts["killed process"] += 1
                 scheduler.kill(victim, "kill -9")
 
+    def _operate(self) -> None:
+        """Type commands now and then, whatever the job does."""
+        commands = [self.operator.collect, self.operator.stop]
+        if self.job.may_drain:
+            commands.append(self.operator.drain)
+        while not self.scheduler.calm:
+            self.scheduler.sleep(self.trouble.rates.kill_s * (1 + self.scheduler.choices.draw(4)))
+            which = self.scheduler.choices.draw(1 + len(commands))
+            if which and not self.scheduler.calm:
+                self.trouble.counts["command"] += 1
+                commands[which - 1](self.config())
+
     def _compete(self, other: Process) -> None:
         """A second copy of the job starts beside the one that stands still."""
         self.scheduler.sleep(1.0)
         if not self.scheduler.calm:
             self._one_driver(until_latest=False, beside=other)
 
+    def _has_drained(self) -> bool:
+        """True if the last run read nothing, because it was asked to drain."""
+        latest = self.log().latest
+        return latest is not None and latest.ended == "drained"
+
+    def log(self) -> LogView:
+        """The log as it is, read in no time."""
+        return CheckpointLog(self._quiet, self._paths).read()
+
+    def config(self) -> JobConfig:
+        """The configuration of the next process."""
+        stores = {store.name: store for store in self.job.graph().stores}
+        factory = f"{SimulatedSystem.__module__}:{SimulatedSystem.__qualname__}"
+        return load_config(
+            overrides={
+                "job.name": "job",
+                "job.root": f"{SCHEME}/job",
+                "job.logged.store.base.dir": str(self.folder),
+                "job.retry.max": 1000,
+                **{f"systems.{name}.samza.factory": factory for name in self.systems},
+                **{
+                    f"stores.{name}.factory": "columns" if store.by_column else "memory"
+                    for name, store in stores.items()
+                },
+                **({} if self._tasks is None else {"job.intermediate.stream.partitions": self._tasks}),
+                **self._variant,
+                **self.job.config,
+            },
+            stores=list(stores),
+            environ={},
+        )
+
+    def _vary(self) -> None:
+        """Another start may have another configuration."""
+        choices = self.scheduler.choices
+        if self.scheduler.calm or not choices.happens(300):
+            return
+        known = ("changelog-files", "blob")
+        backups = (known[:1], known[1:], known)[choices.draw(3)]
+        self._variant = {
+            "stores.backup.factories": ",".join(backups),
+            "stores.restore.factories": ",".join(known if choices.draw(2) == 0 else known[::-1]),
+            "state.snapshot.interval.commits": choices.draw(4),
+            "state.snapshot.interval.seconds": 0,
+            "task.checkpoint.retained": 1 + choices.draw(4),
+        }
+
     # Drivers.
+
+    def _older(self) -> str | None:
+        """A retained checkpoint that a start goes back to (`--from`)."""
+        if not self.job.may_go_back or not self.trouble.happens(100):
+            return None
+        restorable = [each for each in self.log().restorable if each.task_count == (self._tasks or each.task_count)]
+        if not restorable:
+            return None
+        self.trouble.counts["start from an older checkpoint"] += 1
+        return str(restorable[self.scheduler.choices.draw(len(restorable))].id)
 
     def _one_driver(self, *, until_latest: bool, beside: Process | None = None) -> str:
         """Start a driver, and wait until it has ended. Returns how."""
@@ -270,6 +378,7 @@ class Life:
         self.drivers.append(driver)
         if beside is None:
             self.driver = driver
+            self._vary()
         end: list[str] = []
         actor = self.scheduler.spawn(driver, "main", lambda: self._drive(driver, until_latest, end))
         self.scheduler.join(self.scheduler.me(), actor, None)
@@ -292,40 +401,23 @@ class Life:
                 self.errors.append(error)
 
     def _run(self, driver: Process, until_latest: bool, undo: ExitStack) -> None:
-        graph = self.job.graph()
-        config, systems = self._config(graph), self.systems
+        graph, config = self.job.graph(), self.config()
         stop = StopRequest()
-        graph = with_matches(complete(graph, config), config, systems)
-        streams = JobStreams.open(graph, config, systems)
+        graph = with_matches(complete(graph, config), config)
+        streams = JobStreams.open(graph, config)
         undo.callback(streams.close)
+        older = self._older() if driver is self.driver else None
         run = Run(config, stop, undo)
-        job = run.prepare(graph, streams, StartRequest(run.run_id, None, until_latest, True, ()))
+        job = run.prepare(graph, streams, StartRequest(run.run_id, older, until_latest, True, ()))
         fleet = SimulatedFleet(self.trouble, driver, job, self.job.containers, self.job.ship)
         runner = SimulatedRunner(job, fleet, self.trouble)
         if driver is self.driver:
             self._fleet = fleet
         tools = {wing.name: load(wing.on_host["process"]) for wing in wings() if "process" in wing.on_host}
-        check_next = partial(check_start, self.job.graph(), config.without_resets(), run.objects, systems)
+        check_next = partial(check_start, self.job.graph(), config.without_resets(), run.objects)
         loop = run.open(fleet, runner, tools, None, check_next)
         run.obey(stop.ask)
         loop.run()
-
-    def _config(self, graph: ApplicationGraph) -> JobConfig:
-        return load_config(
-            overrides={
-                "job.name": "job",
-                "job.root": f"{SCHEME}/job",
-                "job.logged.store.base.dir": str(self.folder),
-                "job.retry.max": 1000,
-                **{f"systems.{name}.samza.factory": "memory" for name in self.systems if name != "local"},
-                **{
-                    f"stores.{store.name}.factory": "columns" if store.by_column else "memory" for store in graph.stores
-                },
-                **self.job.config,
-            },
-            stores=[store.name for store in graph.stores],
-            environ={},
-        )
 
 
 class _Feed:

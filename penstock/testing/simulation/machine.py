@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
 from penstock.testing.simulation.scheduler import Actor, KilledError, Scheduler, activate, active
@@ -38,6 +39,13 @@ _real = {
 }
 _real_urandom = os.urandom
 _random = random.Random(0)  # noqa: S311 - reproducible, not secret
+
+
+def _ident() -> int:
+    """The number of the thread, or of the actor."""
+    scheduler = active()
+    me = None if scheduler is None else scheduler.mine()
+    return _thread.get_ident() if me is None else me.ident
 
 
 class Lock:
@@ -115,7 +123,7 @@ class RLock:
         self._count = 0
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        me = _thread.get_ident()
+        me = _ident()
         if self._owner == me:
             self._count += 1
             return True
@@ -125,7 +133,7 @@ class RLock:
         return True
 
     def release(self) -> None:
-        if self._owner != _thread.get_ident():
+        if self._owner != _ident():
             if _is_dead():
                 return
             raise RuntimeError("cannot release un-acquired lock")
@@ -143,7 +151,7 @@ class RLock:
     # What `threading.Condition` asks of a lock.
 
     def _is_owned(self) -> bool:
-        return self._owner == _thread.get_ident()
+        return self._owner == _ident()
 
     def _release_save(self) -> tuple[int, int]:
         state = self._count, self._owner
@@ -157,6 +165,22 @@ class RLock:
 
     def _at_fork_reinit(self) -> None:
         self.__init__()  # type: ignore[misc]
+
+
+_numbers = count()
+
+
+def _numbered(kind: type) -> None:
+    """Have objects of this class come out of sets in an order that follows from the schedule, and not from their
+    addresses."""
+    make = kind.__init__
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        self._number_in_sets = next(_numbers)
+        make(self, *args, **kwargs)
+
+    kind.__init__ = __init__  # type: ignore[misc]
+    kind.__hash__ = lambda self: self._number_in_sets  # type: ignore[method-assign, attr-defined]
 
 
 class Thread(_RealThread):
@@ -176,11 +200,10 @@ class Thread(_RealThread):
         self._actor = scheduler.spawn(me.process, self.name, self._act)
 
     def _act(self) -> None:
-        ident = _thread.get_ident()
-        self._ident = ident
+        self._ident = _ident()
         self._started.set()
         known: dict[int, _RealThread] = threading._active  # type: ignore[attr-defined]
-        known[ident] = self
+        known[self._ident] = self
         self.run()
 
     def join(self, timeout: float | None = None) -> None:
@@ -250,6 +273,15 @@ def _hostname() -> str:
     return _real_hostname() if me is None else me.process.host
 
 
+_real_getpid = os.getpid
+
+
+def _getpid() -> int:
+    scheduler = active()
+    me = None if scheduler is None else scheduler.mine()
+    return _real_getpid() if me is None else me.process.pid
+
+
 _installed = False
 
 
@@ -265,13 +297,26 @@ def install() -> None:
     logging.raiseExceptions = False
     told = sys.unraisablehook
     sys.unraisablehook = lambda args: None if isinstance(args.exc_value, KilledError) else told(args)
+    import _threading_local
     import queue
 
     modules: Any = (threading, queue, time, os, random)
     in_threading, in_queue, in_time, in_os, in_random = modules
     in_threading.Lock = in_threading._allocate_lock = Lock
     in_threading.RLock = in_threading._CRLock = in_threading._PyRLock = RLock
+    in_threading.get_ident = _ident
+    in_threading.local = _threading_local.local
     in_threading.Thread, in_threading.Timer = Thread, Timer
+    from concurrent.futures import Future
+
+    import psutil
+
+    look_at = psutil.Process._init
+    psutil.Process._init = lambda self, pid, *more, **named: look_at(  # what is asked of this process is real
+        self, _real_getpid() if pid is None else pid, *more, **named
+    )
+    for kind in (Thread, Future):
+        _numbered(kind)
     in_queue.SimpleQueue = in_queue._PySimpleQueue
     seconds, nanoseconds = (lambda ns: ns / 1e9), (lambda ns: ns)
     for name in ("time", "monotonic", "perf_counter", "clock_gettime"):
@@ -281,16 +326,20 @@ def install() -> None:
     in_time.sleep = _sleep
     in_threading._time = in_queue.time = in_time.monotonic
     socket.gethostname = _hostname
+    in_os.getpid = _getpid
     in_os.urandom = in_random._urandom = _urandom
 
 
 @contextmanager
 def simulated(scheduler: Scheduler, seed: int) -> Iterator[Scheduler]:
     """A schedule runs in the block. Random numbers of the program begin with the seed."""
+    global _numbers
+    _numbers = count()
     random.seed(seed)
     _random.seed(seed)
     if (numpy := sys.modules.get("numpy.random")) is not None:
         numpy.seed(seed % (1 << 32))
+    threading._counter = count(1).__next__  # type: ignore[attr-defined]  # the names of threads
     activate(scheduler)
     try:
         yield scheduler

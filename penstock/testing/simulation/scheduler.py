@@ -1,21 +1,25 @@
-"""One thread runs at a time, and a schedule decides which. Time passes only while none can run.
+"""One actor runs at a time, and a schedule decides which. Time passes only while none can run.
 
-An **actor** is a thread of the simulation. Each belongs to a **process**, which can be killed: its actors then end at
-their next step, whatever they wait for, and have no more effect. What a process waits for, it waits for here: a lock,
+An **actor** is a thread of the simulation: a greenlet, so that no scheduler of an operating system takes part. Each
+belongs to a **process**, which can be killed: its actors then end at their next step, whatever they wait for, and have
+no more effect. What a process waits for, it waits for here: a lock,
 an event, a reply, an amount of time. So an actor runs alone from one wait to the next, and two runs with the same
 decisions are the same, event for event.
 """
 
 from __future__ import annotations
 
-import _thread
 import heapq
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
 from typing import Any
+
+from greenlet import getcurrent, greenlet
 
 from penstock.testing.simulation.choices import Choices
 
@@ -23,7 +27,8 @@ START_NS = 1_767_225_600_000_000_000
 """The first moment: 2026-01-01, in epoch nanoseconds."""
 _LOOK_NS = 1_000
 """Looking at a clock takes so long: a loop that only looks comes to its end."""
-_allocate = _thread.allocate_lock
+_FIRST_IDENT = 1 << 48
+"""The numbers of actors, as threads: no real thread has them."""
 
 
 class KilledError(BaseException):
@@ -32,6 +37,9 @@ class KilledError(BaseException):
 
 class StuckError(Exception):
     """Nothing can run any more, or nothing comes to an end."""
+
+
+_pids = count(1_000)
 
 
 @dataclass(eq=False)
@@ -46,18 +54,19 @@ class Process:
     """The time in nanoseconds until which none of its actors runs."""
     actors: list[Actor] = field(default_factory=list)
     on_death: list[Callable[[], None]] = field(default_factory=list)
+    pid: int = field(default_factory=lambda: next(_pids))
 
 
 class Actor:
     """A thread of a process. To code that asks for its thread, one without a `threading.Thread` is this object."""
 
     daemon = True
-    __slots__ = ("_gate", "ended", "ident", "joiners", "name", "process", "ready", "timed_out", "wait_id", "waits")
 
-    def __init__(self, process: Process, name: str) -> None:
+    def __init__(self, process: Process, name: str, ident: int) -> None:
         self.process = process
         self.name = name
-        self.ident = 0
+        self.ident = ident
+        self.greenlet: greenlet
         self.ended = False
         self.ready = False
         self.timed_out = False
@@ -65,14 +74,6 @@ class Actor:
         self.wait_id = 0
         """Counts the waits: a deadline of an earlier one is void."""
         self.joiners: deque[Actor] = deque()
-        self._gate = _allocate()
-        self._gate.acquire()
-
-    def let_run(self) -> None:
-        self._gate.release()
-
-    def await_turn(self) -> None:
-        self._gate.acquire()
 
 
 class Scheduler:
@@ -96,9 +97,9 @@ class Scheduler:
         self._sleeping: list[tuple[int, int, int, Actor]] = []
         self._sequence = 0
         self._all: list[Actor] = []
-        self._over = _allocate()
-        self._over.acquire()
+        self._idents = count(_FIRST_IDENT)
         self._until_preempted = 0
+        self._alone: Process | None = None
         self.current: Actor | None = None
 
     # From outside.
@@ -113,9 +114,12 @@ class Scheduler:
         first = self._make(process, "main", main)
         self._ready.remove(first)
         first.ready = False
-        self.current = first
-        first.let_run()
-        self._over.acquire()
+        chosen: Actor | None = first
+        while chosen is not None:
+            self.current = chosen
+            chosen.greenlet.switch()  # comes back when an actor has ended, not always this one
+            chosen = self._choose()
+        self.current = None
         for failure in self.failures:
             if isinstance(failure, StuckError):
                 raise failure
@@ -128,9 +132,9 @@ class Scheduler:
     # From actors.
 
     def mine(self) -> Actor | None:
-        """The current actor, if this thread is it."""
+        """The current actor, if the caller is it."""
         current = self.current
-        return current if current is not None and current.ident == _thread.get_ident() else None
+        return current if current is not None and getcurrent() is current.greenlet else None
 
     def me(self) -> Actor:
         found = self.mine()
@@ -162,6 +166,18 @@ class Scheduler:
         if self._until_preempted == 0:
             self._next_preemption()
             self.give_way(me)
+
+    def at_once(self, process: Process, work: Callable[[], None]) -> None:
+        """Do work in a process, while nobody else runs."""
+        me, before = self.me(), self._alone
+        actor = self.spawn(process, "at once", work)
+        self._alone = process
+        try:
+            while not actor.ended:
+                actor.joiners.append(me)
+                self.wait(me, None)
+        finally:
+            self._alone = before
 
     def give_way(self, me: Actor) -> None:
         """Let others run that can."""
@@ -227,50 +243,44 @@ class Scheduler:
     # Inside.
 
     def _make(self, process: Process, name: str, work: Callable[[], None]) -> Actor:
-        actor = Actor(process, f"{process.name}/{name}")
+        actor = Actor(process, f"{process.name}/{name}", next(self._idents))
         process.actors.append(actor)
         self._all.append(actor)
-
         known: dict[int, object] = threading._active  # type: ignore[attr-defined]
+        known[actor.ident] = actor
 
         def body() -> None:
-            actor.ident = _thread.get_ident()
-            actor.await_turn()
             if self.profile is not None:
                 sys.setprofile(self.profile)
-            known[actor.ident] = actor  # a number is used again: who had it before must not be found
             try:
                 if not process.dead:
                     work()
             except KilledError:
                 pass
             except BaseException as error:
-                if process.dead:  # it unwinds without the locks that it would have taken again
-                    self._end(actor)
-                    return
-                self.failures.append(error)
-                self.note(f"{actor.name} ends with {type(error).__name__}: {error}")
-            self._end(actor)
+                if not process.dead:  # a dead one unwinds without the locks that it would have taken again
+                    self.failures.append(error)
+                    self.note(f"{actor.name} ends with {type(error).__name__}: {error}")
+            finally:
+                known.pop(actor.ident, None)
+                self._end(actor)
 
-        _thread.start_new_thread(body, ())
+        actor.greenlet = greenlet(body, getcurrent() if self.current is None else self.current.greenlet.parent)
         self._make_ready(actor)
         return actor
 
     def _end(self, actor: Actor) -> None:
         actor.ended = True
-        threading._active.pop(actor.ident, None)  # type: ignore[attr-defined]
         actor.process.actors.remove(actor)
         self._all.remove(actor)
         while actor.joiners:
             self.wake(actor.joiners.popleft())
         if actor.name.endswith("/main") and actor.process.name == "world":
             self._end_all()
-        chosen = self._choose()
-        self.current = chosen
-        if chosen is None:
-            self._over.release()
-        else:
-            chosen.let_run()
+
+    def give_up(self, text: str) -> None:
+        """End the schedule as one that fails. The caller may be anywhere in an actor, whose next step ends it."""
+        self._fail(text)
 
     def _end_all(self) -> None:
         """Nothing counts any more: every process dies."""
@@ -285,8 +295,7 @@ class Scheduler:
             raise StuckError("every actor has ended")
         if chosen is not me:
             self.current = chosen
-            chosen.let_run()
-            me.await_turn()
+            chosen.greenlet.switch()
         me.waits = False
         self.check_alive(me)
 
@@ -297,8 +306,7 @@ class Scheduler:
             self._fail(f"the schedule has not ended after {self._most:,} switches")
         while True:
             if self._ready:
-                place = self.choices.draw(len(self._ready)) if len(self._ready) > 1 else 0
-                actor = self._ready.pop(place)
+                actor = self._next_ready()
                 actor.ready = False
                 until = actor.process.stopped_until
                 if until > self.now_ns and not actor.process.dead:
@@ -309,8 +317,16 @@ class Scheduler:
             if not self._all:
                 return None
             if not self._advance():
-                waiting = ", ".join(sorted(actor.name for actor in self._all))
-                self._fail(f"nothing can run any more; what waits: {waiting}")
+                waiting = "\n".join(sorted(f"{actor.name}: {_place(actor)}" for actor in self._all))
+                self._fail(f"nothing can run any more; what waits:\n{waiting}")
+
+    def _next_ready(self) -> Actor:
+        if self._alone is not None:
+            own = (each for each in self._ready if each.process is self._alone)
+            actor = next(own, self._ready[0])
+            self._ready.remove(actor)
+            return actor
+        return self._ready.pop(self.choices.draw(len(self._ready)))
 
     def _advance(self) -> bool:
         """Let time pass until something can run. False if nothing waits for time."""
@@ -344,6 +360,17 @@ class Scheduler:
         self.failures.append(StuckError(text))
         self.note(text)
         self._end_all()
+
+
+def _place(actor: Actor) -> str:
+    """Where an actor waits, innermost first."""
+    frame, lines = actor.greenlet.gr_frame, list[str]()
+    while frame is not None:
+        code = frame.f_code
+        if "/testing/simulation/s" not in code.co_filename:
+            lines.append(f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_name}")
+        frame = frame.f_back
+    return " < ".join(lines[:12])
 
 
 _current: Scheduler | None = None

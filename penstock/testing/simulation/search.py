@@ -356,7 +356,6 @@ def _keys(graph: ApplicationGraph, config: JobConfig) -> dict[str, str]:
     """The keys that count in a simulation. A partition never becomes idle: simulated processes stand still for so long
     that it would."""
     own = {key: text for key, text in config.flat().items() if not _LEFT_OUT.fullmatch(key)}
-    own |= {SystemKeys.factory.full(name): "memory" for name in _systems(graph) - {DEFAULT_SYSTEM}}
     return {**own, **{f"streams.{op.stream}.idle.ms": str(_IDLE_MS) for op in graph.inputs}}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
@@ -28,15 +28,23 @@ _FATES = (Fate.FAILS, Fate.LOST_REPLY, Fate.LATE)
 class SimulatedSystem(MemorySystem):
     """Streams that outlive every process. Its clients meet the faults of a `Trouble`."""
 
+    world: ClassVar[dict[str, SimulatedSystem]] = {}
+    """The systems of the life that is lived now, by name."""
+
     def __init__(self, name: str, trouble: Trouble | None) -> None:
         super().__init__(name)
         self.trouble = trouble
 
-    def calm(self) -> SimulatedSystem:
-        """The same streams, whose clients meet no faults."""
-        calm = SimulatedSystem(self.name, None)
-        calm._streams, calm.identities = self._streams, self.identities
-        return calm
+    @classmethod
+    def configured(cls, name: str, options: Mapping[str, str]) -> SimulatedSystem:
+        """The system of this name in the world, as every process sees it. Without a world, an empty one."""
+        return cls.world.setdefault(name, cls(name, None))
+
+    def undisturbed(self) -> SimulatedSystem:
+        """The same streams for somebody whom no fault meets."""
+        other = SimulatedSystem(self.name, None)
+        other._streams, other.identities, other.owners = self._streams, self.identities, self.owners
+        return other
 
     def admin(self) -> SimulatedAdmin:
         return SimulatedAdmin(self)

@@ -16,6 +16,7 @@ from penstock.api.ssp import SystemStream
 from penstock.base.plugins import PICKLERS, load
 from penstock.checkpoint.record import StoreLayout
 from penstock.config.load import load_config
+from penstock.config.settings import DEFAULT_SYSTEM, SystemKeys
 from penstock.graph.specs import ApplicationGraph
 from penstock.graph.stores import OPERATOR_STORES
 from penstock.start.part import complete
@@ -55,7 +56,14 @@ class UsersSubject:
         )
         containers = (2, 1, 3)[choices.draw(3)]
         feed = self._feed(choices)
-        return JobUnderTest(self.graph, config, self.given.streams, feed, containers, ship=self.ship, reads_stores=True)
+        return JobUnderTest(
+            self.graph, config, self.given.streams, feed, containers, ship=self.ship, reads_stores=True, **_PLAIN
+        )
+
+    @staticmethod
+    def _job(job: JobUnderTest) -> JobUnderTest:
+        """Without commands that change the results: a drain, for example, closes windows early."""
+        return replace(job, reads_stores=True, may_drain=False, may_go_back=False, may_repartition=False)
 
     def rates(self, choices: Choices) -> Rates:
         rates = Rates().scaled((1.0, 0.2, 3.0)[choices.draw(3)])
@@ -84,7 +92,7 @@ class UsersSubject:
 
     def results(self, outcome: Outcome) -> Results:
         """Outputs and stores in words."""
-        decoded = Decoded(self.graph(), self.given.config, outcome)
+        decoded = Decoded(self.graph(), self.given, outcome)
         outputs = {
             name: [(text_of(each.key), text_of(each.value)) for each in messages]
             for name, messages in decoded.outputs().items()
@@ -100,7 +108,7 @@ class UsersSubject:
         functions: Sequence[Callable[..., object]] = pickle.loads(self.given.invariants)  # noqa: S301
         if not functions:
             return []
-        decoded = Decoded(self.graph(), self.given.config, outcome)
+        decoded = Decoded(self.graph(), self.given, outcome)
         state = {
             store: {key: value for _, key, value in entries}
             for store, entries in decoded.stores().items()
@@ -160,7 +168,9 @@ class CalmSubject(UsersSubject):
         if self._variant:
             feed = _interleaved(feed, random.Random(self._variant))  # noqa: S311
         containers = 2 if self._variant % 2 == 0 else 1
-        return JobUnderTest(graph, config, self.given.streams, feed, containers, fed=True, ship=ship, reads_stores=True)
+        return JobUnderTest(
+            graph, config, self.given.streams, feed, containers, fed=True, ship=ship, reads_stores=True, **_PLAIN
+        )
 
     def rates(self, choices: Choices) -> Rates:
         return replace(Rates().scaled(0), slow=200 if self._variant else 0)
@@ -180,8 +190,10 @@ class CalmSubject(UsersSubject):
 class Decoded:
     """Messages and entries as the application has them."""
 
-    def __init__(self, graph: ApplicationGraph, config: Mapping[str, str], outcome: Outcome) -> None:
-        self._graph = complete(graph, load_config(overrides=dict(config), environ={}, default_job_name="job"))
+    def __init__(self, graph: ApplicationGraph, given: UsersJob, outcome: Outcome) -> None:
+        names = {stream.system for stream in given.streams} - {DEFAULT_SYSTEM}
+        keys = {**given.config, **{SystemKeys.factory.full(name): "memory" for name in names}}
+        self._graph = complete(graph, load_config(overrides=keys, environ={}, default_job_name="job"))
         self._outcome = outcome
 
     def inputs(self) -> dict[str, list[OutputMessage]]:

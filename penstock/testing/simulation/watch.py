@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import _thread
 import builtins
 import datetime
 import os
 import random
 import socket
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -88,7 +88,7 @@ class CallFinder:
     @contextmanager
     def call(self, operator: str, value: Any, stores: Sequence[KeyValueStore[Any, Any]] = ()) -> Iterator[None]:
         """An operator is called in the block."""
-        thread = _thread.get_ident()
+        thread = threading.get_ident()
         before, drawn = self._operators.get(thread, ""), _numpy_state()
         self._operators[thread] = operator
         try:
@@ -127,7 +127,7 @@ class CallFinder:
 
     def _where(self, users: FrameType) -> tuple[str, str]:
         """The operator and the message that the user's code is called for."""
-        operator = self._operators.get(_thread.get_ident(), "")
+        operator = self._operators.get(threading.get_ident(), "")
         frame: FrameType | None = users
         for _ in range(_WALK):
             if frame is None:

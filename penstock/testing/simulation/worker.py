@@ -24,6 +24,7 @@ import tempfile
 import time
 import traceback
 from pathlib import Path
+from types import FrameType
 from typing import Any, Protocol
 
 from penstock.testing.simulation import machine
@@ -35,7 +36,7 @@ from penstock.testing.simulation.choices import Choices  # noqa: E402
 from penstock.testing.simulation.faults import Rates  # noqa: E402
 from penstock.testing.simulation.frames import place_of, users_frame  # noqa: E402
 from penstock.testing.simulation.life import JobUnderTest, Life, Outcome  # noqa: E402
-from penstock.testing.simulation.scheduler import StuckError, active  # noqa: E402
+from penstock.testing.simulation.scheduler import KilledError, StuckError, active  # noqa: E402
 
 _WARM_LIVES = 4
 TOO_LONG = "the life has not ended within"
@@ -92,6 +93,7 @@ def live(subject: Subject, choices: Choices, seed: int) -> dict[str, Any]:
             life.scheduler.profile = subject.profile()  # type: ignore[attr-defined]
         outcome = life.run(seed)
         broken = [_words(each) for each in outcome.failures]
+        broken += outcome.broken
         more = {} if broken or not is_asked else subject.more(outcome)  # type: ignore[attr-defined]
         broken += [] if broken else subject.broken(outcome)
     finally:
@@ -103,6 +105,7 @@ def live(subject: Subject, choices: Choices, seed: int) -> dict[str, Any]:
         "switches": outcome.switches,
         "simulated_s": round(outcome.seconds, 3),
         "cpu_s": round(time.process_time() - began, 3),
+        "restores": outcome.restores,
         "events": len(outcome.events),
         "digest": _digest(outcome.events),
         **more,
@@ -140,15 +143,18 @@ def _limit(subject: Subject) -> None:
     if limit_s is None:
         return
 
-    def give_up(_number: int, _frame: object) -> None:
-        scheduler = active()
-        actor = None if scheduler is None else scheduler.current
-        frame = None if actor is None else sys._current_frames().get(actor.ident)  # noqa: SLF001 - there is no other
+    def give_up(_number: int, frame: FrameType | None) -> None:
         where = "" if frame is None else f": it is in {place_of(users_frame(frame) or frame)}"
-        raise StuckError(f"{TOO_LONG} {limit_s:g} s{where}")
+        text = f"{TOO_LONG} {limit_s:g} s{where}"
+        scheduler = active()
+        if scheduler is None:
+            raise StuckError(text)
+        scheduler.give_up(text)
+        if scheduler.mine() is not None:
+            raise KilledError(text)
 
     signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    signal.setitimer(signal.ITIMER_REAL, limit_s, 1.0)  # again, for code that catches everything
     faulthandler.dump_traceback_later(limit_s + 10, exit=True)  # something that lets no other thread run
     pages = Path("/proc/self/statm")
     if pages.exists():
@@ -194,14 +200,6 @@ def _in_fork(subject: Subject, request: int | list[int] | dict[str, Any]) -> str
     return data.decode()
 
 
-def _await_single_thread() -> None:
-    """The threads of the first lives are about to end."""
-    tasks = Path("/proc/self/task")
-    deadline = time.monotonic() + 5
-    while tasks.exists() and len(list(tasks.iterdir())) > 1 and time.monotonic() < deadline:
-        time.sleep(0.001)
-
-
 def _answer_all(report: dict[str, Any]) -> None:
     """The job fails without any fault. What it began may still run, so that no life can be forked from here."""
     for _ in sys.stdin:
@@ -226,7 +224,6 @@ def main() -> None:
             live(subject, Choices.of_seed(-1 - seed), seed)
     gc.collect()
     gc.freeze()
-    _await_single_thread()
     for line in sys.stdin:
         print(_in_fork(subject, json.loads(line)), flush=True)
 

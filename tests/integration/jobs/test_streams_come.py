@@ -84,7 +84,7 @@ def test_a_job_begins_again_with_each_new_stream(
 ) -> None:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     for name in ("LOOK_SECONDS", "LIST_SECONDS"):
-        monkeypatch.setattr(f"penstock.driver.guards.watches.{name}", 0.1)
+        monkeypatch.setattr(f"penstock.driver.watches.{name}", 0.1)
     away_once(monkeypatch)
     config = {"streams.local.counts.output.guarantee": "exactly-once", "task.commit.ms": 300}
     words = Words(tmp_path, spark, {"counts": 2, "words-1": 2}, config)

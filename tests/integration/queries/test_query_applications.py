@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 import penstock as ps
 import penstock.spark as pss
 from penstock.admin import open_job
-from penstock.admin.job.metrics import metrics_of
+from penstock.admin.job.status import metrics_of
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError
 from penstock.system.local import LocalSystem

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import penstock as ps
 import penstock.spark as pss
 from penstock import admin
-from penstock.admin.job.metrics import metrics_of
+from penstock.admin.job.status import metrics_of
 from penstock.api.ssp import SystemStreamPartition
 from penstock.system.local import LocalSystem
 from penstock.system.partitioner import partition_of

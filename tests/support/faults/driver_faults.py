@@ -24,7 +24,7 @@ from functools import partial, wraps
 from typing import Any
 
 from penstock.checkpoint.log import CheckpointLog
-from penstock.drain.driver.drain import Drain
+from penstock.drain.driver import Drain
 from penstock.driver.feed.feed import OffsetFeed
 from penstock.spark.containers.directory import ContainerDirectory
 from penstock.start.startpoints.manager import StartpointManager

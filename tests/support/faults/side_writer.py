@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.side.store.engine import SideEngine
+from penstock.side.engine import SideEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
 
 SSP = SystemStreamPartition("local", "names", 0)

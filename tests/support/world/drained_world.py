@@ -10,7 +10,7 @@ from typing import Any
 from penstock.api.requests import DrainNotification
 from penstock.application.application import Application
 from penstock.config.load import load_config
-from penstock.drain.driver.drain import Drain
+from penstock.drain.driver import Drain
 from penstock.system.base import System
 from penstock.testing import SettableClock
 from penstock.testing.in_process import InProcessDriver

@@ -17,8 +17,8 @@ from penstock.errors import ContainerLostError, PenstockError
 from penstock.objects.open import open_store
 from penstock.objects.store import ObjectStore
 from penstock.outbox import container
-from penstock.outbox import objects as outbox_objects
 from penstock.outbox import task as outbox
+from penstock.outbox import task as outbox_objects
 from penstock.system.base import RawRecord, System
 from penstock.testing import SettableClock
 from penstock.testing.in_process import InProcessDriver

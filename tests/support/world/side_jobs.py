@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 import penstock as ps
-from penstock.side.container.inputs import SideInputService
+from penstock.side.inputs import SideInputService
 from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver
 from tests.support.world.world import World

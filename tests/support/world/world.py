@@ -17,7 +17,7 @@ from penstock.checkpoint.log import CheckpointLog, LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
-from penstock.drain.driver.drain import Drain
+from penstock.drain.driver import Drain
 from penstock.drain.requests import DrainRequests, write_drain_notification
 from penstock.graph.specs import ApplicationGraph
 from penstock.job.paths import JobPaths

@@ -11,8 +11,8 @@ import pytest
 
 from penstock.base.files import UMASK, open_lock
 from penstock.container.process.launch import Register
-from penstock.host.folders import HostFolder
 from penstock.host.position_page import PositionPage
+from penstock.host.process import HostFolder
 from penstock.objects.file import FileObjectStore
 from penstock.testing.kafka.jars import locked
 from tests.support.tools.strangers import needs_strangers, open_folder, stranger_locks

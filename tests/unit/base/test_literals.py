@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.admin.state.texts import Texts
+from penstock.admin.state.serdes import Texts
 from penstock.arrays.json_rows import JsonRows
 from penstock.base.exact_json import decimal_of, float_of, uuid_of, whole_of
 from penstock.errors import ConfigError

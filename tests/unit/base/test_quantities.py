@@ -12,7 +12,7 @@ import penstock as ps
 from penstock.api.retention import StreamRetention
 from penstock.base.wording import DURATIONS, SIZES, Units, milliseconds
 from penstock.cli.startpoint import time_of
-from penstock.cli.stream.commands import retention_of
+from penstock.cli.stream import retention_of
 from penstock.config.load import load_config
 
 

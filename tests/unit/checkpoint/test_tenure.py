@@ -11,7 +11,7 @@ import pytest
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, Ended
 from penstock.config.load import load_config
-from penstock.driver.guards.watches import Tenure
+from penstock.driver.watches import Tenure
 from penstock.errors import ConfigError
 from penstock.job.lease import LeaseHeldError, LeaseHolder, LeaseState
 from penstock.objects.file import FileObjectStore

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from penstock.dashboard import connections
+from penstock.dashboard import access as connections
 from penstock.dashboard.server import Dashboard
 from tests.support.jobs.dashboards import TOKEN, dashboard, events, request
 from tests.support.jobs.home import wait_until

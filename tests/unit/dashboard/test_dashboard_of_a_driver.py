@@ -13,7 +13,7 @@ import pytest
 from penstock.base.plugins import DISPLAYS, load
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
-from penstock.dashboard.of_driver import serve
+from penstock.dashboard.displays import serve
 from penstock.driver.handle.job import JobPage
 from penstock.job.paths import JobPaths
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.dashboard.rates import MOMENTS, PARTS, STALE_MS, History, Interval, TaskShare, Totals, between, whole
+from penstock.dashboard.work import MOMENTS, PARTS, STALE_MS, History, Interval, TaskShare, Totals, between, whole
 from penstock.metrics.snapshot import CounterValue, GaugeValue, MetricId, Snapshot, TimerValue
 
 MS = 1_000_000

@@ -17,10 +17,9 @@ import psutil
 import pytest
 
 from penstock import admin
-from penstock.dashboard import connections as dashboard_connections
+from penstock.dashboard import access as dashboard_connections
 from penstock.dashboard import server, watch
-from penstock.dashboard.actions import ACTIONS
-from penstock.dashboard.lookups import LOOKUPS
+from penstock.dashboard.requests import ACTIONS, LOOKUPS
 from penstock.dashboard.server import Dashboard
 from penstock.dashboard.watch import Watches
 from penstock.errors import ConfigError

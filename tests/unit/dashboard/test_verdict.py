@@ -10,8 +10,8 @@ from penstock.admin.checkpoint.facts import CheckpointSummary
 from penstock.admin.job.drain_status import DrainStatus
 from penstock.admin.job.inputs import InputStatus, PartitionStatus
 from penstock.admin.job.status import JobStatus, OutboxStatus, WatermarkStatus
-from penstock.dashboard.rates import History, Interval, Totals
 from penstock.dashboard.verdict import Verdict, next_start, verdict
+from penstock.dashboard.work import History, Interval, Totals
 from penstock.job.shown import Failure, Outage, RunPhase
 from penstock.metrics.snapshot import Snapshot
 

@@ -8,8 +8,8 @@ import orjson
 
 from penstock.admin.job.inputs import InputStatus, PartitionStatus
 from penstock.admin.job.status import BackendStatus, WatermarkStatus
-from penstock.dashboard.rates import History, Totals
 from penstock.dashboard.view import ROWS, Seen, job_document
+from penstock.dashboard.work import History, Totals
 from penstock.job.shown import GraphEdge, GraphOperator, GraphStage, JobGraph, KeyWork, RunWork, TaskWork
 from penstock.metrics.snapshot import CounterValue, MetricId, Snapshot, TimerValue
 from penstock.side.wing import SideInputStatus

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from typing import Any
 
-from penstock.dashboard.rates import PARTS
+from penstock.dashboard.work import PARTS
 from penstock.testing import TestRunner
 from tests.support.tools.places import ROOT
 

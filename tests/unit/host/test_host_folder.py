@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.host.folders import HostFolder
+from penstock.host.process import HostFolder
 
 
 def test_one_holds_it_alone_or_several_share_it(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from penstock.host.folders import make_socket_folder, remove_dead_folders
+from penstock.host.process import make_socket_folder, remove_dead_folders
 
 DEADLINE_S = 60.0
 CONTAINER = """
 import sys
-from penstock.host.folders import make_socket_folder
+from penstock.host.process import make_socket_folder
 print(make_socket_folder(), flush=True)
 sys.stdin.read()
 """

@@ -10,8 +10,7 @@ import pytest
 from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import Batch
 from penstock.errors import ContainerLostError, RetryableError
-from penstock.outbox.objects import objects_of
-from penstock.outbox.task import Outbox, OutboxSnapshot
+from penstock.outbox.task import Outbox, OutboxSnapshot, objects_of
 from penstock.runtime.messages.incoming import DiscardedAttemptError, mark_of
 from penstock.runtime.reports import Report
 from penstock.runtime.settings import RuntimeSettings

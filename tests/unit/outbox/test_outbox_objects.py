@@ -11,9 +11,17 @@ from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import CorruptError, IncompatibleError
-from penstock.outbox import objects as outbox_objects
-from penstock.outbox.objects import CHUNK_BYTES, CHUNK_MESSAGES, ObjectContents, decode, encode, objects_of
-from penstock.outbox.task import Outbox, OutboxSnapshot
+from penstock.outbox import task as outbox_objects
+from penstock.outbox.task import (
+    CHUNK_BYTES,
+    CHUNK_MESSAGES,
+    ObjectContents,
+    Outbox,
+    OutboxSnapshot,
+    decode,
+    encode,
+    objects_of,
+)
 from penstock.outbox.wing import OutboxObject, OutputPart
 from penstock.system.base import RawRecord
 from tests.support.streams.outboxes import bring, record

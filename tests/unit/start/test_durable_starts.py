@@ -11,7 +11,7 @@ from penstock.api.requests import StartpointOldest
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.streams import STREAMS
 from penstock.config.load import load_config
-from penstock.drain.driver.drain import Drain
+from penstock.drain.driver import Drain
 from penstock.drain.requests import write_drain_notification
 from penstock.errors import ConfigError, ContainerLostError, IncompatibleError, NotFoundError
 from penstock.job.paths import JobPaths

@@ -11,9 +11,9 @@ import pytest
 
 import penstock as ps
 from penstock.api.ssp import StreamPattern, SystemStream, SystemStreamPartition
-from penstock.drain.driver.drain import Drain
+from penstock.drain.driver import Drain
 from penstock.drain.requests import DrainRequests
-from penstock.driver.guards.watches import LIST_SECONDS, REFUSED_SECONDS
+from penstock.driver.watches import LIST_SECONDS, REFUSED_SECONDS
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError, PenstockError, SystemAwayError
 from penstock.graph.specs import MergeSpec
 from penstock.system.memory import MemoryAdmin

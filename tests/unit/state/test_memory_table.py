@@ -12,7 +12,7 @@ from penstock.config.load import load_config
 from penstock.errors import CorruptError, RetryableError
 from penstock.state.engines.engine import EngineFailedError
 from penstock.state.engines.open import open_rocksdb
-from penstock.tables.container.store import MemoryTable, TableView, open_table
+from penstock.tables.store import MemoryTable, TableView, open_table
 
 keys = st.binary(max_size=3)
 

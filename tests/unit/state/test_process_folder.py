@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.host.folders import process_folder
+from penstock.host.process import process_folder
 from tests.support.jobs.home import wait_until
 from tests.support.tools.places import ROOT
 
 PROGRAM = """
 import signal, time
-from penstock.host.folders import process_folder
+from penstock.host.process import process_folder
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell runs in the background ignores it
 with process_folder("penstock-test-") as folder:

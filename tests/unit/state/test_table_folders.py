@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import RetryableError
-from penstock.host.folders import HostFolder
-from penstock.tables.container.store import TableFolders
+from penstock.host.process import HostFolder
+from penstock.tables.store import TableFolders
 
 
 def loaded(folders: TableFolders, version: int, unit: str = "0", checksum: str = "c") -> HostFolder:

@@ -22,19 +22,9 @@ from penstock.config.settings import StateSettings
 from penstock.errors import CorruptError, NotFoundError, PenstockError, RetryableError
 from penstock.state.backends.base import BackendContext, StoreCopy, TaskBackupManager, release_if_cancelled
 from penstock.state.backends.base_backup import BaseBackup, Bases
-from penstock.state.backends.changelog_files.versions import (
-    KEPT,
-    ChangelogMarker,
-    DeltaHeader,
-    StoredVersions,
-    StoreSnapshot,
-    Version,
-    encode_delta,
-    shared_names,
-    ways,
-)
-from penstock.state.backends.content.objects import DirIndex, put_once
-from penstock.state.backends.content.store import ContentStore
+from penstock.state.backends.changelog_files import versions
+from penstock.state.backends.content import ContentStore
+from penstock.state.backends.objects import DirIndex, put_once
 from penstock.state.records import Changes
 
 logger = logging.getLogger(__name__)
@@ -89,7 +79,9 @@ class SnapshotKeeper:
     def __init__(self, context: BackendContext, store: str, budget: ByteBudget, limits: Limits) -> None:
         self._context = context
         self._store = store
-        self._files = ContentStore(context, shared_names(context.paths, store, context.task), budget, limits.part_bytes)
+        self._files = ContentStore(
+            context, versions.shared_names(context.paths, store, context.task), budget, limits.part_bytes
+        )
         self._small_file_bytes = limits.small_file_bytes
         self._last = DirIndex.of({})
         """The shared files of the newest snapshot that is whole."""
@@ -99,22 +91,22 @@ class SnapshotKeeper:
         self._version_shown = context.metrics.new_gauge(group, "changelog-version")
         self._snapshot_shown = context.metrics.new_gauge(group, "changelog-snapshot-version")
         self._running: list[Future[None]] = []
-        self._made: list[Version] = []
-        self._newest: Version | None = None
+        self._made: list[versions.Version] = []
+        self._newest: versions.Version | None = None
         self.pace = SnapshotPace(context.config.state, context.clock)
 
-    def resume(self, marker: ChangelogMarker, newest: StoreSnapshot | None) -> None:
+    def resume(self, marker: versions.ChangelogMarker, newest: versions.StoreSnapshot | None) -> None:
         """Continue from a marker. `newest`: its newest snapshot that is whole."""
         self._newest = newest.version if newest else None
         self._last = newest.shared if newest else DirIndex.of({})
         self._show(marker)
         self.pace.restart(sum(1 for _ in marker.deltas(newest.version[0] if newest else 0)))
 
-    def committed(self, marker: ChangelogMarker, before: ChangelogMarker) -> None:
+    def committed(self, marker: versions.ChangelogMarker, before: versions.ChangelogMarker) -> None:
         self.pace.deltas += marker.version - before.version
         self._show(marker)
 
-    def _show(self, marker: ChangelogMarker) -> None:
+    def _show(self, marker: versions.ChangelogMarker) -> None:
         self._version_shown.set(marker.version)
         self._snapshot_shown.set(self._newest[0] if self._newest else 0)
 
@@ -122,17 +114,17 @@ class SnapshotKeeper:
     def is_busy(self) -> bool:
         return any(not future.done() for future in self._running)
 
-    def is_behind(self, marker: ChangelogMarker) -> bool:
+    def is_behind(self, marker: versions.ChangelogMarker) -> bool:
         """True if a restore of the marker would replay deltas."""
         return (marker.version, marker.epoch) != self._newest and marker.version > 0
 
-    def made(self) -> tuple[Version, ...]:
+    def made(self) -> tuple[versions.Version, ...]:
         return tuple(self._made)
 
     def begin(
         self,
         checkpoint_id: CheckpointId,
-        version: Version,
+        version: versions.Version,
         copy: StoreCopy,
         cancelled: threading.Event,
     ) -> None:
@@ -144,7 +136,9 @@ class SnapshotKeeper:
         release_if_cancelled(future, copy)
         self._running = [*(future for future in self._running if not future.done()), future]
 
-    def make(self, checkpoint_id: CheckpointId, version: Version, directory: Path, cancelled: threading.Event) -> None:
+    def make(
+        self, checkpoint_id: CheckpointId, version: versions.Version, directory: Path, cancelled: threading.Event
+    ) -> None:
         """Make a snapshot now. A second call after an error makes the same one.
 
         Raises RetryableError once it is cancelled.
@@ -157,19 +151,19 @@ class SnapshotKeeper:
             if path.is_file() and path.stat().st_size <= self._small_file_bytes
         }
         shared = self._files.put(checkpoint_id, directory, self._last, cancelled, leave_out=small.keys())
-        snapshot = StoreSnapshot(version, self._store, self._context.task, shared, small)
+        snapshot = versions.StoreSnapshot(version, self._store, self._context.task, shared, small)
         key = self._context.paths.snapshot(self._store, self._context.task, *version)
         data = snapshot.encode()
         if not self._context.objects.put_if_absent(key, data) and (found := self._context.objects.get(key)) != data:
             # An earlier try got through without our knowing, from a copy that holds the same in other files.
-            shared = StoreSnapshot.decode(found, key).shared
+            shared = versions.StoreSnapshot.decode(found, key).shared
         self._files.advance()
         self._last, self._newest = shared, version
         self._snapshot_shown.set(version[0])
-        self._made = [*self._made, version][-KEPT:]
+        self._made = [*self._made, version][-versions.KEPT :]
 
     def _make_or_tell(
-        self, checkpoint_id: CheckpointId, version: Version, copy: StoreCopy, cancelled: threading.Event
+        self, checkpoint_id: CheckpointId, version: versions.Version, copy: StoreCopy, cancelled: threading.Event
     ) -> None:
         began, made = time.monotonic(), False
         try:
@@ -218,10 +212,10 @@ class ChangelogFilesBackup(TaskBackupManager):
         self._deltas = context.config.state.changelog_enabled
         self._closing = threading.Event()
         self._keepers = {store: SnapshotKeeper(context, store, budget, limits) for store in context.stores}
-        self._markers: dict[str, ChangelogMarker] = {}
-        self._bases = Bases[ChangelogMarker]()
+        self._markers: dict[str, versions.ChangelogMarker] = {}
+        self._bases = Bases[versions.ChangelogMarker]()
         self._taken: dict[str, Changes] = {}
-        self._made: dict[str, tuple[Version, ...]] = {}
+        self._made: dict[str, tuple[versions.Version, ...]] = {}
         """The snapshots that the markers of the commit under way may name."""
         self._due: set[str] = set()
         self._owed: set[str] = set()
@@ -231,21 +225,21 @@ class ChangelogFilesBackup(TaskBackupManager):
     def init(self, checkpoint_id: CheckpointId | None, markers: Mapping[str, str]) -> None:
         for store in self._context.stores:
             if checkpoint_id is None:
-                self._markers[store] = ChangelogMarker()
-                self._keepers[store].resume(ChangelogMarker(), None)
-            elif store not in markers or not self._resume(store, ChangelogMarker.parse(markers[store])):
+                self._markers[store] = versions.ChangelogMarker()
+                self._keepers[store].resume(versions.ChangelogMarker(), None)
+            elif store not in markers or not self._resume(store, versions.ChangelogMarker.parse(markers[store])):
                 work = partial(self._make_base, store, checkpoint_id)
                 self._bases.need(store, BaseBackup(work, self._context.pools.maintenance))
 
-    def _resume(self, store: str, marker: ChangelogMarker) -> bool:
+    def _resume(self, store: str, marker: versions.ChangelogMarker) -> bool:
         """Continue from a marker. False if the version cannot be rebuilt from the objects that exist: another backend
         may have restored the store, and a version that continued from such a marker could never be restored."""
         context = self._context
         keys = frozenset(context.objects.list(context.paths.state_folder(store, context.task)))
-        found = StoredVersions.among(keys)
-        whole: list[StoreSnapshot] = []
+        found = versions.StoredVersions.among(keys)
+        whole: list[versions.StoreSnapshot] = []
         missing: list[str] = []
-        for way in ways(marker, found):
+        for way in versions.ways(marker, found):
             if (gap := way.missing(found)) is not None:
                 missing.append(context.paths.delta(store, context.task, *gap))
             try:
@@ -258,7 +252,7 @@ class ChangelogFilesBackup(TaskBackupManager):
             if snapshot is None:
                 break  # from the empty store: there is no older way
             whole.append(snapshot)
-            if len(whole) == KEPT:
+            if len(whole) == versions.KEPT:
                 break
         else:
             if not whole:
@@ -268,14 +262,14 @@ class ChangelogFilesBackup(TaskBackupManager):
         self._keepers[store].resume(marker, whole[0] if whole else None)
         return True
 
-    def _whole_snapshot(self, store: str, version: Version, keys: frozenset[str]) -> StoreSnapshot:
+    def _whole_snapshot(self, store: str, version: versions.Version, keys: frozenset[str]) -> versions.StoreSnapshot:
         """Raises CorruptError or NotFoundError unless the snapshot and all its files exist and are whole."""
         context = self._context
         key = context.paths.snapshot(store, context.task, *version)
         if key in context.damaged:  # a listing tells what is there, and only a restore what is damaged
             raise CorruptError(f"snapshot `{key}` could not be restored")
-        snapshot = StoreSnapshot.decode(context.objects.get(key), key)
-        names = shared_names(context.paths, store, context.task)
+        snapshot = versions.StoreSnapshot.decode(context.objects.get(key), key)
+        names = versions.shared_names(context.paths, store, context.task)
         for file in map(names.key, snapshot.shared.objects()):
             if file not in keys:
                 raise NotFoundError(f"`{file}` of snapshot `{key}` is missing")
@@ -343,8 +337,8 @@ class ChangelogFilesBackup(TaskBackupManager):
                 )
 
     def _upload_store(
-        self, checkpoint_id: CheckpointId, store: str, marker: ChangelogMarker, copy: StoreCopy | None
-    ) -> ChangelogMarker:
+        self, checkpoint_id: CheckpointId, store: str, marker: versions.ChangelogMarker, copy: StoreCopy | None
+    ) -> versions.ChangelogMarker:
         self._context.check_leaving()
         changes = self._taken.get(store, {})
         # A version that an older epoch wrote has no snapshot from here: its name would say that nobody writes it any
@@ -356,15 +350,15 @@ class ChangelogFilesBackup(TaskBackupManager):
         if not self._deltas and copy is not None:
             version = (marker.version + 1, self._context.epoch)
             self._keepers[store].make(checkpoint_id, version, copy.directory, self._context.leaving)
-            return ChangelogMarker.of_snapshot(*version)
+            return versions.ChangelogMarker.of_snapshot(*version)
         after = marker.next(self._context.epoch).with_snapshots(self._made.get(store, ()))
         key = self._context.paths.delta(store, self._context.task, after.version, after.epoch)
-        data = encode_delta(DeltaHeader(after.version, after.epoch, after.lineage), changes)
+        data = versions.encode_delta(versions.DeltaHeader(after.version, after.epoch, after.lineage), changes)
         put_once(self._context.objects, key, data, self._context.epoch)
         return after
 
     def _begin_snapshot(
-        self, checkpoint_id: CheckpointId, store: str, marker: ChangelogMarker, copy: StoreCopy
+        self, checkpoint_id: CheckpointId, store: str, marker: versions.ChangelogMarker, copy: StoreCopy
     ) -> None:
         if self._deltas and marker.epoch == self._context.epoch:
             version = (marker.version, marker.epoch)
@@ -372,7 +366,7 @@ class ChangelogFilesBackup(TaskBackupManager):
 
     def _make_base(
         self, store: str, checkpoint_id: CheckpointId, copy: StoreCopy, cancelled: threading.Event
-    ) -> ChangelogMarker:
+    ) -> versions.ChangelogMarker:
         """Write the whole copy as a snapshot that begins a new history. It is named after the checkpoint that the job
         continues from, which wrote nothing in this epoch.
 
@@ -389,4 +383,4 @@ class ChangelogFilesBackup(TaskBackupManager):
             interrupt=cancelled,
             on_failure=tell,
         )
-        return ChangelogMarker.of_snapshot(*version)
+        return versions.ChangelogMarker.of_snapshot(*version)

@@ -14,33 +14,11 @@ from functools import partial
 from penstock.base.parallel import ByteBudget
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError, PenstockError, RetryableError
 from penstock.job.paths import versioned_name
-from penstock.state.backends.base import (
-    EMPTY,
-    AdminContext,
-    BackendContext,
-    KeptIn,
-    RestoreProgress,
-    RestoreTarget,
-    Retention,
-    StateBackendFactory,
-    StoreMarker,
-    TaskRestoreManager,
-)
+from penstock.state.backends import base
+from penstock.state.backends.changelog_files import versions
 from penstock.state.backends.changelog_files.backup import SMALL_FILE_BYTES, ChangelogFilesBackup, Limits
-from penstock.state.backends.changelog_files.versions import (
-    NAME,
-    SHARED_FOLDER,
-    ChangelogMarker,
-    StoredVersions,
-    StoreSnapshot,
-    Version,
-    Way,
-    decode_delta,
-    shared_names,
-    ways,
-)
-from penstock.state.backends.content.objects import ObjectBackendAdmin, content_of, epoch_of
-from penstock.state.backends.content.store import MAX_PART_BYTES, fetch_files
+from penstock.state.backends.content import MAX_PART_BYTES, fetch_files
+from penstock.state.backends.objects import ObjectBackendAdmin, content_of, epoch_of
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.open import make_empty
 from penstock.state.records import Changes, changes_bytes
@@ -49,10 +27,10 @@ from penstock.state.records import Changes, changes_bytes
 class Runs:
     """The versions that markers are made of: (store, task, epoch) -> runs (first, last), in order and disjoint."""
 
-    def __init__(self, markers: Sequence[StoreMarker]) -> None:
+    def __init__(self, markers: Sequence[base.StoreMarker]) -> None:
         self.runs: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
         for own in markers:
-            for epoch, first, last in ChangelogMarker.parse(own.marker).lineage:
+            for epoch, first, last in versions.ChangelogMarker.parse(own.marker).lineage:
                 self.runs.setdefault((own.store, own.task, epoch), []).append((first, last))
         for place, runs in self.runs.items():
             merged: list[tuple[int, int]] = []
@@ -74,7 +52,7 @@ class ChangelogFilesAdmin(ObjectBackendAdmin):
     """Deletes deltas and snapshots that no retained marker needs. Deltas are counted in runs of versions, because
     lineages may be long, and are mostly alike."""
 
-    def plan(self, retention: Retention) -> set[str]:
+    def plan(self, retention: base.Retention) -> set[str]:
         kept = Runs(retention.retained)
         gone = {
             self.context.paths.delta(store, task, version, epoch)
@@ -88,19 +66,21 @@ class ChangelogFilesAdmin(ObjectBackendAdmin):
             gone |= self._dead_deltas(listing, kept, retention.epoch)
         return gone | super().plan(replace(retention, left=tuple(_one_by_one(retention.left))))
 
-    def _with_found(self, retained: Sequence[StoreMarker], listing: Sequence[str]) -> Iterator[StoreMarker]:
+    def _with_found(self, retained: Sequence[base.StoreMarker], listing: Sequence[str]) -> Iterator[base.StoreMarker]:
         """The markers, extended by later snapshots of their own versions."""
         by_folder: dict[str, list[str]] = {}
         for key in listing:
             by_folder.setdefault(key.rpartition("/")[0], []).append(key)
         for own in retained:
-            marker = ChangelogMarker.parse(own.marker)
-            found = StoredVersions.among(by_folder.get(self.context.paths.state_folder(own.store, own.task), ()))
+            marker = versions.ChangelogMarker.parse(own.marker)
+            found = versions.StoredVersions.among(
+                by_folder.get(self.context.paths.state_folder(own.store, own.task), ())
+            )
             later = {each for each in found.snapshots if marker.has(each)} - set(marker.snapshots)
             named = sorted({*marker.snapshots, *(each for each in later if self._is_whole(own, each))}, reverse=True)
             yield replace(own, marker=replace(marker, snapshots=tuple(named)).serialize())
 
-    def _is_whole(self, own: StoreMarker, version: tuple[int, int]) -> bool:
+    def _is_whole(self, own: base.StoreMarker, version: tuple[int, int]) -> bool:
         """False for a damaged snapshot, which restores nothing. Only for a snapshot that no marker names: a collection
         does not wait until it is repaired."""
         try:
@@ -120,20 +100,20 @@ class ChangelogFilesAdmin(ObjectBackendAdmin):
                 found.add(key)
         return found
 
-    def reach(self, markers: Sequence[StoreMarker]) -> set[str]:
+    def reach(self, markers: Sequence[base.StoreMarker]) -> set[str]:
         """The snapshots and their files. Deltas are counted elsewhere."""
         found: set[str] = set()
         for own in markers:
-            for version in ChangelogMarker.parse(own.marker).snapshots:
+            for version in versions.ChangelogMarker.parse(own.marker).snapshots:
                 found |= self._reach_one(own, *version)
         return found
 
-    def _reach_one(self, own: StoreMarker, version: int, epoch: int) -> frozenset[str]:
+    def _reach_one(self, own: base.StoreMarker, version: int, epoch: int) -> frozenset[str]:
         key = self.context.paths.snapshot(own.store, own.task, version, epoch)
-        names = shared_names(self.context.paths, own.store, own.task)
+        names = versions.shared_names(self.context.paths, own.store, own.task)
 
         def read() -> Iterator[str]:
-            return map(names.key, StoreSnapshot.decode(self.context.objects.get(key), key).shared.objects())
+            return map(names.key, versions.StoreSnapshot.decode(self.context.objects.get(key), key).shared.objects())
 
         return self.reach_of_index(key, read)
 
@@ -142,43 +122,43 @@ class ChangelogFilesAdmin(ObjectBackendAdmin):
         named = versioned_name(key)
         if named is not None:
             return named[1] if named[2] == "zip" else None
-        return epoch_of(key, SHARED_FOLDER)
+        return epoch_of(key, versions.SHARED_FOLDER)
 
     def order(self, key: str) -> tuple[int, ...]:
         """Deltas first, oldest first; then files; then snapshots: as long as a snapshot exists its files can be
         found."""
         named = versioned_name(key)
         if named is None:
-            return (1, epoch_of(key, SHARED_FOLDER) or 0)
+            return (1, epoch_of(key, versions.SHARED_FOLDER) or 0)
         version, epoch, kind = named
         return (0 if kind == "delta" else 2, epoch, version)
 
 
-def _one_by_one(markers: Sequence[StoreMarker]) -> Iterator[StoreMarker]:
+def _one_by_one(markers: Sequence[base.StoreMarker]) -> Iterator[base.StoreMarker]:
     """Split each marker into one for each snapshot: the others are found if one of them is gone."""
     for own in markers:
-        for version, epoch in ChangelogMarker.parse(own.marker).snapshots:
-            yield replace(own, marker=ChangelogMarker.of_snapshot(version, epoch).serialize())
+        for version, epoch in versions.ChangelogMarker.parse(own.marker).snapshots:
+            yield replace(own, marker=versions.ChangelogMarker.of_snapshot(version, epoch).serialize())
 
 
 _LOAD_BYTES = 64 << 20
 """Net changes of several deltas are gathered up to this size and loaded at once."""
 
 
-class ChangelogFilesRestore(TaskRestoreManager):
+class ChangelogFilesRestore(base.TaskRestoreManager):
     """Takes the newest snapshot that is whole, and replays exactly the deltas of the lineage after it."""
 
     advances_open = True
 
-    def __init__(self, context: BackendContext, budget: ByteBudget) -> None:
+    def __init__(self, context: base.BackendContext, budget: ByteBudget) -> None:
         self._context = context
         self._budget = budget
 
-    def restore(self, store: str, marker: str, target: RestoreTarget, progress: RestoreProgress) -> None:
-        wanted = ChangelogMarker.parse(marker)
+    def restore(self, store: str, marker: str, target: base.RestoreTarget, progress: base.RestoreProgress) -> None:
+        wanted = versions.ChangelogMarker.parse(marker)
         folder = self._context.paths.state_folder(store, self._context.task)
         # A snapshot that is not listed yet costs deltas; those it would save are there as long as it is named.
-        known = ways(wanted, StoredVersions.among(self._context.objects.list(folder)))
+        known = versions.ways(wanted, versions.StoredVersions.among(self._context.objects.list(folder)))
         broken: list[PenstockError] = []
         for way in known:
             self._check(progress, store)
@@ -201,20 +181,24 @@ class ChangelogFilesRestore(TaskRestoreManager):
             f"{'; '.join(map(str, broken))}"
         )
 
-    def advance(self, store: str, held: str, marker: str, target: RestoreTarget, progress: RestoreProgress) -> bool:
-        wanted = ChangelogMarker.parse(marker)
-        since = wanted.since(ChangelogMarker.parse(held))
+    def advance(
+        self, store: str, held: str, marker: str, target: base.RestoreTarget, progress: base.RestoreProgress
+    ) -> bool:
+        wanted = versions.ChangelogMarker.parse(marker)
+        since = wanted.since(versions.ChangelogMarker.parse(held))
         if since is None:
             return False
         if since:
             self._load(store, since, target.engine(), progress)
         return True
 
-    def _check(self, progress: RestoreProgress, store: str) -> None:
+    def _check(self, progress: base.RestoreProgress, store: str) -> None:
         if progress.cancelled.is_set():
             raise RetryableError(f"the restore of store `{store}` of task {self._context.task} was cancelled")
 
-    def _begin(self, store: str, way: Way, target: RestoreTarget, progress: RestoreProgress) -> Engine:
+    def _begin(
+        self, store: str, way: versions.Way, target: base.RestoreTarget, progress: base.RestoreProgress
+    ) -> Engine:
         """The engine as of the way's snapshot. Raises CorruptError or NotFoundError if the snapshot is not whole."""
         if way.snapshot is None:
             return target.engine()
@@ -224,7 +208,7 @@ class ChangelogFilesRestore(TaskRestoreManager):
             data = context.objects.get(key)
         except NotFoundError as error:
             raise NotFoundError(f"snapshot `{key}` is missing") from error
-        snapshot = StoreSnapshot.decode(data, key)
+        snapshot = versions.StoreSnapshot.decode(data, key)
         if (snapshot.version, snapshot.store, snapshot.task) != (way.snapshot, store, context.task):
             raise CorruptError(f"`{key}` is a snapshot of version {snapshot.version} of store `{snapshot.store}`")
         for path, content in snapshot.small.items():
@@ -232,7 +216,7 @@ class ChangelogFilesRestore(TaskRestoreManager):
             local.parent.mkdir(parents=True, exist_ok=True)
             local.write_bytes(content)
         progress.report(len(data))
-        names = shared_names(context.paths, store, context.task)
+        names = versions.shared_names(context.paths, store, context.task)
         try:
             fetch_files(context, names, snapshot.shared, target.directory, self._budget, progress)
         except (CorruptError, NotFoundError) as error:
@@ -242,10 +226,10 @@ class ChangelogFilesRestore(TaskRestoreManager):
     def _load(
         self,
         store: str,
-        deltas: Iterable[Version],
+        deltas: Iterable[versions.Version],
         engine: Engine,
-        progress: RestoreProgress,
-        refused: Callable[[Version, PenstockError], PenstockError] = lambda _, error: error,
+        progress: base.RestoreProgress,
+        refused: Callable[[versions.Version, PenstockError], PenstockError] = lambda _, error: error,
     ) -> None:
         """Load deltas in order. `refused` makes the error to raise where one is damaged or missing."""
         gathered: dict[bytes, bytes | None] = {}
@@ -266,13 +250,13 @@ class ChangelogFilesRestore(TaskRestoreManager):
                 gathered, size = {}, 0
         engine.load(gathered)
 
-    def _read(self, store: str, delta: Version) -> tuple[int, Changes]:
+    def _read(self, store: str, delta: versions.Version) -> tuple[int, Changes]:
         key = self._context.paths.delta(store, self._context.task, *delta)
         try:
             data = self._context.objects.get(key)
         except NotFoundError as error:
             raise NotFoundError(f"delta `{key}` is missing") from error
-        header, changes = decode_delta(data, key)
+        header, changes = versions.decode_delta(data, key)
         if (header.version, header.epoch) != delta:
             raise CorruptError(f"`{key}` holds version {header.version} of epoch {header.epoch}")
         return len(data), changes
@@ -280,10 +264,10 @@ class ChangelogFilesRestore(TaskRestoreManager):
     def _beyond_repair(
         self,
         store: str,
-        wanted: ChangelogMarker,
-        way: Way,
+        wanted: versions.ChangelogMarker,
+        way: versions.Way,
         broken: Sequence[PenstockError],
-        delta: Version,
+        delta: versions.Version,
         error: PenstockError,
     ) -> PenstockError:
         first = way.snapshot[0] if way.snapshot else 0
@@ -299,7 +283,7 @@ _IN_FLIGHT = ByteBudget(64 << 20)
 """The snapshots of all tasks of a process share it."""
 
 
-class ChangelogFilesFactory(StateBackendFactory):
+class ChangelogFilesFactory(base.StateBackendFactory):
     """The factory of the backend `changelog-files`."""
 
     def __init__(
@@ -313,32 +297,32 @@ class ChangelogFilesFactory(StateBackendFactory):
 
     @property
     def name(self) -> str:
-        return NAME
+        return versions.NAME
 
     @property
-    def kept_in(self) -> KeptIn:
+    def kept_in(self) -> base.KeptIn:
         return "job-folder"
 
     def marker_text(self, marker: str) -> str:
         """The version and its epoch, `12.3`, as in the names of its files."""
         try:
-            own = ChangelogMarker.parse(marker)
+            own = versions.ChangelogMarker.parse(marker)
         except (CorruptError, IncompatibleError):
             return super().marker_text(marker)
-        return f"{own.version}.{own.epoch}" if own.version else EMPTY
+        return f"{own.version}.{own.epoch}" if own.version else base.EMPTY
 
     def kind_of(self, name: str) -> str | None:
         folder, _, last = name.rpartition("/")
-        if folder == SHARED_FOLDER:
+        if folder == versions.SHARED_FOLDER:
             return "snapshot files" if content_of(last) else None
         versioned = None if folder else versioned_name(name)
         return None if versioned is None else _KINDS[versioned[2]]
 
-    def backup_manager(self, context: BackendContext) -> ChangelogFilesBackup:
+    def backup_manager(self, context: base.BackendContext) -> ChangelogFilesBackup:
         return ChangelogFilesBackup(context, self._budget, self._limits)
 
-    def restore_manager(self, context: BackendContext) -> ChangelogFilesRestore:
+    def restore_manager(self, context: base.BackendContext) -> ChangelogFilesRestore:
         return ChangelogFilesRestore(context, self._budget)
 
-    def admin(self, context: AdminContext) -> ChangelogFilesAdmin:
+    def admin(self, context: base.AdminContext) -> ChangelogFilesAdmin:
         return ChangelogFilesAdmin(context)

@@ -36,7 +36,7 @@ from penstock.base.budgets import opened_archive
 from penstock.base.documents import Count, Positive, decode_format, decoding
 from penstock.errors import CorruptError
 from penstock.job.paths import JobPaths, versioned_name
-from penstock.state.backends.content.objects import ContentNames, DirIndex
+from penstock.state.backends.objects import ContentNames, DirIndex
 from penstock.state.records import Changes, compress, decode_records, decompress, encode_records
 
 NAME = "changelog-files"

@@ -14,18 +14,10 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 
+from penstock import errors
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.wording import counted, listed
 from penstock.checkpoint.record import CheckpointId
-from penstock.errors import (
-    ConfigError,
-    CorruptError,
-    FencedError,
-    IncompatibleError,
-    NotFoundError,
-    Refusals,
-    RetryableError,
-)
 from penstock.job.identity import OwnedStreams, is_owned_by, owner_text
 from penstock.state.backends.base import (
     EMPTY,
@@ -130,7 +122,7 @@ class ChangelogStreamBackup(TaskBackupManager):
             return None
         try:
             return log.revert(marker, checkpoint_id.millis)
-        except NotFoundError as error:
+        except errors.NotFoundError as error:
             # Another backend restored the store. Going on behind a hole would make markers that restore nothing.
             logger.warning(
                 "store `%s` of task %d gets a new base in its changelog, because the old one cannot be continued: %s",
@@ -145,7 +137,7 @@ class ChangelogStreamBackup(TaskBackupManager):
 
         def proceed() -> None:
             if cancelled.is_set():
-                raise RetryableError(f"the base of store `{store}` was cancelled")
+                raise errors.RetryableError(f"the base of store `{store}` was cancelled")
 
         log = self._open(store)  # of this thread alone
         try:
@@ -182,13 +174,15 @@ class ChangelogStreamRestore(TaskRestoreManager):
             wanted.check_identity(history.identity(wanted.ssp))
             for changes in read_changes(history, wanted.range):
                 if progress.cancelled.is_set():
-                    raise RetryableError(f"the restore of store `{store}` of task {self._context.task} was cancelled")
+                    raise errors.RetryableError(
+                        f"the restore of store `{store}` of task {self._context.task} was cancelled"
+                    )
                 engine.apply(changes)
                 size_bytes = changes_bytes(changes)
                 self._downloaded.inc(size_bytes)
                 progress.report(size_bytes)
-        except NotFoundError as error:
-            raise NotFoundError(
+        except errors.NotFoundError as error:
+            raise errors.NotFoundError(
                 f"store `{store}` of task {self._context.task} cannot be rebuilt from its changelog: {error}"
             ) from error
         finally:
@@ -211,7 +205,9 @@ class ChangelogStreamRestore(TaskRestoreManager):
             wanted.check_identity(history.identity(wanted.ssp))
             for messages in history.read_every(OffsetRange(wanted.ssp, before.range.end, wanted.range.end)):
                 if progress.cancelled.is_set():
-                    raise RetryableError(f"store `{store}` of task {self._context.task} is not followed any more")
+                    raise errors.RetryableError(
+                        f"store `{store}` of task {self._context.task} is not followed any more"
+                    )
                 changes = {key_of(message, wanted.ssp): message[3] for message in messages}
                 engine.apply(changes)
                 size_bytes = changes_bytes(changes)
@@ -251,22 +247,22 @@ class ChangelogStreamAdmin(StateBackendAdmin):
                     admin.create_compacted(stream.stream, self._context.tasks, settings)
                 else:
                     admin.create_stream(stream.stream, self._context.tasks)
-            except IncompatibleError:
+            except errors.IncompatibleError:
                 self._check_partitions(stream)
                 raise
             self._own(stream, store)
             try:
                 admin.fence(stream.stream, writer)
-            except FencedError as error:
-                raise FencedError(
+            except errors.FencedError as error:
+                raise errors.FencedError(
                     f"{error}. If the job has no newer run, this stream belongs to an earlier job of the same name: "
                     "give the job another `job.id`, or the store another `stores.<name>.changelog`"
                 ) from error
 
     def validate_resources(self) -> None:
-        refusals = Refusals("changelogs are refused")
+        refusals = errors.Refusals("changelogs are refused")
         for stream, store in self._streams().items():
-            with refusals.noted(), suppress(NotFoundError):  # one that is missing is created
+            with refusals.noted(), suppress(errors.NotFoundError):  # one that is missing is created
                 self._check_partitions(stream)
                 self._check_owner(stream, store, self._owned.owner(stream, self._admin(stream)))
         refusals.check()
@@ -289,7 +285,9 @@ class ChangelogStreamAdmin(StateBackendAdmin):
                 if owner is not None and not is_owned_by(owner, self._context.paths.root, self._context.uid):
                     continue  # the job was made of a copy of another one, whose stream this is
                 dropped = admin.compact(offsets, writer, min_dirty_ratio=ratio, dry_run=dry_run)
-            except NotFoundError as error:  # the stream was removed or created again: there is nothing of ours in it
+            except (
+                errors.NotFoundError
+            ) as error:  # the stream was removed or created again: there is nothing of ours in it
                 logger.warning("the changelog `%s` is not compacted: %s", ssp.system_stream, error)
                 continue
             if dropped:
@@ -309,7 +307,7 @@ class ChangelogStreamAdmin(StateBackendAdmin):
             stream = self._context.config.store(store).changelog
             other = stores.setdefault(stream, store)
             if other != store:
-                raise ConfigError(
+                raise errors.ConfigError(
                     f"the stores `{other}` and `{store}` share the changelog `{stream}`: each store needs a separate "
                     f"one, set `stores.{store}.changelog`"
                 )
@@ -329,7 +327,7 @@ class ChangelogStreamAdmin(StateBackendAdmin):
     def _check_owner(self, stream: SystemStream, store: str, owner: str | None) -> None:
         mine = owner_text(self._context.paths.root, self._context.uid, store)
         if owner not in (None, mine):
-            raise ConfigError(
+            raise errors.ConfigError(
                 f"the changelog `{stream}` of store `{store}` belongs to another owner: {owner}. This is {mine}. Each "
                 f"store of each job needs a separate stream: set `stores.{store}.changelog`. If the owner's job was "
                 f"deleted, `penstock stream delete {stream}` deletes what it left"
@@ -362,7 +360,7 @@ class ChangelogStreamAdmin(StateBackendAdmin):
             if named
             else "no checkpoint of the job names it"
         )
-        raise ConfigError(
+        raise errors.ConfigError(
             f"the changelog `{stream}` of store `{store}` has messages that this job did not write (partition "
             f"{listed([str(partition) for partition in held])}), and {names}. A changelog is "
             f"written and compacted by its job alone: set `stores.{store}.changelog` to another stream. To continue a "
@@ -378,7 +376,7 @@ class ChangelogStreamAdmin(StateBackendAdmin):
     def _check_partitions(self, stream: SystemStream) -> None:
         found = self._admin(stream).partition_count(stream.stream)
         if found != self._context.tasks:
-            raise ConfigError(
+            raise errors.ConfigError(
                 f"the changelog `{stream}` has {counted(found, 'partition')}, the job "
                 f"{counted(self._context.tasks, 'task')}: name another "
                 "stream as `stores.<name>.changelog`, or start the job with another `job.id`"
@@ -433,7 +431,7 @@ class ChangelogStreamFactory(StateBackendFactory):
     def marker_text(self, marker: str) -> str:
         try:
             own = ChangelogRange.parse(marker)
-        except (CorruptError, IncompatibleError):
+        except (errors.CorruptError, errors.IncompatibleError):
             return super().marker_text(marker)
         return EMPTY if own.offset is None else f"offsets {own.generation}..{own.offset}"
 

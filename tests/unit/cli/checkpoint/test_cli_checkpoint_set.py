@@ -23,7 +23,7 @@ from penstock.api.ssp import SystemStream
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.streams import ChangelogStreamMarker
 from penstock.checkpoint.task_versions import choose_newest, markers_of, read_task, versions_of
-from penstock.cli.shared.input import Confirmation
+from penstock.cli.shared.options import Confirmation
 from penstock.config.load import load_config
 from penstock.job.lease import LeaseHeldError, LeaseHolder, acquire
 from penstock.system.base import OffsetRange, WriterIdentity

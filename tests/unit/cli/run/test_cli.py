@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.run.commands import StopSignals
-from penstock.cli.run.view import RunObserver
+from penstock.cli.run import StopSignals
 from penstock.cli.shared.application import load_application
 from penstock.cli.shared.errors import ApplicationLoadError
 from penstock.config.keys import describe
 from penstock.driver.context import StopRequest
 from penstock.driver.handle.job import Job
+from penstock.driver.handle.run_view import RunObserver
 from penstock.driver.show.progress import JobProgress, ProgressBoard
 from penstock.errors import ConfigError, NotFoundError
 from penstock.testing import SettableClock

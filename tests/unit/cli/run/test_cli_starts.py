@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock import admin
-from penstock.cli.run.commands import _audited
+from penstock.cli.run import _audited
 from penstock.cli.shared.options import Call
 from tests.support.jobs.example_job import ExampleJob
 

@@ -7,9 +7,7 @@ import pty
 import subprocess
 import sys
 
-SHOWN = (
-    "from penstock.cli.run.view import open_display; display = open_display(); display.close(); print(type(display))"
-)
+SHOWN = "from penstock.cli.run import open_display; display = open_display(); display.close(); print(type(display))"
 CHILD = (
     "import subprocess, sys\n"
     "for group in (None, 0):\n"

@@ -12,7 +12,7 @@ from penstock.admin.stream.tail import Message
 from penstock.base.wording import escaped
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.output import print_facts, print_grid
-from penstock.cli.stream.messages import _text_line
+from penstock.cli.stream import _text_line
 from penstock.facts import FactTable
 
 pytestmark = pytest.mark.attack

@@ -13,7 +13,7 @@ import pytest
 from penstock.api.requests import DrainMode, DrainNotification
 from penstock.batch.batch import END_OF_TIME
 from penstock.batch.watermarks import TIME
-from penstock.drain.driver.drain import Drain
+from penstock.drain.driver import Drain
 from penstock.drain.requests import DRAIN, NAMESPACE, DrainRequests, present_run, write_drain_notification
 from penstock.errors import ConfigError, NotFoundError, PenstockError, RetryableError
 from penstock.job.lease import LeaseHolder, LeaseState

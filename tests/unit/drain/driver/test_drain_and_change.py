@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.drain.driver.drain import Drain
+from penstock.drain.driver import Drain
 from penstock.drain.requests import write_drain_notification
 from penstock.job.paths import JobPaths
 from tests.support.world.windowed_job import BACKENDS, Windowed, entries, seen

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from penstock.container.shared import stores_directory
-from penstock.drain.driver.drain import Drain
-from penstock.drain.driver.report import DrainTally
+from penstock.drain.driver import Drain
+from penstock.drain.report import DrainTally
 from penstock.drain.requests import DRAIN, NAMESPACE
 from penstock.drain.wing import DrainProgress, StageDrain, drain_board
 from penstock.driver.feed.boundary import Boundary
@@ -43,6 +43,9 @@ def counts(drain: DrainProgress | None) -> list[tuple[int, int, int, int]]:
     return [(stage.messages, stage.panes, stage.timers, stage.joined) for stage in drain.stages]
 
 
+LOGGERS = ("penstock.drain.driver", "penstock.drain.report")
+
+
 def test_each_stage_counts_what_it_processes(job: Waiting, caplog: pytest.LogCaptureFixture) -> None:
     driver = job.waits()
     asked = str(job.ask_to_drain(driver).uuid)
@@ -55,7 +58,7 @@ def test_each_stage_counts_what_it_processes(job: Waiting, caplog: pytest.LogCap
     assert [stage.names[-1] for stage in drain.stages] == ["other-by-key", "by-number", "out", "m.out"]
     assert all(stage.ended and not stage.left for stage in drain.stages)
     assert drain_board(job.objects, PATHS).get_of(drain.run_id) == drain
-    said = [record.message for record in caplog.records if record.name.startswith("penstock.drain.driver")]
+    said = [record.message for record in caplog.records if record.name.startswith(LOGGERS)]
     assert [line for line in said if line.endswith("nothing more is read from its inputs")] == said[:1]
     assert [line.partition(" (")[0] for line in said[1:5]] == [f"stage {number}" for number in range(4)]
     assert "messages, 5 panes" not in said[2] or job.panes() == 5

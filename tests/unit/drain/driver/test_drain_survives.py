@@ -13,7 +13,7 @@ import pytest
 import penstock as ps
 from penstock.api.requests import StartpointOldest
 from penstock.api.ssp import SystemStreamPartition
-from penstock.drain.driver.drain import Drain
+from penstock.drain.driver import Drain
 from penstock.drain.requests import DRAIN, write_drain_notification
 from penstock.errors import PenstockError, RetryableError, UserCodeError
 from penstock.start.startpoints.manager import StartpointManager

@@ -12,7 +12,7 @@ import random
 import pytest
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.drain.driver.drain import Drain
+from penstock.drain.driver import Drain
 from penstock.drain.requests import write_drain_notification
 from penstock.errors import ConfigError, NotFoundError
 from penstock.job.paths import JobPaths

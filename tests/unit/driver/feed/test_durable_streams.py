@@ -8,7 +8,7 @@ from penstock.api.intermediate import DrainMessage, IntermediateMessageSerde, Wa
 from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import END_OF_TIME
 from penstock.checkpoint.streams import STREAMS
-from penstock.drain.driver.drain import Drain
+from penstock.drain.driver import Drain
 from penstock.drain.requests import DRAIN, DrainRequests, write_drain_notification
 from penstock.job.paths import JobPaths
 from penstock.system.base import OffsetRange

@@ -16,7 +16,7 @@ from penstock.api.time.firing import END_OF_TIME
 from penstock.batch.batch import TaskSsp
 from penstock.batch.portions import BatchPace, UnreadMessages, plan_ranges, plan_with_unread
 from penstock.config.load import load_config
-from penstock.drain.driver.drain import Drain
+from penstock.drain.driver import Drain
 from penstock.drain.requests import write_drain_notification
 from penstock.errors import PenstockError
 from penstock.job.paths import JobPaths

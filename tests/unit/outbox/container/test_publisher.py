@@ -27,8 +27,7 @@ from penstock.metrics.snapshot import CounterValue, GaugeValue, TimerValue
 from penstock.objects.open import forget_memory_store, open_store
 from penstock.outbox import container as publisher_module
 from penstock.outbox.container import Publisher
-from penstock.outbox.objects import ObjectContents, encode, objects_of
-from penstock.outbox.task import KeptPacket, Outbox, OutboxSnapshot
+from penstock.outbox.task import KeptPacket, ObjectContents, Outbox, OutboxSnapshot, encode, objects_of
 from penstock.outbox.wing import OutboxObject, Publish
 from penstock.runtime.messages.incoming import Spool
 from penstock.runtime.settings import RuntimeSettings
@@ -121,8 +120,8 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several objects, chunks and transactions of few messages."""
-    monkeypatch.setattr("penstock.outbox.objects.CHUNK_MESSAGES", 2)
-    monkeypatch.setattr("penstock.outbox.objects.OBJECT_BYTES", 5000)
+    monkeypatch.setattr("penstock.outbox.task.CHUNK_MESSAGES", 2)
+    monkeypatch.setattr("penstock.outbox.task.OBJECT_BYTES", 5000)
     monkeypatch.setattr(publisher_module, "TRANSACTION_BYTES", 1500)
     monkeypatch.setattr(publisher_module, "_AGAIN", Retry(pause_s=0.001))
 

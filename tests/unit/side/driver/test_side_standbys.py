@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from penstock.side.container import copies, inputs
-from penstock.side.container.inputs import SideInputService
+from penstock.side import copies, inputs
 from penstock.side.fill import replica
 from penstock.side.fill.group import SideGroup
 from penstock.side.fill.sources import SidePart
-from penstock.side.store.folders import SideFolders
+from penstock.side.folders import SideFolders
+from penstock.side.inputs import SideInputService
 from penstock.testing.in_process import InProcessDriver
 from tests.support.jobs.home import wait_until
 from tests.support.world.side_jobs import SideWorld, asked, content, planes, service, settle

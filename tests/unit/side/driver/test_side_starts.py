@@ -14,7 +14,7 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.config import load_config
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.job.paths import JobPaths
-from penstock.side.container.inputs import SideInputService
+from penstock.side.inputs import SideInputService
 from penstock.side.start import with_side_inputs
 from penstock.start.job_streams import JobStreams
 from penstock.start.startpoints.manager import StartpointManager

@@ -23,7 +23,7 @@ import penstock.spark as pss
 from penstock.api.time.firing import END_OF_TIME
 from penstock.errors import ConfigError, UserCodeError
 from penstock.graph.specs.code import KeyFailed
-from penstock.spark.processor.frames import FrameOutput
+from penstock.spark.processor.rows import FrameOutput
 from penstock.testing import TestRunner
 from tests.support.oracles.processors import OneTask, application, read_rows, spec_of
 from tests.support.tools.places import ROOT

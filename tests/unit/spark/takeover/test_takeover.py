@@ -25,8 +25,8 @@ from pyspark.sql.types import DoubleType, IntegerType, LongType, StringType, Str
 from penstock import admin
 from penstock.admin.checkpoint import change as checkpoint_write
 from penstock.admin.checkpoint.change import append_record
-from penstock.admin.state.query_state import first_record
 from penstock.admin.state.reading import open_version
+from penstock.admin.state.store_uploads import first_record
 from penstock.checkpoint.log import CheckpointLog
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, IncompatibleError
@@ -38,6 +38,7 @@ from penstock.spark.processor.keys import KeyCodec
 from penstock.spark.processor.task import ProcessorSpec
 from penstock.spark.query.plan import QueryInput, QueryOutput, QueryPlan
 from penstock.spark.rows.columns import ChunkReader, ChunkWriter
+from penstock.spark.state_frames import from_spark
 from penstock.spark.state_import.checkpoint import OperatorFacts
 from penstock.spark.takeover import Takeover
 from penstock.spark.transform import _graph
@@ -128,7 +129,7 @@ def without_spark(patch: pytest.MonkeyPatch) -> None:
     """Let this process back up what the expectations have, instead of Spark's tasks."""
     patch.setattr(takeover_module, "CheckpointLocation", Folder)
     patch.setattr(Takeover, "sources", lambda *_: (SimpleNamespace(spark=None), {}))
-    patch.setattr(takeover_module, "back_up", backed_up)
+    patch.setattr(from_spark, "back_up", backed_up)
 
 
 def backed_up(

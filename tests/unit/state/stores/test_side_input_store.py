@@ -9,7 +9,7 @@ import pytest
 import penstock as ps
 from penstock.api.ssp import SystemStream
 from penstock.graph.stores import SideInputs, SideStream, StoreSpec
-from penstock.side.store.engine import SideEngine, SidePositions
+from penstock.side.engine import SideEngine, SidePositions
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.stores.build import SideInputStore
 

@@ -15,7 +15,7 @@ import penstock as ps
 from penstock.api.requests import StartpointOldest
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.retry import Retry
-from penstock.driver.guards.failures import Outages
+from penstock.driver.failures import Outages
 from penstock.errors import (
     ConfigError,
     FencedError,

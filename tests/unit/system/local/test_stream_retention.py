@@ -215,7 +215,7 @@ def test_a_backlog_goes_in_pieces(stream: Stream, monkeypatch: pytest.MonkeyPatc
 def test_pieces_are_bounded_by_bytes(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
     stream.append(100, size=10_000)
     stream.now += 10 * DAY
-    monkeypatch.setattr(local_admin, "Piece", lambda: Piece(1000, 95_000))
+    monkeypatch.setattr(partition_module, "Piece", lambda: Piece(1000, 95_000))
     transactions: list[int] = []
     trim = partition_module.trim
 
@@ -223,7 +223,7 @@ def test_pieces_are_bounded_by_bytes(stream: Stream, monkeypatch: pytest.MonkeyP
         transactions.append(trim(*arguments))  # type: ignore[arg-type]
         return transactions[-1]
 
-    monkeypatch.setattr(local_admin, "trim", counted)
+    monkeypatch.setattr(partition_module, "trim", counted)
     assert stream.keep(DAY) == 100
     assert transactions == [10] * 10 + [0]
 

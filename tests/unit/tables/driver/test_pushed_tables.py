@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from penstock.errors import PenstockTimeoutError
-from penstock.tables.container.store import TableFolders
 from penstock.tables.driver.run import Tables
+from penstock.tables.store import TableFolders
 from penstock.testing.in_process import InProcessDriver
 from penstock.wire.protocol import EndBatch
 from tests.support.world.pushed_job import PushedWorld, in_use, keep_busy, lag, until

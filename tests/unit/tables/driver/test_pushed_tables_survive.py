@@ -14,9 +14,9 @@ import pytest
 
 from penstock.errors import PenstockError, RetryableError
 from penstock.state.engines.rocksdb import RocksDbEngine
-from penstock.tables.container.loaded import PushedTables, TableLoad
-from penstock.tables.container.store import MemoryTable, TableView
 from penstock.tables.driver.run import Tables
+from penstock.tables.loaded import PushedTables, TableLoad
+from penstock.tables.store import MemoryTable, TableView
 from penstock.testing.in_process import InProcessDriver
 from tests.support.jobs.home import wait_until
 from tests.support.world.pushed_job import KEYS, PushedWorld, in_use, keep_busy, lag, until

@@ -15,7 +15,7 @@ from penstock.checkpoint.record import CheckpointId
 from penstock.errors import CorruptError, IncompatibleError
 from penstock.job.paths import JobPaths
 from penstock.state.backends.blob import BlobMarker, SnapshotIndex, blob_names, epoch_of, index_name, is_index
-from penstock.state.backends.content.objects import DirIndex, FileBlob, FileIndex, file_name
+from penstock.state.backends.objects import DirIndex, FileBlob, FileIndex, file_name
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64
 

@@ -17,8 +17,8 @@ from penstock.objects.open import open_store
 from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import RestoreProgress, RestoreTarget
 from penstock.state.backends.blob import BlobFactory, BlobMarker, SnapshotIndex, is_index
-from penstock.state.backends.pools import process_pools
 from penstock.state.backends.registry import backend_factory
+from penstock.state.backends.resources import process_pools
 from penstock.testing.faulty_store import FaultyStore
 from penstock.testing.state_backend_harness import STORES, BackendHarness, Content
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import RetryableError
-from penstock.state.backends.content.objects import DirIndex, FileBlob, FileIndex
-from penstock.state.backends.content.store import FileHashes, LocalFile, diff, part_ranges
-from penstock.state.backends.pools import process_pools
+from penstock.state.backends.content import FileHashes, LocalFile, diff, part_ranges
+from penstock.state.backends.objects import DirIndex, FileBlob, FileIndex
+from penstock.state.backends.resources import process_pools
 
 NAMES = st.sampled_from(["CURRENT", "000001.sst", "000002.sst", "sub/x", "sub/CURRENT"])
 CONTENTS = st.sampled_from([b"", b"1", b"2", b"10", b"20", b"30"])
