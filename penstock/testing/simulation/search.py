@@ -413,6 +413,8 @@ class _Search:
         lives = [calm]
         for request in (*({"variant": number} for number in range(1, _CALM_LIVES)), {"seed": 1}):
             found = worker.ask(request)
+            if found["broken"] and "variant" in request and not found.get("raised"):
+                continue  # calls were so slow that the job gave up
             if found["broken"]:
                 self._report.failure = _failed(0, found)
                 return False

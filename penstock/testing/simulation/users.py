@@ -56,9 +56,7 @@ class UsersSubject:
         )
         containers = (2, 1, 3)[choices.draw(3)]
         feed = self._feed(choices)
-        return JobUnderTest(
-            self.graph, config, self.given.streams, feed, containers, ship=self.ship, reads_stores=True, **_PLAIN
-        )
+        return self._job(JobUnderTest(self.graph, config, self.given.streams, feed, containers, ship=self.ship))
 
     @staticmethod
     def _job(job: JobUnderTest) -> JobUnderTest:
@@ -168,12 +166,10 @@ class CalmSubject(UsersSubject):
         if self._variant:
             feed = _interleaved(feed, random.Random(self._variant))  # noqa: S311
         containers = 2 if self._variant % 2 == 0 else 1
-        return JobUnderTest(
-            graph, config, self.given.streams, feed, containers, fed=True, ship=ship, reads_stores=True, **_PLAIN
-        )
+        return self._job(JobUnderTest(graph, config, self.given.streams, feed, containers, fed=True, ship=ship))
 
     def rates(self, choices: Choices) -> Rates:
-        return replace(Rates().scaled(0), slow=200 if self._variant else 0)
+        return replace(Rates().scaled(0), slow=30 if self._variant else 0)
 
     def profile(self) -> Any:
         return None if self._finder is None else self._finder.profile

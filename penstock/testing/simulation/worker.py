@@ -111,6 +111,7 @@ def live(subject: Subject, choices: Choices, seed: int) -> dict[str, Any]:
         **more,
     }
     if broken:
+        report["raised"] = any(isinstance(each, UserCodeError) for each in outcome.failures)
         errors = [_traceback(each) for each in outcome.failures[:1]]
         report |= {"choices": outcome.choices, "story": outcome.events[-_STORY:], "traceback": "".join(errors)}
     return report
