@@ -65,6 +65,7 @@ class JobUnderTest:
         config: its configuration, without `job.name`, `job.root` and systems.
         streams: stream → its number of partitions. A name alone is a stream of the system `m`.
         feed: the records of the inputs as (stream, partition, record), in the order in which they are appended.
+        at_once: the most records that are appended at once.
         containers: how many containers each driver has.
         fed: everything is in the streams before the job starts, which then reads it in one go.
         ship: the bytes of a job's topology, as a driver makes them for its containers, so that each has the
@@ -79,6 +80,7 @@ class JobUnderTest:
     config: Mapping[str, object]
     streams: Mapping[Any, int]
     feed: Sequence[Fed]
+    at_once: int = 8
     containers: int = 2
     fed: bool = False
     ship: Callable[[Topology], bytes] | None = None
@@ -263,7 +265,7 @@ class Life:
     def _feed(self, feed: _Feed) -> None:
         """Append the records little by little; then nothing goes wrong any more."""
         while feed.left:
-            feed.append(1 + self.scheduler.choices.draw(8))
+            feed.append(1 + self.scheduler.choices.draw(self.job.at_once))
             self.scheduler.sleep((0.01, 0.2, 2.0, 15.0)[self.scheduler.choices.draw(4)])
         self.scheduler.sleep(30.0 * self.scheduler.choices.draw(3))
         self._all_fed = self.scheduler.calm = True

@@ -370,8 +370,8 @@ def _replacements(graph: ApplicationGraph, config: JobConfig) -> list[str]:
     outside = [f"`{name}` ({kind})" for name, kind in kinds.items() if kind not in {"", "memory", "local"}]
     told = [f"simulated streams take the place of those of {', '.join(outside)}"] if outside else []
     backends = {each for spec in graph.written_stores for each in config.store(spec.name).backup_factories}
-    if others := sorted(backends - {"changelog-files"}):
-        told.append(f"stores are backed up by `changelog-files`, in memory, in place of {', '.join(others)}")
+    if others := sorted(backends - {"changelog-files", "blob"}):
+        told.append(f"stores are backed up in memory, by `changelog-files` or `blob`, in place of {', '.join(others)}")
     return told
 
 

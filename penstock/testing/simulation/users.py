@@ -56,7 +56,9 @@ class UsersSubject:
         )
         containers = (2, 1, 3)[choices.draw(3)]
         feed = self._feed(choices)
-        return self._job(JobUnderTest(self.graph, config, self.given.streams, feed, containers, ship=self.ship))
+        at_once = max(1, min(8, len(feed) // 8))  # few messages come one by one, so that something happens between them
+        job = JobUnderTest(self.graph, config, self.given.streams, feed, at_once, containers, ship=self.ship)
+        return self._job(job)
 
     @staticmethod
     def _job(job: JobUnderTest) -> JobUnderTest:
@@ -166,7 +168,9 @@ class CalmSubject(UsersSubject):
         if self._variant:
             feed = _interleaved(feed, random.Random(self._variant))  # noqa: S311
         containers = 2 if self._variant % 2 == 0 else 1
-        return self._job(JobUnderTest(graph, config, self.given.streams, feed, containers, fed=True, ship=ship))
+        return self._job(
+            JobUnderTest(graph, config, self.given.streams, feed, containers=containers, fed=True, ship=ship)
+        )
 
     def rates(self, choices: Choices) -> Rates:
         return replace(Rates().scaled(0), slow=30 if self._variant else 0)
