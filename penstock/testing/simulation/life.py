@@ -68,6 +68,7 @@ class JobUnderTest:
         at_once: the most records that are appended at once.
         containers: how many containers each driver has.
         fed: everything is in the streams before the job starts, which then reads it in one go.
+        before: further records, which are in the streams before the job starts.
         ship: the bytes of a job's topology, as a driver makes them for its containers, so that each has the
             application's code to itself; without it, all share what `graph` has made for their driver.
         reads_stores: the outcome has the content of all stores.
@@ -83,6 +84,7 @@ class JobUnderTest:
     at_once: int = 8
     containers: int = 2
     fed: bool = False
+    before: Sequence[Fed] = ()
     ship: Callable[[Topology], bytes] | None = None
     reads_stores: bool = False
     may_drain: bool = True
@@ -227,6 +229,7 @@ class Life:
         for stream, partitions in self.job.streams.items():
             name = _name(stream)
             calm[name.system].admin().create_stream(name.stream, partitions)
+        _Feed(self.job.before, calm).append(len(self.job.before))
         feed = _Feed(self.job.feed, calm)
         if self.job.fed:
             feed.append(len(self.job.feed))

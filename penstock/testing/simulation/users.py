@@ -60,9 +60,12 @@ class UsersSubject:
         job = JobUnderTest(self.graph, config, self.given.streams, feed, at_once, containers, ship=self.ship)
         return self._job(job)
 
-    @staticmethod
-    def _job(job: JobUnderTest) -> JobUnderTest:
-        """Without commands that change the results: a drain, for example, closes windows early."""
+    def _job(self, job: JobUnderTest) -> JobUnderTest:
+        """Without commands that change the results: a drain, for example, closes windows early. Side inputs are there
+        from the beginning: what a message finds in their stores depends on time."""
+        read = {op.stream for op in self.graph().inputs}
+        feed, before = ([each for each in job.feed if (each[0] in read) is is_input] for is_input in (True, False))
+        job = replace(job, feed=feed, before=before)
         return replace(job, reads_stores=True, may_drain=False, may_go_back=False, may_repartition=False)
 
     def rates(self, choices: Choices) -> Rates:
