@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import os
 import re
@@ -279,6 +280,8 @@ def run_simulation(
 ) -> SimulationReport:
     """As `simulate`, with a loaded configuration, and without the error. `tell` gets a line now and then."""
     began = time.monotonic()
+    if importlib.util.find_spec("greenlet") is None:
+        raise ConfigError("a simulation needs the package `greenlet`: pip install greenlet")
     job, notes = _job(app, inputs, config, partitions, late, doubled, invariants, compare, limit_s)
     with tempfile.TemporaryDirectory(prefix="penstock-simulate-") as folder:
         report = _Search(job, Path(folder), tell).run(list(seeds), processes or os.cpu_count() or 1)
