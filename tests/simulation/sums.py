@@ -40,7 +40,7 @@ def salted() -> ApplicationGraph:
     app = ps.StreamApplication("sums")
     app.store("sums", key=ps.String(), value=ps.Integer())
     source = app.input("m.events", key=ps.String(), value=ps.Integer())
-    spread = source.partition_by(lambda envelope: random.choice("abcdefgh"), key=ps.String(), envelope=True)  # noqa: S311
+    spread = source.partition_by(lambda envelope: random.choice("abcdefgh"), key=ps.String(), envelope=True)
     spread.process(Count, stores=["sums"], id="sum").send_to(app.output("m.sums", key=ps.String(), value=ps.Integer()))
     return app.graph()
 

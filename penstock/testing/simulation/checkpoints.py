@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
@@ -21,14 +22,18 @@ from penstock.state.reading.reader import StateReader
 from penstock.system.base import System
 
 Content = dict[bytes, bytes]
-_open_whatever = reading.open_whatever
+_reading: Any = reading
+_open_whatever = _reading.open_whatever
 
 
 def _open_in_memory(settings: StoreSettings, directory: Path) -> Engine:
     """An empty folder becomes a store in memory: to open RocksDB takes as long as half a life."""
     if any(directory.iterdir()):
-        return _open_whatever(settings, directory)
-    return open_engine(settings.put(StoreSettings.factory, "memory"), directory)
+        found: Engine = _open_whatever(settings, directory)
+        return found
+    return open_engine(
+        settings.put(StoreSettings.factory, "memory") if settings.factory == "rocksdb" else settings, directory
+    )
 
 
 class CheckpointWatch:
@@ -95,7 +100,7 @@ class CheckpointWatch:
 
 class _Reader:
     def __init__(self, config: JobConfig, paths: JobPaths, objects: ObjectStore, systems: Mapping[str, System]) -> None:
-        reading.open_whatever = _open_in_memory
+        _reading.open_whatever = _open_in_memory
         scratch = Path(config.job.logged_store_base_dir)
         scratch.mkdir(parents=True, exist_ok=True)
         self._reader = StateReader(config, paths, objects, systems, scratch=scratch)

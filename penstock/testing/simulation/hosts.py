@@ -5,6 +5,7 @@ A call to a container runs in an actor of its process. What the driver learns of
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -18,6 +19,7 @@ from penstock.batch.portions import BatchRanges
 from penstock.container.epoch.container import Container
 from penstock.container.process.handlers import answers
 from penstock.errors import ContainerLostError, PenstockError, PenstockTimeoutError, RetryableError
+from penstock.graph.topology import Topology
 from penstock.runtime.messages.packet import REPORT_STAGE, Packet
 from penstock.runtime.reports import Report
 from penstock.runtime.stage.source import ReadProgress
@@ -37,12 +39,21 @@ A = TypeVar("A")
 class SimulatedFleet(InProcessFleet):
     """Containers in processes of their own, for one driver's process."""
 
-    def __init__(self, trouble: Trouble, driver: Process, job: ClaimedJob, containers: int) -> None:
+    def __init__(
+        self,
+        trouble: Trouble,
+        driver: Process,
+        job: ClaimedJob,
+        containers: int,
+        ship: Callable[[Topology], bytes] | None = None,
+    ) -> None:
+        """`ship`: the bytes of the topology that each container loads; without it, all have the driver's."""
         super().__init__(job.settings.tasks, containers, standbys=job.config.job.standbys)
         self._trouble = trouble
         self._scheduler = trouble.scheduler
         self._driver = driver
         self._config = job.config
+        self._shipped = None if ship is None else ship(job.topology)
         self._loss = threading.Event()
         self.processes: dict[str, Process] = {}
         self._last_beats: dict[str, Beat] = {}
@@ -155,7 +166,8 @@ class SimulatedFleet(InProcessFleet):
         def enter(name: str, tasks: list[int], standbys: list[int]) -> Mapping[int, Mapping[str, Due]]:
             def work(container: Container) -> Mapping[int, Mapping[str, Due]]:
                 own = request.for_container(tasks, standbys)
-                return container.open(Identity(container.incarnation, opening.epoch), own, package, progress).next_due
+                identity = Identity(container.incarnation, opening.epoch)
+                return container.open(identity, own, self._unpacked(package), progress).next_due
 
             return self.call(name, work, self._config.container.restore_timeout_ms / 1000)
 
@@ -163,6 +175,10 @@ class SimulatedFleet(InProcessFleet):
         for found in self._all(enter):
             next_due |= found
         return next_due
+
+    def _unpacked(self, package: JobPackage) -> JobPackage:
+        """The package with the application's code for one container alone."""
+        return package if self._shipped is None else replace(package, topology=pickle.loads(self._shipped))  # noqa: S301
 
     def ask(
         self,

@@ -1,24 +1,26 @@
-"""One life of a job: it starts, dies, moves and goes on, until nothing goes wrong any more and it has read everything."""
+"""One life of a job: it starts, dies and goes on, until nothing goes wrong any more and it has read everything."""
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeAlias
 
-from penstock.api.ssp import SystemStreamPartition
+from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.plugins import load
 from penstock.checkpoint.log import CheckpointLog, LogView
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.driver.context import StopRequest
 from penstock.driver.loop.run import Run
-from penstock.errors import ConfigError, CorruptError, IncompatibleError, PenstockError
+from penstock.errors import ConfigError, CorruptError, IncompatibleError, PenstockError, UserCodeError
 from penstock.graph.specs import ApplicationGraph
+from penstock.graph.topology import Topology
 from penstock.job.lease import LeaseHeldError
 from penstock.job.paths import JobPaths
 from penstock.objects import open as opening
@@ -39,9 +41,12 @@ from penstock.testing.simulation.storage import SCHEME, Bucket, SimulatedStore
 from penstock.testing.simulation.streams import SimulatedSystem
 from penstock.wing import wings
 
-_NEVER = (CorruptError, IncompatibleError, ConfigError)
+_NEVER = (CorruptError, IncompatibleError, ConfigError, UserCodeError)
 """Errors that no crash and no failure of a network may lead to."""
 _real_open_store = opening.open_store
+
+Fed: TypeAlias = tuple[str | SystemStream, int, RawRecord]
+"""A record of an input: stream, partition and record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +56,28 @@ class JobUnderTest:
     Attributes:
         graph: makes the application anew for each life.
         config: its configuration, without `job.name`, `job.root` and systems.
-        streams: stream of the system `m` → its number of partitions.
+        streams: stream → its number of partitions. A name alone is a stream of the system `m`.
         feed: the records of the inputs as (stream, partition, record), in the order in which they are appended.
+        at_once: the most records that are appended at once.
+        containers: how many containers each driver has.
+        fed: everything is in the streams before the job starts, which then reads it in one go.
+        before: further records, which are in the streams before the job starts.
+        ship: the bytes of a job's topology, as a driver makes them for its containers, so that each has the
+            application's code to itself; without it, all share what `graph` has made for their driver.
         may_drain: False if a drain, which closes windows and fires timers early, changes the results.
+        may_repartition: False if the job keeps its number of tasks.
         may_go_back: False if output that is sent again after `--from` is an error.
     """
 
     graph: Callable[[], ApplicationGraph]
     config: Mapping[str, object]
-    streams: Mapping[str, int]
-    feed: Sequence[tuple[str, int, RawRecord]]
+    streams: Mapping[Any, int]
+    feed: Sequence[Fed]
+    at_once: int = 8
+    containers: int = 2
+    fed: bool = False
+    before: Sequence[Fed] = ()
+    ship: Callable[[Topology], bytes] | None = None
     may_drain: bool = True
     may_go_back: bool = True
     may_repartition: bool = True
@@ -75,11 +92,10 @@ class Outcome:
     failures: list[BaseException]
     faults: Counter[str]
     streams: dict[str, dict[int, list[RawRecord]]] = field(default_factory=dict)
-    """Stream → partition → (timestamp, key, value, ...) of all records, as they are in the end."""
+    """Stream → partition → (timestamp, key, value, ...) of all records, as they are in the end. A stream of another
+    system than `m` has its whole name."""
     broken: list[str] = field(default_factory=list)
     """What did not hold on the way, in words."""
-    state: dict[tuple[str, int], dict[bytes, bytes]] = field(default_factory=dict)
-    """(store, task) → the raw entries as of the last checkpoint."""
     log: LogView | None = None
     stores: dict[str, list[tuple[int, bytes, bytes]]] = field(default_factory=dict)
     """Store → (task, key, value) of the entries that the application has at the last checkpoint."""
@@ -99,16 +115,15 @@ class Life:
         self.scheduler = Scheduler(choices)
         self.trouble = Trouble(self.scheduler, rates or Rates())
         self.buckets: dict[str, Bucket] = {}
-        self.system = SimulatedSystem("m", self.trouble)
-        self.system_of_locals = SimulatedSystem("local", self.trouble)
+        names = {"m", "local", *(_name(each).system for each in job.streams)}
+        self.systems = {name: SimulatedSystem(name, self.trouble) for name in sorted(names)}
         self.errors: list[BaseException] = []
         self.broken: list[str] = []
         """What did not hold, in words."""
         self.operator = Operator(self.scheduler, self.errors)
         self._paths = JobPaths("job", "1")
         self._quiet = SimulatedStore(self._bucket(f"{SCHEME}/job"), None)
-        systems = {"m": self.system.undisturbed(), "local": self.system_of_locals.undisturbed()}
-        self.watch = CheckpointWatch(self._quiet, self._paths, systems)
+        self.watch = CheckpointWatch(self._quiet, self._paths, self._calm())
         self._variant: dict[str, object] = {}
         self._tasks: int | None = None
         self._stores: dict[str, list[tuple[int, bytes, bytes]]] = {}
@@ -121,7 +136,7 @@ class Life:
     def run(self, seed: int) -> Outcome:
         """Live the life. Errors of the job are in the outcome, as are those that ended the simulation."""
         opening.open_store = self._open_store  # type: ignore[assignment]
-        SimulatedSystem.world = {"m": self.system, "local": self.system_of_locals}
+        SimulatedSystem.world = dict(self.systems)
         stuck: list[BaseException] = []
         try:
             with machine.simulated(self.scheduler, seed):
@@ -153,29 +168,42 @@ class Life:
         return self.buckets.setdefault(url, Bucket())
 
     def _content(self) -> dict[str, dict[int, list[RawRecord]]]:
-        quiet = self.system.undisturbed()
         found: dict[str, dict[int, list[RawRecord]]] = {}
-        for stream in quiet.streams():
-            for partition, ends in quiet.admin().offsets(stream).items():
-                ssp = SystemStreamPartition("m", stream, partition)
-                chunks = quiet.reader().read(OffsetRange(ssp, ends.oldest, ends.upcoming), 10_000)
-                found.setdefault(stream, {})[partition] = [message[1:] for chunk in chunks for message in chunk]  # type: ignore[misc]
+        for system in self._calm().values():
+            for stream in system.streams():
+                shown = stream if system.name == "m" else f"{system.name}.{stream}"
+                for partition, ends in system.admin().offsets(stream).items():
+                    ssp = SystemStreamPartition(system.name, stream, partition)
+                    chunks = system.reader().read(OffsetRange(ssp, ends.oldest, ends.upcoming), 10_000)
+                    found.setdefault(shown, {})[partition] = [message[1:] for chunk in chunks for message in chunk]
         return found
+
+    def _calm(self) -> dict[str, SimulatedSystem]:
+        """The same streams, whose clients meet no faults."""
+        return {name: system.undisturbed() for name, system in self.systems.items()}
 
     def _main(self) -> None:
         scheduler, choices = self.scheduler, self.scheduler.choices
-        calm = self.system.undisturbed()
+        calm = self._calm()
         for stream, partitions in self.job.streams.items():
-            calm.admin().create_stream(stream, partitions)
-        scheduler.spawn(Process("producer"), "feed", partial(self._feed, calm))
+            name = _name(stream)
+            calm[name.system].admin().create_stream(name.stream, partitions)
+        _Feed(self.job.before, calm).append(len(self.job.before))
+        feed = _Feed(self.job.feed, calm)
+        if self.job.fed:
+            feed.append(len(self.job.feed))
+            self._all_fed = True
+        else:
+            scheduler.spawn(Process("producer"), "feed", partial(self._feed, feed))
         scheduler.spawn(self.trouble.network, "chaos", self._chaos)
         scheduler.spawn(self.trouble.network, "operator", self._operate)
         scheduler.spawn(self.trouble.network, "watch", self._watch)
         ended = 0
         while True:
-            end = self._one_driver(until_latest=self._all_fed)
-            ended = ended + 1 if scheduler.calm and end == "stopped" else 0
-            if (ended and (ended == 2 or not self.trouble.counts["command"])) or (scheduler.calm and self.errors):
+            until_latest = self._all_fed
+            end = self._one_driver(until_latest=until_latest)
+            ended = ended + 1 if until_latest and end == "stopped" else 0
+            if (ended and (ended == 2 or not self.trouble.counts["command"])) or (until_latest and self.errors):
                 break  # the first one may have stopped or drained because a command had asked for it
             if self._number > 60:
                 raise StuckError(f"the job has not come to its end in {self._number} starts")
@@ -205,15 +233,10 @@ class Life:
         watch = Process("watch")
         self.scheduler.at_once(watch, lambda: self.broken.extend(look(self.config())))
 
-    def _feed(self, system: SimulatedSystem) -> None:
+    def _feed(self, feed: _Feed) -> None:
         """Append the records little by little; then nothing goes wrong any more."""
-        left = list(self.job.feed)
-        writer = system.writer(None)
-        while left:
-            for _ in range(1 + self.scheduler.choices.draw(8)):
-                if left:
-                    stream, partition, record = left.pop(0)
-                    writer.append(SystemStreamPartition("m", stream, partition), [record])
+        while feed.left:
+            feed.append(1 + self.scheduler.choices.draw(self.job.at_once))
             self.scheduler.sleep((0.01, 0.2, 2.0, 15.0)[self.scheduler.choices.draw(4)])
         self.scheduler.sleep(30.0 * self.scheduler.choices.draw(3))
         self._all_fed = self.scheduler.calm = True
@@ -239,7 +262,7 @@ class Life:
                 scheduler.stop(victim, (1.0, 8.0, 45.0, 100.0)[choices.draw(4)])
                 if victim is self.driver and choices.draw(2):
                     self.trouble.counts["second driver"] += 1
-                    scheduler.spawn(self.trouble.network, "second", lambda: self._compete(victim))
+                    scheduler.spawn(self.trouble.network, "second", partial(self._compete, victim))
             else:
                 self.trouble.counts["killed process"] += 1
                 scheduler.kill(victim, "kill -9")
@@ -268,21 +291,24 @@ class Life:
 
     def config(self) -> JobConfig:
         """The configuration of the next process."""
-        stores = [store.name for store in self.job.graph().stores]
+        stores = {store.name: store for store in self.job.graph().stores}
+        factory = f"{SimulatedSystem.__module__}:{SimulatedSystem.__qualname__}"
         return load_config(
             overrides={
                 "job.name": "job",
                 "job.root": f"{SCHEME}/job",
                 "job.logged.store.base.dir": str(self.folder),
                 "job.retry.max": 1000,
-                "systems.m.samza.factory": f"{SimulatedSystem.__module__}:{SimulatedSystem.__qualname__}",
-                "systems.local.samza.factory": f"{SimulatedSystem.__module__}:{SimulatedSystem.__qualname__}",
-                **{f"stores.{store}.factory": "memory" for store in stores},
+                **{f"systems.{name}.samza.factory": factory for name in self.systems},
+                **{
+                    f"stores.{name}.factory": "columns" if store.by_column else "memory"
+                    for name, store in stores.items()
+                },
                 **({} if self._tasks is None else {"job.intermediate.stream.partitions": self._tasks}),
                 **self._variant,
                 **self.job.config,
             },
-            stores=stores,
+            stores=list(stores),
             environ={},
         )
 
@@ -338,8 +364,8 @@ class Life:
             self.scheduler.note(f"{driver.name}: {error}")
         except PenstockError as error:
             end.append("failed")
-            self.scheduler.note(f"{driver.name}: {type(error).__name__}: {error}")
-            if isinstance(error, _NEVER) or self.scheduler.calm:
+            self.scheduler.note(f"{driver.name}: {type(error).__name__}: {_first_words(error)}")
+            if isinstance(error, _NEVER) or until_latest:
                 self.errors.append(error)
 
     def _run(self, driver: Process, until_latest: bool, undo: ExitStack) -> None:
@@ -351,7 +377,7 @@ class Life:
         older = self._older() if driver is self.driver else None
         run = Run(config, stop, undo)
         job = run.prepare(graph, streams, StartRequest(run.run_id, older, until_latest, True, ()))
-        fleet = SimulatedFleet(self.trouble, driver, job, 2)
+        fleet = SimulatedFleet(self.trouble, driver, job, self.job.containers, self.job.ship)
         runner = SimulatedRunner(job, fleet, self.trouble)
         if driver is self.driver:
             self._fleet = fleet
@@ -360,6 +386,34 @@ class Life:
         loop = run.open(fleet, runner, tools, None, check_next)
         run.obey(stop.ask)
         loop.run()
+
+
+class _Feed:
+    """The records that are still to come."""
+
+    def __init__(
+        self, records: Sequence[tuple[str | SystemStream, int, RawRecord]], systems: Mapping[str, SimulatedSystem]
+    ) -> None:
+        self.left = deque(records)
+        self._writers = {name: system.writer(None) for name, system in systems.items()}
+
+    def append(self, count: int) -> None:
+        """Append so many of them."""
+        for _ in range(min(count, len(self.left))):
+            stream, partition, record = self.left.popleft()
+            name = _name(stream)
+            ssp = SystemStreamPartition(name.system, name.stream, partition)
+            self._writers[name.system].append(ssp, [record])
+
+
+def _first_words(error: PenstockError) -> str:
+    if isinstance(error, UserCodeError):
+        return f"{error.failed.reason}, in {error.failed.place}"
+    return str(error)
+
+
+def _name(stream: str | SystemStream) -> SystemStream:
+    return SystemStream("m", stream) if isinstance(stream, str) else stream
 
 
 logging.getLogger("penstock").addHandler(logging.NullHandler())

@@ -170,17 +170,17 @@ class RLock:
 _numbers = count()
 
 
-def _numbered(kind: type) -> None:
+def _numbered(kind: Any) -> None:
     """Have objects of this class come out of sets in an order that follows from the schedule, and not from their
     addresses."""
     make = kind.__init__
 
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        self._number_in_sets = next(_numbers)
+    def numbered(self: Any, *args: Any, **kwargs: Any) -> None:
+        self.number_in_sets = next(_numbers)
         make(self, *args, **kwargs)
 
-    kind.__init__ = __init__  # type: ignore[misc]
-    kind.__hash__ = lambda self: self._number_in_sets  # type: ignore[method-assign, attr-defined]
+    kind.__init__ = numbered
+    kind.__hash__ = lambda self: self.number_in_sets
 
 
 class Thread(_RealThread):
@@ -201,7 +201,8 @@ class Thread(_RealThread):
 
     def _act(self) -> None:
         self._ident = _ident()
-        self._started.set()
+        own: Any = self
+        own._started.set()
         known: dict[int, _RealThread] = threading._active  # type: ignore[attr-defined]
         known[self._ident] = self
         self.run()
@@ -311,8 +312,9 @@ def install() -> None:
 
     import psutil
 
-    look_at = psutil.Process._init
-    psutil.Process._init = lambda self, pid, *more, **named: look_at(  # what is asked of this process is real
+    in_psutil: Any = psutil.Process
+    look_at = in_psutil._init
+    in_psutil._init = lambda self, pid, *more, **named: look_at(  # what is asked of this process is real
         self, _real_getpid() if pid is None else pid, *more, **named
     )
     for kind in (Thread, Future):
@@ -337,6 +339,8 @@ def simulated(scheduler: Scheduler, seed: int) -> Iterator[Scheduler]:
     _numbers = count()
     random.seed(seed)
     _random.seed(seed)
+    if (numpy := sys.modules.get("numpy.random")) is not None:
+        numpy.seed(seed % (1 << 32))
     threading._counter = count(1).__next__  # type: ignore[attr-defined]  # the names of threads
     activate(scheduler)
     try:

@@ -1,7 +1,8 @@
 """One actor runs at a time, and a schedule decides which. Time passes only while none can run.
 
-An **actor** is a thread of the simulation: a greenlet, so that no scheduler of an operating system takes part. Each belongs to a **process**, which can be killed: its actors then end at
-their next step, whatever they wait for, and have no more effect. What a process waits for, it waits for here: a lock,
+An **actor** is a thread of the simulation: a greenlet, so that no scheduler of an operating system takes part. Each
+belongs to a **process**, which can be killed: its actors then end at their next step, whatever they wait for, and have
+no more effect. What a process waits for, it waits for here: a lock,
 an event, a reply, an amount of time. So an actor runs alone from one wait to the next, and two runs with the same
 decisions are the same, event for event.
 """
@@ -9,12 +10,14 @@ decisions are the same, event for event.
 from __future__ import annotations
 
 import heapq
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from greenlet import getcurrent, greenlet
 
@@ -84,6 +87,8 @@ class Scheduler:
         """What has happened, in words: two runs of a schedule have the same."""
         self.failures: list[BaseException] = []
         """Errors that nothing caught."""
+        self.profile: Any = None
+        """The function that `sys.setprofile` gets in each actor's thread."""
         self.calm = False
         """True once nothing is to go wrong any more."""
         self._most = most_switches
@@ -245,6 +250,8 @@ class Scheduler:
         known[actor.ident] = actor
 
         def body() -> None:
+            if self.profile is not None:
+                sys.setprofile(self.profile)
             try:
                 if not process.dead:
                     work()
@@ -270,6 +277,10 @@ class Scheduler:
             self.wake(actor.joiners.popleft())
         if actor.name.endswith("/main") and actor.process.name == "world":
             self._end_all()
+
+    def give_up(self, text: str) -> None:
+        """End the schedule as one that fails. The caller may be anywhere in an actor, whose next step ends it."""
+        self._fail(text)
 
     def _end_all(self) -> None:
         """Nothing counts any more: every process dies."""

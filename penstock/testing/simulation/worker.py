@@ -3,34 +3,43 @@
 A fork has what the first lives have left in this process: caches, counters, imported modules. So a life depends on its
 decisions alone, and not on those that were lived before it.
 
-    python -m penstock.testing.simulation.worker MODULE:SUBJECT < requests > reports
+    python -m penstock.testing.simulation.worker MODULE:SUBJECT [ARGUMENT] < requests > reports
 
-Each request is a line: a seed, or the decisions of a life, as JSON. Each report is a line of JSON.
+Each request is a line: a seed, or the decisions of a life, as JSON. Each report is a line of JSON. With an argument,
+the subject is made with it; such a subject may have requests of its own, which are objects of JSON.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import importlib
 import json
 import os
+import resource
 import shutil
+import signal
 import sys
 import tempfile
 import time
 import traceback
 from pathlib import Path
+from types import FrameType
 from typing import Any, Protocol
 
 from penstock.testing.simulation import machine
 
 machine.install()
 
+from penstock.errors import UserCodeError  # noqa: E402
 from penstock.testing.simulation.choices import Choices  # noqa: E402
 from penstock.testing.simulation.faults import Rates  # noqa: E402
+from penstock.testing.simulation.frames import place_of, users_frame  # noqa: E402
 from penstock.testing.simulation.life import JobUnderTest, Life, Outcome  # noqa: E402
+from penstock.testing.simulation.scheduler import KilledError, StuckError, active  # noqa: E402
 
 _WARM_LIVES = 4
+TOO_LONG = "the life has not ended within"
 _STORY = 60
 """The last events that a report of a failure shows."""
 
@@ -51,16 +60,41 @@ class Subject(Protocol):
         ...
 
 
+class AskedSubject(Subject, Protocol):
+    """A subject that was made with an argument: somebody's job, of which nothing is known."""
+
+    limit_s: float
+    """The most seconds that a life takes."""
+    memory_bytes: int
+    """The most memory that a life takes."""
+
+    def asked(self, request: dict[str, Any]) -> tuple[AskedSubject, Choices, int]:
+        """The subject, the decisions and the seed of a life that has its own request; {} is one without faults."""
+        ...
+
+    def profile(self) -> Any:
+        """The function that `sys.setprofile` gets in all threads of the life, or None."""
+        ...
+
+    def more(self, outcome: Outcome) -> dict[str, Any]:
+        """Further entries of the report."""
+        ...
+
+
 def live(subject: Subject, choices: Choices, seed: int) -> dict[str, Any]:
     """One life, and what is to be said of it."""
-    began = time.process_time()
+    began, is_asked = time.process_time(), hasattr(subject, "asked")
     folder = Path(tempfile.mkdtemp(prefix="penstock-simulation-"))
     try:
         job = subject.job(choices)
         rates = subject.rates(choices)
-        outcome = Life(job, choices, folder, rates).run(seed)
-        broken = [f"{type(each).__name__}: {each}" for each in outcome.failures]
+        life = Life(job, choices, folder, rates)
+        if is_asked:
+            life.scheduler.profile = subject.profile()  # type: ignore[attr-defined]
+        outcome = life.run(seed)
+        broken = [_words(each) for each in outcome.failures]
         broken += outcome.broken
+        more = {} if broken or not is_asked else subject.more(outcome)  # type: ignore[attr-defined]
         broken += [] if broken else subject.broken(outcome)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -74,15 +108,28 @@ def live(subject: Subject, choices: Choices, seed: int) -> dict[str, Any]:
         "restores": outcome.restores,
         "events": len(outcome.events),
         "digest": _digest(outcome.events),
+        **more,
     }
     if broken:
-        errors = [traceback.format_exception(each) for each in outcome.failures[:1]]
-        report |= {
-            "choices": outcome.choices,
-            "story": outcome.events[-_STORY:],
-            "traceback": "".join(line for lines in errors for line in lines),
-        }
+        report["raised"] = any(isinstance(each, UserCodeError) for each in outcome.failures)
+        errors = [_traceback(each) for each in outcome.failures[:1]]
+        report |= {"choices": outcome.choices, "story": outcome.events[-_STORY:], "traceback": "".join(errors)}
     return report
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, UserCodeError):
+        return f"{error.failed.reason}, in {error.failed.place}"
+    return f"{type(error).__name__}: {error}"
+
+
+def _traceback(error: BaseException) -> str:
+    """The traceback of the application's code, if it raised."""
+    if isinstance(error, UserCodeError):
+        return error.failed.traceback
+    if isinstance(error, StuckError):
+        return ""  # it would be that of the simulation
+    return "".join(traceback.format_exception(error))
 
 
 def _digest(events: list[str]) -> str:
@@ -91,7 +138,37 @@ def _digest(events: list[str]) -> str:
     return hashlib.sha256("\n".join(events).encode()).hexdigest()[:16]
 
 
-def _in_fork(subject: Subject, request: int | list[int]) -> str:
+def _limit(subject: Subject) -> None:
+    """Have a life end that takes too long or too much memory, with a message that says where it is."""
+    limit_s = getattr(subject, "limit_s", None)
+    if limit_s is None:
+        return
+
+    def give_up(_number: int, frame: FrameType | None) -> None:
+        where = "" if frame is None else f": it is in {place_of(users_frame(frame) or frame)}"
+        text = f"{TOO_LONG} {limit_s:g} s{where}"
+        scheduler = active()
+        if scheduler is None:
+            raise StuckError(text)
+        scheduler.give_up(text)
+        if scheduler.mine() is not None:
+            raise KilledError(text)
+
+    signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, limit_s, 1.0)  # again, for code that catches everything
+    faulthandler.dump_traceback_later(limit_s + 10, exit=True)  # something that lets no other thread run
+    pages = Path("/proc/self/statm")
+    if pages.exists():
+        most = int(pages.read_text("ascii").split()[0]) * resource.getpagesize() + subject.memory_bytes  # type: ignore[attr-defined]
+        resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
+def _unlimit() -> None:
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    faulthandler.cancel_dump_traceback_later()
+
+
+def _in_fork(subject: Subject, request: int | list[int] | dict[str, Any]) -> str:
     """The report of a life, as a line."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -99,8 +176,13 @@ def _in_fork(subject: Subject, request: int | list[int]) -> str:
         os.close(reader)
         code = 1
         try:
-            seed = request if isinstance(request, int) else 0
-            choices = Choices.of_seed(seed) if isinstance(request, int) else Choices.of_list(request)
+            if isinstance(request, dict):
+                subject, choices, seed = subject.asked(request)  # type: ignore[attr-defined]
+            elif isinstance(request, int):
+                choices, seed = Choices.of_seed(request), request
+            else:
+                choices, seed = Choices.of_list(request), 0
+            _limit(subject)
             data = json.dumps(live(subject, choices, seed)).encode()
             with os.fdopen(writer, "wb") as pipe:
                 pipe.write(data)
@@ -119,12 +201,28 @@ def _in_fork(subject: Subject, request: int | list[int]) -> str:
     return data.decode()
 
 
+def _answer_all(report: dict[str, Any]) -> None:
+    """The job fails without any fault. What it began may still run, so that no life can be forked from here."""
+    for _ in sys.stdin:
+        print(json.dumps(report), flush=True)
+    os._exit(0)
+
+
 def main() -> None:
     module, _, name = sys.argv[1].partition(":")
-    subject: Subject = getattr(importlib.import_module(module), name)
+    found = getattr(importlib.import_module(module), name)
     gc.disable()
-    for seed in range(_WARM_LIVES):
-        live(subject, Choices.of_seed(-1 - seed), seed)
+    if sys.argv[2:]:
+        subject = found(*sys.argv[2:])
+        _limit(subject)
+        first = live(*subject.asked({}))
+        _unlimit()
+        if first["broken"]:
+            _answer_all(first)
+    else:
+        subject = found
+        for seed in range(_WARM_LIVES):
+            live(subject, Choices.of_seed(-1 - seed), seed)
     gc.collect()
     gc.freeze()
     for line in sys.stdin:
