@@ -15,6 +15,7 @@ from penstock.testing.simulation.life import JobUnderTest, Outcome
 from tests.simulation import oracle, tasks
 from tests.simulation.checks import Found, broken
 from tests.simulation.plans import BOUND, TASKS, TIMED, Node, Plan, drawn
+from tests.simulation.rules import remove_asked
 
 _DAY = 86_400_000
 
@@ -204,4 +205,5 @@ def _entries(name: str, entries: list[tuple[int, bytes, bytes]]) -> list[tuple[i
     return list(entries)
 
 
+remove_asked()
 subject = Graphs()

@@ -18,6 +18,8 @@ from penstock.runtime.stage.task_instance import TaskInstance
 from penstock.system import memory
 from penstock.system.contract import writer
 
+WITHOUT = "PENSTOCK_SIMULATE_WITHOUT"
+"""The variable of the environment that names the rule to take out."""
 RULES: dict[str, tuple[str, Callable[[], None]]] = {}
 """Name → the rule in words, and what removes it."""
 
@@ -113,6 +115,6 @@ def retained() -> None:
 
 def remove_asked() -> None:
     """Remove the rule that the environment names."""
-    name = os.environ.get("PENSTOCK_SIMULATE_WITHOUT")
+    name = os.environ.get(WITHOUT)
     if name:
         RULES[name][1]()

@@ -7,27 +7,47 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 _WORKER = "penstock.testing.simulation.worker"
-_SUBJECT = "penstock.testing.simulation.users:UsersSubject"
 _GRACE_S = 60.0
 
 
 class WorkerProcess:
     """A process that lives lives. Python hashes texts in it as `hash_seed` says."""
 
-    def __init__(self, job: Path, hash_seed: int, limit_s: float) -> None:
-        """`limit_s`: the seconds after which an answer is given up, if the process itself has not done so."""
+    def __init__(
+        self,
+        subject: str,
+        *arguments: str,
+        folder: Path,
+        hash_seed: int = 0,
+        limit_s: float = 60.0,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        """
+        Args:
+            subject: `module:name` of the subject.
+            arguments: what it is made with, if it is a class.
+            folder: takes what the process prints as errors.
+            hash_seed: Python's.
+            limit_s: the seconds after which an answer is given up, if the process itself has not done so.
+            environ: further variables of its environment.
+        """
         self._limit_s = limit_s
-        env = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        self._errors = job.with_name(f"errors-{os.urandom(4).hex()}")
+        env = {
+            **os.environ,
+            **(environ or {}),
+            "PYTHONHASHSEED": str(hash_seed),
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        }
+        self._errors = folder / f"errors-{os.urandom(4).hex()}"
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(  # noqa: S603 - this interpreter
-                [sys.executable, "-m", _WORKER, _SUBJECT, str(job)],
+                [sys.executable, "-m", _WORKER, subject, *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

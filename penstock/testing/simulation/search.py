@@ -41,6 +41,7 @@ from penstock.testing.simulation.watch import FoundCall
 Inputs: TypeAlias = Mapping[str, Iterable[Any]] | Callable[[SimulationInputs], object]
 """By input, its messages: for each its value, or a tuple (key, value). Or a function that gives them."""
 Invariant: TypeAlias = Callable[..., object]
+_SUBJECT = "penstock.testing.simulation.users:UsersSubject"
 _CALM_LIVES = 4
 _SHRINK_TRIES = 40
 _SHRINK_S = 30.0
@@ -401,7 +402,9 @@ class _Search:
         return self._report
 
     def _worker(self, hash_seed: int) -> WorkerProcess:
-        return WorkerProcess(self._path, hash_seed, self._job.limit_s)
+        return WorkerProcess(
+            _SUBJECT, str(self._path), folder=self._path.parent, hash_seed=hash_seed, limit_s=self._job.limit_s
+        )
 
     # Without faults.
 

@@ -5,7 +5,8 @@ decisions alone, and not on those that were lived before it.
 
     python -m penstock.testing.simulation.worker MODULE:SUBJECT [ARGUMENT] < requests > reports
 
-Each request is a line: a seed, or the decisions of a life, as JSON. Each report is a line of JSON. With an argument,
+Each request is a line of JSON: a seed, the decisions of a life, or both as `{"choices": [...], "seed": 7}`, where the
+seed is that of the program's random numbers. Each report is a line of JSON. With an argument,
 the subject is made with it; such a subject may have requests of its own, which are objects of JSON.
 """
 
@@ -176,8 +177,10 @@ def _in_fork(subject: Subject, request: int | list[int] | dict[str, Any]) -> str
         os.close(reader)
         code = 1
         try:
-            if isinstance(request, dict):
-                subject, choices, seed = subject.asked(request)  # type: ignore[attr-defined]
+            if isinstance(request, dict) and hasattr(subject, "asked"):
+                subject, choices, seed = subject.asked(request)
+            elif isinstance(request, dict):
+                choices, seed = Choices.of_list(request["choices"]), request["seed"]
             elif isinstance(request, int):
                 choices, seed = Choices.of_seed(request), request
             else:
