@@ -108,7 +108,7 @@ def live(subject: Subject, choices: Choices, seed: int) -> dict[str, Any]:
         "cpu_s": round(time.process_time() - began, 3),
         "restores": outcome.restores,
         "events": len(outcome.events),
-        "digest": _digest(outcome.events),
+        "digest": _digest([event.replace(str(folder), "") for event in outcome.events]),
         **more,
     }
     if broken:
