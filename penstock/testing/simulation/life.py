@@ -85,7 +85,7 @@ class JobUnderTest:
 
 @dataclass
 class Outcome:
-    """What a life has come to."""
+    """The outcome of a life."""
 
     choices: list[int]
     events: list[str]
@@ -95,7 +95,7 @@ class Outcome:
     """Stream → partition → (timestamp, key, value, ...) of all records, as they are in the end. A stream of another
     system than `m` has its whole name."""
     broken: list[str] = field(default_factory=list)
-    """What did not hold on the way, in words."""
+    """The invariants that did not hold on the way, in words."""
     log: LogView | None = None
     stores: dict[str, list[tuple[int, bytes, bytes]]] = field(default_factory=dict)
     """Store → (task, key, value) of the entries that the application has at the last checkpoint."""
@@ -119,7 +119,7 @@ class Life:
         self.systems = {name: SimulatedSystem(name, self.trouble) for name in sorted(names)}
         self.errors: list[BaseException] = []
         self.broken: list[str] = []
-        """What did not hold, in words."""
+        """The invariants that did not hold, in words."""
         self.operator = Operator(self.scheduler, self.errors)
         self._paths = JobPaths("job", "1")
         self._quiet = SimulatedStore(self._bucket(f"{SCHEME}/job"), None)

@@ -53,11 +53,11 @@ class Subject(Protocol):
         ...
 
     def broken(self, outcome: Outcome) -> list[str]:
-        """What does not hold in the end, in words."""
+        """Say in words which invariants do not hold in the end."""
         ...
 
     def rates(self, choices: Choices) -> Rates:
-        """How much goes wrong."""
+        """The rates of faults."""
         ...
 
 
