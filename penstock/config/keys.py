@@ -9,14 +9,16 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 
 from penstock.api.ssp import SystemStream
 from penstock.base.plugins import OUTSIDE_WINGS, from_outside
-from penstock.config.key import AnyKey, Key
+from penstock.config.key import AbsentDefault, AnyKey, DerivedDefault, Key, Settings
 from penstock.config.settings import KEYS, OtherSettings, StoreSettings, SystemKeys
+from penstock.config.topics import Topic
+from penstock.config.values.kinds import ValueKind
 from penstock.errors import ConfigError
 
 
@@ -274,9 +276,64 @@ class Match:
 @cache
 def describe() -> tuple[AnyKey, ...]:
     """Every key: Penstock's in the order of their declaration, then those of wings from outside. Raises ConfigError if
-    such a wing cannot be imported."""
-    more = [wing.keys for wing in from_outside(OUTSIDE_WINGS).values() if getattr(wing, "keys", None) is not None]
-    return (*KEYS, *(value for group in more for value in vars(group).values() if isinstance(value, Key)))
+    such a wing is refused."""
+    return (*KEYS, *(key for wing in from_outside(OUTSIDE_WINGS).values() for key in keys_of(wing.keys)))
+
+
+def keys_of(group: type[Settings] | None) -> Iterator[AnyKey]:
+    """The keys that a class of settings declares itself. None: there is no such class."""
+    return (value for value in vars(group or Settings).values() if isinstance(value, Key))
+
+
+def faults_of(group: object, others: Mapping[AnyKey, str]) -> Iterator[str]:
+    """The faults of the keys that a wing declares, each as it follows the wing's name. `others`: the keys that there
+    are already, each with its owner."""
+    if not (isinstance(group, type) and issubclass(group, Settings)):
+        yield f"has {group!r} as its `keys`, which is no subclass of Settings"
+        return
+    taken = dict(others)
+    for key in keys_of(group):
+        for fault in (_fault_of_kind(key), _fault_of_default(key)):
+            if fault:
+                yield f"declares the key `{key.name}` with {fault}"
+        for other, owner in taken.items():
+            if _meets(key, other):
+                yield (
+                    f"declares the key `{key.name}`, which cannot be told from `{other.name}` of {owner}: give it "
+                    "another name"
+                )
+        taken[key] = "the same wing"
+
+
+def _fault_of_kind(key: AnyKey) -> str:
+    for value, kind, such in ((key.kind, ValueKind, "`Number()`"), (key.topic, Topic, "`Topic.JOB`")):
+        if not isinstance(value, kind):
+            return f"{value!r}, which is no {kind.__name__}, such as {such}"
+    return ""
+
+
+def _fault_of_default(key: AnyKey) -> str:
+    if isinstance(key.otherwise, (Key, AbsentDefault, DerivedDefault)) or not isinstance(key.kind, ValueKind):
+        return ""
+    if key.default is None:
+        return f"the default {key.otherwise!r}: a default is the text that a user would write"
+    try:
+        key.kind.read(key.default.replace("<home>", "/"))
+    except ValueError as error:
+        reason = f" ({error})" if str(error) else ""
+        return f"the default `{key.default}`{reason}, which is not {key.kind.expected}"
+    return ""
+
+
+def _meets(one: AnyKey, other: AnyKey) -> bool:
+    """True if a text could be meant for both keys."""
+    return any(_stands_for(a, b.full("x")) for a, b in ((one, other), (other, one)))
+
+
+def _stands_for(key: AnyKey, text: str) -> bool:
+    """True if a text is the key, with any name in the place of its placeholder."""
+    subject = text[len(key.prefix) : len(text) - len(key.suffix)]
+    return text == key.name or (key.is_pattern and subject != "" and text == key.full(subject))
 
 
 @cache
@@ -298,7 +355,7 @@ def find(text: str) -> Match | None:
         return Match(exact()[text], "")
     for key in patterns():
         subject = text[len(key.prefix) : len(text) - len(key.suffix)]
-        if subject and text == key.full(subject) and not _is_other(key, subject, text):
+        if _stands_for(key, text) and not _is_other(key, subject, text):
             return Match(key, subject)
     return None
 

@@ -41,9 +41,7 @@ class Schedule:
         action()
 
     def _next(self) -> InProcessDriver:
-        driver = self.world.driver(job_retry_max=1000)
-        driver.loop.start()
-        return driver
+        return self.world.started(job_retry_max=1000)
 
     def _put(self) -> None:
         self.world.put(*(self.random.randrange(1, 50) for _ in range(self.random.randrange(1, 8))))
