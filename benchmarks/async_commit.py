@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from benchmarks import harness, jobs
@@ -69,15 +68,13 @@ def main(given: Sequence[str] | None = None) -> int:
         "async_commit", __doc__, given, events=default.events, batches=default.batches, keys=default.keys,
         modes=list(MODES), commit_ms=1000, latency_ms=200.0, megabytes_per_second=20.0, repeat=7, threads=2,
     )  # fmt: skip
-    workload = Workload(options.events, options.batches, options.keys)
-    workload.check(options.threads)
+    workload = Workload.of(options)
     with harness.Bench("async_commit", options) as bench:
         inputs = write_inputs(workload.tables(), bench.work / "inputs", options.threads)
         for mode in bench.turns(options.modes, options.repeat):
             parameters = {
                 "mode": mode,
-                "workload": asdict(workload),
-                "batch_messages": workload.batch_events,
+                **workload.parameters(),
                 "streams": str(inputs / "streams"),
                 "bytes_per_second": options.megabytes_per_second * 2**20,
             }

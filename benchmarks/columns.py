@@ -10,7 +10,6 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -68,15 +67,13 @@ def main(given: Sequence[str] | None = None) -> int:
     with harness.Bench("columns", options) as bench:
         asked = installed([each for each in SIDES if each in options.sides], ENGINES)
         for keys in options.keys:
-            workload = Workload(options.events, options.batches, keys, options.seed)
-            workload.check(options.threads)
+            workload = Workload.of(options, keys=keys)
             folder = bench.work / f"inputs-{keys}"
             write_inputs(workload.tables(), folder, options.threads, ("parquet/events", "json/events"))
-            common = {"workload": asdict(workload), "batch_messages": workload.batch_events}
             for side in bench.turns(asked, options.repeat):
                 operator, _, form = side.partition(", ")
                 files = {"folder": str(folder / form), "files": str(folder / form / "events"), "form": form}
-                parameters = {**common, **files, "files_a_batch": options.threads, "operator": operator}
+                parameters = {**workload.parameters(), **files, "files_a_batch": options.threads, "operator": operator}
                 run, verify = SIDES[side]
                 bench.run(f"{side}, {keys:,} keys", run, parameters, figures=of_batches, verify=verify)
             sides = {name: one for name, one in summaries(bench).items() if name.endswith(f", {keys:,} keys")}

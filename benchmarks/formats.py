@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import field, make_dataclass
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,40 +21,13 @@ CITIES = ("EWR", "JFK", "LGA", "BOS", "ORD")
 HEADERS = (("traceparent", b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"), ("source", b"tower"))
 
 
-@dataclass
-class Flight:
-    """A flight."""
-
-    key: str
-    origin: str
-    number: int
-    amount: float
-    late: bool
-    gate: str | None = None
-
-
-class StructFlight(msgspec.Struct):
-    """The same."""
-
-    key: str
-    origin: str
-    number: int
-    amount: float
-    late: bool
-    gate: str | None = None
-
-
-class ModelFlight(pydantic.BaseModel):
-    """The same."""
-
-    key: str
-    origin: str
-    number: int
-    amount: float
-    late: bool
-    gate: str | None = None
-
-
+FIELDS = {"key": str, "origin": str, "number": int, "amount": float, "late": bool}
+"""The fields of a flight, beside its gate, which may be None."""
+Flight = make_dataclass("Flight", [*FIELDS.items(), ("gate", str | None, field(default=None))])
+Flight.__module__ = __name__
+StructFlight = msgspec.defstruct("StructFlight", [*FIELDS.items(), ("gate", str | None, None)], module=__name__)
+_MODEL: dict[str, Any] = {**{name: (kind, ...) for name, kind in FIELDS.items()}, "gate": (str | None, None)}
+ModelFlight = pydantic.create_model("ModelFlight", __module__=__name__, **_MODEL)
 AVRO = {
     "type": "record",
     "name": "Flight",
@@ -153,16 +126,14 @@ def main(given: Sequence[str] | None = None) -> int:
     options = harness.options(
         "formats", __doc__, given, events=1_500_000, batches=5, keys=100_000, sides=list(FORMATS), repeat=2, threads=2
     )
-    workload = Workload(options.events, options.batches, options.keys)
-    workload.check(options.threads)
+    workload = Workload.of(options)
     with harness.Bench("formats", options) as bench:
         parameters = {}
         for name in options.sides:
             streams, form = bench.work / "inputs" / name, FORMATS[name]
             create_stream(streams, STREAM, options.threads, list(messages(workload, form)), form.headers)
             parameters[name] = {
-                "workload": asdict(workload),
-                "batch_messages": workload.batch_events,
+                **workload.parameters(),
                 "format": name,
                 "streams": str(streams),
             }

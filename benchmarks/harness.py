@@ -21,6 +21,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -132,11 +133,8 @@ class UsageSampler:
 
     def _sample(self) -> None:
         kinds: dict[str, int] = {}
-        for process in session_processes(self._session):
+        for kind, process in processes_by_kind(self._session):
             try:
-                kind = process_kind(process, self._session)
-                if kind is None:
-                    continue
                 size = int(process.memory_full_info().pss)
                 times = process.cpu_times()
             except psutil.Error:
@@ -184,6 +182,14 @@ def session_processes(session: int) -> list[psutil.Process]:
         except (OSError, psutil.Error):
             continue
     return found
+
+
+def processes_by_kind(session: int) -> Iterator[tuple[str, psutil.Process]]:
+    """The processes of a session that count, each with its kind."""
+    for process in session_processes(session):
+        with suppress(OSError, psutil.Error):  # it has ended
+            if (kind := process_kind(process, session)) is not None:
+                yield kind, process
 
 
 def _machine_busy_seconds() -> float:

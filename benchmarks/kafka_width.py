@@ -134,11 +134,8 @@ def _follow(job: Job, rows: int, found: list[Batch]) -> int:
 def sample(port: int, batch: int) -> dict[str, Any]:
     """Kind of process -> its figures; and every connection to the broker, as process and local port."""
     session, kinds, connections = os.getsid(0), dict[str, Counter[str]](), list[tuple[int, int]]()
-    for process in harness.session_processes(session):
+    for kind, process in harness.processes_by_kind(session):
         try:
-            kind = harness.process_kind(process, session)
-            if kind is None:
-                continue
             kind = "direct worker" if "penstock.direct" in process.cmdline() else kind
             own = [each.laddr.port for each in process.net_connections("tcp") if each.raddr and each.raddr.port == port]
             names = [path.read_text() for path in Path(f"/proc/{process.pid}/task").glob("*/comm")]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from benchmarks import harness
@@ -35,16 +34,15 @@ def main(given: Sequence[str] | None = None) -> int:
         "keyed_fold", __doc__, given, events=default.events, batches=default.batches, keys=default.keys,
         seed=default.seed, sides=list(KINDS), repeat=2, threads=2, no_floor=False,
     )  # fmt: skip
-    workload = Workload(options.events, options.batches, options.keys, options.seed)
-    workload.check(options.threads)
+    workload = Workload.of(options)
     with harness.Bench("keyed_fold", options) as bench:
         inputs = write_inputs(workload.tables(), bench.work / "inputs", options.threads)
-        common = {"workload": asdict(workload), "batch_messages": workload.batch_events}
         for side in bench.turns([s for s in SIDES if s.partition(",")[0] in options.sides], options.repeat):
             operator, _, form = side.partition(", ")
             files = {"streams": str(inputs / "streams"), "files": str(inputs / form), "form": form}
             run, verify = SIDES[side]
-            bench.run(side, run, {**common, **files, "operator": operator}, figures=of_batches, verify=verify)
+            given_to_side = {**workload.parameters(), **files, "operator": operator}
+            bench.run(side, run, given_to_side, figures=of_batches, verify=verify)
         sides = summaries(bench)
         floor = None if options.no_floor else batch_floor(bench)
         harness.show("keyed fold", sides, **COLUMNS)

@@ -7,47 +7,15 @@ from typing import Any
 
 import pandas as pd
 from pyspark.sql import Row
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
+
+from benchmarks.queries import Stateful
 
 GAP_MS = 90_000
 """A session ends after so long without an event."""
 LAST = 10
-TOTALS = "key string, n long, total long"
+TOTALS = "key string, count long, sum double"
 SESSIONS = "key string, first long, last long, n long"
-
-
-class Stateful(StatefulProcessor):
-    """A processor that has nothing to close."""
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-class Fold(Stateful):
-    """Count and sum."""
-
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        self.totals = handle.getValueState("totals", "n long, total long")
-
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
-        n, total = self.totals.get() or (0, 0)
-        for row in rows:
-            n += 1
-            total += row.amount
-        self.totals.update((n, total))
-        yield Row(key=key[0], n=n, total=total)
-
-
-class PandasFold(Fold):
-    """The same with DataFrames of pandas."""
-
-    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
-        n, total = self.totals.get() or (0, 0)
-        for frame in rows:
-            n += len(frame)
-            total += int(frame["amount"].sum())
-        self.totals.update((n, total))
-        yield pd.DataFrame({"key": [key[0]], "n": [n], "total": [total]})
 
 
 class LastTen(Stateful):
@@ -56,25 +24,25 @@ class LastTen(Stateful):
     def init(self, handle: StatefulProcessorHandle) -> None:
         self.latest = handle.getListState("latest", "time long, amount long")
 
-    def keep(self, more: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    def keep(self, more: Iterable[tuple[int, int]]) -> tuple[int, float]:
         """Put these among the latest ones. Returns how many those are now, and their sum."""
         found = [*map(tuple, self.latest.get()), *more]
         found.sort()
         del found[:-LAST]
         self.latest.put(found)
-        return len(found), sum(amount for _, amount in found)
+        return len(found), float(sum(amount for _, amount in found))
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
-        n, total = self.keep((row.time, row.amount) for row in rows)
-        yield Row(key=key[0], n=n, total=total)
+        count, total = self.keep((row.time, row.amount) for row in rows)
+        yield Row(key=key[0], count=count, sum=total)
 
 
 class PandasLastTen(LastTen):
     """The same with DataFrames of pandas."""
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
-        n, total = self.keep(pair for frame in rows for pair in zip(frame["time"], frame["amount"], strict=True))
-        yield pd.DataFrame({"key": [key[0]], "n": [n], "total": [total]})
+        count, total = self.keep(pair for frame in rows for pair in zip(frame["time"], frame["amount"], strict=True))
+        yield pd.DataFrame({"key": [key[0]], "count": [count], "sum": [total]})
 
 
 class Sessions(Stateful):

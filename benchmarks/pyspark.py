@@ -24,14 +24,12 @@ from benchmarks.processors import (
     LAST,
     SESSIONS,
     TOTALS,
-    Fold,
     LastTen,
-    PandasFold,
     PandasLastTen,
     PandasSessions,
     Sessions,
 )  # fmt: skip
-from benchmarks.queries import batches_of, in_time, read, session, sink
+from benchmarks.queries import Fold, PandasFold, batches_of, in_time, read, session, sink
 from benchmarks.workload import FIRST_MS, Numbers, key_name, key_names, write_inputs
 
 BATCH_MS = 60_000
@@ -189,7 +187,7 @@ def compare(kind: str, workload: QueryWorkload, work: Path) -> dict[str, Any]:
     if kind == "sessions":
         return _compare_sessions(workload, table)
     last = table.sort_by("batch").to_pydict()
-    found = {key: (n, total) for key, n, total in zip(last["key"], last["n"], last["total"], strict=True)}
+    found = {key: (n, total) for key, n, total in zip(last["key"], last["count"], last["sum"], strict=True)}
     wanted = expected(kind, workload)
     wrong = [key for key in wanted.keys() | found.keys() if wanted.get(key) != found.get(key)]
     rows = workload.rows_out()

@@ -147,6 +147,11 @@ def seconds(progress: Mapping[str, Any]) -> float:
     return float(progress["durationMs"]["triggerExecution"] / 1000)
 
 
+def ended(progress: Mapping[str, Any]) -> float:
+    """When a batch ended, in epoch seconds."""
+    return began(progress) + seconds(progress)
+
+
 def to_the_end(writer: Any) -> list[dict[str, Any]]:
     """Run a query over all that is there; what Spark has said of its batches."""
     query = writer.trigger(availableNow=True).start()
@@ -161,7 +166,7 @@ def batches_of(writer: Any) -> list[dict[str, Any]]:
             "batch": each["batchId"] + 1,
             "rows": each["numInputRows"],
             "duration_ms": each["durationMs"],
-            "ended": began(each) + seconds(each),
+            "ended": ended(each),
         }
         for each in to_the_end(writer)
         if "addBatch" in each["durationMs"]

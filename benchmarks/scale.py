@@ -22,7 +22,7 @@ from typing import Any, TypeVar, cast
 import penstock as ps
 from benchmarks.harness import console
 from benchmarks.state.job import application, run_batch
-from penstock.base.retry import SYSTEM_CLOCK
+from benchmarks.state.slow_backend import WatchedStore
 from penstock.batch.batch import Batch, TaskSsp
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import keep
@@ -37,13 +37,13 @@ from penstock.driver.commit.record import Collection, CommitRequest, Recorder
 from penstock.driver.feed.boundary import Boundary
 from penstock.graph.topology import plan_topology
 from penstock.job.paths import JobPaths
-from penstock.objects.forwarding import ForwardingStore
 from penstock.objects.open import open_store
 from penstock.objects.store import ObjectStore
 from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.attempt import new_token
 from penstock.state.backends.changelog_files.versions import ChangelogMarker
 from penstock.state.backends.registry import BackendAdmins
+from penstock.testing.clock import SettableClock
 from penstock.wire.calls import BEAT_SECONDS, CLEAN_UP, END, OPEN, Call
 from penstock.wire.ports import JobPackage
 from penstock.wire.protocol import CleanUp, EndBatch, Identity, Markers, OpenEpoch, Request, UploadResult, dump
@@ -57,51 +57,21 @@ _PATHS = JobPaths("scale", "1")
 T = TypeVar("T")
 
 
-class Counted(ForwardingStore):
+class Counted(WatchedStore):
     """An object store that counts its requests."""
 
     def __init__(self, inner: ObjectStore) -> None:
-        super().__init__(inner)
+        super().__init__(inner, self._count)
         self.inner = inner
         self.requests = Counter[str]()
         self._guard = threading.Lock()
 
-    def _count(self, kind: str) -> None:
+    def _count(self, kind: str, size: int) -> None:
         with self._guard:
             self.requests[kind] += 1
 
     def close(self) -> None:
         """The store is used until the end."""
-
-
-def _counted(method: str, kind: str) -> Callable[..., Any]:
-    def call(self: Counted, *arguments: Any) -> Any:
-        self._count(kind)
-        return getattr(self._inner, method)(*arguments)
-
-    return call
-
-
-_KINDS = {"put_if_absent": "put", "put_if_match": "put", "pieces": "get", "get_with_tag": "get", "sizes": "list"}
-for _method, _kind in {**_KINDS, **{kind: kind for kind in ("get", "list", "delete")}}.items():
-    setattr(Counted, _method, _counted(_method, _kind))
-
-
-class Seconds:
-    """A clock that shows a second more after each commit."""
-
-    def __init__(self) -> None:
-        self._start = SYSTEM_CLOCK.now_ms()
-        self.commits = 0
-
-    def now_ms(self) -> int:
-        return self._start + 1000 * self.commits
-
-    def monotonic(self) -> float:
-        return float(self.commits)
-
-    def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        return event.wait(timeout_s)
 
 
 class Fleet:
@@ -146,7 +116,7 @@ def storage(tasks: int, stores: int, commits: int, work: Path) -> Storage:
     claim = log.claim("run")
     runtime = RuntimeSettings("scale", tasks, {})
     package = JobPackage(plan_topology(app.graph()), runtime, config, "uid", "probe", {})
-    clock = Seconds()
+    clock = SettableClock(time.time_ns() // 1_000_000)
     resources = EpochResources(package, "c0", claim.epoch, tasks, objects, clock=clock)
     epoch = Epoch(resources, OpenEpoch(b"", 0, None, {}, (), tuple(range(tasks))), threading.Event(), lambda _: None)
     layout = dict.fromkeys(names, "use bytes bytes")
@@ -165,7 +135,7 @@ def storage(tasks: int, stores: int, commits: int, work: Path) -> Storage:
         run_batch(epoch, number + 1, lambda *_: changed)  # noqa: B023
         coordinator.begin(claim, CommitRequest(Boundary({}, number + 1, 1)))
         assert coordinator.wait(60, threading.Event()) is not None
-        clock.commits += 1
+        clock.advance(1)
         if number == commits // 2:
             objects.requests.clear()
             log_objects.requests.clear()

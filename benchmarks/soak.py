@@ -205,11 +205,8 @@ def sample(work: Path) -> dict[str, dict[str, float]]:
         if collections >= 2 and _count(work / "spark") <= _FILES_OF_A_BATCH:
             break
     session = os.getsid(0)
-    for process in harness.session_processes(session):
+    for kind, process in harness.processes_by_kind(session):
         try:
-            kind = harness.process_kind(process, session)
-            if kind is None:
-                continue
             with process.oneshot():
                 found = {
                     "memory_bytes": _memory_bytes(process.pid),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own name for it
 from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.jobs import DEADLINE_S
-from benchmarks.queries import began, progress_of, read, seconds, session, sink
+from benchmarks.queries import began, ended, progress_of, read, seconds, session, sink
 from benchmarks.standby import EXECUTORS, SETTLE_S, TASKS, VALUE_BYTES, repeating
 from benchmarks.state.spark import log_settings
 
@@ -69,7 +69,7 @@ def _strike_executor(query: StreamingQuery, log: Path) -> dict[str, Any]:
 
     def hit() -> dict[str, Any] | None:
         """The first batch that began after the loss, or took so long that the loss was in it."""
-        after = [batch for batch in _batches(query) if _ended(batch) > at]
+        after = [batch for batch in _batches(query) if ended(batch) > at]
         return next((batch for batch in after if began(batch) > at or seconds(batch) > 3 * usual + 0.5), None)
 
     _await_query(query, hit, "a batch after the loss")
@@ -78,7 +78,7 @@ def _strike_executor(query: StreamingQuery, log: Path) -> dict[str, Any]:
     noticed = _noticed(log, at)
     return {
         "noticed_ms": None if noticed is None else (noticed - at) * 1000,
-        "visible_ms": (_ended(found) - at) * 1000,
+        "visible_ms": (ended(found) - at) * 1000,
         "usual_batch_ms": usual * 1000,
     }
 
@@ -120,10 +120,6 @@ def _batches(query: StreamingQuery) -> list[dict[str, Any]]:
 
 def _rows(query: StreamingQuery) -> int:
     return sum(batch["numInputRows"] for batch in _batches(query))
-
-
-def _ended(batch: Mapping[str, Any]) -> float:
-    return began(batch) + seconds(batch)
 
 
 def _await_query(query: StreamingQuery, condition: Callable[[], object], what: str) -> None:

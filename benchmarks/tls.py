@@ -9,7 +9,7 @@ import statistics
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,12 +48,10 @@ def main(given: Sequence[str] | None = None) -> int:
         "tls", __doc__, given, events=default.events, batches=default.batches, keys=default.keys, floor_batches=100,
         repeat=3, threads=2,
     )  # fmt: skip
-    workload = Workload(options.events, options.batches, options.keys)
-    workload.check(options.threads)
+    workload = Workload.of(options)
     with harness.Bench("tls", options) as bench:
         fold_parameters = {
-            "workload": asdict(workload),
-            "batch_messages": workload.batch_events,
+            **workload.parameters(),
             "streams": str(write_inputs(workload.tables(), bench.work / "inputs", options.threads) / "streams"),
         }
         floor_parameters = {

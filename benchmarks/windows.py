@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +53,7 @@ def main(given: Sequence[str] | None = None) -> int:
         "windows", __doc__, given, events=default.events, batches=default.batches, keys=default.keys,
         batch_ms=default.batch_ms, short_batches=4, sides=list(KINDS), repeat=1, threads=2,
     )  # fmt: skip
-    workload = WindowWorkload(options.events, options.batches, options.keys, batch_ms=options.batch_ms)
-    workload.check(options.threads)
+    workload = WindowWorkload.of(options)
     short = min(options.short_batches, options.batches)
     few = replace(workload, events=workload.batch_events * short, batches=short)
     with harness.Bench("windows", options) as bench:
@@ -62,8 +61,7 @@ def main(given: Sequence[str] | None = None) -> int:
         for side in bench.turns([s for s in SIDES if s.partition(",")[0] in options.sides], options.repeat):
             module, form = SIDES[side]
             parameters = {
-                "workload": asdict(few if form == "parquet-short" else workload),
-                "batch_messages": workload.batch_events,
+                **(few if form == "parquet-short" else workload).parameters(),
                 "streams": str(inputs / "streams"),
                 "operator": side.partition(",")[0],
                 "form": form.removesuffix("-short"),

@@ -3,11 +3,12 @@ computed plainly."""
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -59,10 +60,18 @@ class Workload:
         """Events of one batch."""
         return self.events // self.batches
 
-    def check(self, threads: int) -> None:
-        """Exit unless all batches are equal."""
-        if self.events % (self.batches * threads):
+    @classmethod
+    def of(cls, options: argparse.Namespace, **more: Any) -> Self:
+        """As the options of a benchmark say. Exits unless all batches are equal."""
+        given = {each.name: getattr(options, each.name) for each in fields(cls) if hasattr(options, each.name)}
+        found = cls(**{**given, **more})
+        if found.events % (found.batches * options.threads):
             raise SystemExit("--events must be a multiple of --batches times --threads, so that all batches are equal")
+        return found
+
+    def parameters(self) -> dict[str, Any]:
+        """For a side."""
+        return {"workload": asdict(self), "batch_messages": self.batch_events}
 
     def columns(self) -> tuple[Numbers, Numbers]:
         """The key numbers and amounts of all events, in order.

@@ -6,22 +6,30 @@ status`, and commands. The kernel goes over all wings wherever one of them may t
 knows the kernel and no other wing.
 
 The wings that Penstock brings are in the table `penstock.base.plugins.WINGS`. Every installed distribution may bring
-more, as entry points of the group `penstock.wings`; a wing has to be installed on every host.
+more, as entry points of the group `penstock.wings`; a wing has to be installed on every host. What such a wing declares
+is checked when it is found, before anything of it is used. Its parts are not imported for that: a part that cannot be
+imported, or is of another class, is refused at its first use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from penstock.base.plugins import OUTSIDE_WINGS, WINGS, from_outside, load
-from penstock.config.key import Settings
+from penstock.base import plugins
+from penstock.base.plugins import COMMANDS, OUTSIDE_WINGS, WINGS, FromOutside, from_outside, has_module
+from penstock.config.key import AnyKey, Settings
+from penstock.config.keys import faults_of, keys_of
+from penstock.config.settings import KEYS
 from penstock.errors import ConfigError
 from penstock.wire.calls import CALLS, Call
 
 KERNEL_SECTIONS = ("query", "streams", "time")
+_PLACE = re.compile(r"(\w+(?:\.\w+)*):\w+")
+P = TypeVar("P")
 
 
 @dataclass(frozen=True)
@@ -57,16 +65,45 @@ class Wing:
     help: str = ""
     """The line about the commands in `penstock --help`."""
 
-    def part(self, place: str, *given: Any) -> Any:
+    def part(self, kind: type[P], place: str, *given: Any) -> P:
         """Make one of the parts, which knows the name of its wing from then on.
 
         Args:
+            kind: the class that the part has to be derived from.
             place: `start`, `driver` or `container` of this wing.
             given: the arguments of its class.
+
+        Raises:
+            ConfigError: the part cannot be imported, or is of another class.
         """
-        part = load(place)(*given)
+        cls = self.load(place)
+        if not (isinstance(cls, type) and issubclass(cls, kind)):
+            raise self.unusable(f"`{place}` is no subclass of {kind.__name__}")
+        part: Any = cls(*given)
         part.wing = self.name
-        return part
+        return cast("P", part)
+
+    def load(self, place: str) -> Any:
+        """The object at `module:attribute`, a part of the wing. Raises ConfigError, which names the wing, if it cannot
+        be imported."""
+        try:
+            return plugins.load(place)
+        except Exception as error:
+            raise self.unusable(f"`{place}` cannot be imported, because of {error!r}") from error
+
+    def unusable(self, why: str) -> ConfigError:
+        """The error for a part that is not what it has to be."""
+        return ConfigError(
+            f"the wing `{self.name}` cannot be used here: {why}. Mend the wing, or remove the distribution that brings "
+            "it, on every host"
+        )
+
+    def places(self) -> Iterator[tuple[str, str]]:
+        """The parts that the wing has, each with its place."""
+        fields = ("start", "driver", "container", "facts", "commands")
+        named = {f"`{name}`": getattr(self, name) for name in fields}
+        on_host = {f"`on_host` for `{host}`": place for host, place in self.on_host.items()}
+        return ((part, place) for part, place in {**named, **on_host}.items() if place)
 
 
 @cache
@@ -74,19 +111,80 @@ def wings() -> tuple[Wing, ...]:
     """All wings of this installation: Penstock's own in the order of their table, then the others by name.
 
     Raises:
-        ConfigError: a wing from outside cannot be imported or is no `Wing`, or two have one name.
+        ConfigError: a wing from outside cannot be imported, or declares what it may not (`check_outside`).
     """
-    own = tuple(load(place) for place in WINGS.values())
-    others = from_outside(OUTSIDE_WINGS)
-    for name, wing in others.items():
+    return (*_own_wings(), *from_outside(OUTSIDE_WINGS).values())
+
+
+def _own_wings() -> tuple[Wing, ...]:
+    return tuple(plugins.load(place) for place in WINGS.values())
+
+
+def check_outside(found: Sequence[FromOutside]) -> None:
+    """Check what wings of other distributions declare. Nothing of them but their declarations is imported.
+
+    Raises:
+        ConfigError: a declaration is malformed, says what cannot be, or takes a name that Penstock or another wing
+            has. It names the wing and the distribution.
+    """
+    keys = dict.fromkeys(KEYS, "Penstock")
+    own = (call.name for wing in _own_wings() for call in wing.calls)
+    calls = dict.fromkeys((*CALLS, *own), "Penstock")
+    for each in found:
+        wing, entry = each.value, f"the entry point `{each.name}` of `{OUTSIDE_WINGS}`, by {each.origin},"
         if not isinstance(wing, Wing):
-            raise ConfigError(f"the entry point `{name}` of `{OUTSIDE_WINGS}` is a {type(wing).__name__}, and no Wing")
-    found: dict[str, Wing] = {}
-    for wing in (*own, *others.values()):
-        if wing.name in found:
-            raise ConfigError(f"two wings have the name `{wing.name}`: remove one of the distributions that bring them")
-        found[wing.name] = wing
-    return tuple(found.values())
+            raise ConfigError(f"{entry} is a {type(wing).__name__}, and no Wing. Mend it, or remove {each.origin}")
+        try:
+            fault = next(_faults(wing, each.name, keys, calls), None)
+        except Exception as error:  # a declaration may hold anything
+            fault = f"has a declaration that cannot be read, because of {error!r}"
+        if fault is not None:
+            raise ConfigError(f"the wing `{wing.name}` {fault}. Mend the wing, or remove {each.origin}")
+        keys |= dict.fromkeys(keys_of(wing.keys), f"the wing `{wing.name}`")
+        calls |= {call.name: f"the wing `{wing.name}`" for call in wing.calls}
+
+
+def _faults(wing: Wing, entry: str, keys: Mapping[AnyKey, str], calls: Mapping[str, str]) -> Iterator[str]:
+    """The faults of a wing from outside, each as it follows the wing's name. `keys`, `calls`: those of others, each
+    with its owner."""
+    yield from _faults_of_name(wing.name, entry)
+    for part, place in wing.places():
+        parsed = _PLACE.fullmatch(str(place))
+        if parsed is None:
+            yield f"names its {part} as {place!r}, which has not the form `module:attribute`"
+        elif not has_module(parsed[1]):
+            yield f"names its {part} as `{place}`, and there is no module `{parsed[1]}`"
+    yield from _faults_of_calls(wing.calls, calls)
+    if wing.calls and not wing.container:
+        yield "has calls, and no part in containers (`container`) that answers them"
+    if wing.on_host and not wing.driver:
+        yield "has `on_host`, and no part in the driver (`driver`) that it is for"
+    if wing.keys is not None:
+        yield from faults_of(wing.keys, keys)
+
+
+def _faults_of_name(name: str, entry: str) -> Iterator[str]:
+    if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
+        yield "has a name that is not made of letters, digits and underscores, beginning with no digit"
+    if name in WINGS:
+        yield "has the name of a wing of Penstock: give it another one"
+    if name in COMMANDS:
+        yield f"has the name of the command `penstock {name}`: give it another one"
+    if name in KERNEL_SECTIONS:
+        yield "has the name of a section that checkpoints have without it: give it another one"
+    if name != entry:
+        yield f"has the entry point `{entry}`: give both one name"
+
+
+def _faults_of_calls(calls: Sequence[object], others: Mapping[str, str]) -> Iterator[str]:
+    taken = dict(others)
+    for call in calls:
+        if not isinstance(call, Call):
+            yield f"has {call!r} among its `calls`, which is no Call"
+        elif call.name in taken:
+            yield f"has a call `{call.name}`, and so has {taken[call.name]}: give it another name"
+        else:
+            taken[call.name] = "the same wing"
 
 
 @cache

@@ -7,6 +7,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import penstock as ps
+from benchmarks import jobs
 from benchmarks.engines import free_port, last_count, start_script
 from benchmarks.harness import DRIVER_MEMORY
-from benchmarks.jobs import places
 from benchmarks.kafka.load import ENGINES, EVERY
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
@@ -46,17 +47,7 @@ class Count(ps.StreamTask):
             collector.emit(key=envelope.key, value={"count": number})
 
 
-class Echo(Count):
-    """The same, and every message is sent on as it is: it says when it was produced."""
-
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
-        self.counts.put(envelope.key, self.counts.get(envelope.key, 0) + 1)
-        collector.emit(key=envelope.key, value=envelope.value)
-
-
-def application(task: type[ps.StreamTask], topic: str, output: str) -> ps.StreamApplication:
+def application(task: Callable[[], ps.StreamTask], topic: str, output: str) -> ps.StreamApplication:
     """From a topic through the task to another topic."""
     app = ps.StreamApplication("kafka-count")
     app.store(STORE, key=ps.String(), value=ps.Json())
@@ -100,7 +91,7 @@ def configuration(given: dict[str, Any]) -> dict[str, Any]:
     """All folders inside `work`. Batches are as large as Penstock makes them."""
     found: dict[str, Any] = {
         **given.get("config", {}),
-        **places(Path(given["work"]), given["threads"]),
+        **jobs.places(Path(given["work"]), given["threads"]),
         "job.lease.ms": 1000,
         "systems.kafka.samza.factory": "kafka",
         "systems.kafka.consumer.bootstrap.servers": given["brokers"],
@@ -136,7 +127,7 @@ def _counted(job: ps.Job) -> int:
 
 def echo(given: dict[str, Any]) -> dict[str, Any]:
     """Send every message on until SIGTERM. Says what the commits have put into `job.root` for this."""
-    job = application(Echo, given["topic"], given["output"]).run(configuration(given))
+    job = application(partial(jobs.Count, STORE), given["topic"], given["output"]).run(configuration(given))
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: stopped.set())
     while job.is_active and not stopped.wait(_LOOK_SECONDS):

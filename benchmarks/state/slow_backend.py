@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import AdminContext, BackendContext
@@ -41,7 +42,7 @@ class Line:
         self._lock = threading.Lock()
         self._free_at = 0.0
 
-    def call(self, size: int) -> None:
+    def call(self, kind: str, size: int) -> None:
         """Wait as long as a call takes that moves so many bytes."""
         wait_until = time.monotonic() + self._latency_s
         if size and self._bytes_per_second:
@@ -56,49 +57,59 @@ class Line:
         return cls(float(os.environ.get(_LATENCY, "0")) / 1000, float(os.environ.get(_BANDWIDTH, "0")))
 
 
-class SlowStore(ForwardingStore):
-    """Passes calls to `inner`, each over the line."""
+class WatchedStore(ForwardingStore):
+    """Tells `watch` the kind of each call and its bytes: before a write, and after a read, also one that fails."""
 
-    def __init__(self, inner: ObjectStore, line: Line) -> None:
+    def __init__(self, inner: ObjectStore, watch: Callable[[str, int], None]) -> None:
         super().__init__(inner)
-        self._line = line
+        self._watch = watch
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        self._line.call(len(data))
-        return self._inner.put_if_absent(key, data)
+        self._watch("put", len(data))
+        return super().put_if_absent(key, data)
 
     def put_if_match(self, key: str, data: bytes, tag: str | None) -> bool:
-        self._line.call(len(data))
-        return self._inner.put_if_match(key, data, tag)
+        self._watch("put", len(data))
+        return super().put_if_match(key, data, tag)
 
     def get(self, key: str) -> bytes:
-        data = self._inner.get(key)
-        self._line.call(len(data))
-        return data
+        return self.get_with_tag(key)[0]
 
     def pieces(self, key: str) -> Iterator[bytes | memoryview]:
         yield self.get(key)
 
     def get_with_tag(self, key: str) -> tuple[bytes, str]:
-        found = self._inner.get_with_tag(key)
-        self._line.call(len(found[0]))
+        found = b"", ""
+        try:
+            found = super().get_with_tag(key)
+        finally:  # a read of what is not there is one as well
+            self._watch("get", len(found[0]))
         return found
 
     def list(self, prefix: str, after: str | None = None) -> list[str]:
-        self._line.call(0)
-        return self._inner.list(prefix, after)
+        self._watch("list", 0)
+        return super().list(prefix, after)
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        self._watch("list", 0)
+        return super().sizes(prefix)
 
     def delete(self, key: str) -> None:
-        self._line.call(0)
-        self._inner.delete(key)
+        self._watch("delete", 0)
+        super().delete(key)
 
     def delete_durably(self, key: str) -> None:
-        self._line.call(0)
-        self._inner.delete_durably(key)
+        self._watch("delete", 0)
+        super().delete_durably(key)
 
 
 _line = Line.of_environment()
 """The line that all tasks of this process share."""
+C = TypeVar("C", AdminContext, BackendContext)
+
+
+def _slow(context: C) -> C:
+    return replace(context, objects=WatchedStore(context.objects, _line.call))
 
 
 class SlowChangelogFiles(ChangelogFilesFactory):
@@ -109,10 +120,10 @@ class SlowChangelogFiles(ChangelogFilesFactory):
         return NAME
 
     def backup_manager(self, context: BackendContext) -> ChangelogFilesBackup:
-        return super().backup_manager(replace(context, objects=SlowStore(context.objects, _line)))
+        return super().backup_manager(_slow(context))
 
     def restore_manager(self, context: BackendContext) -> ChangelogFilesRestore:
-        return super().restore_manager(replace(context, objects=SlowStore(context.objects, _line)))
+        return super().restore_manager(_slow(context))
 
     def admin(self, context: AdminContext) -> ChangelogFilesAdmin:
-        return super().admin(replace(context, objects=SlowStore(context.objects, _line)))
+        return super().admin(_slow(context))

@@ -18,7 +18,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own name for it
 
-from benchmarks.queries import CHANGELOG, STATE, began, read, seconds, session, sink, to_the_end
+from benchmarks.queries import CHANGELOG, STATE, began, ended, read, session, sink, to_the_end
 from benchmarks.state.content import KEY_BYTES, VALUE_BYTES, Entries, StateContent, write_entries
 from benchmarks.state.job import VERIFIED_KEYS, settle, time_cp
 
@@ -42,7 +42,7 @@ def commits(parameters: dict[str, Any]) -> dict[str, Any]:
     spark = session(work, parameters["threads"], 1, _KEPT)
     checkpoint = work / "checkpoint"
     batches = _run(spark, Path(parameters["files"]), checkpoint)
-    filled = _ended(batches[fill - 1])
+    filled = ended(batches[fill - 1])
     counts = iter(batches[fill:])
     series = []
     for one in parameters["series"]:
@@ -54,7 +54,7 @@ def commits(parameters: dict[str, Any]) -> dict[str, Any]:
     spark.stop()
     return {
         "fill_seconds": filled - began(batches[0]),
-        "series_seconds": _ended(batches[-1]) - filled,
+        "series_seconds": ended(batches[-1]) - filled,
         "series": series,
         "snapshots": sum(1 for path in _state_files(checkpoint, "zip") if path.stat().st_mtime >= filled),
         "snapshot_bytes": sum(stat.st_size for stat in late),
@@ -78,11 +78,6 @@ def _series(wanted: Mapping[str, int], batches: list[dict[str, Any]], checkpoint
                 "updates_ms": operator["allUpdatesTimeMs"],
                 "batch_ms": batch["durationMs"]["triggerExecution"],
                 "beside_snapshot": any(operator["customMetrics"][name] > 0 for name in _CHECKPOINT),
-                "metrics": {
-                    name.removeprefix("rocksdb"): value
-                    for name, value in operator["customMetrics"].items()
-                    if name.startswith(("rocksdbCommit", "rocksdbChangeLog"))
-                },
             }
             for batch, operator in operators
         ],
@@ -208,10 +203,6 @@ def _copy_and_load(
         "replayed": load.replayed,
         "verified": None if _has_all_keys(batch, parameters) else False,
     }
-
-
-def _ended(batch: Mapping[str, Any]) -> float:
-    return began(batch) + seconds(batch)
 
 
 def _give(folder: Path, waiting: Iterator[Path], count: int) -> Path:

@@ -16,7 +16,8 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 import orjson
 
-from penstock.base.documents import Form, dataclass_form
+from penstock.base.documents import Form, convert, dataclass_form
+from penstock.errors import PenstockError
 
 T = TypeVar("T")
 _declared: dict[str, Section[Any]] = {}
@@ -40,7 +41,20 @@ class Section(Generic[T]):
         _declared[name] = self
 
     def write(self, value: T) -> WrittenSection:
-        return WrittenSection(self.form.encode(value), self.needed)
+        """The value as a record has it.
+
+        Raises:
+            PenstockError: it is not of the section's class, or a field has another type, so it could not be read again.
+        """
+        try:
+            fields = self.form.encode(value)
+            convert(self.form.plain, orjson.loads(_json(fields)))
+        except Exception as error:
+            raise PenstockError(
+                f"the section `{self.name}` of a checkpoint's record cannot be written, because of {error!r}. Mend the "
+                f"wing `{self.name}`, or remove the distribution that brings it"
+            ) from error
+        return WrittenSection(fields, self.needed)
 
     def read(self, written: WrittenSection) -> T:
         """The value that was written. Raises what `Form.decode` raises."""
@@ -58,6 +72,11 @@ class WrittenSection:
     fields: Mapping[str, Any]
     needed: bool = False
     """True if nothing may be restored from the record without the wing."""
+
+    @property
+    def size(self) -> int:
+        """The bytes of the fields, as JSON."""
+        return len(_json(self.fields))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, WrittenSection):

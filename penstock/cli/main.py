@@ -7,7 +7,7 @@ import importlib
 import sys
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -17,6 +17,9 @@ from penstock.base import plugins
 from penstock.cli.shared.errors import ReportingGroup, report_unexpected, say
 from penstock.cli.shared.options import Debug, command, tidy_help
 from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from penstock.wing import Wing
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +72,17 @@ COMMANDS = {
 class _OfWing:
     """The commands of a wing, not imported yet."""
 
-    place: str
-    help: str
+    wing: Wing
+
+    @property
+    def help(self) -> str:
+        return self.wing.help
 
     def load(self, name: str) -> Any:
-        return _group(name, plugins.load(self.place))
+        found = self.wing.load(self.wing.commands)
+        if not isinstance(found, typer.Typer):
+            raise self.wing.unusable(f"`{self.wing.commands}` is a {type(found).__name__}, and no typer.Typer")
+        return _group(name, found)
 
 
 def _group(name: str, commands: typer.Typer) -> Any:
@@ -92,7 +101,7 @@ def commands() -> dict[str, _Entry | _OfWing]:
     except ConfigError as error:
         say(f"warning: {error}")
         outside = {}
-    own = {each.name: _OfWing(each.commands, each.help) for each in outside.values() if getattr(each, "commands", "")}
+    own = {each.name: _OfWing(each) for each in outside.values() if each.commands}
     return {**own, **COMMANDS}
 
 

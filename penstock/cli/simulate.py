@@ -66,14 +66,15 @@ def simulate(
         processes: The worker processes; one a core by default.
         limit: The most seconds that a life may take.
     """
-    search: Any = importlib.import_module(f"{_SIMULATION}.search")
+    preparation: Any = importlib.import_module(f"{_SIMULATION}.preparation")
+    simulation: Any = importlib.import_module(f"{_SIMULATION}.simulate")
     app = load_application(application).app
     functions = [load_function(each) for each in invariants or ()]
-    config = search.load_for_simulation(app, call.config, call.assignments or ())
+    config = preparation.load_for_simulation(app, call.config, call.assignments or ())
     files = _files(app, inputs or ())
     fields = {"key_field": key, "value_field": value, "timestamp_field": timestamp, "headers_field": headers}
     options = {stream: _options(stream, fields) for stream, _ in files}
-    report = search.run_simulation(
+    report = simulation.run_simulation(
         app,
         _giver(files, options, partitions),
         config,

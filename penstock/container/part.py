@@ -127,7 +127,7 @@ class ContainerParts:
 
     def __init__(self, resources: EpochResources, request: OpenEpoch) -> None:
         context = EpochContext(resources, request, self.moves_wait)
-        self._all: list[ContainerPart] = [wing.part(wing.container, context) for wing in wings() if wing.container]
+        self._all = [wing.part(ContainerPart, wing.container, context) for wing in wings() if wing.container]
         self._of_call = {call.name: wing.name for wing in wings() for call in wing.calls}
 
     def __iter__(self) -> Iterator[ContainerPart]:

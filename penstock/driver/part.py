@@ -12,7 +12,7 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.sections import SectionValues
 from penstock.driver.context import RunContext
 from penstock.driver.feed.boundary import Boundary, DrainedOperators
-from penstock.errors import PenstockError
+from penstock.errors import KINDS, PenstockError
 from penstock.job.board import Shown
 from penstock.runtime.reports import Report
 from penstock.wing import wings
@@ -142,10 +142,23 @@ class DriverPart:
         """End. No other call follows. Idempotent."""
 
 
-def checked(part: DriverPart, sections: SectionValues) -> SectionValues:
-    """The sections that a part gives for a record. Raises PenstockError if one is not of the part's wing: a start could
-    not tell that it knows it."""
-    if strangers := sorted(section.name for section in sections if section.name != part.wing):
+def sections_of(part: DriverPart, give: Callable[[], SectionValues]) -> SectionValues:
+    """The sections that a part gives for a record, by one of its methods.
+
+    Raises:
+        PenstockError: the method failed, with an error of its kind that names the wing; or a section is not of the
+            part's wing: a start could not tell that it knows it.
+    """
+    try:
+        sections = dict(give())
+    except Exception as error:
+        kind = KINDS.get(type(error).__name__) if isinstance(error, PenstockError) else PenstockError
+        if kind is None:
+            raise
+        said = str(error) if isinstance(error, PenstockError) else repr(error)
+        raise kind(f"the wing `{part.wing}` gives no section for a checkpoint's record: {said}") from error
+    names = [getattr(section, "name", repr(section)) for section in sections]
+    if strangers := sorted(name for name in names if name != part.wing):
         raise PenstockError(
             f"the wing `{part.wing}` gives the section `{strangers[0]}` for a checkpoint's record, and a wing may give "
             f"one of the name `{part.wing}` alone. Mend the wing, or remove the distribution that brings it"
@@ -155,4 +168,4 @@ def checked(part: DriverPart, sections: SectionValues) -> SectionValues:
 
 def driver_parts(run: RunContext) -> tuple[DriverPart, ...]:
     """The parts of all wings in a run."""
-    return tuple(wing.part(wing.driver, run) for wing in wings() if wing.driver)
+    return tuple(wing.part(DriverPart, wing.driver, run) for wing in wings() if wing.driver)

@@ -272,8 +272,7 @@ def open_on_spark(
     spec = container_spec(context, job.plan, shipment)
     directory = ContainerDirectory(context, job.config, spec, job.settings.tasks, stop)
     runner = runner_of(context, job.plan, shipment, directory, stop)
-    places = {wing.name: wing.on_host.get("spark") for wing in wings()}
-    tools = {name: partial(plugins.load(place), context) for name, place in places.items() if place}
+    tools = {w.name: partial(w.load(w.on_host["spark"]), context) for w in wings() if "spark" in w.on_host}
     loop = run.open(directory, runner, tools, feed, check_next)
     directory.start(runner.cancel)
     return loop, runner

@@ -135,7 +135,7 @@ class StartPart:
 
 def start_parts() -> tuple[StartPart, ...]:
     """The parts of all wings, in their order."""
-    return tuple(wing.part(wing.start) for wing in wings() if wing.start)
+    return tuple(wing.part(StartPart, wing.start) for wing in wings() if wing.start)
 
 
 def connect(graph: ApplicationGraph, config: JobConfig) -> ApplicationGraph:

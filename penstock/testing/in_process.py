@@ -15,7 +15,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from penstock.base.plugins import load
 from penstock.base.retry import SYSTEM_CLOCK, Clock
 from penstock.batch.batch import Batch, Due
 from penstock.batch.portions import BatchRanges
@@ -415,7 +414,7 @@ class InProcessDriver:
         self.fleet = InProcessFleet(job.settings.tasks, containers, standbys=config.job.standbys, clock=clock)
         self.runner = InProcessRunner(self.job, self.fleet)
         keeper = _keeper(objects, self.job.paths, run_id)
-        own = {wing.name: load(wing.on_host["process"]) for wing in wings() if "process" in wing.on_host}
+        own = {wing.name: wing.load(wing.on_host["process"]) for wing in wings() if "process" in wing.on_host}
         run = RunContext(
             self.job, keeper, self.fleet, self.runner, self.stop, self.board, check_next, {**own, **(tools or {})}
         )

@@ -87,9 +87,7 @@ def test_containers_that_die_while_they_start_are_started_again(home: Home, gate
 
 
 @pytest.mark.parametrize("dies", [False, True], ids=["starts", "dies-at-first"])
-def test_batches_go_on_while_the_containers_of_an_executor_that_came_start(
-    home: Home, gate: Path, *, dies: bool
-) -> None:
+def test_batches_go_on_while_containers_of_an_executor_that_came_start(home: Home, gate: Path, *, dies: bool) -> None:
     gate.touch()
     with home.driver(until=None, **EXECUTORS) as driver:
         driver.await_output(MESSAGES)

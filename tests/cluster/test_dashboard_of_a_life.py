@@ -23,8 +23,9 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from penstock import admin
 from tests.support.jobs.dashboards import dashboard
 from tests.support.jobs.home import wait_until
-from tests.support.tools.browser import browser, complaints, resize
+from tests.support.tools.browser import browser, click, complaints, resize
 from tests.support.tools.cli import call, command, own_home
+from tests.support.tools.fixtures import fixture_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -77,11 +78,7 @@ class Feeder:
         self._thread.join()
 
 
-@pytest.fixture
-def feeder(project: Path) -> Iterator[Feeder]:
-    made = Feeder(project)
-    yield made
-    made.close()
+feeder = fixture_of(Feeder, using=("project",))
 
 
 class Runs:
@@ -115,12 +112,6 @@ def text_of(page: WebDriver, css: str = "body") -> str:
 
 def says(page: WebDriver, *texts: str) -> None:
     wait_until(lambda: all(text in text_of(page) for text in texts), f"{texts} on the page", START_S)
-
-
-def click(page: WebDriver, name: str) -> None:
-    found = "[...document.querySelectorAll('button')].find(button => button.textContent === arguments[0])"
-    script = f"const button = {found}; button?.click(); return !!button"
-    wait_until(lambda: page.execute_script(script, name), f"the button {name!r}")
 
 
 RENAME = """

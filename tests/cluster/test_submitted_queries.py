@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from tests.support.jobs.submitted_queries import SubmittedQuery, spark_options
 from tests.support.processes.hosts import why_no_hosts
 from tests.support.processes.standalone import Standalone, environment, standalone
 from tests.support.stores.s3 import BUCKET, s3_on
+from tests.support.tools.fixtures import fixture_of
 from tests.support.tools.packed import pack_environment, zip_penstock
 from tests.support.tools.places import ROOT
 
@@ -31,10 +32,7 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    with standalone(tmp_path_factory.mktemp("cluster") / "spark") as made:
-        yield made
+cluster = fixture_of(lambda tmp_path_factory: standalone(tmp_path_factory.mktemp("cluster") / "spark"), scope="module")
 
 
 def submit(

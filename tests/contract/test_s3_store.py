@@ -15,6 +15,7 @@ from penstock.testing.object_store_contract import SharedObjectStoreContract
 from tests.support.stores.s3 import BUCKET, S3, give_up_soon, s3_server
 from tests.support.streams.line import Fault
 from tests.support.tools import contracts
+from tests.support.tools.fixtures import fixture_of
 
 RETRY_S = 0.5
 Call = Callable[[ObjectStore], object]
@@ -34,10 +35,7 @@ EACH_CALL = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3]:
-    with s3_server() as server:
-        yield server
+server = fixture_of(s3_server, using=(), scope="module")
 
 
 @pytest.fixture
@@ -180,9 +178,7 @@ def test_a_body_may_take_longer_than_a_service_may_be_silent(s3: S3, url: str, m
 
 
 @EACH_CALL
-def test_a_store_that_refuses_connections_is_told_with_its_address(
-    s3: S3, impatient: None, url: str, name: str
-) -> None:
+def test_a_store_that_refuses_connections_is_told_by_address(s3: S3, impatient: None, url: str, name: str) -> None:
     store = open_store(url)
     s3.line.cut_off()
     began = time.monotonic()
@@ -198,7 +194,7 @@ def test_a_store_that_refuses_connections_is_told_with_its_address(
 
 @pytest.mark.few(1)
 @EACH_CALL
-def test_a_service_that_hangs_is_given_up(
+def test_a_hanging_service_is_given_up(
     s3: S3, impatient: None, url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(open_module, "_SILENCE", "300ms")
@@ -251,9 +247,7 @@ def test_an_option_of_the_environment_that_makes_no_sense(s3: S3, value: str, mo
         open_store(f"s3://{BUCKET}/x")
 
 
-def test_an_option_of_the_environment_counts(
-    s3: S3, impatient: None, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_options_of_the_environment_count(s3: S3, impatient: None, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_READ_TIMEOUT", "200ms")
     s3.line.delay_s = 1.5
     with pytest.raises(PenstockError):

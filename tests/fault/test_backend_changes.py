@@ -134,9 +134,7 @@ def without_marker(task: int, preferred: str, checkpoint: int, used: str) -> str
     )
 
 
-def test_without_a_marker_from_any_configured_backend_another_one_is_used(
-    tmp_path: Path, container: ContainerProcess
-) -> None:
+def test_without_a_marker_of_a_configured_backend_another_is_used(tmp_path: Path, container: ContainerProcess) -> None:
     """SEP-28: an error in the log, and the use of another marker. The configured backends begin with a base."""
     job = opened(tmp_path, container)
     markers = job.whole_commit(1)
@@ -156,7 +154,7 @@ def test_without_a_marker_from_any_configured_backend_another_one_is_used(
 
 
 @pytest.mark.parametrize(("before", "after"), [("memory", "rocksdb"), ("rocksdb", "memory")])
-def test_files_of_another_kind_of_store_are_restored(
+def test_files_of_another_store_are_restored(
     tmp_path: Path, container: ContainerProcess, before: str, after: str
 ) -> None:
     """A blob is an engine's files. After a change of `stores.<name>.factory` a checkpoint may have files of both kinds:

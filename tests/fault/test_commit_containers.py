@@ -42,9 +42,7 @@ def container(shared_container: ContainerProcess) -> ContainerProcess:
 
 
 @pytest.mark.parametrize("backend", ["changelog-files", "blob"])
-def test_stores_go_back_to_the_checkpoint_and_no_backend_is_read(
-    tmp_path: Path, container: ContainerProcess, backend: str
-) -> None:
+def test_stores_go_back_and_no_backend_is_read(tmp_path: Path, container: ContainerProcess, backend: str) -> None:
     job = opened(tmp_path, container, **{"stores.backup.factories": backend})
     job.whole_commit(1)
     job.run_batch(2, B)
@@ -60,9 +58,7 @@ def test_stores_go_back_to_the_checkpoint_and_no_backend_is_read(
     assert job.restored(job.whole_commit(3)) == oracle(A, B, D)
 
 
-def test_a_commit_that_is_in_the_log_and_was_not_cleaned_up_is_read_as_a_tail(
-    tmp_path: Path, container: ContainerProcess
-) -> None:
+def test_a_commit_in_the_log_without_a_clean_up_is_read_as_a_tail(tmp_path: Path, container: ContainerProcess) -> None:
     """The container knows only the checkpoint before as one to go back to."""
     job = opened(tmp_path, container)
     job.whole_commit(1)
@@ -111,9 +107,7 @@ def test_a_task_that_was_elsewhere_in_between_is_restored(tmp_path: Path, contai
 # Copies on the host.
 
 
-def test_a_local_copy_of_the_checkpoint_is_used_and_no_backend_read(
-    tmp_path: Path, container: ContainerProcess
-) -> None:
+def test_a_local_copy_of_the_checkpoint_is_used_and_no_backend(tmp_path: Path, container: ContainerProcess) -> None:
     job = opened(tmp_path, container, **AFFINITY)
     job.whole_commit(1)
     job.run_batch(2, B)
@@ -141,9 +135,7 @@ def test_without_affinity_no_copy_is_made_and_none_is_used(tmp_path: Path, conta
         without.open_at(2, markers, last_ended=2)
 
 
-def test_copies_of_older_checkpoints_go_once_a_newer_one_is_in_the_log(
-    tmp_path: Path, container: ContainerProcess
-) -> None:
+def test_copies_of_older_checkpoints_go_once_a_newer_one_is_logged(tmp_path: Path, container: ContainerProcess) -> None:
     job = opened(tmp_path, container, **AFFINITY)
     job.whole_commit(1)
     job.run_batch(2, B)
@@ -201,9 +193,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize(
     "damage", [pytest.param(each, marks=() if each == "a byte" else pytest.mark.slow) for each in DAMAGES]
 )
-def test_a_damaged_copy_is_refused_and_the_backend_used(
-    tmp_path: Path, container: ContainerProcess, damage: str
-) -> None:
+def test_a_damaged_copy_is_refused_for_the_backend(tmp_path: Path, container: ContainerProcess, damage: str) -> None:
     job = opened(tmp_path, container, **AFFINITY)
     markers = job.whole_commit(1)
     DAMAGES[damage](job.store_folder(0) / "copy-1-0")
@@ -215,7 +205,7 @@ def test_a_damaged_copy_is_refused_and_the_backend_used(
     assert job.restored(markers) == job.copied(2) == oracle(A, B)
 
 
-def test_a_copy_of_another_kind_of_store_is_refused_and_the_backend_used(
+def test_a_copy_of_another_kind_of_store_is_refused_for_the_backend(
     tmp_path: Path, container: ContainerProcess
 ) -> None:
     job = opened(tmp_path, container, **AFFINITY)
@@ -240,9 +230,7 @@ def test_a_new_job_in_the_same_place_uses_no_copy(tmp_path: Path, container: Con
 
 
 @pytest.mark.parametrize("config", [{}, AFFINITY], ids=["from the backend", "from a copy"])
-def test_a_store_in_memory_is_committed_and_restored(
-    tmp_path: Path, container: ContainerProcess, config: dict[str, object]
-) -> None:
+def test_stores_in_memory_are_committed(tmp_path: Path, container: ContainerProcess, config: dict[str, object]) -> None:
     job = opened(tmp_path, container, **{**config, "stores.totals.factory": "memory"})
     markers = job.whole_commit(1)
     if config:
@@ -259,9 +247,7 @@ def test_a_store_in_memory_is_committed_and_restored(
 # A copy is being made.
 
 
-def test_end_waits_while_a_copy_is_made_and_the_copy_is_of_the_boundary(
-    tmp_path: Path, own_container: ContainerProcess
-) -> None:
+def test_end_waits_for_a_copy_which_is_of_the_boundary(tmp_path: Path, own_container: ContainerProcess) -> None:
     """The next batch is processed meanwhile: only its End waits."""
     job = opened(tmp_path, own_container, **AFFINITY, **{"stores.backup.factories": FIRST})
     job.faults.plan(Fault("copy", "copy.begin", "block", times=TASKS))
@@ -286,9 +272,7 @@ def test_end_waits_while_a_copy_is_made_and_the_copy_is_of_the_boundary(
     assert job.restored(job.whole_commit(2)) == oracle(A, B)
 
 
-def test_a_copy_that_cannot_be_made_is_an_error_of_the_upload_and_lets_end_go_on(
-    tmp_path: Path, own_container: ContainerProcess
-) -> None:
+def test_a_copy_that_fails_is_an_error_of_the_upload_alone(tmp_path: Path, own_container: ContainerProcess) -> None:
     job = opened(tmp_path, own_container, **AFFINITY, **{"stores.backup.factories": FIRST})
     job.faults.plan(Fault("copy", "copy.begin", "fail"))
     job.snapshot(1)
@@ -297,9 +281,7 @@ def test_a_copy_that_cannot_be_made_is_an_error_of_the_upload_and_lets_end_go_on
     job.run_batch(2, B)
 
 
-def test_a_new_epoch_does_not_wait_for_a_copy_that_nobody_needs(
-    tmp_path: Path, own_container: ContainerProcess
-) -> None:
+def test_a_new_epoch_waits_for_no_copy_that_nobody_needs(tmp_path: Path, own_container: ContainerProcess) -> None:
     job = opened(tmp_path, own_container, **AFFINITY, **{"stores.backup.factories": FIRST, "task.shutdown.ms": 20_000})
     markers = job.whole_commit(1)
     job.faults.plan(Fault("copy", "copy.begin", "block", times=TASKS))
@@ -351,9 +333,7 @@ def test_what_is_final_comes_before_what_may_pass(tmp_path: Path, container: Con
     assert not isinstance(caught.value, RetryableError)
 
 
-def test_managers_are_told_that_the_checkpoint_they_continue_from_is_in_the_log(
-    tmp_path: Path, container: ContainerProcess
-) -> None:
+def test_managers_are_told_that_their_checkpoint_is_in_the_log(tmp_path: Path, container: ContainerProcess) -> None:
     """A driver that died between the record and the clean-up leaves that to the next start."""
     job = opened(tmp_path, container, **{"stores.backup.factories": FIRST})
     job.snapshot(1)

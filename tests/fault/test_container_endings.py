@@ -94,9 +94,7 @@ def test_a_lost_container_breaks_its_beats_and_every_call(container: ContainerPr
         job.attempt(run, 0)
 
 
-def test_beats_tell_how_many_messages_of_the_batch_are_processed(
-    shared_container: ContainerProcess, shared_job: Job
-) -> None:
+def test_beats_tell_how_many_messages_are_processed(shared_container: ContainerProcess, shared_job: Job) -> None:
     shared_container.client.listen(lambda _: None)
     for batch, count in ((1, 10), (2, 3)):
         shared_job.run_batch(batch, messages(count))
@@ -104,9 +102,7 @@ def test_beats_tell_how_many_messages_of_the_batch_are_processed(
         wait_until(lambda: shared_container.client.last_beat.processed == {1: count}, "all of them")  # type: ignore[union-attr]  # noqa: B023
 
 
-def test_a_killed_container_is_reported_with_its_signal_its_last_words_and_its_log(
-    container: ContainerProcess, job: Job
-) -> None:
+def test_a_killed_container_is_reported_with_signal_last_words_and_log(container: ContainerProcess, job: Job) -> None:
     lost: list[ContainerClient] = []
     container.client.listen(lost.append)
     job.run_batch(1, messages(10))
@@ -188,9 +184,7 @@ def test_a_new_epoch_cancels_an_attempt_that_waits_for_input(container: Containe
             container.kill()
 
 
-def test_user_code_that_never_returns_ends_the_process_when_an_epoch_opens(
-    container: ContainerProcess, job: Job
-) -> None:
+def test_user_code_that_never_returns_ends_the_process_at_an_epoch(container: ContainerProcess, job: Job) -> None:
     run = job.start(1, [{"key": "a", "n": 1, "touch": "stuck", "wait": "never"}])
     client = half_client(container.address, job.call(run, 0), [to_batch(run.for_task(0))])
     try:
@@ -204,9 +198,7 @@ def test_user_code_that_never_returns_ends_the_process_when_an_epoch_opens(
         client.wait(DEADLINE_S)
 
 
-def test_beats_say_how_long_user_code_is_stuck_also_when_a_retry_waits_for_it(
-    container: ContainerProcess, job: Job
-) -> None:
+def test_beats_say_how_long_user_code_is_stuck_also_in_a_retry(container: ContainerProcess, job: Job) -> None:
     container.client.listen(lambda _: None)
     run = job.start(1, [{"key": "a", "n": 1, "touch": "stuck", "wait": "go"}])
     clients = []
@@ -252,9 +244,7 @@ def test_fifty_megabytes_each_way_do_not_deadlock(shared_container: ContainerPro
     assert sum(len(p.payload or b"") for p in found) > 50_000_000
 
 
-def test_a_worker_that_can_write_no_more_shows_that_it_lives(
-    shared_container: ContainerProcess, shared_job: Job
-) -> None:
+def test_a_worker_that_can_write_no_more_is_alive(shared_container: ContainerProcess, shared_job: Job) -> None:
     """The container is slow and the buffers are full: Spark would kill a worker in which nothing moves."""
     first = {"key": "k", "n": 0, "touch": "stuck", "wait": "go"}
     run = shared_job.start(1, [first, *({"key": f"k{n}", "n": n, "padding": "x" * 500_000} for n in range(1, 200))])
@@ -286,9 +276,7 @@ def test_a_worker_that_can_write_no_more_shows_that_it_lives(
             (shared_job.folder / "go").touch()
 
 
-def test_a_missing_delta_is_named_though_other_tasks_are_still_restoring(
-    shared_container: ContainerProcess, tmp_path: Path
-) -> None:
+def test_a_missing_delta_is_named_while_other_tasks_restore(shared_container: ContainerProcess, tmp_path: Path) -> None:
     """Task 0 has much to restore and is cancelled when task 1 fails: the failure counts, not the cancellation."""
     job = Job(tmp_path, [shared_container], config={"state.snapshot.interval.commits": 0})
     job.open()

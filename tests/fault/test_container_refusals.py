@@ -80,9 +80,7 @@ def test_calls_without_the_right_token_are_refused_and_logged_once(container: Co
 
 
 @pytest.mark.attack
-def test_a_stranger_on_a_freed_port_gets_nothing_that_another_container_accepts(
-    tmp_path: Path, container: ContainerProcess
-) -> None:
+def test_a_stranger_on_a_freed_port_gets_nothing_of_use(tmp_path: Path, container: ContainerProcess) -> None:
     gone = ContainerProcess(tmp_path)
     gone.client.disconnect()
     gone.kill()

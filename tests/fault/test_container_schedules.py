@@ -66,9 +66,7 @@ def test_a_batch_a_commit_and_a_restore(job: Job) -> None:
     assert job.commit(3) == job.commit(4), "an unchanged store keeps its version"
 
 
-def test_a_small_batch_is_one_message_for_all_tasks_of_a_call(
-    tmp_path: Path, containers: list[ContainerProcess]
-) -> None:
+def test_a_small_batch_is_one_message_for_all_tasks(tmp_path: Path, containers: list[ContainerProcess]) -> None:
     job = Job(tmp_path, containers[:1], tasks=4)
     job.open()
     first = messages(40)

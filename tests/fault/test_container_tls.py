@@ -171,9 +171,7 @@ def test_what_strangers_send_does_not_fill_the_memory(tmp_path: Path, tls: TlsId
 
 @pytest.mark.attack
 @pytest.mark.parametrize("tls", [CALLER, pytest.param(None, marks=pytest.mark.slow)], ids=["tls", "clear"])
-def test_silent_connections_take_few_files_and_threads_and_keep_no_caller_out(
-    tmp_path: Path, tls: TlsIdentity | None
-) -> None:
+def test_silent_connections_take_little_and_keep_no_caller_out(tmp_path: Path, tls: TlsIdentity | None) -> None:
     """However many a stranger opens, and whenever one is ended. Callers that were there before stay."""
     container = ContainerProcess(tmp_path, tls=tls)
     uri = urlsplit(container.address.tcp_uri)

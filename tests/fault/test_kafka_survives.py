@@ -26,6 +26,7 @@ from penstock.system.kafka.options import parse_options
 from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.jobs.home import wait_until
 from tests.support.streams.kafka import QUIET, TIMEOUT_S
+from tests.support.tools.fixtures import fixture_of
 from tests.support.world.kafka_world import KEYS, Given, Guarantee, KafkaWorld, expected, read_committed
 
 pytestmark = [pytest.mark.kafka, pytest.mark.wing("outbox")]
@@ -33,11 +34,8 @@ KAFKA = "systems.kafka"
 Make = Callable[..., KafkaWorld]
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[KafkaBroker]:
-    """A broker of this file, which comes and goes."""
-    with KafkaBroker() as broker:
-        yield broker
+broker = fixture_of(KafkaBroker, using=(), scope="module")
+"""A broker of this file, which comes and goes."""
 
 
 @pytest.fixture
@@ -114,9 +112,7 @@ def test_the_broker_goes_and_comes_back(make: Make, fault: str, guarantee: Guara
     ],
 )
 @pytest.mark.slow
-def test_a_run_that_is_stopped_while_the_broker_stays_away_and_the_next_one(
-    make: Make, guarantee: Guarantee, step: str
-) -> None:
+def test_a_run_that_is_stopped_without_its_broker_and_the_next_one(make: Make, guarantee: Guarantee, step: str) -> None:
     world = make(guarantee, **{f"{KAFKA}.consumer.default.api.timeout.ms": 2000})
     world.more |= {"job.retry.max": 0, "task.commit.timeout.ms": 15_000}
     world.put(60)

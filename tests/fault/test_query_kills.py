@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from tests.support.faults.plan import Fault
 from tests.support.jobs.query_home import QueryHome, Reached
 from tests.support.processes.hosts import why_no_hosts
 from tests.support.processes.standalone import Standalone, environment, standalone
+from tests.support.tools.fixtures import fixture_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 on_hosts = pytest.mark.skipif(why_no_hosts() is not None, reason=str(why_no_hosts()))
@@ -178,11 +179,8 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> LongRun:
     return LongRun(QueryHome(tmp_path_factory.mktemp("local"), seed=17))
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """The master, two workers and the drivers are separate processes on three hosts."""
-    with standalone(tmp_path_factory.mktemp("cluster") / "spark") as cluster:
-        yield cluster
+cluster = fixture_of(lambda tmp_path_factory: standalone(tmp_path_factory.mktemp("cluster") / "spark"), scope="module")
+"""The master, two workers and the drivers are separate processes on three hosts."""
 
 
 def _on(cluster: Standalone, folder: Path) -> LongRun:

@@ -67,9 +67,7 @@ def verify_by_another_run(home: SidedHome, app: str = "sided", **config: Any) ->
         pytest.param("sided_broadcast", "executor", 3, id="an executor, broadcast"),
     ],
 )
-def test_processes_are_killed_while_they_bootstrap_and_while_updates_flow(
-    tmp_path: Path, app: str, victim: str, kills: int
-) -> None:
+def test_processes_are_killed_in_a_bootstrap_and_later(tmp_path: Path, app: str, victim: str, kills: int) -> None:
     chance = random.Random(kills)
     home = SidedHome(tmp_path)
     config = CLUSTER if victim == "executor" else {}
@@ -104,9 +102,7 @@ def test_the_driver_is_killed_while_it_bootstraps_and_while_updates_flow(tmp_pat
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["while it bootstraps", "afterwards"])
 @pytest.mark.parametrize(("value", "said"), [(b'{"do": "raise", "seq": 0}', "the processor refuses"), (b"{", "names")])
-def test_a_message_that_cannot_be_processed_ends_the_run_and_is_named(
-    tmp_path: Path, value: bytes, said: str, is_late: bool
-) -> None:
+def test_a_message_that_fails_ends_the_run_and_is_named(tmp_path: Path, value: bytes, said: str, is_late: bool) -> None:
     home = SidedHome(tmp_path)
     home.update(100)
     home.ask()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import logging
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
 
@@ -15,12 +14,9 @@ from penstock.errors import PenstockError, RetryableError
 from penstock.testing.state_backend_harness import EngineName
 from tests.support.stores.changelog_job import Job, Task, Version, kind_of, much, of_a_snapshot, open_job, some, zip_key
 from tests.support.stores.hooked_store import Call
+from tests.support.tools.fixtures import fixture_of
 
-
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[Job]:
-    with open_job(tmp_path, "rocksdb") as job:
-        yield job
+job = fixture_of(open_job, "rocksdb")
 
 
 def begun(job: Job) -> tuple[Task, list[Version]]:
@@ -83,9 +79,7 @@ def test_death_at_any_step_of_a_snapshot(tmp_path: Path, engine: EngineName, don
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), PenstockError("no"), RetryableError("later")])
-def test_the_store_is_full_while_a_snapshot_is_made(
-    job: Job, caplog: pytest.LogCaptureFixture, error: Exception
-) -> None:
+def test_the_store_is_full_in_a_snapshot(job: Job, caplog: pytest.LogCaptureFixture, error: Exception) -> None:
     task, log = begun(job)
     rng = random.Random(3)
 

@@ -75,7 +75,7 @@ def one_task(folder: Path, **config: object) -> Iterator[OneTask]:
     found.leave(lives=False)
 
 
-def test_an_end_that_waits_for_the_disk_is_over_before_the_store_goes_back(
+def test_an_end_that_waits_for_the_disk_is_over_before_a_rewind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver has given up the call, and opens the next epoch."""

@@ -43,6 +43,12 @@ def settled(sessions: Sessions, tmp_path_factory: pytest.TempPathFactory) -> Hom
 
 
 @pytest.fixture
+def home(tmp_path: Path) -> Home:
+    """A job that has not run. A test file that needs another one overrides this."""
+    return Home(tmp_path)
+
+
+@pytest.fixture
 def running(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
     """A job whose uploads wait at gates, so that nothing depends on how fast anything is."""
     home = FaultHome(tmp_path, config={"task.commit.ms": 300_000, "task.shutdown.ms": 5000})

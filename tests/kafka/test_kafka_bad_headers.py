@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
@@ -25,6 +23,7 @@ from tests.kafka.test_kafka_intermediate import ThroughWorld
 from tests.support.streams.kafka import new_name
 from tests.support.streams.kafka_stranger import send_bad_header
 from tests.support.streams.kafka_writers import job_state, keys, publish, records, written_end
+from tests.support.tools.fixtures import fixture_of
 
 pytestmark = [pytest.mark.attack, pytest.mark.kafka]
 
@@ -89,11 +88,7 @@ def test_a_job_topic(kafka_broker: KafkaBroker, either: KafkaOptions, name: str,
     assert keys(either, here) == [0, 1]
 
 
-@pytest.fixture
-def world(tmp_path: Path, kafka_broker: KafkaBroker) -> Iterator[ThroughWorld]:
-    world = ThroughWorld(tmp_path, kafka_broker, new_name("between"))
-    yield world
-    world.close()
+world = fixture_of(lambda tmp_path, kafka_broker: ThroughWorld(tmp_path, kafka_broker, new_name("between")))
 
 
 def test_an_intermediate_stream(world: ThroughWorld, kafka_broker: KafkaBroker) -> None:

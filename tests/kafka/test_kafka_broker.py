@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 
 from penstock.errors import ConfigError, RetryableError
 from penstock.testing.kafka_broker import KafkaBroker, Security
+from tests.support.processes.inspection import has_ended
 from tests.support.streams.kafka import QUIET, TIMEOUT_S, new_topic
 
 pytestmark = pytest.mark.kafka
@@ -53,13 +54,6 @@ def await_condition(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
-
-
-def has_ended(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 @pytest.mark.parametrize("security", ["PLAINTEXT", "SSL", "SASL_SSL"])
@@ -141,9 +135,7 @@ def test_brokers_end_with_their_process_and_leave_nothing() -> None:
         await_condition(lambda: has_ended(pid) and not folder.exists())  # noqa: B023
 
 
-def test_a_broker_that_does_not_start_says_why_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broker_that_fails_says_why_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(RetryableError, match=r"(?s)ended with status 1 while it started.*log.retention.hours"):
         KafkaBroker(settings={"log.retention.hours": "many"}).start()

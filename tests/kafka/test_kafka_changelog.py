@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from penstock.testing.kafka_broker import KafkaBroker
 from penstock.testing.state_backend_contract import BackendHarness, Content, random_changes
 from tests.support.jobs.home import wait_until
 from tests.support.streams.kafka import QUIET, TIMEOUT_S, new_topic
+from tests.support.tools.fixtures import fixture_of
 from tests.support.world.kafka_once_world import KafkaOnceWorld
 
 pytestmark = pytest.mark.kafka
@@ -129,10 +130,7 @@ def documented() -> dict[str, object]:
     return {**given, "stores.default.changelog.replication.factor": 1}  # the broker of the tests is alone
 
 
-@pytest.fixture
-def objects() -> Iterator[ObjectStore]:
-    with closing(open_store(f"memory://{uuid.uuid4().hex}")) as store:
-        yield store
+objects = fixture_of(lambda: open_store(f"memory://{uuid.uuid4().hex}"))
 
 
 def end_of(markers: Mapping[str, str]) -> int:
@@ -140,9 +138,7 @@ def end_of(markers: Mapping[str, str]) -> int:
 
 
 @pytest.mark.slow
-def test_every_checkpoint_is_restored_exactly_or_refused(
-    kafka_broker: KafkaBroker, objects: ObjectStore, tmp_path: Path
-) -> None:
+def test_checkpoints_are_exact_or_refused(kafka_broker: KafkaBroker, objects: ObjectStore, tmp_path: Path) -> None:
     """Epochs that begin at older checkpoints or write what no checkpoint has, while the brokers compact."""
     job = Job(kafka_broker, objects, tmp_path, EAGER, **SHORT)
     rng = random.Random(3)
@@ -229,9 +225,7 @@ def test_a_stop_longer_than_the_lag_with_something_behind_the_checkpoint_is_refu
 
 
 @pytest.mark.slow
-def test_a_base_that_was_interrupted_leaves_nothing_behind(
-    kafka_broker: KafkaBroker, objects: ObjectStore, tmp_path: Path
-) -> None:
+def test_an_interrupted_base_leaves_nothing(kafka_broker: KafkaBroker, objects: ObjectStore, tmp_path: Path) -> None:
     """The driver dies after the base, before its marker is in a checkpoint; the store has changed since."""
     job = Job(kafka_broker, objects, tmp_path, None)
     with closing(job.harness):
@@ -246,9 +240,7 @@ def test_a_base_that_was_interrupted_leaves_nothing_behind(
 
 
 @pytest.mark.slow
-def test_a_store_that_begins_again_deletes_what_the_changelog_has(
-    kafka_broker: KafkaBroker, objects: ObjectStore, tmp_path: Path
-) -> None:
+def test_a_new_store_deletes_what_the_log_has(kafka_broker: KafkaBroker, objects: ObjectStore, tmp_path: Path) -> None:
     job = Job(kafka_broker, objects, tmp_path, None)
     with closing(job.harness):
         with closing(job.harness.backup(1)) as task:
@@ -311,9 +303,7 @@ def test_messages_of_somebody_else_are_refused(kafka_broker: KafkaBroker, object
 
 
 @pytest.mark.slow
-def test_a_job_that_died_before_its_first_checkpoint_starts_again(
-    kafka_broker: KafkaBroker, objects: ObjectStore, tmp_path: Path
-) -> None:
+def test_a_job_that_died_early_starts_again(kafka_broker: KafkaBroker, objects: ObjectStore, tmp_path: Path) -> None:
     job = Job(kafka_broker, objects, tmp_path, None)
     with closing(job.harness):
         with closing(job.harness.backup(1)) as task:

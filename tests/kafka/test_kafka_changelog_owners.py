@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -29,16 +29,14 @@ from tests.support.jobs.home import wait_until
 from tests.support.streams.kafka import QUIET, TIMEOUT_S, new_topic
 from tests.support.streams.kafka_streams import kafka_system
 from tests.support.tools.cli import call, own_home
+from tests.support.tools.fixtures import fixture_of
 
 pytestmark = pytest.mark.kafka
 
 KEPT = {"cleanup.policy": "compact", "min.compaction.lag.ms": "14400000", "delete.retention.ms": "86400000"}
 
 
-@pytest.fixture
-def objects() -> Iterator[ObjectStore]:
-    with closing(open_store(f"memory://{uuid.uuid4().hex}")) as store:
-        yield store
+objects = fixture_of(lambda: open_store(f"memory://{uuid.uuid4().hex}"))
 
 
 def admin_of(
@@ -59,9 +57,7 @@ def admin_of(
 
 
 @pytest.mark.attack
-def test_an_empty_topic_is_given_to_two_jobs_at_once(
-    kafka_broker: KafkaBroker, objects: ObjectStore, tmp_path: Path
-) -> None:
+def test_an_empty_topic_is_given_to_two_jobs(kafka_broker: KafkaBroker, objects: ObjectStore, tmp_path: Path) -> None:
     job = Job(kafka_broker, objects, tmp_path, KEPT)
     names = [f"j{number}" for number in range(6)]
     start = threading.Barrier(len(names))
@@ -125,7 +121,7 @@ def test_commands_leave_the_topic_to_its_job(
 
 
 @pytest.mark.slow
-def test_a_topic_that_was_created_again_restores_nothing(
+def test_a_topic_created_again_restores_nothing(
     kafka_broker: KafkaBroker, objects: ObjectStore, tmp_path: Path
 ) -> None:
     """Empty, and refilled beyond the marker. Another backend restores the store: the changelog gets a base."""

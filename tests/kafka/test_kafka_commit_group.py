@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.jobs.home import wait_until
 from tests.support.streams.kafka import QUIET, new_name, new_topic
 from tests.support.streams.kafka_streams import kafka_system
+from tests.support.tools.fixtures import fixture_of
 from tests.support.world.sums_job import TASKS, at_end, drain
 from tests.support.world.world import World
 
@@ -58,11 +59,7 @@ class GroupWorld(World):
         return {n: ends.upcoming for n, ends in self.systems["kafka"].admin().offsets(self.topic).items()}
 
 
-@pytest.fixture
-def world(tmp_path: Path, kafka_broker: KafkaBroker) -> Iterator[GroupWorld]:
-    world = GroupWorld(tmp_path, kafka_broker)
-    yield world
-    world.close()
+world = fixture_of(GroupWorld, using=("tmp_path", "kafka_broker"))
 
 
 def test_a_group_shows_the_positions_of_each_commit(world: GroupWorld) -> None:
@@ -81,9 +78,7 @@ def test_a_group_shows_the_positions_of_each_commit(world: GroupWorld) -> None:
     assert world.shown() == world.ends(), "an end waits for the last positions"
 
 
-def test_a_group_that_a_consumer_uses_is_refused_and_the_job_runs_on(
-    world: GroupWorld, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_group_that_a_consumer_uses_is_refused_alone(world: GroupWorld, caplog: pytest.LogCaptureFixture) -> None:
     world.put(0, 1)
     consumer = Consumer({**world.broker.client_options(), "group.id": world.group, "auto.offset.reset": "earliest"})
     consumer.subscribe([world.topic])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from penstock.errors import ConfigError
 from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.streams.kafka import new_name
 from tests.support.streams.kafka_streams import kafka_system
+from tests.support.tools.fixtures import fixture_of
 from tests.support.world.once_world import OnceWorld
 from tests.support.world.sums_job import TASKS
 
@@ -30,11 +30,7 @@ class ThroughWorld(OnceWorld):
         self.keys |= {"job.name": new_name("sums"), **broker.system_config("kafka")}
 
 
-@pytest.fixture
-def world(tmp_path: Path, kafka_broker: KafkaBroker) -> Iterator[ThroughWorld]:
-    world = ThroughWorld(tmp_path, kafka_broker, new_name("between"))
-    yield world
-    world.close()
+world = fixture_of(lambda tmp_path, kafka_broker: ThroughWorld(tmp_path, kafka_broker, new_name("between")))
 
 
 @pytest.mark.slow

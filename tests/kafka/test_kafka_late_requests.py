@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -24,16 +23,14 @@ from tests.support.streams.kafka import TIMEOUT_S
 from tests.support.streams.kafka_proxy import ADD_PARTITIONS_TO_TXN, END_TXN, PRODUCE, HeldRequest, KafkaProxy
 from tests.support.streams.kafka_streams import kafka_system
 from tests.support.streams.kafka_writers import job_state, keys, other, records
+from tests.support.tools.fixtures import fixture_of
 from tests.support.world.kafka_once_world import KafkaOnceWorld
 from tests.support.world.late_requests import LIVES, StopError, run_lives
 
 pytestmark = pytest.mark.kafka
 
 
-@pytest.fixture
-def proxy(kafka_broker: KafkaBroker) -> Iterator[KafkaProxy]:
-    with KafkaProxy.before(kafka_broker) as proxy:
-        yield proxy
+proxy = fixture_of(KafkaProxy.before, using=("kafka_broker",))
 
 
 @pytest.fixture
@@ -96,9 +93,7 @@ def test_a_late_commit_shows_nothing(
     assert keys(options, here) == [0, 2]
 
 
-def test_the_topic_of_a_job_does_not_grow_with_producers(
-    through: KafkaOptions, name: str, here: SystemStreamPartition
-) -> None:
+def test_a_topic_does_not_grow_with_producers(through: KafkaOptions, name: str, here: SystemStreamPartition) -> None:
     with closing(KafkaWriter(through, WriterIdentity(name, 1))) as writer:
         for turn in range(3):
             with suppress(StopError), writer.begin() as begun:
@@ -112,7 +107,7 @@ def test_the_topic_of_a_job_does_not_grow_with_producers(
 @pytest.mark.parametrize(
     "backoff", [{"retry.backoff.ms": "20"}, {"retry.backoff.ms": "500", "retry.backoff.max.ms": "20"}]
 )
-def test_the_client_waits_before_it_asks_again(
+def test_the_client_waits_and_asks_again(
     proxy: KafkaProxy, here: SystemStreamPartition, backoff: dict[str, str]
 ) -> None:
     """The time of a commit tells whether its request was sent once."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -10,17 +9,14 @@ import pytest
 
 from penstock.system.registry import open_systems
 from penstock.testing.kafka_broker import KafkaBroker, Security
+from tests.support.tools.fixtures import fixture_of
 from tests.support.world.kafka_once_world import KafkaOnceWorld
 from tests.support.world.sums_job import TASKS, drain
 
 pytestmark = [pytest.mark.kafka, pytest.mark.wing("outbox")]
 
 
-@pytest.fixture
-def world(tmp_path: Path, kafka_broker: KafkaBroker) -> Iterator[KafkaOnceWorld]:
-    world = KafkaOnceWorld(tmp_path, kafka_broker)
-    yield world
-    world.close()
+world = fixture_of(KafkaOnceWorld, using=("tmp_path", "kafka_broker"))
 
 
 @pytest.mark.parametrize(

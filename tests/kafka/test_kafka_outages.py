@@ -7,7 +7,6 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -31,16 +30,14 @@ from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.jobs.home import wait_until
 from tests.support.streams.kafka import new_topic
 from tests.support.streams.kafka_writers import options_of
+from tests.support.tools.fixtures import fixture_of
 from tests.support.world.kafka_world import KafkaWorld
 
 pytestmark = pytest.mark.kafka
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[KafkaBroker]:
-    """A broker of this file, which comes and goes."""
-    with KafkaBroker() as broker:
-        yield broker
+broker = fixture_of(KafkaBroker, using=(), scope="module")
+"""A broker of this file, which comes and goes."""
 
 
 def system_at(servers: str, timeout_ms: int = 2000, **options: str) -> System:
@@ -70,17 +67,14 @@ def test_a_wrong_port_is_named_in_the_log_and_in_the_error(
     assert capfd.readouterr().err == ""
 
 
-@pytest.fixture
-def late_broker() -> Iterator[KafkaBroker]:
-    """A broker whose heartbeats come too late: every few seconds the cluster has no broker, and then a new leader."""
-    with KafkaBroker(settings={"broker.session.timeout.ms": 1500, "broker.heartbeat.interval.ms": 4000}) as broker:
-        yield broker
+late_broker = fixture_of(
+    lambda: KafkaBroker(settings={"broker.session.timeout.ms": 1500, "broker.heartbeat.interval.ms": 4000})
+)
+"""A broker whose heartbeats come too late: every few seconds the cluster has no broker, and then a new leader."""
 
 
 @pytest.mark.slow
-def test_clients_of_a_broker_that_comes_and_goes_get_answers(
-    late_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clients_get_answers_of_a_restless_broker(late_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that saw no broker, or that knows the leader of before, looks again by itself. They look often here: the
     process ends if one asks a broker about the cluster that knows of no broker."""
     for name in ("_LOOK_S", "_ASK_AGAIN_S"):

@@ -6,7 +6,6 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -21,6 +20,7 @@ from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.processes.containers import wait_until
 from tests.support.streams.kafka import QUIET, new_topic
 from tests.support.streams.kafka_streams import Feed, kafka_system, read_range
+from tests.support.tools.fixtures import fixture_of
 
 pytestmark = pytest.mark.kafka
 
@@ -49,11 +49,7 @@ class Room:
         self.admin.close()
 
 
-@pytest.fixture
-def room(kafka_broker: KafkaBroker) -> Iterator[Room]:
-    room = Room(kafka_broker)
-    yield room
-    room.close()
+room = fixture_of(Room, using=("kafka_broker",))
 
 
 def records(count: int, first: int = 0) -> list[tuple[int, bytes | None, bytes | None]]:

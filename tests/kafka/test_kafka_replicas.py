@@ -11,15 +11,13 @@ from penstock.testing.in_process import InProcessDriver
 from penstock.testing.kafka_broker import KafkaBroker
 from penstock.testing.kafka_cluster import KafkaCluster
 from tests.support.jobs.home import wait_until
+from tests.support.tools.fixtures import fixture_of
 from tests.support.world.kafka_world import KafkaWorld
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[KafkaCluster]:
-    with KafkaCluster(brokers=3) as cluster:
-        yield cluster
+cluster = fixture_of(lambda: KafkaCluster(brokers=3), scope="module")
 
 
 @pytest.fixture

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
@@ -29,6 +27,7 @@ from tests.support.stores.hooked_store import HookedStore
 from tests.support.streams.hooked_system import HookedSystem
 from tests.support.streams.kafka import QUIET, TIMEOUT_S
 from tests.support.streams.kafka_writers import job_state, keys, other, publish, records
+from tests.support.tools.fixtures import fixture_of
 from tests.support.world.kafka_once_world import KafkaOnceWorld
 from tests.support.world.sums_job import TASKS
 
@@ -151,11 +150,7 @@ def test_records_of_a_time_before_the_key_are_signed(
     assert keys(options, here) == [0, 1]
 
 
-@pytest.fixture
-def world(tmp_path: Path, kafka_broker: KafkaBroker) -> Iterator[KafkaOnceWorld]:
-    world = KafkaOnceWorld(tmp_path, kafka_broker)
-    yield world
-    world.close()
+world = fixture_of(KafkaOnceWorld, using=("tmp_path", "kafka_broker"))
 
 
 @pytest.mark.slow

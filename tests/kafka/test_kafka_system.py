@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,6 +16,7 @@ from penstock.testing.kafka_broker import KafkaBroker
 from penstock.testing.system_contract import SystemContract
 from tests.support.streams.kafka_streams import kafka_system
 from tests.support.tools import contracts
+from tests.support.tools.fixtures import fixture_of
 
 pytestmark = pytest.mark.kafka
 _SERVERS_OWN = {"__consumer_offsets", "__transaction_state", "__share_group_state"}
@@ -48,11 +48,8 @@ class SettledAdmin(KafkaAdmin):
         self._cluster.wait_until("a transaction was ended", lambda: not self.open_transactions(stream))
 
 
-@pytest.fixture(scope="module")
-def own_broker() -> Iterator[KafkaBroker]:
-    """A broker whose topics may all be deleted."""
-    with KafkaBroker() as broker:
-        yield broker
+own_broker = fixture_of(KafkaBroker, using=(), scope="module")
+"""A broker whose topics may all be deleted."""
 
 
 @pytest.mark.quick(*contracts.SYSTEM)

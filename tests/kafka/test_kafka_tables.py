@@ -84,9 +84,7 @@ def world(tmp_path: Path, kafka_broker: KafkaBroker) -> Iterator[Planes]:
     world.admin.delete_stream(world.topic)
 
 
-def test_a_compacted_topic_is_a_table_whose_deletions_are_not_missed(
-    world: Planes, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_compacted_topic_is_a_table_with_its_deletions(world: Planes, caplog: pytest.LogCaptureFixture) -> None:
     """A plane that is deleted while the job is down, and whose deletion is compacted away, is not found again."""
     for number in range(20):
         world.put(f"N{number % 4}", f"model {number}")

@@ -81,9 +81,7 @@ def test_the_reader_finds_every_time(
         assert (timestamp == own) if is_kept else (began - 60_000 < timestamp < now_ms() + 60_000)
 
 
-def test_the_header_is_plain_text_and_no_other_message_has_one(
-    kafka_broker: KafkaBroker, options: KafkaOptions
-) -> None:
+def test_the_header_is_plain_text_and_others_have_none(kafka_broker: KafkaBroker, options: KafkaOptions) -> None:
     here, ahead = there(kafka_broker), now_ms() + DAY_MS
     with closing(KafkaWriter(options, None)) as writer:
         writer.append(here, [(now_ms(), None, b"now"), (ahead, None, b"ahead")])

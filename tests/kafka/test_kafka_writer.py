@@ -68,9 +68,7 @@ def test_places_that_do_not_exist_are_not_created(options: KafkaOptions, here: S
             writer.append(SystemStreamPartition("other", here.stream, 0), records(0, 1))
 
 
-def test_others_that_append_in_between_are_not_counted(
-    options: KafkaOptions, name: str, here: SystemStreamPartition
-) -> None:
+def test_others_that_append_are_not_counted(options: KafkaOptions, name: str, here: SystemStreamPartition) -> None:
     with (
         closing(KafkaWriter(options, WriterIdentity(name, 1))) as writer,
         closing(KafkaWriter(options, None)) as somebody,
@@ -134,9 +132,7 @@ def _frozen(broker: KafkaBroker) -> None:
     [[_killed], [_killed, KafkaBroker.restart, _frozen]],
     ids=["killed", "in every way"],
 )
-def test_a_broker_that_goes_away_loses_and_doubles_nothing(
-    name: str, ways: list[Callable[[KafkaBroker], None]]
-) -> None:
+def test_a_broker_that_is_away_loses_and_doubles_nothing(name: str, ways: list[Callable[[KafkaBroker], None]]) -> None:
     """It is stopped, killed and frozen while chunks are published, in the middle of whatever is under way."""
     with KafkaBroker() as broker:
         options = options_of(broker)

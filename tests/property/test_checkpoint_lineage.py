@@ -1,4 +1,4 @@
-"""Ids and retention where starts go back to older checkpoints, under a clock that goes back as well."""
+"""Ids, lineage and retention of checkpoints under clocks that go back, and the form of `task.checkpoint.retained`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.decide import prunable
 from penstock.checkpoint.log_view import LogView, keep
 from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim, Record
-from penstock.config.values.kinds import RetentionPolicy
+from penstock.config.load import load_config
+from penstock.config.values.kinds import RetainedCheckpoints, RetentionPolicy
+from penstock.errors import ConfigError
 from tests.support.stores.checkpoints import checkpoint
 
 SSP = SystemStreamPartition("local", "events", 0)
@@ -153,3 +155,111 @@ def test_the_live_lineage_is_what_stays(steps: Sequence[tuple[int, int, int | No
         assert last.id == max(job.lineages)
         assert len(kept) <= policy.newest + policy.hours + policy.days
         assert kept[-1] == last.id
+
+
+MINUTE_MS = 60_000
+AN_HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * AN_HOUR_MS
+MONDAY = 1_700_438_400_000
+"""Midnight, UTC."""
+
+policies = st.builds(RetentionPolicy, st.integers(1, 12), st.integers(0, 30), st.integers(0, 9))
+gaps = st.lists(st.integers(1, 3 * AN_HOUR_MS) | st.integers(1, 3 * DAY_MS), max_size=60)
+
+
+def at(millis: int) -> CheckpointId:
+    return CheckpointId(millis, 7)
+
+
+def run(times: list[int], policy: RetentionPolicy) -> dict[int, CheckpointId]:
+    """The checkpoints kept, the last one included, after one at each time."""
+    kept: dict[int, CheckpointId] = {}
+    for slot, time in enumerate(times):
+        kept = {**keep(kept, at(time), policy), slot: at(time)}
+    return kept
+
+
+def times_of(steps: list[int]) -> list[int]:
+    times = [MONDAY]
+    for step in steps:
+        times.append(times[-1] + step)
+    return times
+
+
+def test_nine_days_of_checkpoints_every_minute() -> None:
+    times = [MONDAY + minute * MINUTE_MS for minute in range(9 * 24 * 60)]
+    last = times[-1]
+    kept = [checkpoint.millis for checkpoint in run(times, RetentionPolicy(10, 24, 7)).values()]
+    newest = [last - back * MINUTE_MS for back in range(9, -1, -1)]
+    hours = [last // AN_HOUR_MS * AN_HOUR_MS - back * AN_HOUR_MS for back in range(23, -1, -1)]
+    days = [last // DAY_MS * DAY_MS - back * DAY_MS for back in range(6, -1, -1)]
+    assert kept == sorted({*newest, *hours, *days})
+
+
+def test_the_newest_alone() -> None:
+    assert keep({3: at(1), 5: at(2)}, at(3), RetentionPolicy(1)) == {}
+    assert keep({3: at(1), 5: at(2)}, at(3), RetentionPolicy(2)) == {5: at(2)}
+    assert keep({}, at(3), RetentionPolicy(10)) == {}
+
+
+def test_the_first_of_an_hour_stays_its_whole_term() -> None:
+    policy = RetentionPolicy(1, hours=2)
+    times = [MONDAY, MONDAY + 1, MONDAY + AN_HOUR_MS - 1, MONDAY + AN_HOUR_MS, MONDAY + 2 * AN_HOUR_MS - 1]
+    assert list(run(times, policy)) == [0, 3, 4]
+    assert list(run([*times, MONDAY + 2 * AN_HOUR_MS], policy)) == [3, 5]
+
+
+@given(gaps, policies)
+def test_what_is_kept(steps: list[int], policy: RetentionPolicy) -> None:
+    times = times_of(steps)
+    kept: dict[int, CheckpointId] = {}
+    for slot, time in enumerate(times):
+        before, kept = kept, keep(kept, at(time), policy)
+        assert kept.items() <= before.items(), "what was dropped never comes back"
+        assert len(kept) <= policy.newest - 1 + policy.hours + policy.days
+        newest = range(max(0, slot - policy.newest + 1), slot)
+        assert set(newest) <= kept.keys(), "the newest ones always stay"
+        assert keep(dict(reversed(kept.items())), at(time), policy) == kept, "once more, in any order: the same"
+        kept = {**kept, slot: at(time)}
+
+
+@given(gaps, policies, policies)
+def test_a_larger_policy_never_keeps_less(steps: list[int], policy: RetentionPolicy, more: RetentionPolicy) -> None:
+    *times, new = times_of(steps)
+    larger = RetentionPolicy(policy.newest + more.newest, policy.hours + more.hours, policy.days + more.days)
+    retained = {slot: at(time) for slot, time in enumerate(times)}
+    assert keep(retained, at(new), policy).items() <= keep(retained, at(new), larger).items()
+
+
+@given(gaps, st.integers(1, 30))
+def test_every_hour_of_the_last_ones_keeps_a_checkpoint(steps: list[int], hours: int) -> None:
+    times = times_of(steps)
+    kept = run(times, RetentionPolicy(1, hours))
+    recent = {time // AN_HOUR_MS for time in times if time // AN_HOUR_MS > times[-1] // AN_HOUR_MS - hours}
+    assert {checkpoint.millis // AN_HOUR_MS for checkpoint in kept.values()} == recent
+
+
+@given(policies)
+def test_a_policy_is_written_as_it_is_read(policy: RetentionPolicy) -> None:
+    assert RetainedCheckpoints().parse(RetainedCheckpoints().text(policy)) == policy
+
+
+@pytest.mark.parametrize(
+    ("given_value", "policy"),
+    [
+        ("10", RetentionPolicy(10)),
+        ("10,24h,7d", RetentionPolicy(10, 24, 7)),
+        (" 3 , 7d ", RetentionPolicy(3, 0, 7)),
+        (["3", "2h"], RetentionPolicy(3, 2)),
+    ],
+)
+def test_the_key(given_value: object, policy: RetentionPolicy) -> None:
+    config = load_config(overrides={"job.name": "a", "task.checkpoint.retained": given_value}, environ={})
+    assert config.task.checkpoint_retained == policy
+    assert load_config(overrides=config.flat(), environ={}).task.checkpoint_retained == policy
+
+
+@pytest.mark.parametrize("text", ["", "0", "0,24h", "24h", "10,7d,24h", "10,24", "10,24h,7d,", "-1", "10,1w", "99999"])
+def test_wrong_policies(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"task\.checkpoint\.retained.*`10,24h,7d`"):
+        load_config(overrides={"job.name": "a", "task.checkpoint.retained": text}, environ={})

@@ -18,6 +18,7 @@ from penstock.spark.state_import.reader import fetch_snapshot, read_changelog
 from penstock.state.backends.changelog_files.versions import decode_delta
 from penstock.state.records import compress, decode_records, decompress
 from tests.support.faults.damaged_bytes import damaged, memory_budget
+from tests.support.stores.spark_state import OneFile
 from tests.support.tools.places import GOLDEN
 from tests.support.tools.profiles import examples
 
@@ -30,19 +31,6 @@ def several(pattern: str, at_most: int = 4) -> list[bytes]:
     """Golden files of different locations."""
     found = {path.parts[len(SPARK.parts)]: path for path in sorted(SPARK.rglob(pattern))}
     return [path.read_bytes() for path in list(found.values())[:at_most]]
-
-
-class OneFile:
-    """A checkpoint location in which every file is the same."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def get(self, key: str, /) -> bytes:
-        return self._data
-
-    def list(self, prefix: str, /) -> list[str]:
-        return []
 
 
 def snapshot(data: bytes) -> object:

@@ -38,7 +38,7 @@ def shared_of(broadcast: list[PartitionRange]) -> set[SSP]:
 
 
 @given(jobs())
-def test_every_task_reads_what_is_broadcast_and_one_task_each_of_the_others(
+def test_broadcasts_reach_every_task_and_the_rest_one_task(
     job: tuple[list[SSP], list[PartitionRange], int],
 ) -> None:
     ssps, broadcast, least = job

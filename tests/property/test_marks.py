@@ -52,9 +52,7 @@ def test_it_goes_back(steps: list[dict[bytes, bytes | None] | str], gather_bytes
         again.close()
 
 
-def test_a_mark_behind_too_many_changes_is_lost_and_holds_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mark_behind_too_many_changes_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(open_module, "_NOTED_BYTES", _BUFFER // 100)
     below = RocksDbEngine(tmp_path / "db", block_cache_bytes=_BUFFER, write_buffer_bytes=_BUFFER)
     with ThreadPoolExecutor(1) as writer:

@@ -18,7 +18,7 @@ SEEDS = [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in ran
 @pytest.mark.few(1)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", ["memory", "local"])
-def test_each_message_is_published_once_and_in_order(
+def test_each_message_comes_once_in_order(
     kind: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     system = MemorySystem("m") if kind == "memory" else LocalSystem("m", str(tmp_path / "streams"))

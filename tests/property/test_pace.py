@@ -46,9 +46,7 @@ def test_shares_are_fair(total: int, wanted: list[int]) -> None:
     st.integers(1, 2000),
     st.integers(1, 1 << 20),
 )
-def test_a_batch_is_bounded_in_messages_and_bytes(
-    inputs: list[tuple[int, float]], messages: int, size_limit: int
-) -> None:
+def test_batches_of_bounded_messages_and_bytes(inputs: list[tuple[int, float]], messages: int, size_limit: int) -> None:
     sizes = {(task, STREAM): size for task, (_, size) in enumerate(inputs)}
     positions = {TaskSsp(task, ssp(task)): 7 for task in range(len(inputs))}
     ends = {ssp(task): PartitionOffsets(0, 7 + backlog) for task, (backlog, _) in enumerate(inputs)}

@@ -442,9 +442,7 @@ CELLS = ["text", b"blob", 1.5, -1, 0, 7, 2**62]
     ],
 )
 @pytest.mark.parametrize("value", CELLS, ids=repr)
-def test_any_value_in_a_partition_of_a_stream_is_read_or_refused(
-    tmp_path: Path, table: str, column: str, value: object
-) -> None:
+def test_any_value_in_a_partition_is_read_or_refused(tmp_path: Path, table: str, column: str, value: object) -> None:
     system = LocalSystem("local", str(tmp_path))
     admin, writer = system.admin(), system.writer(WriterIdentity("w", 3))
     admin.create_stream("s", 1)
@@ -492,9 +490,7 @@ def test_a_register_that_is_too_large_is_not_read_whole(tmp_path: Path, monkeypa
         large.read()
 
 
-def test_an_executor_whose_register_is_damaged_starts_no_containers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_executor_with_a_damaged_register_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would start more beside those that run, and leave lost ones alive."""
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
     monkeypatch.setattr(launch, "own_executor", lambda: ExecutorProcess(7, "3", "h", None))

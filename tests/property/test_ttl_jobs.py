@@ -21,9 +21,7 @@ class Count(ps.StreamTask):
     def init(self, context: ps.TaskContext) -> None:
         self.counts: ps.KeyValueStore[str, int] = context.store("counts")
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         key, what = envelope.key, envelope.value
         if what == "all":
             collector.send("m.out", key=key, value=[count for _, count in self.counts.all()])

@@ -149,9 +149,7 @@ def test_watermarks_are_those_of_the_oracle(graph: dict[str, tuple[str, ...]], b
 
 
 @given(graphs(), steps)
-def test_the_first_watermark_is_the_lowest_of_all_partitions_that_lead_there(
-    graph: dict[str, tuple[str, ...]], step: Step
-) -> None:
+def test_the_first_watermark_is_the_lowest_that_leads_there(graph: dict[str, tuple[str, ...]], step: Step) -> None:
     flow = flow_of(graph, 5)
     ended = {at.ssp for at in step.ended}
     found = next_watermarks(flow, READERS, step.read, {}, idle=step.idle, ended=ended)

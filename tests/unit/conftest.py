@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tests.support.tools.fixtures import fixture_of
 from tests.support.world.timed_job import TimedWorld
-from tests.support.world.world import fixture_of
 
 timed_world = fixture_of(TimedWorld)
 """A job with event time, whose operators hold messages back until the watermark has passed them."""

@@ -26,7 +26,7 @@ from tests.support.oracles.metrics_page import (
     documented,
     exported,
 )
-from tests.support.world.sums_job import SumsWorld, drain
+from tests.support.world.sums_job import SumsWorld, drain, drain_and_commit
 
 OF_PROCESSES: Documented = ("container", "physical-memory-bytes", "gauge")
 OF_OTHERS = (
@@ -52,11 +52,9 @@ def page() -> str:
 @pytest.fixture
 def found(tmp_path: Path) -> Iterator[Snapshot]:
     with closing(SumsWorld(tmp_path)) as world:
-        driver = world.driver(stores_sums_factory="rocksdb")
-        driver.loop.start()
+        driver = world.started(stores_sums_factory="rocksdb")
         world.put(*range(1, 10))
-        drain(driver)
-        driver.loop.commit()
+        drain_and_commit(driver)
         driver.fleet.lose(0)
         drain(driver)
         driver.loop.step()

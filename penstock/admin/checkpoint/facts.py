@@ -21,6 +21,7 @@ from penstock.facts import Column, Facts, FactTable, Shown
 from penstock.job.paths import JobPaths
 from penstock.outbox.wing import OUTBOX, UnpublishedObjects
 from penstock.side.wing import SideStoreFacts
+from penstock.wing import KERNEL_SECTIONS
 
 _RANGES = 5
 
@@ -58,6 +59,25 @@ class IntermediateFacts:
     unread: Annotated[int, Column("unread", right=True, most_first=True)]
     watermark_ms: Annotated[int | None, Column("watermark", reached_text)]
     partitions: tuple[IntermediatePartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SectionFacts:
+    """The section of a wing in a checkpoint's record. If it is `needed`, nothing is restored from the checkpoint where
+    the wing is not installed. `bytes` is its size as JSON."""
+
+    wing: Annotated[str, Column("wing")]
+    needed: Annotated[bool, Column("needed", _yes)]
+    bytes: Annotated[int, Column("bytes", right=True)]
+
+
+def section_facts(record: CheckpointRecord) -> tuple[SectionFacts, ...]:
+    """The sections of wings, those that are not installed among them."""
+    return tuple(
+        SectionFacts(name, each.needed, each.size)
+        for name, each in sorted(record.sections.written.items())
+        if name not in KERNEL_SECTIONS
+    )
 
 
 def intermediate_facts(record: CheckpointRecord) -> tuple[IntermediateFacts, ...]:
@@ -205,6 +225,7 @@ class CheckpointFacts(CheckpointSummary, Shown):
     """By input partition, the offsets that were gone before the job had read them."""
     moved: tuple[str, ...] = ()
     """The input partitions whose positions were moved while the state stayed, so that the two do not agree."""
+    sections: tuple[SectionFacts, ...] = ()
 
     def as_facts(self) -> Facts:
         lines: dict[str, object] = {
@@ -259,6 +280,7 @@ class CheckpointFacts(CheckpointSummary, Shown):
             ),
             FactTable.of("Markers", "task>, store, backend, marker", markers),
             FactTable("Exactly-once output", self.outbox),
+            FactTable("Sections of wings", self.sections),
             FactTable.of("Lost before they were read", "input, messages>", self.lost.items()),
             notes=notes,
         )
@@ -363,6 +385,7 @@ def read_checkpoint(job: FoundJob, checkpoint_id: str | None = None) -> Checkpoi
         keepers=named.keepers,
         lost={str(ssp): count for ssp, count in sorted(record.lost.items())},
         moved=tuple(map(str, record.moved)),
+        sections=section_facts(record),
     )
 
 

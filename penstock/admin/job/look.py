@@ -21,7 +21,6 @@ from penstock.admin.questions import Questions
 from penstock.admin.startpoint.facts import RequestFacts, request_facts, taken_facts
 from penstock.admin.table import side_stores
 from penstock.api.time.firing import END_OF_TIME
-from penstock.base.plugins import load
 from penstock.base.secrets import without_secrets
 from penstock.base.wording import utc_text
 from penstock.batch.batch import to_positions
@@ -134,7 +133,7 @@ def facts_of_wings(job: FoundJob, run_id: str | None) -> dict[str, Facts]:
 def _facts_of(wing: Wing, job: FoundJob, run_id: str | None) -> Facts:
     """The facts of one wing. If they fail, or cannot be laid out, a line says so, and nothing else is hidden."""
     try:
-        facts = load(wing.facts)(job.objects, job.paths, run_id)
+        facts = wing.load(wing.facts)(job.objects, job.paths, run_id)
         if not isinstance(facts, Facts):
             raise TypeError(f"it gives {facts!r} in place of Facts")
         for table in facts.tables:

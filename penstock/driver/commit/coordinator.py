@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from penstock.base.parallel import joined, settle
@@ -15,7 +16,7 @@ from penstock.batch.batch import Positions
 from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim
 from penstock.checkpoint.sections import Section
 from penstock.driver.commit.record import CommitRequest, Recorder
-from penstock.driver.part import DriverPart, checked
+from penstock.driver.part import DriverPart, sections_of
 from penstock.errors import ContainerLostError, FencedError, PenstockError, PenstockTimeoutError, RetryableError
 from penstock.wire.calls import CLEAN_UP, SNAPSHOT, UPLOAD
 from penstock.wire.ports import Fleet
@@ -202,7 +203,7 @@ class CommitCoordinator:
             sections: dict[Section[Any], Any] = {}
             for part in self._wings:
                 own = [answer.wings[part.wing] for answer in answers if part.wing in answer.wings]
-                sections |= checked(part, part.sections(request.boundary, own))
+                sections |= sections_of(part, partial(part.sections, request.boundary, own))
             record = self._recorder.record(flight.checkpoint_id, parent, claim, request, found, sections)
             self._confirm_inputs(flight, request.boundary.positions)
             self._append(record, flight.abandoned)

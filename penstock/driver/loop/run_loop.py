@@ -12,6 +12,7 @@ import logging
 import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, TypeVar
 
 from penstock.base.retry import SYSTEM_CLOCK, interruptible
@@ -27,7 +28,7 @@ from penstock.driver.feed.event_time import EventTime
 from penstock.driver.feed.feed import BatchRhythm, End, Feed, Idle, OffsetFeed, PlannedBatch, Skip
 from penstock.driver.loop.epochs import BatchRuns, Epochs
 from penstock.driver.loop.reporter import LossReport, ProgressReporter
-from penstock.driver.part import DriverPart, checked, driver_parts
+from penstock.driver.part import DriverPart, driver_parts, sections_of
 from penstock.driver.show.metrics import lags_of, run_state
 from penstock.driver.show.progress import BatchTimer
 from penstock.driver.watches import InputWatch, LeaseGate, NextStart
@@ -195,7 +196,7 @@ class RunLoop:
         run.board.update(phase="stopping")
         sections: dict[Section[Any], Any] = {}
         for part in parts.wings:
-            sections |= checked(part, part.last_commit(self.boundary))
+            sections |= sections_of(part, partial(part.last_commit, self.boundary))
         if self.boundary.closed:
             run.stop.is_last()
         goes_on = run.stop.goes_on

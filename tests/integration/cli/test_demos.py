@@ -1,7 +1,8 @@
-"""The demos of `make` on a few flights, as docs/demos.md lists them. Those on Kafka and of PySpark have other files."""
+"""Demonstrations run as they are shown."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from examples.windows import demo
+from tests.support.processes.python import PENSTOCK, run_python
 from tests.support.tools.places import ROOT
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -91,3 +94,47 @@ def test_make_runs_the_demo(name: str) -> None:
     assert f"-m examples.{module}.demo" in told
     options = [each for each in arguments if each.startswith("--") and each not in {"--flights", "--kills"}]
     assert all(each in told for each in options)
+
+
+JFK = '{"airport": "JFK", "scheduled_ms": %d, "delay": 2}\n'
+
+
+def test_the_demo_on_a_few_flights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PENSTOCK_HOME", "set by the demo")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(demo, "HOME", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["demo", "--flights", "2000"])
+    demo.main()
+    assert "verified: " in capfd.readouterr().out
+
+
+def test_the_window_of_the_readme_changed_between_two_runs(tmp_path: Path) -> None:
+    def call(*arguments: str, status: int = 0, given: str | None = None) -> str:
+        """Standard output, or the error of a command that fails."""
+        environ = {"PENSTOCK_HOME": str(tmp_path / "home")}
+        done = run_python(*PENSTOCK, *arguments, folder=tmp_path, environ=environ, given=given, status=status)
+        return done.stderr if status else done.stdout
+
+    def publish(scheduled_ms: int) -> None:
+        call("stream", "publish", "takeoffs", "--file", "-", "--format", "jsonl", given=JFK % scheduled_ms)
+
+    source = (ROOT / "examples/airport_hours.py").read_text(encoding="utf-8")
+    (tmp_path / "airport_hours.py").write_text(source)
+    run = ("run", "airport_hours.py:app", "--until", "latest")
+    call("stream", "create", "takeoffs", "--partitions", "2")
+    publish(1357035300000)
+    call(*run, "--no-close")
+    (tmp_path / "airport_hours.py").write_text(source.replace("tumbling(\n    HOUR_MS", "tumbling(\n    2 * HOUR_MS"))
+    assert "--reset-operator hours" in call(*run, status=1)
+    publish(1357036300000)
+    call(*run, "--reset-operator", "hours")
+    records = json.loads(call("checkpoint", "list", "airport-hours", "--json"))
+    start = [record for record in records if record["kind"] == "start"][-1]
+    shown = json.loads(call("checkpoint", "show", "airport-hours", start["id"], "--json"))
+    assert shown["resetOperators"] == ["hours"]
+    lines = call("stream", "tail", "takeoffs-by-hour", "--from-beginning", "--json").splitlines()
+    panes = [json.loads(json.loads(line)["value"]) for line in lines]
+    assert panes == [{"hour": 1357034400000, "flights": 1, "delay": 2.0}], "the first takeoff was dropped with its hour"

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.processes.python import PENSTOCK, run_python
+
 pytestmark = pytest.mark.spark
 
-DEADLINE_S = 180
 APPLICATION = """
 import os
 import shutil
@@ -52,17 +50,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def call(folder: Path, *arguments: str, fails: str = "", status: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock.cli", *arguments],
-        cwd=folder,
-        env={**os.environ, "PENSTOCK_HOME": str(folder / "home"), "FAILS": fails},
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert done.returncode == status, done.stderr
-    return done.stderr
+    environ = {"PENSTOCK_HOME": str(folder / "home"), "FAILS": fails}
+    return run_python(*PENSTOCK, *arguments, folder=folder, environ=environ, status=status).stderr
 
 
 def run(folder: Path, fails: str, **config: object) -> str:

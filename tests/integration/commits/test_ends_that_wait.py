@@ -38,9 +38,7 @@ def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [text for text in found if re.search(r"batch \d+ waits for its end: the stores of task \d are", text)]
 
 
-def test_an_end_is_asked_for_again_until_the_stores_are_copied(
-    running: Running, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_end_is_asked_for_until_the_stores_are_copied(running: Running, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "penstock.spark"):
         job = running.start(EVERY_BATCH, BRIEF_HOLDS)
         await_refused_end(running, caplog)
@@ -56,9 +54,7 @@ def test_an_end_is_asked_for_again_until_the_stores_are_copied(
     assert len(running.home.log.claims) == 1, "it is no lost container"
 
 
-def test_a_container_that_is_lost_while_another_one_copies_is_replaced(
-    running: Running, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_container_lost_while_another_copies_is_replaced(running: Running, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "penstock.spark"):
         running.start(EVERY_BATCH, BRIEF_HOLDS, {"task.shutdown.ms": 1000})
         await_refused_end(running, caplog)
@@ -72,7 +68,7 @@ def test_a_container_that_is_lost_while_another_one_copies_is_replaced(
     running.finish()
 
 
-def test_an_end_that_waits_too_long_ends_the_run_and_the_next_one_continues(
+def test_an_end_that_waits_too_long_ends_the_run_for_the_next(
     running: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "penstock.spark"):

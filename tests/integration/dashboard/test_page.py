@@ -13,7 +13,8 @@ from penstock.dashboard.server import Dashboard
 from tests.support.jobs.dashboards import TOKEN, dashboard
 from tests.support.jobs.example_job import ExampleJob, publish, run
 from tests.support.jobs.home import wait_until
-from tests.support.tools.browser import browser, complaints, resize
+from tests.support.tools.browser import browser, click, complaints, resize
+from tests.support.tools.fixtures import fixture_of
 
 JOB = "flights-1"
 HOSTILE = "<img src=x onerror=\"document.title='hit'\"><script>document.title='hit'</script>"
@@ -31,21 +32,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
             yield found
 
 
-@pytest.fixture(scope="module")
-def page() -> Iterator[WebDriver]:
-    with browser() as found:
-        yield found
+page = fixture_of(browser, using=(), scope="module")
 
 
 def shown(page: WebDriver) -> str:
     return page.find_element(By.TAG_NAME, "body").text
-
-
-def click(page: WebDriver, name: str) -> None:
-    """Press the button of this name, which may be made again at any moment."""
-    found = "[...document.querySelectorAll('button')].find(button => button.textContent === arguments[0])"
-    script = f"const button = {found}; button?.click(); return !!button"
-    wait_until(lambda: page.execute_script(script, name), f"the button {name!r}")
 
 
 def test_a_job_is_read_and_drained_and_hostile_keys_are_texts(page: WebDriver, served: Dashboard) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -17,14 +16,12 @@ from penstock.system.database.system import DatabaseSystem
 from tests.support.databases.cut_proxy import CutProxy, Loss
 from tests.support.databases.postgres import PASSWORD, Postgres, postgres
 from tests.support.databases.shop import PARTITIONS, Sent, Shop, kill_at_every_step, messages, oracle, records, ssp
+from tests.support.tools.fixtures import fixture_of
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Postgres]:
-    with postgres() as found:
-        yield found
+server = fixture_of(postgres, using=(), scope="module")
 
 
 @pytest.fixture
@@ -32,11 +29,7 @@ def shop(server: Postgres) -> Shop:
     return Shop(server.url, PASSWORD)
 
 
-@pytest.fixture
-def proxy(server: Postgres) -> Iterator[CutProxy]:
-    found = CutProxy(server.port)
-    yield found
-    found.close()
+proxy = fixture_of(lambda server: CutProxy(server.port))
 
 
 @pytest.mark.parametrize("seed", range(3))

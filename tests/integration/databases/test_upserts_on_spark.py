@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import orjson
@@ -18,12 +13,11 @@ from penstock.system.base import RawRecord
 from penstock.system.local import LocalSystem
 from tests.support.databases.postgres import PASSWORD, postgres
 from tests.support.databases.shop import Shop
-from tests.support.tools.places import ROOT
+from tests.support.processes.killed_runs import KilledRun
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 PARTITIONS = 2
 SHOPS = [f"shop-{number}" for number in range(9)]
-_WAIT_S = 240.0
 
 APP = """
 import penstock as ps
@@ -86,7 +80,6 @@ def test_the_table_is_what_the_orders_come_to(tmp_path: Path) -> None:
         shop = Shop(server.url, PASSWORD)
         for text in TABLES:
             shop.execute(text)
-        (tmp_path / "upserts_job.py").write_text(APP, encoding="utf-8")
         (tmp_path / "password").write_text(PASSWORD, encoding="utf-8")
         local = LocalSystem.configured("local", {"path": str(tmp_path / "streams")})
         local.admin().create_stream("orders", PARTITIONS)
@@ -97,38 +90,22 @@ def test_the_table_is_what_the_orders_come_to(tmp_path: Path) -> None:
             "systems.db.url": server.url,
             "systems.db.password": f"${{file:{tmp_path}/password}}",
             "streams.db.shops.output.guarantee": "exactly-once",
-            "spark.master": "local[2]",
             "task.commit.ms": "200",
         }
-        run = [
-            "run",
-            "upserts_job.py:app",
-            *(part for key, text in settings.items() for part in ("-c", f"{key}={text}")),
-        ]
-        command = [sys.executable, "-m", "penstock.cli", *run]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        orders.sell(500)
-        for kill in range(2):
+        job = KilledRun(tmp_path, APP, settings)
+
+        def kill(every_s: float) -> str:
             before = len(shop.execute("SELECT * FROM noted"))
-            with (tmp_path / "driver.log").open("w") as log:
-                driver = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
-                try:
-                    end = time.monotonic() + _WAIT_S
-                    while len(shop.execute("SELECT * FROM noted")) == before:
-                        waits = driver.poll() is None and time.monotonic() < end
-                        assert waits, (tmp_path / "driver.log").read_text()
-                        orders.sell(20)
-                        time.sleep(0.05 * (1 + kill))
-                finally:
-                    driver.send_signal(signal.SIGKILL)
-                    driver.wait()
+            return job.kill_once(
+                lambda: len(shop.execute("SELECT * FROM noted")) > before, lambda: orders.sell(20), every_s
+            )
+
+        orders.sell(500)
+        printed = ""
+        for every_s in (0.05, 0.1):
+            printed += kill(every_s)
             orders.sell(200)
-        done = subprocess.run(
-            [*command, "--until", "latest"], cwd=tmp_path, env=environment, capture_output=True, text=True,
-            timeout=_WAIT_S, check=False,
-        )  # fmt: skip
-        assert not done.returncode, done.stdout + done.stderr
-        assert PASSWORD not in done.stdout + done.stderr + (tmp_path / "driver.log").read_text()
+        assert PASSWORD not in printed + job.run_to_the_end()
         found = shop.execute("SELECT shop, seen, amount FROM shops")
         assert {name: (seen, amount) for name, seen, amount in found} == orders.rows
         assert shop.execute("SELECT shop, seen FROM noted GROUP BY shop, seen HAVING count(*) > 1") == []

@@ -84,9 +84,7 @@ def test_a_drain_before_the_start_reads_nothing(spark: SparkSession, tmp_path: P
 
 
 @pytest.mark.slow
-def test_the_last_commit_waits_for_the_one_in_flight_and_for_all_processing(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_the_last_commit_waits_for_the_one_before_and_all_processing(spark: SparkSession, tmp_path: Path) -> None:
     home = DrainHome(tmp_path, "one_exchange")
     job = start(home, spark)
     wait_until(lambda: job.exception or job.phase == "running", "the start checkpoint")

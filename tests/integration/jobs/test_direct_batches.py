@@ -48,9 +48,7 @@ def publish_until(job: Job, home: Home, rows: int, way: str) -> int:
             return rows
 
 
-def test_small_batches_go_directly_and_large_ones_to_spark(
-    spark: SparkSession, home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_batches_alone_go_to_spark(spark: SparkSession, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     job = start(home, spark, until=None)
     publish_until(job, home, 0, "direct")
     monkeypatch.setattr("penstock.spark.batches.two_ways.MOST_MESSAGES", 10)
@@ -62,9 +60,7 @@ def test_small_batches_go_directly_and_large_ones_to_spark(
 
 
 @pytest.mark.slow
-def test_a_direct_batch_needs_no_call_to_start(
-    spark: SparkSession, home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_direct_batch_starts_without_a_call(spark: SparkSession, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     ask = ContainerDirectory.ask
 
@@ -98,9 +94,7 @@ def test_a_worker_that_was_killed_between_two_batches_is_replaced(spark: SparkSe
     home.verify()
 
 
-def test_a_run_that_breaks_off_is_repeated_as_a_spark_job(
-    spark: SparkSession, home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_run_is_repeated_on_spark(spark: SparkSession, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its batches are too large for the direct worker, which is found out in the middle of them."""
     monkeypatch.setattr(two_ways, "LIMIT_BYTES", 10)
     job = start(home, spark, until=None)
@@ -139,9 +133,7 @@ class Sum(ps.StreamTask):
     def init(self, context: ps.TaskContext) -> None:
         self.sums = context.store("sums")
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         count, size = self.sums.get(envelope.key, (0, 0))
         self.sums.put(envelope.key, (count + 1, size + len(envelope.value)))
 

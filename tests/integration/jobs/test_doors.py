@@ -5,12 +5,8 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +18,10 @@ from penstock.schemas.client import open_registry
 from penstock.schemas.registry import Schema
 from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.processes.apicurio import apicurio
+from tests.support.processes.killed_runs import KilledRun
 from tests.support.processes.other_pysparks import VERSIONS, pyspark_of
 from tests.support.streams.kafka import new_topic
+from tests.support.tools.fixtures import fixture_of
 from tests.support.tools.places import ROOT
 from tests.support.world.lake_world import Kind, lake_of, options_of, rows_of
 
@@ -31,7 +29,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.kafka]
 HOUR = 3_600_000
 PARTITIONS = 2
 TENANTS = ("north", "south", "west")
-_WAIT_S = 240.0
 Sent = tuple[str, str, int, int]
 """The order, its tenant, its amount, and the time of its payment."""
 
@@ -145,20 +142,14 @@ class Shop:
         return sorted(found)
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with apicurio() as address:
-        yield address
+url = fixture_of(apicurio, using=(), scope="module")
 
 
 @pytest.mark.parametrize(("version", "kind"), [(min(VERSIONS), "delta"), (None, "delta"), (None, "iceberg")])
 def test_every_row_once(version: str | None, kind: Kind, kafka_broker: KafkaBroker, url: str, tmp_path: Path) -> None:
     shop = Shop(kafka_broker, url)
-    (tmp_path / "doors_job.py").write_text(APP, encoding="utf-8")
     paths = [str(ROOT)] if version is None else [str(pyspark_of(version)), str(ROOT)]
     names = {"ORDERS": shop.orders, "PAYMENTS": shop.payments, "PAID": shop.paid}
-    environment = {**os.environ, **names, "PYTHONPATH": os.pathsep.join(paths)}
-    environment.pop("SPARK_HOME", None)
     schema = "tenant STRING, hour BIGINT, amount BIGINT, orders BIGINT"
     lake = lake_of(kind, tmp_path / "lake", schema=schema)
     settings = {
@@ -168,33 +159,16 @@ def test_every_row_once(version: str | None, kind: Kind, kafka_broker: KafkaBrok
         **{f"systems.lake.{key}": text for key, text in options_of(kind, tmp_path / "lake", schema=schema).items()},
         "streams.lake.totals.output.guarantee": "exactly-once",
         f"streams.kafka.{shop.paid}.output.guarantee": "exactly-once",
-        "spark.master": "local[2]",
-        "task.commit.ms": "300",
     }
-    run = ["run", "doors_job.py:app", *(part for key, text in settings.items() for part in ("-c", f"{key}={text}"))]
-    command = [sys.executable, "-m", "penstock.cli", *run]
+    job = KilledRun(tmp_path, APP, settings, {**names, "PYTHONPATH": os.pathsep.join(paths)})
 
     def rows() -> list[dict[str, Any]]:
         found = rows_of(lake, "totals") if "totals" in lake.admin().streams() else []
         return sorted(found, key=lambda row: (row["tenant"], row["hour"]))
 
     shop.sell(0, 3, 600)
-    with (tmp_path / "driver.log").open("w") as log:
-        driver = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
-        try:
-            end = time.monotonic() + _WAIT_S
-            while not rows():
-                waits = driver.poll() is None and time.monotonic() < end
-                assert waits, (tmp_path / "driver.log").read_text()
-                time.sleep(0.5)
-        finally:
-            driver.send_signal(signal.SIGKILL)
-            driver.wait()
+    job.kill_once(rows)
     shop.sell(3, 6, 600)
-    done = subprocess.run(
-        [*command, "--until", "latest"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=_WAIT_S,
-        check=False,
-    )  # fmt: skip
-    assert not done.returncode, done.stdout + done.stderr
+    job.run_to_the_end()
     assert rows() == shop.totals(before_hour=6)
     assert shop.read_paid() == sorted((order, headers_of(order, tenant)) for order, tenant, *_ in shop.sent)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +16,6 @@ from tests.support.jobs.job_runs import finish, start, stop_at_once
 from tests.support.tools.cli import call_json
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
 
 
 def test_a_job_runs_to_the_latest_message(settled: Home) -> None:

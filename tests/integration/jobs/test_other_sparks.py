@@ -4,38 +4,27 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.processes.killed_runs import KilledRun
 from tests.support.processes.other_pysparks import VERSIONS, pyspark_of
+from tests.support.processes.python import PENSTOCK, run_python
 from tests.support.tools.places import ROOT
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-_WAIT_S = 240.0
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_job_goes_on_after_a_crash(version: str, tmp_path: Path) -> None:
     """Totals over windows, with exactly-once output, of a driver that is killed and started again."""
-    (tmp_path / "flights_job.py").write_text(APP, encoding="utf-8")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(pyspark_of(version)), str(ROOT)])}
-    environment.pop("SPARK_HOME", None)
-    output = "streams.local.totals.output.guarantee=exactly-once"
-    run = ["run", "flights_job.py:app", "-c", "spark.master=local[2]", "-c", "task.commit.ms=200", "-c", output]
+    environment = {"PYTHONPATH": os.pathsep.join([str(pyspark_of(version)), str(ROOT)])}
+    job = KilledRun(tmp_path, APP, {"streams.local.totals.output.guarantee": "exactly-once"}, environment)
 
     def penstock(*command: str, given: str = "") -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "penstock.cli", *command],
-            input=given, capture_output=True, text=True, timeout=_WAIT_S, cwd=tmp_path, env=environment, check=False,
-        )  # fmt: skip
-        assert not done.returncode, done.stdout + done.stderr
-        return done.stdout
+        return run_python(*PENSTOCK, *command, folder=tmp_path, environ=environment, given=given).stdout
 
     def totals() -> list[dict[str, Any]]:
         shown = penstock("stream", "tail", "totals", "--from-beginning", "--json")
@@ -48,21 +37,9 @@ def test_a_job_goes_on_after_a_crash(version: str, tmp_path: Path) -> None:
     penstock("stream", "create", "flights", "--partitions", "2")
     penstock("stream", "create", "totals", "--partitions", "2")
     publish(0, 500)
-    log = (tmp_path / "driver.log").open("w")
-    driver = subprocess.Popen(
-        [sys.executable, "-m", "penstock.cli", *run], cwd=tmp_path, env=environment, stdout=log, stderr=log
-    )
-    try:
-        end = time.monotonic() + _WAIT_S
-        while not totals():
-            waits = driver.poll() is None and time.monotonic() < end
-            assert waits, (tmp_path / "driver.log").read_text()
-            time.sleep(1)
-    finally:
-        driver.send_signal(signal.SIGKILL)
-        driver.wait()
+    job.kill_once(totals)
     publish(500, 1000)
-    penstock(*run, "--until", "latest")
+    job.run_to_the_end()
     last: dict[str, int] = {}
     for each in totals():
         assert each["miles"] > last.get(each["tail"], -1), "no total comes twice"

@@ -33,11 +33,6 @@ CASES: dict[str, tuple[Callable[[], Application], dict[str, object], str]] = {
 }
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_an_incompatible_application_is_refused(spark: SparkSession, settled: Home, case: str) -> None:
     make, config, message = CASES[case]
@@ -87,9 +82,7 @@ def test_the_job_goes_on_after_what_was_refused(spark: SparkSession, settled: Ho
 
 
 @pytest.mark.slow
-def test_a_copy_of_the_job_root_fences_nothing_until_it_is_adopted(
-    spark: SparkSession, settled: Home, tmp_path: Path
-) -> None:
+def test_a_copy_of_the_root_fences_nothing_until_adopted(spark: SparkSession, settled: Home, tmp_path: Path) -> None:
     """The copy reads and writes the original's streams, as one does that was made with `cp -r` for a test."""
     home = settled.copy(tmp_path / "original")
     twin = home.copy(tmp_path / "twin", moved=False)

@@ -41,9 +41,7 @@ def markers(home: Home) -> dict[str, ChangelogMarker]:
     }
 
 
-def test_a_clean_stop_leaves_a_snapshot_and_the_next_start_replays_no_delta(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_clean_stop_leaves_a_snapshot_and_no_delta_is_replayed(spark: SparkSession, tmp_path: Path) -> None:
     home = Home(tmp_path)
     home.publish(600)
     run(home, spark)
@@ -114,9 +112,7 @@ def test_the_changelog_is_turned_off_and_on_again(spark: SparkSession, tmp_path:
 
 
 @pytest.mark.slow
-def test_with_host_affinity_a_start_needs_nothing_but_the_copies_on_the_host(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_with_host_affinity_a_start_needs_the_copies_alone(spark: SparkSession, tmp_path: Path) -> None:
     home = Home(tmp_path)
     home.config["job.host-affinity.enabled"] = True
     home.publish(600)

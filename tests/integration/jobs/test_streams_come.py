@@ -28,9 +28,7 @@ class Count(ps.StreamTask):
     def init(self, context: ps.TaskContext) -> None:
         self.counts = context.store("counts")
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         self.counts[envelope.key] = count = self.counts.get(envelope.key, 0) + 1
         collector.emit(key=envelope.key, value=count)
 
@@ -79,9 +77,7 @@ def lasting_threads() -> int:
     return sum(not thread.name.startswith("container-call_") for thread in threading.enumerate())
 
 
-def test_a_job_begins_again_with_each_new_stream(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_begins_again_with_a_stream(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     for name in ("LOOK_SECONDS", "LIST_SECONDS"):
         monkeypatch.setattr(f"penstock.driver.watches.{name}", 0.1)

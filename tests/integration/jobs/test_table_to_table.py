@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from contextlib import closing, suppress
 from pathlib import Path
@@ -21,13 +16,12 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import NotFoundError
 from penstock.system.base import OffsetRange
 from penstock.system.lake.system import LakeSystem
-from tests.support.tools.places import ROOT
+from tests.support.processes.killed_runs import KilledRun
 from tests.support.world.lake_tables import WrittenDelta
 from tests.support.world.lake_world import lake_of, options_of, rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 HOUR = 3_600_000
-_WAIT_S = 240.0
 ORDERS = pa.schema({"n": pa.int64(), "shop": pa.string(), "amount": pa.int64(), "at": pa.int64()})
 TOTALS = "shop STRING, hour BIGINT, amount BIGINT, orders BIGINT"
 APP = """
@@ -82,41 +76,26 @@ def found(lake: LakeSystem) -> Counter[tuple[str, int, int, int]]:
 def test_every_order_is_in_one_total(tmp_path: Path) -> None:
     orders = Orders(tmp_path / "shop")
     place = tmp_path / "lake"
-    (tmp_path / "tables_job.py").write_text(APP, encoding="utf-8")
     shop = {"samza.factory": "delta", "partitions": "1", "poll.ms": "50", **options_of("delta", tmp_path / "shop")}
     lake = {"samza.factory": "iceberg", **options_of("iceberg", place, schema=TOTALS)}
     settings = {
         **{f"systems.shop.{key}": text for key, text in shop.items()},
         **{f"systems.lake.{key}": text for key, text in lake.items()},
         "streams.lake.totals.output.guarantee": "exactly-once",
-        "spark.master": "local[2]",
-        "task.commit.ms": "300",
     }
-    options = [part for key, text in settings.items() for part in ("-c", f"{key}={text}")]
-    command = [sys.executable, "-m", "penstock.cli", "run", "tables_job.py:app", *options]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    environment.pop("SPARK_HOME", None)
+    job = KilledRun(tmp_path, APP, settings)
     written = lake_of("iceberg", place, schema=TOTALS)
 
+    def comes_to_an_hour() -> bool:
+        if not found(written):
+            return False
+        orders.sell(3, 4, 2)  # it reads or has read these when it is killed
+        return True
+
     orders.sell(0, 3, 6)
-    with (tmp_path / "driver.log").open("w") as log:
-        driver = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
-        try:
-            end = time.monotonic() + _WAIT_S
-            while not found(written):
-                waits = driver.poll() is None and time.monotonic() < end
-                assert waits, (tmp_path / "driver.log").read_text()
-                time.sleep(0.5)
-            orders.sell(3, 4, 2)  # it reads or has read these when it is killed
-        finally:
-            driver.send_signal(signal.SIGKILL)
-            driver.wait()
+    job.kill_once(comes_to_an_hour)
     orders.sell(4, 7, 6)
-    done = subprocess.run(
-        [*command, "--until", "latest"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=_WAIT_S,
-        check=False,
-    )  # fmt: skip
-    assert not done.returncode, done.stdout + done.stderr
+    job.run_to_the_end()
     totals = found(written)
     assert totals == orders.totals()
     assert read_all(written) == totals

@@ -101,9 +101,7 @@ def built_early(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_versions_that_are_pushed_while_the_job_runs(
-    spark: SparkSession, tmp_path: Path, built_early: list[str]
-) -> None:
+def test_versions_that_are_pushed_in_a_run(spark: SparkSession, tmp_path: Path, built_early: list[str]) -> None:
     config = {"job.batch.interval.ms": 50, "tables.poll.ms": 100}
     airport = Airport(tmp_path, spark, {"flights": TASKS, "enriched": TASKS}, config)
     airport.push_planes(1)

@@ -6,7 +6,6 @@ import io
 import json
 import re
 import shutil
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from tests.support.jobs.home import wait_until
 from tests.support.oracles import beside_pyspark
+from tests.support.processes.python import run_python
 from tests.support.tools.places import ROOT
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -109,8 +109,6 @@ def test_the_demo_on_a_few_flights(tmp_path: Path) -> None:
         "import sys; from pathlib import Path; from examples.processors import demo; demo.HOME = Path(sys.argv.pop(1));"
         "demo.main()"
     )
-    command = [sys.executable, "-c", script, str(tmp_path), "--flights", "2000"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run_python("-c", script, str(tmp_path), "--flights", "2000", folder=ROOT, timeout_s=600)
     assert "both have the totals of a plain computation" in done.stdout
     assert re.search(r"Penstock is \d+\.\d times as fast", done.stdout)

@@ -274,9 +274,7 @@ def test_rows_that_a_handler_keeps_are_gone_behind_the_next_batch(world: World) 
     assert [row.user for row in kept[1].collect()] == ["a"]
 
 
-def test_a_session_that_may_run_a_task_twice_is_refused_at_the_start(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_that_may_run_a_task_twice_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     given = SparkConf(loadDefaults=False).setAll([("spark.speculation", "true")])
     monkeypatch.setattr(world.spark.sparkContext, "getConf", lambda: given)
     with pytest.raises(ConfigError, match=r"`spark.speculation` is true.*Set it to false"):

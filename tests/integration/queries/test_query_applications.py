@@ -306,9 +306,7 @@ def stamped(stamp: Any) -> ps.StreamApplication:
 
 
 @pytest.mark.slow
-def test_the_handler_gets_the_same_rows_until_it_returns_and_what_fits_no_column_is_named(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_the_handler_gets_the_same_rows_until_it_returns_and_misfits_named(spark: SparkSession, tmp_path: Path) -> None:
     """The number of tasks is that of the first start, which is not that of this machine."""
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     came: list[tuple[int, dict[str, list[Any]]]] = []

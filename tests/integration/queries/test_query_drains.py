@@ -114,9 +114,7 @@ def _rows_in(query: Any) -> int:
     return sum(int(each["numInputRows"]) for each in query.recentProgress)
 
 
-def test_an_idle_query_drains_ends_by_itself_and_goes_on_with_another_program(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_an_idle_query_drains_ends_and_goes_on_with_another_program(spark: SparkSession, tmp_path: Path) -> None:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     runs = Runs(spark, tmp_path)
     first = [each for number in range(3) for each in events(runs.source, number)]
@@ -151,9 +149,7 @@ def test_an_idle_query_drains_ends_by_itself_and_goes_on_with_another_program(
 
 
 @pytest.mark.slow
-def test_the_rows_of_a_drain_reach_the_handler_before_another_program_begins(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_the_rows_of_a_drain_reach_the_handler_before_the_next_program(spark: SparkSession, tmp_path: Path) -> None:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     runs = Runs(spark, tmp_path)
     happened = events(runs.source, 0)

@@ -250,9 +250,7 @@ def by_penstock(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("pyspark_state")
-def test_event_time_late_rows_timers_and_initial_state_are_those_of_pyspark(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_event_time_late_rows_timers_and_first_state_are_pysparks(spark: SparkSession, tmp_path: Path) -> None:
     """In two runs: watermarks and timers go on from where they were. A listener hears of as many late rows."""
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     source, dashboard = Source(tmp_path), Dashboard()
@@ -365,9 +363,7 @@ def test_plans_that_are_refused(spark: SparkSession, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("pyspark_state")
 @pytest.mark.parametrize("changelog", ["false", "true"])
-def test_event_time_of_a_query_that_is_taken_over_continues_as_in_pyspark(
-    spark: SparkSession, tmp_path: Path, changelog: str
-) -> None:
+def test_taken_over_event_time_continues_as_in_pyspark(spark: SparkSession, tmp_path: Path, changelog: str) -> None:
     """Timers fire without rows as well, though PySpark made the location."""
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     spark.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", changelog)

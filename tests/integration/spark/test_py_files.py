@@ -6,9 +6,12 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+
+from tests.support.processes.python import PENSTOCK, run_python
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -50,20 +53,9 @@ def test_a_module_that_only_the_driver_finds(tmp_path: Path) -> None:
     helper.write_text(HELPER)
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    environment = {**os.environ, "PENSTOCK_HOME": str(tmp_path / "home"), "PYTHONPATH": os.pathsep.join(sys.path)}
-
-    def call(*command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, *command],
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-            env=environment,
-            cwd=tmp_path,
-        )
-
-    assert call("-m", "penstock.cli", "stream", "create", "in", "--partitions", "1").returncode == 0
+    environment = {"PENSTOCK_HOME": str(tmp_path / "home"), "PYTHONPATH": os.pathsep.join(sys.path)}
+    call = partial(run_python, folder=tmp_path, environ=environment, status=None)
+    call(*PENSTOCK, "stream", "create", "in", "--partitions", "1", status=0)
     failed = call(str(script), str(modules))
     assert failed.returncode != 0
     assert "No module named 'helper_of_the_script'" in failed.stderr, failed.stderr
@@ -92,21 +84,9 @@ def test_a_python_that_lacks_what_penstock_needs_ends_the_run_at_once(tmp_path: 
     python = str(tmp_path / "empty" / "bin" / "python")
     (tmp_path / "script.py").write_text(LACKING)
     (tmp_path / "helper.py").write_text("")
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    environment["PENSTOCK_HOME"] = str(tmp_path / "home")
-
-    def call(*command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, *command],
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-            env=environment,
-            cwd=tmp_path,
-        )
-
-    assert call("-m", "penstock.cli", "stream", "create", "in", "--partitions", "1").returncode == 0
+    environment = {"PENSTOCK_HOME": str(tmp_path / "home"), "PYTHONPATH": None}
+    call = partial(run_python, folder=tmp_path, environ=environment, status=None)
+    call(*PENSTOCK, "stream", "create", "in", "--partitions", "1", status=0)
     done = call("script.py", python, *([str(tmp_path / "helper.py")] if ships else []))
     assert done.returncode == 1
     said = f"the Python of the executor.*, `{re.escape(python)}`, has no module `penstock`. .*--archives"

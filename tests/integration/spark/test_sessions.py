@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,16 +16,12 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 import penstock as ps
-from tests.support.jobs.home import DEADLINE_S, Home
+from tests.support.jobs.home import Home
 from tests.support.jobs.job_runs import finish, start
+from tests.support.processes.python import run_python
 from tests.support.tools.places import ROOT
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
 
 
 SESSIONS = """
@@ -69,14 +64,7 @@ print(json.dumps([*told, heard]))
 
 
 def test_sessions_that_could_lose_state_are_refused_and_left_alone(home: Home) -> None:
-    found = subprocess.run(
-        [sys.executable, "-c", SESSIONS, json.dumps(home.config)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        timeout=DEADLINE_S,
-    )
-    assert found.returncode == 0, found.stderr[-4000:]
+    found = run_python("-c", SESSIONS, json.dumps(home.config), environ={"PYTHONPATH": str(ROOT)})
     speculation, allocation, other, count, warnings = json.loads(found.stdout)
     assert "spark.speculation" in speculation
     assert "spark.dynamicAllocation.minExecutors" in allocation

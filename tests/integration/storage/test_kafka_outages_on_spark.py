@@ -21,6 +21,7 @@ from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.jobs.home import DEADLINE_S, wait_until
 from tests.support.jobs.home import kill as kill_process
 from tests.support.processes.inspection import containers_of
+from tests.support.tools.fixtures import fixture_of
 from tests.support.tools.places import ROOT
 from tests.support.world import kafka_world
 from tests.support.world.kafka_world import KafkaWorld, read_committed
@@ -45,11 +46,8 @@ def _by_value() -> None:
     cloudpickle.register_pickle_by_value(kafka_world)
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[KafkaBroker]:
-    """A broker of this file, which comes and goes."""
-    with KafkaBroker() as broker:
-        yield broker
+broker = fixture_of(KafkaBroker, using=(), scope="module")
+"""A broker of this file, which comes and goes."""
 
 
 @pytest.fixture
@@ -96,9 +94,7 @@ def test_a_job_from_kafka_to_kafka(world: KafkaWorld, spark: SparkSession) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["killed", "frozen", "stopped"])
-def test_a_broker_that_is_away_for_long_in_the_middle_of_a_run(
-    world: KafkaWorld, spark: SparkSession, fault: str
-) -> None:
+def test_a_broker_that_is_away_for_long_during_a_run(world: KafkaWorld, spark: SparkSession, fault: str) -> None:
     world.put(600)
     broker = world.broker
     job = world.app.run(configuration(world, job_retry_max=1), spark=spark)  # without an end: it needs the broker

@@ -235,9 +235,7 @@ def test_a_store_that_is_away_for_a_while_is_waited_for(runs: Runs, home: StoreH
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["changelog-files"], indirect=True)
-def test_a_store_that_is_away_for_too_long_for_a_commit(
-    runs: Runs, home: StoreHome, s3: S3, impatient: None, tmp_path: Path
-) -> None:
+def test_a_store_that_is_away_too_long(runs: Runs, home: StoreHome, s3: S3, impatient: None, tmp_path: Path) -> None:
     """The run ends with a clear error, and the next one goes on from the last checkpoint."""
     home.publish(100)
     job = runs.start({"task.commit.timeout.ms": 1500})

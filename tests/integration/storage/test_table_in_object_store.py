@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 
@@ -14,15 +13,13 @@ from penstock.errors import NotFoundError
 from penstock.system.lake import log
 from penstock.system.lake.system import DeltaSystem
 from tests.support.stores.s3 import S3, s3_server
+from tests.support.tools.fixtures import fixture_of
 from tests.support.world.lake_tables import TableJob, all_rows
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def s3() -> Iterator[S3]:
-    with s3_server() as found:
-        yield found
+s3 = fixture_of(s3_server, using=(), scope="module")
 
 
 def test_each_row_once(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +13,12 @@ from penstock.objects.open import open_store
 from penstock.spark.state_import.checkpoint import SparkCheckpoint
 from penstock.spark.state_import.reader import open_state
 from penstock.state.reading.reader import read_store
+from tests.support.processes.python import run_python
 from tests.support.stores.spark_state import GOLDEN, read_plain
 from tests.support.tools.places import ROOT
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-DEADLINE_S = 180.0
 APPLICATION = """
 import penstock as ps
 
@@ -48,17 +45,8 @@ def summed(key, value):
 
 
 def call(project: Path, *command: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", *command],
-        cwd=project,
-        env={**os.environ, "PENSTOCK_HOME": str(project / "home"), "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=DEADLINE_S,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    environ = {"PENSTOCK_HOME": str(project / "home"), "PYTHONPATH": str(ROOT)}
+    return run_python("-m", *command, folder=project, environ=environ).stdout
 
 
 def test_what_this_spark_writes_is_read_as_it_reads_it(tmp_path: Path) -> None:

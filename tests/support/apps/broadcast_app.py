@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import penstock as ps
 
 
@@ -11,9 +13,7 @@ class Seen(ps.StreamTask):
     def init(self, context: ps.TaskContext) -> None:
         self.seen = context.store("seen")
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         name = f"{envelope.ssp.stream}-{envelope.ssp.partition}-{envelope.offset}"
         self.seen.put(name, (self.seen.get(name) or 0) + 1)
 

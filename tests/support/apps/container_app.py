@@ -47,9 +47,7 @@ class Totals(ps.StreamTask):
         self._totals = context.store("totals")
         self._note("init")
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         message: Message = envelope.value
         if name := message.get("touch"):
             (self._folder / name).touch()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import penstock as ps
 
 
@@ -11,9 +13,7 @@ class Count(ps.StreamTask):
     def init(self, context: ps.TaskContext) -> None:
         self.counts = context.store("counts")
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         count = (self.counts.get(envelope.key) or 0) + 1
         self.counts.put(envelope.key, count)
         collector.emit(key=envelope.key, value=count)

@@ -103,9 +103,7 @@ class RegionTotals(ps.StreamTask):
     def init(self, context: ps.TaskContext) -> None:
         self.totals = context.store("regions")
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         total = add_region(self.totals.get(envelope.key), envelope.value)
         self.totals.put(envelope.key, total)
         collector.send("regions", key=envelope.key, value=total)
@@ -117,9 +115,7 @@ class PartitionTotals(ps.StreamTask):
     def init(self, context: ps.TaskContext) -> None:
         self.totals = context.store("totals")
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         name = f"{envelope.ssp.stream}-{envelope.ssp.partition}"
         total = add_region(self.totals.get(name), envelope.value)
         self.totals.put(name, total)
@@ -242,9 +238,7 @@ class Remind(ps.StreamTask):
     def init(self, context: ps.TaskContext) -> None:
         self.context, self.fired = context, context.store("fired")
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         event = envelope.value
         self.context.schedule(event["n"], envelope.timestamp + 10)
         self.context.schedule(event["n"], event["at"], "clock", "processing")

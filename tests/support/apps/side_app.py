@@ -27,9 +27,7 @@ class Named(ps.StreamTask):
     def init(self, context: ps.TaskContext) -> None:
         self.carriers = context.store("carriers")
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         flight = envelope.value
         collector.emit(key=envelope.key, value={**flight, "name": self.carriers.get(flight["carrier"])})
 

@@ -27,9 +27,7 @@ class Look(ps.StreamTask):
         self.counted = context.store("counted")
         self.newest = context.store("newest")
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         key = envelope.key
         # Twice: what an attempt sees does not change.
         found, again = ([self.counted.get(key), self.newest.get(key)] for _ in range(2))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import penstock as ps
 from examples.folder_system import FolderSystem, FolderWriter
@@ -37,9 +38,7 @@ class Pairs(ps.DrainListenerTask):
     def init(self, context: ps.TaskContext) -> None:
         self.sums, self.folder = context.store("sums"), Path(context.config["app.folder"])
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         self.sums["sum"] = self.sums.get("sum", 0) + envelope.value
 
     def on_drain(self, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator) -> None:

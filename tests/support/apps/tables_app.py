@@ -16,9 +16,7 @@ class Orders(ps.StreamTask):
         self.kinds = context.map_state("kinds")
         self.last = context.value_state("last")
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         number, currency = envelope.value["n"], envelope.value["currency"]
         self.orders.append(number)
         self.kinds.put(currency, self.kinds.get(currency, 0) + 1)

@@ -6,11 +6,8 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-import penstock as ps
 from penstock.system.database.system import DatabaseSystem
-from tests.support.streams.hooked_system import HookedSystem
 from tests.support.world.once_world import OnceWorld
-from tests.support.world.sums_job import Sum
 
 _TABLES = """
 CREATE TABLE sums (word TEXT, total INTEGER, PRIMARY KEY (word, total));
@@ -32,21 +29,11 @@ class UpsertWorld(OnceWorld):
             f"CREATE TRIGGER large BEFORE INSERT ON sums WHEN new.total > {largest} "
             "BEGIN SELECT raise(ABORT, 'the sum is too large'); END"
         )
-        options = {"url": f"sqlite:///{self.file}"}
-        self.app = ps.StreamApplication("sums")
-        self.app.store("sums", key=ps.String(), value=ps.Integer())
-        source = self.app.input("m.events", key=ps.String(), value=ps.Integer())
-        sums = source.partition_by(lambda envelope: envelope.key, envelope=True).process(Sum, stores=["sums"], id="sum")
-        rows = sums.map(lambda sent: row(sent.key, sent.value), envelope=True, id="row")
+        rows = self.sums_of().map(lambda sent: row(sent.key, sent.value), envelope=True, id="row")
         rows.send_to(self.app.output("db.sums"))
-        self.hooked = HookedSystem(DatabaseSystem.configured("db", options))
-        self.systems |= {"m": self.system, "db": self.hooked}
-        self.keys = {
-            "systems.m.samza.factory": "memory",
-            "systems.db.samza.factory": "database",
-            **{f"systems.db.{key}": text for key, text in options.items()},
-            "streams.db.sums.output.guarantee": "exactly-once",
-        }
+        url = f"sqlite:///{self.file}"
+        keys = {"systems.db.samza.factory": "database", "systems.db.url": url}
+        self.write_to("db", "sums", DatabaseSystem.configured("db", {"url": url}), keys)
 
     def create(self) -> None:
         """Make the tables in an empty database."""

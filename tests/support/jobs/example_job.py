@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import penstock as ps
 from penstock import admin
@@ -26,9 +27,7 @@ class Miles(ps.StreamTask):
     def init(self, context: ps.TaskContext) -> None:
         self.miles = context.store("miles")
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         self.miles[envelope.key] = self.miles.get(envelope.key, 0) + envelope.value
 
 

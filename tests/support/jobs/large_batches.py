@@ -22,9 +22,7 @@ class Pass(ps.StreamTask):
     def init(self, context: ps.TaskContext) -> None:
         self.counts = context.store("counts")
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         self.counts.put(envelope.key, (self.counts.get(envelope.key) or 0) + 1)
         collector.emit(key=envelope.key, value=envelope.value)
 

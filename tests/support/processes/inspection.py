@@ -84,3 +84,10 @@ def _await(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + _ANSWER_S
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True

@@ -58,9 +58,7 @@ PATHS = JobPaths("life", "1")
 class Nothing(ps.StreamTask):
     """Only its stores are used."""
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         raise AssertionError("no message comes")
 
 

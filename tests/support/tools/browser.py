@@ -14,6 +14,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.remote.webdriver import WebDriver
 
 from penstock.testing.kafka.jars import cache_folder, locked
+from tests.support.jobs.home import wait_until
 
 _INSTALL_S = 300
 _OPTIONS = (
@@ -77,3 +78,10 @@ def _programs() -> tuple[str, str]:
 def _found() -> tuple[str, str] | None:
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     return None if chromium is None or driver is None else (chromium, driver)
+
+
+def click(page: WebDriver, name: str) -> None:
+    """Press the button of this name, which may be made again at any moment."""
+    found = "[...document.querySelectorAll('button')].find(button => button.textContent === arguments[0])"
+    script = f"const button = {found}; button?.click(); return !!button"
+    wait_until(lambda: page.execute_script(script, name), f"the button {name!r}")

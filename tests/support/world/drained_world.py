@@ -18,7 +18,7 @@ from tests.support.apps import drained_app
 from tests.support.jobs.drained_job import DrainHome
 from tests.support.jobs.home import wait_until
 from tests.support.stores.hooked_store import HookedStore
-from tests.support.world.timed_job import steps
+from tests.support.world.timed_job import steps, steps_and_commit
 from tests.support.world.world import ends
 
 
@@ -61,8 +61,7 @@ class DrainWorld(DrainHome):
         """A driver with a checkpoint, and with panes and timers that wait; more of them behind it."""
         driver = self.started(**given)
         self.put(12)
-        steps(driver)
-        driver.loop.commit()
+        steps_and_commit(driver)
         if uncommitted:
             self.put(uncommitted)
             steps(driver)

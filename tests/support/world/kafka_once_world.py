@@ -9,11 +9,10 @@ from penstock.job.paths import JobPaths
 from penstock.system.base import OffsetRange, RawRecord
 from penstock.testing.kafka_broker import KafkaBroker, Security
 from tests.support.jobs.home import wait_until
-from tests.support.streams.hooked_system import HookedSystem
 from tests.support.streams.kafka import new_topic
 from tests.support.streams.kafka_streams import kafka_system
 from tests.support.world.once_world import OnceWorld
-from tests.support.world.sums_job import TASKS, Sum, texts
+from tests.support.world.sums_job import TASKS, texts
 
 
 class KafkaOnceWorld(OnceWorld):
@@ -24,19 +23,9 @@ class KafkaOnceWorld(OnceWorld):
         self.topic = new_topic(broker, TASKS, {"retention.ms": "-1"})
         self.paths = JobPaths(f"sums-{self.topic}", "1")
         self.kafka = kafka_system(broker, security)
-        self.app = ps.StreamApplication("sums")
-        self.app.store("sums", key=ps.String(), value=ps.Integer())
-        source = self.app.input("m.events", key=ps.String(), value=ps.Integer())
-        source.partition_by(lambda envelope: envelope.key, envelope=True).process(
-            Sum, stores=["sums"], id="sum"
-        ).send_to(self.app.output(f"kafka.{self.topic}", key=ps.String(), value=ps.Integer()))
-        self.hooked = HookedSystem(self.kafka)
-        self.systems |= {"m": self.system, "kafka": self.hooked}
-        self.keys = {
-            "systems.m.samza.factory": "memory",
-            **broker.system_config("kafka", security),
-            f"streams.kafka.{self.topic}.output.guarantee": "exactly-once",
-        }
+        sums = self.sums_of()
+        sums.send_to(self.app.output(f"kafka.{self.topic}", key=ps.String(), value=ps.Integer()))
+        self.write_to("kafka", self.topic, self.kafka, broker.system_config("kafka", security))
 
     def output(self) -> list[tuple[str, int]]:
         found: list[RawRecord] = []

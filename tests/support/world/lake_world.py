@@ -6,11 +6,8 @@ import logging
 from pathlib import Path
 from typing import Any, Literal
 
-import penstock as ps
 from penstock.system.lake.system import DeltaSystem, IcebergSystem, LakeSystem
-from tests.support.streams.hooked_system import HookedSystem
 from tests.support.world.once_world import OnceWorld
-from tests.support.world.sums_job import Sum
 
 Kind = Literal["delta", "iceberg"]
 SCHEMA = "word STRING, total BIGINT"
@@ -50,20 +47,10 @@ class LakeWorld(OnceWorld):
     def __init__(self, folder: Path, kind: Kind) -> None:
         super().__init__(folder)
         self.lake = lake_of(kind, folder / "lake")
-        self.app = ps.StreamApplication("sums")
-        self.app.store("sums", key=ps.String(), value=ps.Integer())
-        source = self.app.input("m.events", key=ps.String(), value=ps.Integer())
-        sums = source.partition_by(lambda envelope: envelope.key, envelope=True).process(Sum, stores=["sums"], id="sum")
-        rows = sums.map(lambda sent: {"word": sent.key, "total": sent.value}, envelope=True)
+        rows = self.sums_of().map(lambda sent: {"word": sent.key, "total": sent.value}, envelope=True)
         rows.send_to(self.app.output("lake.sums"))
-        self.hooked = HookedSystem(self.lake)
-        self.systems |= {"m": self.system, "lake": self.hooked}
-        self.keys = {
-            "systems.m.samza.factory": "memory",
-            "systems.lake.samza.factory": kind,
-            **{f"systems.lake.{key}": text for key, text in options_of(kind, folder / "lake").items()},
-            "streams.lake.sums.output.guarantee": "exactly-once",
-        }
+        options = {"samza.factory": kind, **options_of(kind, folder / "lake")}
+        self.write_to("lake", "sums", self.lake, {f"systems.lake.{key}": text for key, text in options.items()})
 
     def output(self) -> list[tuple[str, int]]:
         return [(row["word"], row["total"]) for row in rows_of(self.lake, "sums")]

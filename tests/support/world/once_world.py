@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from penstock.config.model import JobConfig
 from penstock.errors import PenstockError
 from penstock.job.paths import JobPaths
+from penstock.system.base import System
 from penstock.testing.in_process import InProcessDriver
 from tests.support.streams.hooked_system import HookedSystem
 from tests.support.world.sums_job import SumsWorld, drain
@@ -41,6 +43,13 @@ class OnceWorld(SumsWorld):
             "systems.m.samza.factory": "memory",
             "streams.m.sums.output.guarantee": "exactly-once",
         }
+
+    def write_to(self, name: str, stream: str, system: System, keys: Mapping[str, object]) -> None:
+        """Let this stream of another system be the output."""
+        self.hooked = HookedSystem(system)
+        self.systems |= {"m": self.system, name: self.hooked}
+        exactly_once = {f"streams.{name}.{stream}.output.guarantee": "exactly-once"}
+        self.keys = {"systems.m.samza.factory": "memory", **keys, **exactly_once}
 
     def config(self, **more: object) -> JobConfig:
         return self.load({**self.keys, **more})

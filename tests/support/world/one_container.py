@@ -53,9 +53,7 @@ class Sum(ps.StreamTask):
     def init(self, context: ps.TaskContext) -> None:
         self.sums, self.last = context.store("sums"), context.store("last")
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         self.sums[envelope.key] = self.sums.get(envelope.key, 0) + envelope.value
         self.last[envelope.key] = envelope.value
 

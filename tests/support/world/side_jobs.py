@@ -112,12 +112,6 @@ def planes(**options: Any) -> ps.StreamApplication:
     return app
 
 
-def begun(world: SideWorld, app: ps.StreamApplication, **options: Any) -> InProcessDriver:
-    driver = world.driver(app, **options)
-    driver.loop.start()
-    return driver
-
-
 def leave(driver: InProcessDriver) -> None:
     """Commit, and end the driver."""
     driver.loop.commit()

@@ -49,13 +49,16 @@ class SumsWorld(World):
     def __init__(self, folder: Path, system: MemorySystem | None = None, through: str | None = None) -> None:
         """`through` is a durable intermediate stream that all messages go through."""
         super().__init__(folder, "sums", ("events", "sums"), TASKS, system=system, clock=SettableClock())
+        self.sums_of(through).send_to(self.app.output("m.sums", key=ps.String(), value=ps.Integer()))
+        self.given: list[tuple[str, int]] = []
+
+    def sums_of(self, through: str | None = None) -> ps.MessageStream[Any]:
+        """Begin the application again: its stream of sums, which goes nowhere yet."""
         self.app = ps.StreamApplication("sums")
         self.app.store("sums", key=ps.String(), value=ps.Integer())
         source = self.app.input("m.events", key=ps.String(), value=ps.Integer())
-        source.partition_by(lambda envelope: envelope.key, through=through, envelope=True).process(
-            Sum, stores=["sums"], id="sum"
-        ).send_to(self.app.output("m.sums", key=ps.String(), value=ps.Integer()))
-        self.given: list[tuple[str, int]] = []
+        keyed = source.partition_by(lambda envelope: envelope.key, through=through, envelope=True)
+        return keyed.process(Sum, stores=["sums"], id="sum")
 
     def driver(self, containers: int = 2, **config: object) -> InProcessDriver:
         """Another driver of the job. Keys of `config` have `_` for a dot."""
@@ -111,6 +114,11 @@ def state(driver: InProcessDriver) -> dict[str, int]:
 def drain(driver: InProcessDriver) -> None:
     while any(at_end(driver)) or driver.loop.boundary.left:
         driver.loop.step()
+
+
+def drain_and_commit(driver: InProcessDriver) -> None:
+    drain(driver)
+    driver.loop.commit()
 
 
 def at_end(driver: InProcessDriver) -> list[bool]:

@@ -146,11 +146,6 @@ class TimedWorld(World):
         keys = {"job.batch.max.messages": 4, "job.batch.interval.ms": 1000, "systems.m.samza.factory": "memory"}
         return self.make(self.app().graph(), {**keys, **self.config}, **given)
 
-    def started(self, **given: Any) -> InProcessDriver:
-        driver = self.driver(**given)
-        driver.loop.start()
-        return driver
-
     def put(self, *times: int, stream: str = "in", partition: int | None = None) -> None:
         """Append a message for each event time, to one partition after the other."""
         for time in times:
@@ -193,3 +188,8 @@ def steps(driver: InProcessDriver, limit: int = 200) -> int:
         if driver.loop.step() or (driver.loop.boundary.batch, driver.loop.epoch) == batch:
             return driver.loop.boundary.batch - before
     raise AssertionError(f"more than {limit} batches")
+
+
+def steps_and_commit(driver: InProcessDriver) -> None:
+    steps(driver)
+    driver.loop.commit()

@@ -11,7 +11,7 @@ from typing import Any
 import penstock as ps
 from penstock.job.paths import JobPaths
 from penstock.testing.in_process import InProcessDriver
-from tests.support.world.timed_job import steps
+from tests.support.world.timed_job import steps_and_commit
 from tests.support.world.world import World
 
 TASKS = 2
@@ -96,8 +96,7 @@ class Waiting(World):
         """A driver that has read and committed so many messages, of which nothing has come out."""
         self.put(count)
         driver = self.started()
-        steps(driver)
-        driver.loop.commit()
+        steps_and_commit(driver)
         assert self.came() == []
         return driver
 

@@ -9,7 +9,7 @@ from typing import Any
 import penstock as ps
 from penstock.testing import SettableClock
 from penstock.testing.in_process import InProcessDriver
-from tests.support.world.timed_job import steps
+from tests.support.world.timed_job import steps_and_commit
 from tests.support.world.world import World
 
 TASKS = 2
@@ -51,9 +51,7 @@ class Windowed(World):
 
     def start(self, size: int | None, **given: Any) -> InProcessDriver:
         """A driver with its first epoch open; the one before dies."""
-        driver = self.driver(size, **given)
-        driver.loop.start()
-        return driver
+        return self.started(size, **given)
 
     def driver(self, size: int | None, **given: Any) -> InProcessDriver:
         self.die()
@@ -77,8 +75,7 @@ class Windowed(World):
     def run(self, driver: InProcessDriver, *times: int) -> None:
         """Process these messages, and commit."""
         self.put(*times)
-        steps(driver)
-        driver.loop.commit()
+        steps_and_commit(driver)
 
     def panes(self) -> list[list[int]]:
         return sorted(json.loads(value or b"") for _, _, value, *_ in self.records("out"))

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
 from pathlib import Path
-from typing import Any, Protocol
-
-import pytest
+from typing import Any
 
 from penstock.api.requests import DrainMode, DrainNotification
 from penstock.api.ssp import SystemStreamPartition
@@ -27,10 +24,6 @@ from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver
 from tests.support.stores.hooked_store import Call, HookedStore
 from tests.support.streams.hooked_system import HookedSystem
-
-
-class Closing(Protocol):
-    def close(self) -> None: ...
 
 
 class KilledError(BaseException):
@@ -95,6 +88,12 @@ class World:
         config = self.load({**factories, **keys}, names)
         driver = InProcessDriver(graph, config, self.store, self.systems, **{"clock": self.clock, **given})
         self.drivers.append(driver)
+        return driver
+
+    def started(self, *given: Any, **more: Any) -> InProcessDriver:
+        """Another driver, whose run has begun. `driver`, which a subclass has, gets the arguments."""
+        driver: InProcessDriver = getattr(self, "driver")(*given, **more)  # noqa: B009
+        driver.loop.start()
         return driver
 
     def append(self, stream: str, partition: int, *records: RawRecord) -> None:
@@ -174,14 +173,3 @@ def ends(driver: InProcessDriver, limit: int = 500) -> None:
     setattr(driver.loop, "step", counted)  # noqa: B010
     while not driver.loop.run_to_the_end():
         pass
-
-
-def fixture_of(make: Callable[..., Closing], *given: Any) -> Any:
-    """A fixture: a new one in the folder of each test, with these further arguments, which is closed in the end."""
-
-    @pytest.fixture
-    def made(tmp_path: Path) -> Iterator[Closing]:
-        with closing(make(tmp_path, *given)) as one:
-            yield one
-
-    return made

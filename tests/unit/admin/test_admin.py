@@ -1,11 +1,12 @@
-"""`penstock.admin` as a notebook uses it: docs/admin.md runs as written, on jobs that were made without Spark."""
+"""`penstock.admin` as a notebook uses it, on jobs that were made without Spark; its questions to systems."""
 
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
+import threading
+import time
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,12 @@ import pytest
 
 import penstock as ps
 from penstock import admin
+from penstock.admin.questions import Questions, answer_or_problem
+from penstock.base.retry import check_interrupt
+from penstock.errors import NotFoundError, SystemAwayError
 from penstock.system.partitioner import partition_of
 from tests.support.jobs.example_job import ExampleJob, flights
+from tests.support.processes.python import run_python
 from tests.support.stores.state_job import JOB, StateJob
 from tests.support.stores.stopped_job import STREAM, StoppedJob, saved
 from tests.support.tools.places import ROOT
@@ -137,5 +142,63 @@ def test_it_needs_neither_spark_nor_what_prints() -> None:
         "import sys; from penstock import admin; [getattr(admin, name) for name in admin.__all__]; "
         "print([m for m in ('pyspark', 'py4j', 'rich', 'typer', 'click') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = run_python("-c", code)
     assert done.stdout.strip() == "[]"
+
+
+def test_one_that_hangs_delays_no_other() -> None:
+    questions, hanging, released = Questions(within_s=0.2), threading.Event(), threading.Event()
+
+    def hang() -> int:
+        hanging.set()
+        released.wait()
+        return 0
+
+    away = [questions.put("east", hang) for _ in range(5)]
+    there = [questions.put("local", partial(int, number)) for number in range(5)]
+    began = time.monotonic()
+    questions.await_answers()
+    assert time.monotonic() - began < 5
+    released.set()
+    assert hanging.is_set()
+    assert [answer_or_problem(each) for each in there] == list(range(5))
+    for each in away:
+        with pytest.raises(SystemAwayError, match=r"the system `east` did not answer within 0\.2 s"):
+            each.result()
+
+
+def test_a_question_that_waits_for_nobody_ends() -> None:
+    questions, ended = Questions(within_s=0.05), threading.Event()
+
+    def ask() -> int:
+        try:
+            while True:
+                check_interrupt("the ends could not be read")
+                time.sleep(0.01)
+        finally:
+            ended.set()
+
+    answer = questions.put("east", ask)
+    questions.await_answers()
+    assert ended.wait(30)
+    assert isinstance(answer_or_problem(answer), SystemAwayError)
+
+
+def test_more_questions_than_threads() -> None:
+    questions = Questions()
+    answers = [questions.put("local", partial(int, number)) for number in range(200)]
+    questions.await_answers()
+    assert [each.result() for each in answers] == list(range(200))
+
+
+def test_errors_are_the_answers_of_their_own_questions() -> None:
+    def ask() -> int:
+        raise NotFoundError("the stream `local.a` does not exist")
+
+    questions = Questions(within_s=None)
+    failed, wrong, good = questions.put("local", ask), questions.put("local", lambda: 1 // 0), questions.put("a", int)
+    questions.await_answers()
+    assert str(answer_or_problem(failed)) == "the stream `local.a` does not exist"
+    assert answer_or_problem(good) == 0
+    with pytest.raises(ZeroDivisionError):
+        answer_or_problem(wrong)

@@ -20,7 +20,7 @@ from penstock.config import load_config
 from penstock.objects.open import open_job_root
 from penstock.system.registry import open_systems
 from penstock.testing.in_process import InProcessDriver
-from tests.support.world.timed_job import steps
+from tests.support.world.timed_job import steps_and_commit
 
 SCHEMA = pa.schema(
     {"tail": pa.string(), "miles": pa.int64(), "fare": pa.decimal128(9, 2), "at": pa.timestamp("ms", "UTC")}
@@ -67,8 +67,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         parts = (application().graph(), config, open_job_root(config.job), open_systems(config))
         with closing(InProcessDriver(*parts, containers=1)) as driver:
             driver.loop.start()
-            steps(driver)
-            driver.loop.commit()
+            steps_and_commit(driver)
     return home
 
 

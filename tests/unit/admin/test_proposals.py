@@ -1,18 +1,23 @@
-"""DrainUtils, DrainMonitor and fan_out of the proposals, on a job that is not running."""
+"""DrainUtils, DrainMonitor, fan_out and keys of the coordinator stream, as the proposals have them."""
 
 from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import penstock as ps
 from penstock import admin
+from penstock.admin.coordinator_stream import coordinator_key, parse_coordinator_key
+from penstock.api.ssp import SystemStreamPartition
+from penstock.errors import CorruptError
 from penstock.start.startpoints.manager import StartpointManager
+from penstock.start.startpoints.request import NAMESPACE, RequestKey
 from tests.support.stores.stopped_job import PATHS, STREAM, StoppedJob, saved, ssp
+from tests.support.tools.fixtures import fixture_of
+from tests.support.tools.places import GOLDEN
 
 INPUT = f"local.{STREAM}"
 
@@ -25,10 +30,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoppedJob:
     return job
 
 
-@pytest.fixture
-def job(made: StoppedJob) -> Iterator[admin.FoundJob]:
-    with admin.open_job("flights") as found:
-        yield found
+job = fixture_of(lambda made: admin.open_job("flights"))
 
 
 def test_requests_to_drain_are_written_read_and_deleted(job: admin.FoundJob) -> None:
@@ -98,3 +100,12 @@ def test_what_a_start_would_refuse_is_refused(made: StoppedJob, job: admin.Found
     StartpointManager(made.objects, PATHS).write_startpoint(ssp(0), ps.StartpointSpecific("99"))
     with pytest.raises(ps.IncompatibleError, match="99"):
         admin.fan_out(job)
+
+
+def test_a_key_is_samzas() -> None:
+    golden = (GOLDEN / "startpoint-coordinator-key.json").read_text()
+    key = RequestKey(SystemStreamPartition("kafka", "dep.flights", 3), "Partition 3")
+    assert coordinator_key(NAMESPACE, str(key)) == golden
+    assert parse_coordinator_key(golden) == (NAMESPACE, str(key))
+    with pytest.raises(CorruptError, match="not a key"):
+        parse_coordinator_key('["a"]')

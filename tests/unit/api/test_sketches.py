@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -15,6 +13,7 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.errors import ConfigError
 from penstock.testing import TestRunner
+from tests.support.processes.python import run_python
 from tests.support.tools.places import ROOT
 
 
@@ -119,5 +118,4 @@ for make in (ps.ApproxDistinct, ps.ApproxQuantiles):
     else:
         raise AssertionError(make)
 """
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_python("-c", script, folder=ROOT)

@@ -19,6 +19,7 @@ from penstock.spark.state_import.reader import fetch_snapshot, read_changelog
 from penstock.state.backends.changelog_files.versions import StoreSnapshot
 from penstock.system.files import formats
 from penstock.system.files.formats import SourceFile, read_rows
+from tests.support.stores.spark_state import OneFile
 from tests.support.tools.places import ROOT
 
 pytestmark = pytest.mark.attack
@@ -64,19 +65,6 @@ def archive(**members: bytes) -> bytes:
         for name, content in members.items():
             made.writestr(name, content)
     return buffer.getvalue()
-
-
-class OneFile:
-    """A checkpoint location with one file."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def get(self, key: str, /) -> bytes:
-        return self._data
-
-    def list(self, prefix: str, /) -> list[str]:
-        return []
 
 
 def test_snapshots_are_within_a_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ def _register(folder: Path) -> Iterator[None]:
 
 @needs_strangers
 @pytest.mark.parametrize("holds", [_store, _beside, _page, _register, lambda folder: locked(folder / "jars", 1)])
-def test_another_user_locks_nothing_that_somebody_waits_for(
+def test_another_user_locks_nothing_awaited(
     holds: Callable[[Path], AbstractContextManager[object]],
 ) -> None:
     with open_folder() as folder, holds(folder):

@@ -65,9 +65,7 @@ class Keeps(ps.StreamTask):
     def init(self, context: ps.TaskContext) -> None:
         self.store = context.store("s")
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         if "k" not in self.store:
             self.store["k"] = self.make()
 

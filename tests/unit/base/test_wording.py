@@ -1,14 +1,17 @@
-"""Counts and lists in sentences, and the English of texts for people."""
+"""Texts: counts and lists in sentences, documents, and names of hosts as HTTP has them."""
 
 from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from penstock.base.http_hosts import Authority, is_loopback
 from penstock.base.wording import counted, listed
 from penstock.cli.main import COMMANDS
 from penstock.driver.handle.run_view import RunView
@@ -96,3 +99,52 @@ def help_texts() -> list[str]:
         each for each in functions if each.name in alone or "command(" in "".join(map(ast.unparse, each.decorator_list))
     ]
     return [text for each in commands if (text := ast.get_docstring(each))]
+
+
+_RACE = """
+import sys, threading
+from dataclasses import make_dataclass
+
+import msgspec
+from penstock.base.documents import convert, decoder
+
+sys.setswitchinterval(1e-6)
+inner = {"a": 1, "b": "x", "c": [1], "d": {"q": 1}}
+middle = {"x": inner, "y": [inner], "z": None}
+document = {"m": middle, "n": [middle], "i": inner}
+data = msgspec.msgpack.encode(document)
+
+def read(form, start, odd):
+    start.wait()
+    convert(form, document) if odd else decoder(form).decode(data)
+
+for _ in range(100):
+    Inner = make_dataclass("Inner", [("a", int), ("b", str), ("c", list[int]), ("d", dict[str, int])])
+    Middle = make_dataclass("Middle", [("x", Inner), ("y", list[Inner]), ("z", Inner | None)])
+    form = make_dataclass("Outer", [("m", Middle), ("n", list[Middle]), ("i", Inner)])
+    start = threading.Barrier(4)
+    threads = [threading.Thread(target=read, args=(form, start, number % 2)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+print("read")
+"""
+
+
+def test_threads_decode_a_class_for_the_first_time_at_once() -> None:
+    # In a process of its own, because msgspec alone ends the process here.
+    done = subprocess.run([sys.executable, "-c", _RACE], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "read\n", "")
+
+
+def test_loopback_addresses() -> None:
+    own = ["localhost", "127.0.0.1", "127.255.255.254", "::1"]
+    others = ["0.0.0.0", "::", "", "localhost.evil", "[::1]", "10.0.0.1", "jobs.example", "127.0.0.1:80"]
+    assert [is_loopback(each) for each in own] == [True] * len(own)
+    assert [is_loopback(each) for each in others] == [False] * len(others)
+
+
+def test_an_authority_is_read_as_it_is_written() -> None:
+    assert Authority.parse("Jobs.Example:80") == Authority("jobs.example", 80)
+    assert Authority.parse("[2001:DB8::1]") == Authority("2001:db8::1", None)

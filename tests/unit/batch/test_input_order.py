@@ -1,4 +1,4 @@
-"""The inputs that a batch reads: bootstrap inputs alone at first, then those of a higher priority before others."""
+"""The batch as a value, and the inputs that it reads: bootstrap inputs alone at first, then by priority."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.batch.batch import TaskSsp
+from penstock.batch.batch import Batch, TaskSsp
 from penstock.batch.portions import BatchPace, BatchRanges, InputOrder, plan_ranges
 from penstock.system.base import PartitionOffsets
+from penstock.wire.protocol import AttemptCall, EndBatch, Identity, StartRun, dump, load
 
 STREAMS = [SystemStream("m", name) for name in "abc"]
 AT = [TaskSsp(n, SystemStreamPartition("m", stream.stream, n)) for stream in STREAMS for n in range(2)]
@@ -58,9 +59,7 @@ def test_every_message_is_read_once_and_in_order(
 
 
 @given(positions, st.fixed_dictionaries({at: st.integers(20, 40) for at in AT}), st.integers(1, 30))
-def test_without_an_order_all_inputs_share_a_batch(
-    reached: dict[TaskSsp, int], upcoming: dict[TaskSsp, int], most: int
-) -> None:
+def test_unordered_inputs_share_a_batch(reached: dict[TaskSsp, int], upcoming: dict[TaskSsp, int], most: int) -> None:
     ends, pace = ends_at(upcoming), BatchPace(most, BYTES)
     assert InputOrder().plan(reached, ends, pace, None, {}) == plan_ranges(reached, ends, pace, None)
 
@@ -71,3 +70,17 @@ def test_a_stream_that_became_shorter_holds_nobody_up() -> None:
     shorter = {at: 5 if at.ssp.system_stream == STREAMS[0] else 9 for at in AT}
     found = order.plan(dict.fromkeys(AT, 5), ends_at(shorter), BatchPace(100, BYTES), None, targets)
     assert found.keys() == set(AT[2:])
+
+
+def test_calls_carry_the_whole_batch() -> None:
+    identity, batch = Identity("i", 3), Batch(7, 2, 1_700_000_000_000, "drain")
+    for request in (StartRun(batch), EndBatch(batch, {0: {1: "t"}})):
+        assert load(type(request), dump(request)) == request
+    attempt = AttemptCall(identity, batch, 1, [0, 2])
+    assert load(AttemptCall, dump(attempt)) == attempt
+
+
+def test_a_run_that_is_repeated_keeps_what_was_chosen() -> None:
+    batch = Batch(7, 1, 1_700_000_000_000)
+    assert batch.next_run() == Batch(7, 2, 1_700_000_000_000)
+    assert batch.last_ended == 6

@@ -37,7 +37,7 @@ def added(fold: ColumnFold, kind: pa.DataType, batch: Batch) -> None:
 
 
 @given(batches())
-def test_sums_and_means_are_exact_from_batch_to_batch(
+def test_sums_and_means_are_exact_over_batches(
     given: tuple[pa.DataType, list[list[tuple[int, Decimal]]]],
 ) -> None:
     kind, parts = given

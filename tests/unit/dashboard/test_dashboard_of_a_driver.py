@@ -38,9 +38,7 @@ def test_a_driver_finds_the_page_by_name() -> None:
     assert load(DISPLAYS["dashboard"]) is found
 
 
-def test_the_token_is_in_a_file_of_the_user_and_not_in_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_token_is_in_a_file_of_the_user_not_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     served = serve(configured(tmp_path), JobPaths("flights", "1"), lambda: None)
     try:

@@ -26,6 +26,7 @@ from penstock.errors import ConfigError
 from tests.support.jobs.dashboards import TOKEN, dashboard, events, request
 from tests.support.jobs.example_job import ExampleJob, publish
 from tests.support.jobs.home import wait_until
+from tests.support.tools.fixtures import fixture_of
 
 JOB = "flights-1"
 
@@ -55,10 +56,7 @@ def home(_example: ExampleJob) -> Path:
     return Path(os.environ["PENSTOCK_HOME"])
 
 
-@pytest.fixture
-def served() -> Iterator[Dashboard]:
-    with dashboard() as found:
-        yield found
+served = fixture_of(dashboard, using=())
 
 
 def test_the_page_of_a_job_follows_the_job(served: Dashboard) -> None:
@@ -294,9 +292,7 @@ def connections(served: Dashboard) -> int:
         pytest.param("GET /plotly.js HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 20, id="answers"),
     ],
 )
-def test_a_client_that_takes_or_sends_nothing_is_cut_off_and_others_go_on(
-    sent: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_takes_or_sends_nothing_alone_is_cut_off(sent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dashboard_connections, "PATIENCE_S", 0.5)
     monkeypatch.setattr(dashboard_connections, "STRANGER_S", 0.5)
     monkeypatch.setattr(server, "LOOK_S", 0.01)

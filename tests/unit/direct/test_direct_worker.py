@@ -28,6 +28,7 @@ from penstock.system.local import LocalSystem
 from penstock.wire.containers import ContainerAddress, Lane
 from penstock.wire.ports import OtherWayError, PackedPackage, WorkerPackage
 from tests.support.processes.containers import wait_until
+from tests.support.tools.fixtures import fixture_of
 from tests.support.tools.places import ROOT
 
 SSP = SystemStreamPartition("local", "in", 0)
@@ -103,12 +104,6 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-@pytest.fixture
-def worker(world: World) -> Iterator[DirectWorker]:
-    with started(world) as worker:
-        yield worker
-
-
 @contextmanager
 def started(world: World) -> Iterator[DirectWorker]:
     worker = DirectWorker(world.package, 2.0, 2.0, {"FROM_SPARK": "as in a worker of Spark"})
@@ -116,6 +111,9 @@ def started(world: World) -> Iterator[DirectWorker]:
     assert worker.failure == ""
     yield worker
     worker.close()
+
+
+worker = fixture_of(started, using=("world",))
 
 
 @pytest.fixture(scope="module")
@@ -144,9 +142,7 @@ def test_it_runs_one_batch_after_the_other(shared: tuple[World, DirectWorker]) -
         (b"many", rf"take more than {LIMIT_BYTES} bytes"),
     ],
 )
-def test_it_declines_a_batch_before_anything_is_touched(
-    shared: tuple[World, DirectWorker], value: bytes, text: str
-) -> None:
+def test_it_declines_a_batch_and_touches_nothing(shared: tuple[World, DirectWorker], value: bytes, text: str) -> None:
     world, worker = shared
     before = world.output()
     with pytest.raises(OtherWayError, match=text) as caught:
@@ -173,9 +169,7 @@ def test_it_has_the_variables_of_sparks_workers(shared: tuple[World, DirectWorke
         (b"hang", r"processed nothing for 2 s, and was killed"),
     ],
 )
-def test_after_a_run_that_broke_off_its_process_is_gone(
-    world: World, worker: DirectWorker, value: bytes, text: str
-) -> None:
+def test_after_a_broken_run_its_process_is_gone(world: World, worker: DirectWorker, value: bytes, text: str) -> None:
     worker.run(world.order(b"a"))
     with pytest.raises(OtherWayError, match=text) as caught:
         worker.run(world.order(b"b", value))

@@ -16,7 +16,7 @@ from penstock.start.startpoints.manager import StartpointManager
 from penstock.system.base import OpenTransaction
 from penstock.system.memory import MemoryAdmin, MemorySystem
 from penstock.testing.in_process import InProcessDriver
-from tests.support.world.timed_job import TASKS, TimedWorld, ask, steps
+from tests.support.world.timed_job import TASKS, TimedWorld, ask, steps, steps_and_commit
 
 IN = SystemStream("m", "in")
 
@@ -46,8 +46,7 @@ def stopped(world: TimedWorld) -> None:
 def running(world: TimedWorld) -> InProcessDriver:
     world.put(10, 20, 30, 40)
     driver = world.started()
-    steps(driver)
-    driver.loop.commit()
+    steps_and_commit(driver)
     return driver
 
 
@@ -121,8 +120,7 @@ class TestCreatedAgain:
         record = Recorder.record
         with monkeypatch.context() as patch:
             patch.setattr(Recorder, "record", lambda *given: replace(record(*given), identities={}))
-            driver = timed_world.driver()
-            driver.loop.start()
+            driver = timed_world.started()
             driver.loop.finish()
         driver.close()
         assert timed_world.checkpoints[-1].identities == {}
@@ -152,9 +150,7 @@ class TestCreatedAgain:
             driver.loop.commit()
         assert timed_world.checkpoints[-1] == last
 
-    def test_a_commit_waits_for_a_system_that_does_not_answer(
-        self, timed_world: TimedWorld, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_commit_waits_for_a_slow_system(self, timed_world: TimedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
         driver = running(timed_world)
         timed_world.put(50, 60)
         steps(driver)
@@ -206,9 +202,7 @@ class TestPartitions:
         to_the_end(timed_world)
         assert timed_world.came().keys() == timed_world.given.keys()
 
-    def test_an_output_that_has_grown_is_told_once(
-        self, timed_world: TimedWorld, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_an_output_that_grew_is_told_once(self, timed_world: TimedWorld, caplog: pytest.LogCaptureFixture) -> None:
         driver = running(timed_world)
         grow(timed_world, "out", TASKS + 2)
         for _ in range(3):

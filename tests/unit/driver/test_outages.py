@@ -12,7 +12,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.driver.failures import LONGEST_PAUSE_SECONDS
 from penstock.errors import PenstockError, SystemAwayError
 from penstock.system.memory import MemorySystem, _Partition
-from tests.support.world.sums_job import SumsWorld, drain, once
+from tests.support.world.sums_job import SumsWorld, drain, drain_and_commit, once
 
 TEXT = "the stream could not be looked at: nobody answers at 127.0.0.1:9"
 
@@ -58,8 +58,7 @@ def world(tmp_path: Path, system: AwaySystem) -> Iterator[SumsWorld]:
 @pytest.mark.few(2)
 @pytest.mark.parametrize("step", ["start-run", "source", "sink", "reports", "end"])
 def test_the_run_continues_and_nothing_counts(world: SumsWorld, system: AwaySystem, step: str) -> None:
-    driver = world.driver(job_retry_max=0)
-    driver.loop.start()
+    driver = world.started(job_retry_max=0)
     world.put(*range(20))
     driver.fleet.at = driver.runner.at = once(step, lambda: system.leave(40))
     while not system.left:
@@ -75,8 +74,7 @@ def test_the_run_continues_and_nothing_counts(world: SumsWorld, system: AwaySyst
 
 def test_what_it_says(world: SumsWorld, system: AwaySystem, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "penstock.driver.failures")
-    driver = world.driver(job_retry_max=0)
-    driver.loop.start()
+    driver = world.started(job_retry_max=0)
     system.leave(400)
     began_ms = world.clock.now_ms()
     while system.left > 1:
@@ -121,8 +119,7 @@ def test_a_graceful_stop_ends_the_run_while_it_waits(world: SumsWorld, system: A
     assert len(asked) >= 10
     system.left = 0
     driver.close()
-    second = world.driver()
-    second.loop.start()
+    second = world.started()
     drain(second)
     world.check(second)
 
@@ -131,8 +128,7 @@ def test_a_new_epoch_waits_as_well(world: SumsWorld, system: AwaySystem) -> None
     world.put(*range(8))
     driver = world.driver(job_retry_max=1)  # the container that is lost counts
     driver.loop.start()
-    drain(driver)
-    driver.loop.commit()
+    drain_and_commit(driver)
     world.put(*range(8, 16))
     driver.fleet.lose(1)
     system.leave(30)

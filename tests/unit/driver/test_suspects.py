@@ -16,7 +16,7 @@ from penstock.testing.in_process import InProcessDriver
 from penstock.wire.containers import ProcessDeath
 from penstock.wire.ports import RunBrokenError
 from penstock.wire.protocol import dump, load
-from tests.support.world.sums_job import TASKS, SumsWorld, drain, raising, state
+from tests.support.world.sums_job import TASKS, SumsWorld, drain, drain_and_commit, raising, state
 
 EXIT, SEGFAULT, KILLED, UNKNOWN = 3, -11, -9, None
 BATCH = Batch(1, 1, 0)
@@ -178,8 +178,7 @@ def test_kills_at_random_beside_messages_that_kill(ends: Ends, seed: int) -> Non
 
 def settled(world: SumsWorld, driver: InProcessDriver) -> None:
     driver.loop.start()
-    drain(driver)
-    driver.loop.commit()
+    drain_and_commit(driver)
 
 
 def test_a_checkpoint_behind_it_ends_the_watch(world: SumsWorld) -> None:

@@ -1,14 +1,19 @@
-"""The pages of the examples in `examples/jobs`."""
+"""The pages of the examples, and the page "My job is slow"."""
 
 from __future__ import annotations
 
+import random
 import re
 import sys
+from collections import Counter
 from importlib.metadata import packages_distributions
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from penstock.dashboard.work import PARTS
+from penstock.testing import TestRunner
 from tests.support.tools.places import ROOT
 from tests.unit.base.test_wording import AVOIDED
 
@@ -63,3 +68,26 @@ def test_pages_avoid_phrases_that_make_people_read_twice(page: Path) -> None:
 def test_no_job_hides_a_package_that_is_installed() -> None:
     """The folder comes first on `sys.path` where `penstock run` loads one of its files."""
     assert set(JOBS) & (packages_distributions().keys() | sys.stdlib_module_names) == set()
+
+
+PAGE = (ROOT / "docs" / "slow.md").read_text("utf-8")
+
+
+def test_a_hot_key_is_added_up_in_parts() -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    found: dict[str, Any] = {"__name__": "slow_page"}
+    exec(compile(block, "slow.md", "exec"), found)
+    chosen = random.Random(3)
+    given = [("hot" if chosen.random() < 0.8 else f"k{number % 5}", number) for number in range(400)]
+    runner = TestRunner(found["app"], partitions=4).input("local.amounts", given).run()
+    expected = Counter[str]()
+    for key, value in given:
+        expected[key] += value
+    last = {message.key: message.value for message in runner.output("local.totals")}
+    assert last == expected
+    assert len([part for part in runner.store("parts") if part.startswith("hot#")]) == 8
+
+
+def test_the_page_names_the_parts_of_a_batch_as_the_chart_does() -> None:
+    for part in (*PARTS.values(), "other"):
+        assert f"`{part}`" in PAGE

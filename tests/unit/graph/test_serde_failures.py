@@ -23,9 +23,7 @@ class Count(ps.StreamTask):
     def init(self, context: ps.TaskContext) -> None:
         self.counts = context.store("counts")
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         count = (self.counts.get(envelope.key) or 0) + 1
         self.counts.put(envelope.key, count)
         if self.emits:
@@ -42,9 +40,7 @@ class Keep(ps.StreamTask):
     def init(self, context: ps.TaskContext) -> None:
         self.store = context.store("counts")
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         self.store[envelope.key] = self.value
 
 
@@ -91,9 +87,7 @@ class Calls(ps.StreamTask):
     def init(self, context: ps.TaskContext) -> None:
         self.store = context.store("s")
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         self.call(self.store, envelope.key)
 
 

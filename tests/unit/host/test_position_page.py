@@ -133,9 +133,7 @@ def test_pages_of_containers_go_with_their_logs(tmp_path: Path) -> None:
     }
 
 
-def test_pages_of_workers_are_read_once_they_have_ended_and_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pages_of_workers_are_read_once_they_end_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(position_page, "KEPT_PAGES", 2)
     folder = tmp_path / "logs"
     own = worker_page(folder)

@@ -1,7 +1,4 @@
-"""Penstock without what only Linux has: tests/support/without_linux hides it from a process and from its children.
-
-Nothing here shows that a real macOS does the rest as Linux does.
-"""
+"""Penstock without what only Linux has, and settings of a long-lived process of a job."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ DEADLINE_S = 60.0
 OTHERS = (
     "tests/unit/testing/test_test_runner.py::test_a_restore_goes_back_to_the_last_commit_and_reads_again",
     "tests/unit/direct/test_direct_worker.py::test_it_runs_one_batch_after_the_other",
-    "tests/unit/host/test_socket_folders.py",
+    "tests/unit/host/test_host_folder.py",
     "tests/fault/test_container_endings.py::test_a_container_ends_when_its_parent_process_dies",
     "tests/fault/test_container_endings.py::test_a_lost_container_breaks_its_beats_and_every_call",
 )
@@ -128,9 +125,7 @@ def test_a_file_system_without_a_full_sync_gets_the_usual_one(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("has_pidfd", [False, True])
-def test_the_end_of_a_process_is_seen_before_anybody_waits_for_it(
-    has_pidfd: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_end_of_a_process_is_seen_before_a_wait_for_it(has_pidfd: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not has_pidfd:
         monkeypatch.delattr(os, "pidfd_open", raising=False)
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
@@ -226,3 +221,18 @@ def test_a_process_adopts_what_its_children_leave() -> None:
 def test_without_linux_no_process_adopts_any(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     assert not posix.adopt_orphans()
+
+
+PROGRAM = """
+import resource, sys
+from penstock.host.process import allow_files
+resource.setrlimit(resource.RLIMIT_NOFILE, tuple(map(int, sys.argv[1:])))
+allow_files()
+print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+
+@pytest.mark.parametrize(("soft", "hard", "then"), [(1024, 4096, "4096 4096"), (64, 64, "64 64")])
+def test_as_many_files_as_the_host_allows(soft: int, hard: int, then: str) -> None:
+    run = [sys.executable, "-c", PROGRAM, str(soft), str(hard)]
+    assert subprocess.run(run, capture_output=True, text=True, check=True, timeout=60).stdout.strip() == then

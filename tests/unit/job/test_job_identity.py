@@ -71,9 +71,7 @@ def test_another_way_to_the_same_folder_is_no_copy(objects: FileObjectStore, roo
     check_root(objects, PATHS, f"{root}/../{root.name}/")
 
 
-def test_a_copy_becomes_a_job_of_its_own_and_a_moved_folder_stays_what_it_was(
-    objects: FileObjectStore, root: Path
-) -> None:
+def test_a_copy_becomes_a_job_of_its_own_and_a_moved_folder_does_not(objects: FileObjectStore, root: Path) -> None:
     uid = settle(objects, PATHS, str(root))
     before, after = adopt(objects, PATHS, "s3://bucket/jobs", moved=True)
     assert (before.uid, after) == (uid, JobIdentity(uid, "s3://bucket/jobs/flights-1"))
@@ -111,9 +109,7 @@ def test_a_damaged_identity(data: bytes) -> None:
 # The commands.
 
 
-def test_commands_that_change_a_job_refuse_a_copy_until_it_is_adopted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_that_change_a_job_refuse_an_unadopted_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = StoppedJob(tmp_path / "home")
     job.run(saved(1))
     settle(job.objects, PATHS, str(tmp_path / "home" / "jobs"))

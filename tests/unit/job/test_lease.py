@@ -115,9 +115,7 @@ def test_a_lease_that_is_renewed_is_refused_by_name(store: ObjectStore) -> None:
 
 
 @pytest.mark.parametrize(("theirs", "ours"), [(9000, 1000), (1000, 9000)])
-def test_a_lease_that_stands_still_is_taken_after_the_longer_of_both(
-    store: ObjectStore, theirs: int, ours: int
-) -> None:
+def test_a_lease_that_stands_is_taken_after_the_longer_of_both(store: ObjectStore, theirs: int, ours: int) -> None:
     clock = Time()
     first = take(store, clock, lease_ms=theirs)
     began = clock()

@@ -14,7 +14,7 @@ import pytest
 from penstock.metrics.prometheus import JobCollector
 from tests.support.tools.places import ROOT
 from tests.support.tools.promtool import promtool
-from tests.support.world.sums_job import SumsWorld, drain
+from tests.support.world.sums_job import SumsWorld, drain_and_commit
 
 RULES = ROOT / "deploy" / "prometheus" / "penstock.rules.yml"
 TEXT = RULES.read_text("utf-8")
@@ -74,11 +74,9 @@ QUIET: dict[str, dict[str, str]] = {
 def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, tuple[tuple[str, str], ...]], float]]:
     """The samples of a real job that has read everything and committed it."""
     with closing(SumsWorld(tmp_path_factory.mktemp("job"))) as world:
-        driver = world.driver()
-        driver.loop.start()
+        driver = world.started()
         world.put(*range(1, 10))
-        drain(driver)
-        driver.loop.commit()
+        drain_and_commit(driver)
         families = JobCollector("sums-1", driver.board.metrics.snapshot).collect()
         yield {
             (sample.name, tuple(sorted(sample.labels.items()))): sample.value

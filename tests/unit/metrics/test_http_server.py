@@ -7,7 +7,6 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -18,15 +17,12 @@ from penstock.errors import ConfigError
 from penstock.metrics.prometheus import PrometheusEndpoint, ServedPage, SmallServer, tls_context
 from penstock.metrics.snapshot import Snapshot
 from penstock.testing.kafka.certificates import new_certificates
+from tests.support.tools.fixtures import fixture_of
 
 PAGE = ServedPage(lambda accept: ("text/plain", b"content"))
 
 
-@pytest.fixture
-def server() -> Iterator[SmallServer]:
-    server = SmallServer("127.0.0.1", 0, PAGE, connections=4, seconds=0.5)
-    yield server
-    server.close()
+server = fixture_of(lambda: SmallServer("127.0.0.1", 0, PAGE, connections=4, seconds=0.5))
 
 
 def get(port: int, headers: dict[str, str] | None = None, tls: ssl.SSLContext | None = None) -> tuple[int, bytes]:

@@ -1,7 +1,8 @@
-"""Somebody writes to a root without its key."""
+"""Stores around stores pass all calls on, and somebody writes to a root without its key."""
 
 from __future__ import annotations
 
+import inspect
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from penstock.base.secrets import RootKeys
-from penstock.errors import ConfigError, CorruptError, NotFoundError
+from penstock.errors import ConfigError, CorruptError, NotFoundError, RetryableError
+from penstock.objects.file import FileObjectStore
 from penstock.objects.open import open_root, open_store
 from penstock.objects.store import ObjectStore
+from penstock.testing.faulty_store import FaultyStore
+from penstock.testing.forwarding_store import ForwardingStore
 
 KEY, OTHER = "a key of thirty-two characters...", "another key of some characters..."
 SIGNED = RootKeys(KEY)
@@ -116,3 +120,32 @@ def test_keys_change(url: str, read: Read) -> None:
     assert read(new, "new") == b"2"
     with pytest.raises(ConfigError, match=r"job\.root\.key\.previous"):
         read(new, "old")
+
+
+def calls_of(store: type) -> set[str]:
+    return {name for name, _ in inspect.getmembers(store, inspect.isfunction) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize(
+    ("store", "passed_on"), [(ForwardingStore, set()), (FaultyStore, {"close", "modes_of_others"})]
+)
+def test_no_call_is_left_to_the_base_class(store: type[ObjectStore], passed_on: set[str]) -> None:
+    assert calls_of(ObjectStore) - passed_on == {name for name in calls_of(ObjectStore) if name in vars(store)}
+
+
+def test_faults_meet_piecewise_reads(tmp_path: Path) -> None:
+    """Before the first piece, and between two."""
+    inner = FileObjectStore(tmp_path)
+    inner.put_if_absent("a/b", bytes(3 << 20))
+    store = FaultyStore(inner, seed=7, rate=0.3)
+    read: set[int] = set()
+    for _ in range(60):
+        pieces = 0
+        try:
+            for _piece in store.pieces("a/b"):
+                pieces += 1
+        except RetryableError:
+            read.add(pieces)
+    assert {0, 1} <= read
+    store.rate = 0
+    assert b"".join(bytes(piece) for piece in store.pieces("a/b")) == bytes(3 << 20)

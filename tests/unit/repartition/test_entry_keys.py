@@ -20,8 +20,9 @@ from penstock.repartition.placement import (
 )
 from penstock.system.partitioner import partition_of
 from penstock.testing.in_process import InProcessDriver
+from tests.support.tools.fixtures import fixture_of
 from tests.support.world.timed_job import steps
-from tests.support.world.world import World, fixture_of
+from tests.support.world.world import World
 
 TASKS = 3
 KEYS = [f"key-{number}" for number in range(12)] + ["", "\x00", "a\x00\x01b", "z" * 300]

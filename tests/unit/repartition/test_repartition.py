@@ -32,8 +32,9 @@ from penstock.system.partitioner import partition_of
 from penstock.testing import SettableClock
 from penstock.testing.in_process import InProcessDriver
 from tests.support.stores.stopped_job import replaced_sections
+from tests.support.tools.fixtures import fixture_of
 from tests.support.world.timed_job import steps
-from tests.support.world.world import World, fixture_of
+from tests.support.world.world import World
 
 PARTITIONS = 2
 KEYS = [f"key-{number}" for number in range(20)] + ["", "\x00", "a\x00\x01b"]
@@ -196,8 +197,7 @@ class Jobs(World):
 
     def content(self) -> dict[str, Counter[tuple[bytes, bytes]]]:
         """All entries by store, wherever they are, but for those that every task has."""
-        driver = self.driver()
-        driver.loop.start()
+        driver = self.started()
         found: dict[str, Counter[tuple[bytes, bytes]]] = {}
         for spec in driver.job.topology.graph.written_stores:
             tasks = (driver.fleet.container_of(task).tasks[task] for task in range(driver.job.settings.tasks))
@@ -488,9 +488,7 @@ class TestInputs:
 
 class TestEndings:
     @pytest.mark.parametrize("step", [pytest.param("move_here", marks=pytest.mark.slow), "append_record"])
-    def test_a_process_that_dies_leaves_the_former_checkpoint(
-        self, kept: Jobs, step: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_death_leaves_the_former_checkpoint(self, kept: Jobs, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
         kept.run(60)
         before, content = kept.checkpoints[-1], kept.content()
         place = sys.modules[__name__] if step == "move_here" else checkpoint_write
@@ -503,9 +501,7 @@ class TestEndings:
         kept.move(5)
         assert kept.content() == content
 
-    def test_a_process_that_dies_behind_the_record_has_done_it(
-        self, kept: Jobs, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_death_behind_the_record_undoes_nothing(self, kept: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
         kept.run(60)
         content = kept.content()
         with monkeypatch.context() as patch:

@@ -175,9 +175,7 @@ class Miles(ps.StreamTask):
     def init(self, context: ps.TaskContext) -> None:
         self.trips: ps.KeyValueStore[str, Any] = context.store("trips")
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         before = self.trips.get(envelope.key)
         trip = {**envelope.value, "miles": envelope.value["miles"] + (before["miles"] if before else 0)}
         self.trips.put(envelope.key, trip)
@@ -354,9 +352,7 @@ def records(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(records(), records())
-def test_schemas_are_refused_if_and_only_if_values_cannot_be_read(
-    written: dict[str, Any], read: dict[str, Any]
-) -> None:
+def test_schemas_are_refused_exactly_if_values_cannot_be_read(written: dict[str, Any], read: dict[str, Any]) -> None:
     """Beside what fastavro does with values of the schema."""
     one, other = (fastavro.parse_schema(each, _write_hint=False) for each in (written, read))
     why, fails = why_unreadable(written, read), []

@@ -27,6 +27,7 @@ from penstock.schemas.serde import Connection, KnownSchemas
 from penstock.testing import TestRunner
 from tests.support.jobs.home import wait_until
 from tests.support.processes.apicurio import apicurio
+from tests.support.tools.fixtures import fixture_of
 from tests.unit.schemas.test_avro import MORE, TRIP, record
 from tests.unit.schemas.test_protobuf_and_json_schema import CLASSES
 from tests.unit.schemas.test_protobuf_and_json_schema import TRIP as JSON_TRIP
@@ -35,10 +36,7 @@ pytestmark = pytest.mark.slow
 REGISTRY = ps.SchemaRegistry()
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with apicurio() as address:
-        yield address
+url = fixture_of(apicurio, using=(), scope="module")
 
 
 def schema(given: Any) -> Schema:
@@ -65,9 +63,7 @@ def passing(topic: str, value: ps.Serde[Any]) -> ps.StreamApplication:
     ],
     ids=["avro", "json-schema", "protobuf"],
 )
-def test_outputs_are_registered_and_messages_carry_the_id(
-    url: str, make: Callable[[], ps.Serde[Any]], message: Any
-) -> None:
+def test_outputs_are_registered_messages_carry_ids(url: str, make: Callable[[], ps.Serde[Any]], message: Any) -> None:
     serde = make()
     topic = type(serde).__name__.lower()
     runner = TestRunner(passing(topic, serde), config={"schema.registry.url": url})

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import math
-import subprocess
-import sys
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,6 +20,7 @@ from pyspark import cloudpickle
 import penstock as ps
 from penstock.spark.workers.packages import dumps
 from penstock.testing import TestRunner
+from tests.support.processes.python import run_python
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -272,14 +271,7 @@ def test_types_of_a_script_with_annotations_as_texts(tmp_path: Path, monkeypatch
     cloudpickle.register_pickle_by_value(module)
     (tmp_path / "pickled").write_bytes(dumps(module.serdes))
     cloudpickle.unregister_pickle_by_value(module)
-    shown = subprocess.run(
-        [sys.executable, "-c", LOADER, str(tmp_path / "pickled")],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        check=False,
-    )
-    assert shown.returncode == 0, shown.stderr
+    shown = run_python("-c", LOADER, str(tmp_path / "pickled"), folder=tmp_path)
     assert shown.stdout == "2026 [Step(number=3, source=None)] b\nInvalid enum value 'c' - at `$.kind`\n"
 
 

@@ -98,9 +98,7 @@ def test_content_that_cannot_be_continued_is_removed(open_side: Opener, caplog: 
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
-def test_a_folder_in_use_is_left_alone(
-    open_side: Opener, folders: SideFolders, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_used_folder_is_left_alone(open_side: Opener, folders: SideFolders, caplog: pytest.LogCaptureFixture) -> None:
     first = open_side()
     first.engine.write({b"a": b"1"}, at(7))
     second = open_side()
@@ -194,9 +192,7 @@ def test_a_damaged_block_is_met_once(open_side: Opener, read: str, caplog: pytes
 
 
 @pytest.mark.parametrize("harm", ["truncated", "missing", "no manifest"])
-def test_files_that_cannot_be_opened_are_made_again(
-    open_side: Opener, harm: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_files_that_do_not_open_are_made_again(open_side: Opener, harm: str, caplog: pytest.LogCaptureFixture) -> None:
     first = open_side()
     first.engine.load({b"%06d" % number: b"v" * 50 for number in range(3000)}, at(1))
     first.close()

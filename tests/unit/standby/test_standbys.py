@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,10 @@ from penstock.system.base import OffsetRange
 from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver
 from tests.support.oracles.metrics_page import OF_STANDBYS, exported
+from tests.support.tools.fixtures import fixture_of
 from tests.support.world import timed_job
-from tests.support.world.sums_job import TASKS, SumsWorld, drain, once, state
-from tests.support.world.timed_job import TimedWorld, steps
-from tests.support.world.world import fixture_of
+from tests.support.world.sums_job import TASKS, SumsWorld, drain, drain_and_commit, once, state
+from tests.support.world.timed_job import TimedWorld, steps_and_commit
 
 BACKENDS = ("changelog-files", "blob", "changelog-stream", "tests.support.stores.plain_backend:PlainFactory")
 _TIMEOUT_S = 30.0
@@ -48,9 +48,7 @@ def other_host(monkeypatch: pytest.MonkeyPatch) -> None:
 def started(world: SumsWorld, containers: int = 3, **config: object) -> InProcessDriver:
     """A driver with standbys, after its start checkpoint."""
     given = {"job_standbytasks_replication_factor": 2, "stores_sums_factory": "rocksdb", **config}
-    driver = world.driver(containers, **given)
-    driver.loop.start()
-    return driver
+    return world.started(containers, **given)
 
 
 def part_of(driver: InProcessDriver) -> StandbyDriver:
@@ -76,8 +74,7 @@ def await_standbys(
 def commit(driver: InProcessDriver) -> None:
     """A checkpoint of all there is, and every standby at it."""
     take_over(driver)
-    drain(driver)
-    driver.loop.commit()
+    drain_and_commit(driver)
     await_standbys(driver)
 
 
@@ -135,8 +132,7 @@ def test_what_is_due_is_known_from_a_standby_that_takes_over(timed_world: TimedW
     }
     driver = timed_world.started(containers=3)
     timed_world.put(10, 20, 30, 40, 50)
-    steps(driver)
-    driver.loop.commit()
+    steps_and_commit(driver)
     await_standbys(driver, tasks=timed_job.TASKS)
     left = driver.loop.boundary
     driver.fleet.lose(0)
@@ -154,9 +150,7 @@ def counted_restored(driver: InProcessDriver, backend: str) -> int:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("backend", BACKENDS[:3])
 @pytest.mark.usefixtures("other_host")
-def test_a_standby_that_is_behind_reads_the_tail_only(
-    world: SumsWorld, backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_standby_reads_the_tail_only(world: SumsWorld, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = started(world, stores_backup_factories=backend)
     world.put(*range(200))
     commit(driver)
@@ -164,8 +158,7 @@ def test_a_standby_that_is_behind_reads_the_tail_only(
     monkeypatch.setattr("penstock.standby.container.Standbys.follow", lambda *_: None)
     for _ in range(3):
         world.put(*range(5))
-        drain(driver)
-        driver.loop.commit()
+        drain_and_commit(driver)
     world.put(*range(5))
     driver.fleet.lose(1)
     drain(driver)
@@ -257,9 +250,7 @@ def test_standbys_follow_only_what_is_in_the_log(world: SumsWorld, monkeypatch: 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("backend", BACKENDS[:3])
 @pytest.mark.usefixtures("other_host")
-def test_what_a_slow_standby_needs_may_be_deleted(
-    world: SumsWorld, backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_slow_standbys_need_may_go(world: SumsWorld, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It follows again when all that its own checkpoint named is gone, and begins again where it must."""
     driver = started(
         world,
@@ -273,8 +264,7 @@ def test_what_a_slow_standby_needs_may_be_deleted(
         patch.setattr("penstock.standby.container.Standbys.follow", lambda *_: None)
         for _ in range(6):
             world.put(*range(10))
-            drain(driver)
-            driver.loop.commit()
+            drain_and_commit(driver)
     world.put(1)
     commit(driver)
     driver.fleet.lose(1)
@@ -297,8 +287,7 @@ def test_failures_of_a_standby_are_said_and_never_end_the_run(
         patch.setattr("penstock.state.kept.KeptStore.advance", refuse)
         for _ in range(5):
             world.put(*range(10))
-            drain(driver)
-            driver.loop.commit()
+            drain_and_commit(driver)
         await_standbys(driver, ready=lambda each: each.doing == "it failed: the store is away")
     said = [record for record in caplog.records if "the store is away" in record.getMessage()]
     assert len(said) == TASKS, "once a minute for each"
@@ -424,8 +413,7 @@ def test_without_standbys_nothing_follows(world: SumsWorld) -> None:
     steps: list[str] = []
     driver.fleet.at = steps.append
     world.put(1, 2)
-    drain(driver)
-    driver.loop.commit()
+    drain_and_commit(driver)
     assert "follow" not in steps
     assert part_of(driver).shown() == ()
     assert not [each for each in threading.enumerate() if each.name.startswith("standbys-")]
@@ -498,12 +486,8 @@ class NamedWorld:
         forget_memory_store(self.config.job.root)
 
 
-@pytest.fixture(params=[False, True])
-def named(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NamedWorld]:
-    """With a side store of the task, and with a broadcast one."""
-    found = NamedWorld(tmp_path, broadcast=request.param)
-    yield found
-    found.close()
+named = fixture_of(lambda tmp_path, param: NamedWorld(tmp_path, broadcast=param), params=[False, True])
+"""With a side store of the task, and with a broadcast one."""
 
 
 def test_a_container_with_standbys_alone_takes_over_beside_side_inputs(named: NamedWorld) -> None:
@@ -525,7 +509,7 @@ def test_a_container_with_standbys_alone_takes_over_beside_side_inputs(named: Na
     driver.close()
 
 
-def test_a_container_with_standbys_alone_leaves_the_side_stores_of_others(
+def test_a_container_with_standbys_alone_spares_other_stores(
     named: NamedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It leaves them even if it is there before the container that continues them."""

@@ -9,7 +9,7 @@ from penstock.checkpoint.streams import CHANGELOG_STREAM
 from penstock.errors import ConfigError
 from penstock.system.base import PartitionOffsets
 from penstock.system.memory import MemorySystem
-from tests.support.world.timed_job import TASKS, TimedWorld, steps
+from tests.support.world.timed_job import TASKS, TimedWorld, steps_and_commit
 
 CHANGELOG = SystemStreamPartition("m", "shared-log", 1)
 
@@ -40,8 +40,7 @@ def test_a_start_continues_the_changelog_that_a_checkpoint_of_the_job_names(worl
     """As after an import: the checkpoint is in the job's log, and the stream has no owner."""
     world.put(10, 20, 30, 40)
     driver = world.started()
-    steps(driver)
-    driver.loop.commit()
+    steps_and_commit(driver)
     driver.close()
     assert isinstance(world.system, MemorySystem)
     assert world.system.owners.pop("shared-log")

@@ -11,8 +11,8 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.streams import CHANGELOG_STREAM
 from penstock.checkpoint.task_versions import versions_of
 from penstock.errors import CorruptError
-from tests.support.world.sums_job import TASKS, SumsWorld, drain
-from tests.support.world.world import fixture_of
+from tests.support.tools.fixtures import fixture_of
+from tests.support.world.sums_job import TASKS, SumsWorld, drain_and_commit
 
 world = fixture_of(SumsWorld)
 
@@ -25,10 +25,8 @@ def run(world: SumsWorld, **config: Any) -> None:
         "systems_m_samza_factory": "memory",
         "task_checkpoint_read_versions": "1",
     }
-    driver = world.driver(**{**own, **config})
-    driver.loop.start()
-    drain(driver)
-    driver.loop.commit()
+    driver = world.started(**{**own, **config})
+    drain_and_commit(driver)
     world.check(driver)
     driver.close()
 

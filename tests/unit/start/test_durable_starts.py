@@ -259,9 +259,7 @@ def test_an_older_epoch_cannot_append_to_the_stream(world: TimedWorld) -> None:
         world.system.writer(old).append(SystemStreamPartition("m", "by-key", 0), [(0, None, b"\x00")])
 
 
-def test_the_streams_begin_where_the_oldest_retained_checkpoint_reads(
-    world: TimedWorld, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_streams_begin_at_the_oldest_retained_checkpoint(world: TimedWorld, caplog: pytest.LogCaptureFixture) -> None:
     """And going back to it reads everything that it needs."""
     driver = begun(world)
     seen = []

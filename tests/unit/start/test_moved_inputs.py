@@ -1,5 +1,4 @@
-"""A position that is moved while the state stays: the checkpoints from then on say so, and `nearest` begins at none of
-them."""
+"""Positions that move while the state stays, and event times that a start keeps."""
 
 from __future__ import annotations
 
@@ -11,17 +10,22 @@ import pytest
 
 import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
-from penstock.batch.batch import to_positions
+from penstock.api.time.firing import END_OF_TIME
+from penstock.batch.batch import TaskSsp, to_positions
+from penstock.batch.watermarks import TIME, TimeSection
 from penstock.checkpoint.edit import CheckpointContent, successor
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.record import Origin
+from penstock.checkpoint.record import CheckpointRecord, Claim, Origin
+from penstock.checkpoint.sections import Sections
 from penstock.config.load import load_config
 from penstock.errors import ConfigError, IncompatibleError
-from penstock.start.positions import moved_inputs
+from penstock.start.positions import StartTimes, moved_inputs, start_times
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.start.startpoints.request import RequestKey, StartpointRequest, WithState
+from penstock.system.base import PartitionOffsets
+from tests.support.stores.checkpoints import checkpoint
 from tests.support.stores.stopped_job import saved, ssp
-from tests.support.world.sums_job import TASKS, SumsWorld, drain, state
+from tests.support.world.sums_job import TASKS, SumsWorld, drain_and_commit, state
 
 FIRST = SystemStreamPartition("m", "events", 0)
 
@@ -39,10 +43,8 @@ def world(tmp_path: Path) -> Iterator[SumsWorld]:
 
 def run(world: SumsWorld) -> dict[str, int]:
     """Process everything and commit. Returns the state."""
-    driver = world.driver(task_checkpoint_retained="4")
-    driver.loop.start()
-    drain(driver)
-    driver.loop.commit()
+    driver = world.started(task_checkpoint_retained="4")
+    drain_and_commit(driver)
     found = state(driver)
     driver.close()
     return found
@@ -157,3 +159,69 @@ def test_checkpoints_that_are_written_by_hand_keep_the_mark(world: SumsWorld) ->
     config = load_config(overrides={"job.name": "sums"}, environ={})
     content = CheckpointContent(base.next_offsets, {}, moved=frozenset([FIRST]))
     assert successor(base, content, log.known(), claim, config.task, 0, 0, base.sections).moved == (FIRST,)
+
+
+A, B = (SystemStreamPartition("m", stream, 0) for stream in "ab")
+AT_A, AT_B = TaskSsp(0, A), TaskSsp(0, B)
+RECORD: CheckpointRecord = replace(
+    checkpoint(Claim(1, "r", "w"), 5),
+    next_offsets={0: {A: 10, B: 20}},
+    sections=Sections.of({TIME: TimeSection({0: {A: 100, B: 200}}, {"a": 100, "windows": 90})}),
+)
+ENDS = {A: PartitionOffsets(0, 10), B: PartitionOffsets(0, 20)}
+SAME = {AT_A: 10, AT_B: 20}
+KEPT = StartTimes({AT_A: 100, AT_B: 200}, {"a": 100, "windows": 90})
+
+
+def test_the_first_start_has_none() -> None:
+    assert start_times(None, clears_state=False, positions=SAME, ends=ENDS) == StartTimes()
+
+
+def test_a_start_goes_on_with_those_of_the_checkpoint() -> None:
+    assert start_times(RECORD, clears_state=False, positions=SAME, ends=ENDS) == KEPT
+
+
+def test_everything_is_read_again_after_clear() -> None:
+    assert start_times(RECORD, clears_state=True, positions={AT_A: 0, AT_B: 0}, ends=ENDS) == StartTimes()
+
+
+def test_everything_is_read_again_with_keep() -> None:
+    """The messages that were moved back are late."""
+    found = start_times(RECORD, clears_state=False, positions={AT_A: 0, AT_B: 20}, ends=ENDS)
+    assert found == replace(KEPT, late=(AT_A,))
+
+
+def test_after_the_end_of_a_stream_none_is_left() -> None:
+    for ended in ("end-of-stream", "drained"):
+        record = replace(RECORD, ended=ended, ended_inputs=(A, B))
+        grown = ENDS | {B: PartitionOffsets(0, 25)}
+        assert start_times(record, clears_state=False, positions=SAME, ends=ENDS) == StartTimes()
+        assert start_times(record, clears_state=False, positions=SAME, ends=grown) == StartTimes(grown=(B,))
+
+
+def test_an_input_that_was_added_or_removed() -> None:
+    new = TaskSsp(0, SystemStreamPartition("m", "new", 0))
+    ends = {A: ENDS[A], new.ssp: PartitionOffsets(0, 3)}
+    found = start_times(RECORD, clears_state=False, positions={AT_A: 10, new: 0}, ends=ends)
+    assert found == StartTimes({AT_A: 100}, KEPT.watermarks)
+
+
+def test_an_input_that_had_ended_and_has_grown_begins_again() -> None:
+    """So do operators that it alone led to: everything would be late there."""
+    marks = {"a": END_OF_TIME, "of-a": END_OF_TIME, "windows": 200}
+    time = replace(RECORD.section(TIME), watermarks=marks)
+    record = replace(RECORD, ended_inputs=(A,)).having(TIME, time)
+    kept = start_times(record, clears_state=False, positions=SAME, ends=ENDS)
+    assert kept == StartTimes({AT_A: 100, AT_B: 200}, marks, frozenset({A}))
+    grown = start_times(record, clears_state=False, positions=SAME, ends=ENDS | {A: PartitionOffsets(0, 11)})
+    assert grown == StartTimes({AT_B: 200}, {"windows": 200}, grown=(A,))
+
+
+def test_a_checkpoint_whose_positions_were_set_back_by_hand() -> None:
+    """It is of the same batch as the one before."""
+    edited = replace(RECORD, next_offsets={0: {A: 4, B: 20}})
+    positions = {AT_A: 4, AT_B: 20}
+    found = start_times(edited, clears_state=False, positions=positions, ends=ENDS, parent=RECORD)
+    assert found == replace(KEPT, late=(AT_A,))
+    later = replace(edited, batch=edited.batch + 1)
+    assert start_times(later, clears_state=False, positions=positions, ends=ENDS, parent=RECORD) == KEPT

@@ -1,4 +1,4 @@
-"""A part of a start from outside the tree: no line of Penstock knows it."""
+"""Parts of a start from outside the tree, and sections of wings that are not here."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ import penstock as ps
 from penstock.base import plugins
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
+from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.sections import Sections, WrittenSection
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.graph.serdes import with_serdes
@@ -27,6 +29,8 @@ from penstock.start.part import DecidedStart, StartPart
 from penstock.system.base import SystemAdmin
 from penstock.testing.in_process import InProcessDriver
 from penstock.wing import Wing, wings
+from tests.support.stores.stopped_job import replaced_sections
+from tests.support.world.sums_job import TASKS, SumsWorld, drain_and_commit, state
 from tests.support.world.world import World
 
 
@@ -152,9 +156,7 @@ def test_a_part_refuses_a_start_that_has_written_nothing_to_streams_or_the_log(
     assert CheckpointLog(world.objects, world.paths).read().claims == ()
 
 
-def test_a_check_of_a_start_hears_the_same_refusals_and_writes_nothing(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_check_of_a_start_refuses_alike_and_writes_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     check_start(application(), world.load({}), world.store, world.systems)
     assert PlainStart.steps == ["complete", "connect", "misfits", "check_streams"]
     monkeypatch.setattr(PlainStart, "refusal", "misfits")
@@ -177,3 +179,56 @@ def test_commands_find_wings_and_complete_applications_without_arrow() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.fixture
+def summed(tmp_path: Path) -> Iterator[SumsWorld]:
+    summed = SumsWorld(tmp_path)
+    summed.put(*range(1, 2 * TASKS + 1))
+    run(summed)
+    yield summed
+    summed.close()
+
+
+def driver_of(summed: SumsWorld, from_checkpoint: str | None = None) -> InProcessDriver:
+    return summed.make(summed.app.graph(), {}, containers=2, from_checkpoint=from_checkpoint)
+
+
+def run(summed: SumsWorld, from_checkpoint: str | None = None) -> dict[str, int]:
+    """Process everything and commit. Returns the state."""
+    driver = driver_of(summed, from_checkpoint)
+    driver.loop.start()
+    drain_and_commit(driver)
+    found = state(driver)
+    driver.close()
+    return found
+
+
+def append_with(summed: SumsWorld, section: WrittenSection) -> CheckpointRecord:
+    """Append the last checkpoint again, with a section `gifts`."""
+    return replaced_sections(CheckpointLog(summed.objects, summed.paths), Sections({"gifts": section}))
+
+
+def test_a_start_from_a_checkpoint_that_needs_it_is_refused(summed: SumsWorld) -> None:
+    before = summed.checkpoints[-1]
+    newest = append_with(summed, WrittenSection({"wrapped": 3}, needed=True))
+    with pytest.raises(IncompatibleError) as refused:
+        run(summed)
+    assert str(refused.value) == (
+        f"checkpoint {newest.id} cannot be restored here: it needs `gifts`, which wrote a section of it, and this "
+        "installation of Penstock has nothing of that name. Install the distribution that brings it, or start from an "
+        "older checkpoint (`from_checkpoint=...`)"
+    )
+    assert summed.checkpoints[-1] == newest, "nothing was written"
+    assert run(summed, str(before.id)) == summed.sums
+    assert summed.checkpoints[-1].sections == Sections()
+
+
+def test_a_section_that_is_not_needed_is_not_read(summed: SumsWorld) -> None:
+    """The records that follow have the sections of their own run."""
+    newest = append_with(summed, WrittenSection({"wrapped": 3}))
+    summed.put(7)
+    assert run(summed) == summed.sums
+    following = [each for each in summed.checkpoints if each.id > newest.id]
+    assert following
+    assert {name for each in following for name in each.sections.written} == set()

@@ -1,4 +1,4 @@
-"""A checkpoint remembers the layout of a store; the refusal when the application declares it differently."""
+"""A checkpoint remembers the layouts of stores and rows; the refusal when the application declares them differently."""
 
 from __future__ import annotations
 
@@ -7,18 +7,23 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import ArrayType, DataType, DateType, IntegerType, LongType, MapType, StringType, StructType
 
 import penstock as ps
 from penstock.checkpoint.record import Claim
+from penstock.errors import IncompatibleError
 from penstock.graph.stores import STORE_LAYOUTS, OperatorKind, TtlFrom
+from penstock.spark.processor.declared import DeclaredVariables, TimeMode, Variable
+from penstock.spark.processor.task import ProcessorSpec
 from penstock.start.layout import check_layout, store_layout
 from penstock.start.plan import Reset
+from tests.support.oracles.processors import application
 from tests.support.stores.checkpoints import checkpoint
 
 
 class Count(ps.StreamTask):
     def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
+        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any
     ) -> None: ...
 
 
@@ -43,9 +48,7 @@ def check(before: str, key: ps.Serde[int], value: ps.Serde[int]) -> None:
     ],
     ids=lambda p: getattr(p, "name", p),
 )
-def test_keys_in_the_old_form_are_refused_with_what_reads_them(
-    old: str, now: ps.Serde[int], samza: ps.Serde[int]
-) -> None:
+def test_keys_in_the_old_form_are_refused_with_the_way(old: str, now: ps.Serde[int], samza: ps.Serde[int]) -> None:
     """Values have the form they always had; keys of numbers used to be written as Samza does."""
     check(f"process-1 {old} {old}", samza, now)
     check(f"process-1 ordered-{old} {old}", now, now)
@@ -198,9 +201,7 @@ def test_how_long_a_table_keeps_its_history_may_change() -> None:
 
 
 class Timed(ps.StreamTask):
-    def on_timer(
-        self, timer: ps.ExpiredTimer, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None: ...
+    def on_timer(self, timer: ps.ExpiredTimer, collector: ps.MessageCollector, coordinator: Any) -> None: ...
 
 
 def timers_layout(timers: ps.Serde[Any] | None) -> dict[str, str]:
@@ -271,3 +272,96 @@ def test_stores_of_another_layout_are_refused(kind: OperatorKind, monkeypatch: p
         check_layout(replace(record, ended="drained"), now, 0)
         check_layout(record, now, 0, Reset((kind,)).stores)
         check_layout(record, before, 0)
+
+
+TYPES: dict[str, DataType] = {
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "string": StringType(),
+    "date": DateType(),
+    "array<int>": ArrayType(IntegerType()),
+    "map<string,int>": MapType(StringType(), IntegerType()),
+}
+
+
+def schema(ddl: str) -> StructType:
+    found = StructType()
+    for column in ddl.split(", "):
+        name, _, kind = column.rpartition(" ")
+        found = found.add(name, TYPES[kind])
+    return found
+
+
+def row_layout(*variables: Variable, key: str = "user string", mode: TimeMode = "none") -> dict[str, str]:
+    spec = ProcessorSpec(
+        operator="processor",
+        processor=b"",
+        declared=DeclaredVariables(variables),
+        key=schema(key),
+        input=pa.schema([]),
+        output=schema("n int"),
+        mode=mode,
+        event_time=None,
+    )
+    return store_layout(application(spec).graph())
+
+
+def check_rows(before: dict[str, str], now: dict[str, str]) -> None:
+    check_layout(replace(checkpoint(Claim(1, "run", "writer"), 1), stores=before), now, 0)
+
+
+VISITS = Variable("value", "visits", schema("n bigint, of array<int>"))
+BEFORE = row_layout(VISITS)
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        (Variable("value", "visits", schema("n int, of array<int>")), "column `n` was bigint and is int now"),
+        (Variable("value", "visits", schema("n bigint")), "column `of` of type array<int> is gone"),
+        (
+            Variable("value", "visits", schema("n bigint, new int, of array<int>")),
+            "its columns were n and of and are n, new and of now; new ones go to the end",
+        ),
+        (Variable("list", "visits", VISITS.schema), "it was a value and is a list now"),
+    ],
+)
+def test_a_changed_state_variable_is_named_with_its_column_and_types(now: Variable, said: str) -> None:
+    with pytest.raises(IncompatibleError) as raised:
+        check_rows(BEFORE, row_layout(now))
+    assert str(raised.value).startswith(f"the state variable `visits` has changed: {said}. Set it back, or begin")
+
+
+def test_columns_may_be_added_at_the_end_and_a_time_to_live() -> None:
+    check_rows(BEFORE, row_layout(Variable("value", "visits", schema("n bigint, of array<int>, new map<string,int>"))))
+    check_rows(BEFORE, row_layout(replace(VISITS, ttl_ms=1000)))
+
+
+def test_a_time_to_live_cannot_be_removed() -> None:
+    with pytest.raises(IncompatibleError, match="`visits` has changed: its values had a time to live"):
+        check_rows(row_layout(replace(VISITS, ttl_ms=1000)), BEFORE)
+
+
+def test_a_variable_that_is_no_longer_declared() -> None:
+    with pytest.raises(IncompatibleError, match="`visits` is in the checkpoint, and the processor does not declare it"):
+        check_rows(BEFORE, row_layout())
+
+
+def test_a_changed_key_of_a_map() -> None:
+    old, new = (Variable("map", "m", schema("n int"), schema(key)) for key in ("a string", "a string, b date"))
+    with pytest.raises(IncompatibleError, match=r"its key was \(a string\) and is \(a string, b date\) now"):
+        check_rows(row_layout(old), row_layout(new))
+
+
+def test_a_changed_grouping_key() -> None:
+    with pytest.raises(IncompatibleError, match=r"the grouping key was \(user string\) and is \(id bigint\) now"):
+        check_rows(BEFORE, row_layout(VISITS, key="id bigint"))
+
+
+def test_a_changed_time_mode() -> None:
+    timed = row_layout(VISITS, mode="processingtime")
+    with pytest.raises(IncompatibleError, match="the time mode was processingtime and is eventtime now"):
+        check_rows(timed, row_layout(VISITS, mode="eventtime"))
+    with pytest.raises(IncompatibleError, match="timers of the processor have a time mode in the checkpoint, and the"):
+        check_rows(timed, BEFORE)
+    check_rows(BEFORE, timed)

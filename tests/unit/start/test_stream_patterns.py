@@ -19,8 +19,9 @@ from penstock.graph.specs import MergeSpec
 from penstock.system.memory import MemoryAdmin
 from penstock.testing import SettableClock, TestRunner
 from penstock.testing.in_process import InProcessDriver
+from tests.support.tools.fixtures import fixture_of
 from tests.support.world.timed_job import steps
-from tests.support.world.world import World, fixture_of
+from tests.support.world.world import World
 
 TASKS = 2
 PATTERN = "m.orders-.*"
@@ -32,9 +33,7 @@ class Count(ps.StreamTask):
     def init(self, context: ps.TaskContext) -> None:
         self.counts = context.store("counts")
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         self.counts[envelope.key] = count = self.counts.get(envelope.key, 0) + 1
         collector.send("m.out", key=envelope.key, value=[envelope.value, count])
 
@@ -61,11 +60,6 @@ class Orders(World):
     def driver(self, app: ps.StreamApplication | None = None, **given: Any) -> InProcessDriver:
         keys = {"job.batch.interval.ms": "1000", "systems.m.samza.factory": "memory"}
         return self.make((app or self.app()).graph(), {**keys, **self.config}, **given)
-
-    def started(self) -> InProcessDriver:
-        driver = self.driver()
-        driver.loop.start()
-        return driver
 
     def put(self, stream: str, *keys: str) -> None:
         for key in keys:
@@ -278,17 +272,14 @@ class TestNewStreams:
     def test_a_stream_of_two_patterns_ends_no_job(self, orders: Orders, caplog: pytest.LogCaptureFixture) -> None:
         app = orders.app()
         app.input("m.old-.*|.*-both", pattern=True).send_to(app.output("m.copy"))
-        driver = orders.driver(app)
-        driver.loop.start()
+        driver = orders.started(app)
         orders.create("orders-both")
         orders.clock.advance(LIST_SECONDS)
         steps(driver)
         assert not driver.stop.graceful.is_set()
         assert "`m.orders-both` matches `m.old-.*|.*-both` of input `input-1` and is read by" in caplog.text
 
-    def test_a_start_that_would_be_refused_is_tried_again_later(
-        self, orders: Orders, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_a_refused_start_is_tried_again_later(self, orders: Orders, caplog: pytest.LogCaptureFixture) -> None:
         """A startpoint of a partition that the new stream does not have, for example."""
         driver = orders.started()
         key, job = SystemStreamPartition("m", "orders-asia", 1), driver.job
@@ -310,8 +301,7 @@ class TestNewStreams:
         orders.check()
 
     def test_a_run_with_an_end_does_not_look(self, orders: Orders) -> None:
-        driver = orders.driver(until_latest=True)
-        driver.loop.start()
+        driver = orders.started(until_latest=True)
         orders.create("orders-asia")
         orders.clock.advance(LIST_SECONDS)
         driver.loop.step()
@@ -348,9 +338,7 @@ class TestNewStreams:
 
 
 class TestStreamsThatGo:
-    def test_a_running_job_continues_without_a_deleted_stream(
-        self, orders: Orders, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_a_job_continues_without_a_deleted_stream(self, orders: Orders, caplog: pytest.LogCaptureFixture) -> None:
         driver = orders.started()
         orders.put("orders-eu", "a", "b")
         orders.put("orders-us", "a", "b")
@@ -401,8 +389,7 @@ def test_inputs_are_reset_once(orders: Orders) -> None:
 def test_a_look_costs_nothing_without_patterns(orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
     app = ps.StreamApplication("orders")
     app.input("m.orders-eu").send_to(app.output("m.out"))
-    driver = orders.driver(app)
-    driver.loop.start()
+    driver = orders.started(app)
     monkeypatch.setattr(MemoryAdmin, "streams", lambda _: pytest.fail("asked for all streams"))
     orders.clock.advance(LIST_SECONDS)
     driver.loop.step()

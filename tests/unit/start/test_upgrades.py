@@ -17,10 +17,11 @@ from penstock.job.paths import JobPaths
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.testing import SettableClock
 from penstock.testing.in_process import InProcessDriver
+from tests.support.tools.fixtures import fixture_of
 from tests.support.tools.places import ROOT
-from tests.support.world.timed_job import steps
+from tests.support.world.timed_job import steps_and_commit
 from tests.support.world.windowed_job import BACKENDS, entries
-from tests.support.world.world import World, ends, fixture_of
+from tests.support.world.world import World, ends
 
 PATHS = JobPaths("flights", "1")
 TASKS = 2
@@ -32,9 +33,7 @@ class Totals(ps.StreamTask):
     def init(self, context: ps.TaskContext) -> None:
         self.totals = context.store("totals")
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         self.totals[envelope.key] = self.totals.get(envelope.key, 0) + int(envelope.value)
         collector.emit(key=envelope.key, value=envelope.value)
 
@@ -44,7 +43,7 @@ class Totals(ps.StreamTask):
 
 class Idle(ps.StreamTask):
     def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
+        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any
     ) -> None: ...
 
 
@@ -153,8 +152,7 @@ class Job(World):
     def process(self, driver: InProcessDriver, **streams: list[int]) -> None:
         """Process these messages of each stream, and commit."""
         self.publish(**streams)
-        steps(driver)
-        driver.loop.commit()
+        steps_and_commit(driver)
 
     def drain(self) -> None:
         (driver,) = self.drivers

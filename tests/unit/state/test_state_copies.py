@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from penstock.checkpoint.record import CheckpointId
-from penstock.errors import CorruptError
+from penstock.errors import CorruptError, RetryableError
+from penstock.objects.open import open_store
+from penstock.state.backends.base import BackendContext, RestoreProgress
+from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory, ChangelogFilesRestore
+from penstock.state.kept import KeptStore, StoreAtCheckpoint
 from penstock.state.restore import LocalCopies, tasks_with_copies
+from penstock.testing.state_backend_harness import BackendHarness
 
 FILES = {"CURRENT": b"MANIFEST-1\n", "000007.sst": b"sorted" * 100, "sub/000008.sst": b"more" * 50, "empty": b""}
 MARKERS = {"blob": "7-1000-1.index", "changelog-files": "3-7"}
@@ -198,3 +205,35 @@ def test_older_copies_go_and_nothing_else(copies: LocalCopies, tmp_path: Path) -
 @pytest.mark.parametrize("call", [lambda c: c.keep_only(None), lambda c: c.keep_only(FIRST), lambda c: c.ids()])
 def test_a_folder_that_is_not_there_has_no_copies(copies: LocalCopies, call: Callable[[LocalCopies], object]) -> None:
     assert not call(copies)
+
+
+NAME = "changelog-files"
+
+
+def test_a_step_that_was_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def contexts(_: str) -> BackendContext:
+        return harness.context(2)
+
+    def cut_short(*_: object) -> bool:
+        raise RetryableError("cancelled")
+
+    progress = RestoreProgress(threading.Event(), lambda _: None)
+    with (
+        closing(open_store(f"memory://{tmp_path.name}")) as objects,
+        closing(BackendHarness(ChangelogFilesFactory(), objects, tmp_path)) as harness,
+        closing(harness.backup(1)) as task,
+    ):
+        markers = [task.commit(first={b"k": b"%d" % number})["first"] for number in range(3)]
+        first, second, third = (StoreAtCheckpoint(harness.next_id(), {NAME: marker}) for marker in markers)
+        copy = KeptStore.made("first", first, contexts, tmp_path / "copy", harness.open_engine, progress)
+        assert copy.advance(first, contexts, progress)
+        with monkeypatch.context() as patch:
+            patch.setattr(ChangelogFilesRestore, "advance", cut_short)
+            with pytest.raises(RetryableError):
+                copy.advance(second, contexts, progress)
+        assert not copy.advance(first, contexts, progress)
+        assert copy.advance(third, contexts, progress)
+        assert copy.checkpoint_id == third.checkpoint_id
+        assert copy.engine().get(b"k") == b"2"
+        copy.remove()
+        assert not (tmp_path / "copy").exists()

@@ -100,7 +100,7 @@ def test_builds_that_end_at_once_get_different_numbers(objects: ObjectStore) -> 
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_a_store_that_fails_publishes_once_or_not_at_all(
+def test_a_failing_store_publishes_at_most_once(
     objects: ObjectStore, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.tables.registry._WRITE", Retry(pause_s=0.001, tries=5))

@@ -17,6 +17,7 @@ import pytest
 from penstock.errors import CorruptError, NotFoundError
 from penstock.testing.kafka import jars
 from penstock.testing.kafka.jars import kafka_jars
+from tests.support.processes.inspection import has_ended
 
 DEADLINE_S = 60.0
 JARS = {name: hashlib.sha256(b"jar\n").hexdigest() for name in jars._JARS}
@@ -55,13 +56,6 @@ def fetched() -> list[str]:
 
 def runs(tools: Path) -> int:
     return len((tools / "runs").read_text().splitlines()) if (tools / "runs").exists() else 0
-
-
-def has_ended(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def await_condition(condition: Callable[[], bool]) -> None:

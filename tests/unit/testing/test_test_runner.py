@@ -374,9 +374,7 @@ def test_an_input_of_a_higher_priority_fills_a_batch_first() -> None:
 class Noted(ps.StreamTask):
     """Sends on all messages, in the order in which they come."""
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         collector.send("local.noted", value=envelope.value)
 
 
@@ -412,9 +410,7 @@ def test_a_runner_that_nobody_closes_leaves_no_threads() -> None:
 
 @pytest.mark.parametrize("timed", [False, True])
 @pytest.mark.parametrize("serde", [ps.Json(), ps.Bytes(), ps.Columns(pa.schema([("x", pa.int64())]))])
-def test_a_message_whose_headers_cannot_be_read_fails(
-    monkeypatch: pytest.MonkeyPatch, serde: ps.Serde[Any], timed: bool
-) -> None:
+def test_a_message_with_bad_headers_fails(monkeypatch: pytest.MonkeyPatch, serde: ps.Serde[Any], timed: bool) -> None:
     """Systems mark it. It is a dead letter, or ends the run with its place; the messages around it go on."""
     for module in ("penstock.testing.runner.streams", "penstock.system.memory"):
         monkeypatch.setattr(f"{module}.headers_of", tuple)  # it refuses names of Penstock

@@ -1,4 +1,4 @@
-"""docs/commands.md has every command, as its help says, with an example that the command takes."""
+"""Pages that are made of the code: commands, and the table of SECURITY.md."""
 
 from __future__ import annotations
 
@@ -52,3 +52,24 @@ def test_the_command_takes_the_call_of_a_page(call: str) -> None:
 def test_a_call_that_the_command_does_not_take_is_found() -> None:
     with pytest.raises(typer.BadParameter):
         COMMANDS["stream create"].make_context("stream create", ["flights", "--partitions", "many"])
+
+
+def rows() -> list[list[str]]:
+    text = (ROOT / "SECURITY.md").read_text("utf-8").split("## Bytes from outside")[1].split("\n## ")[0]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+
+
+def test_each_kind_of_bytes_has_a_reader_a_budget_and_a_test_that_exists() -> None:
+    head, _, *found = rows()
+    assert head == ["bytes", "who may write them", "what reads them", "budget", "tests"]
+    assert len(found) >= 20
+    for row in found:
+        assert len(row) == len(head), row
+        assert all(row), row
+        tests = re.findall(r"`([^`]+)`", row[-1])
+        assert tests, row
+        for test in tests:
+            assert re.fullmatch(r"tests/\S+/test_\w+\.py", test), test
+            assert (ROOT / test).is_file(), test
+        for reader in re.findall(r"`(penstock/[^`]+)`", row[2]):
+            assert (ROOT / reader).exists(), reader

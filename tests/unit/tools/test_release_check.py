@@ -76,9 +76,7 @@ def test_the_sdist_builds_the_wheel_that_the_commit_builds(tmp_path: Path) -> No
         ("Name: penstock\n", "", "the metadata is not valid: "),
     ],
 )
-def test_the_metadata_is_valid_and_that_of_the_project(
-    before: str, after: str, problem: str | None, tmp_path: Path
-) -> None:
+def test_the_metadata_is_valid_and_the_projects(before: str, after: str, problem: str | None, tmp_path: Path) -> None:
     texts = {
         "penstock-1.0.dist-info/METADATA": METADATA.replace(before, after),
         "penstock/__init__.py": '__version__ = "1.0"\n',

@@ -31,8 +31,7 @@ RUN = {
     "make demo DASHBOARD=1": "tests/integration/cli/test_demos.py::test_a_demo_with_its_page_ends_with_ctrl_c",
     "make docs": "tests/unit/tools/test_docs_site.py::test_the_site_has_every_page_and_every_public_name",
     "penstock audit runs": "tests/unit/test_wing.py",
-    "penstock --install-completion": "tests/unit/cli/shared/test_cli_completion.py::"
-    "test_bash_completes_with_its_script",
+    "penstock --install-completion": "tests/unit/cli/shared/test_cli_help.py::test_bash_completes_with_its_script",
     "python app.py": "tests/integration/spark/test_spark_submit.py::"
     "test_what_spark_defaults_say_is_kept_without_spark_submit",
     "python -m build": "tests/integration/packaging/test_wheel.py::test_wheel_and_sdist_have_all_files_of_the_package",

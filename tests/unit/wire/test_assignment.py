@@ -43,9 +43,7 @@ _NAMES = st.sampled_from("abcd")
     st.dictionaries(st.integers(0, 11), _NAMES),
     st.dictionaries(_NAMES, st.sets(st.integers(0, 11)), min_size=1),
 )
-def test_every_task_has_a_living_home_and_new_ones_are_spread(
-    tasks: int, homes: dict[int, str], copies: dict[str, set[int]]
-) -> None:
+def test_every_task_has_a_living_home_spread(tasks: int, homes: dict[int, str], copies: dict[str, set[int]]) -> None:
     homes = {task: home for task, home in homes.items() if task < tasks}
     found = assign_tasks(tasks, homes, copies)
     assert sorted(found) == list(range(tasks))
@@ -140,9 +138,7 @@ def test_without_a_container_for_a_task_and_its_standbys_not_all_survive() -> No
     st.lists(st.sampled_from(["h1/a/1", "h1/a/2", "h1/b/1", "h2/c/1", "h3/d/1"]), min_size=1, unique=True),
     st.lists(st.integers(0, 4), max_size=4),
 )
-def test_standbys_are_never_where_the_task_is_and_settle(
-    tasks: int, count: int, names: list[str], losses: list[int]
-) -> None:
+def test_standbys_are_apart_from_tasks_and_settle(tasks: int, count: int, names: list[str], losses: list[int]) -> None:
     where = places(*names)
     now = assign(tasks, Assignment(), where, count)
     for loss in losses:

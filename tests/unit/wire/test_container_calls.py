@@ -129,9 +129,7 @@ def test_a_handlers_error_keeps_its_kind(client: ContainerClient) -> None:
         client.ask(COUNT, 1, Count(-1), 10)
 
 
-def test_a_host_whose_wings_are_broken_answers_the_kernel(
-    client: ContainerClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_with_broken_wings_answers_the_kernel(client: ContainerClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its heartbeats would break off otherwise, and the run would take it for lost instead of saying what is wrong."""
 
     def broken() -> Any:

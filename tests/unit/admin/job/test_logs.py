@@ -1,9 +1,11 @@
-"""The logs of a job's containers on this host, as a program and `penstock logs` read them."""
+"""The logs and the present positions of a job's run, as a program reads them."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -14,8 +16,10 @@ from penstock.admin.job import logs as logs_module
 from penstock.admin.jobs import FoundJob
 from penstock.host.logs import log_directory, log_path, open_log
 from penstock.job.identity import uid_here
+from penstock.job.lease import LeaseState
+from tests.support.jobs.shown_job import ShownJob
 from tests.support.stores.stopped_job import StoppedJob, saved
-from tests.support.tools.cli import call
+from tests.support.tools.cli import call, own_home
 
 
 @pytest.fixture
@@ -103,3 +107,33 @@ def test_new_lines_are_followed_over_a_cut_and_in_new_logs(job: FoundJob, monkey
         "first of the next",
     ]
     assert "".join(text for container, text in seen if container == "12-1") == "x" * 250
+
+
+@pytest.mark.parametrize(
+    ("lease", "wait", "reads"),
+    [
+        ("held", False, True),
+        ("stale", True, False),
+        ("released", True, False),
+        ("released", False, False),
+        ("another run's", False, False),
+        ("none", False, False),
+    ],
+)
+def test_positions_of_a_run(
+    tmp_path: Path, lease: str, wait: bool, reads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_home(tmp_path, monkeypatch)
+    with closing(ShownJob(tmp_path)) as job:
+        job.show_run()
+        job.run()
+        state = LeaseState.decode(job.objects.get(job.paths.lease), job.paths.lease)
+        job.objects.delete(job.paths.lease)
+        if lease != "none":
+            token = "0" * 32 if lease == "another run's" else state.token
+            given = replace(state, token=token, released=lease == "released")
+            job.objects.put_if_absent(job.paths.lease, given.encode())
+        with admin.open_job("contract", assignments=[f"job.root={tmp_path / 'home' / 'jobs'}"]) as found:
+            parts = [part for each in admin.status(found, wait=wait).inputs for part in each.partitions]
+    assert {part.read is not None for part in parts} == {reads}
+    assert {part.left == part.lag for part in parts if not reads} <= {True}

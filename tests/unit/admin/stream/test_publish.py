@@ -200,9 +200,7 @@ def test_a_slow_pipe_is_published_as_it_comes(system: MemorySystem, monkeypatch:
     assert times[b'{"a":2}'] - times[b'{"a":1}'] >= 500, "each has its own time"
 
 
-def test_an_error_in_standard_input_publishes_nothing_of_its_batch(
-    system: MemorySystem, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_in_standard_input_publishes_nothing(system: MemorySystem, monkeypatch: pytest.MonkeyPatch) -> None:
     text = b'{"a":1}\n' * 5 + b"no record\n"
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(text)))
     with pytest.raises(MalformedRecordError, match="line 6"):

@@ -27,9 +27,7 @@ def flat(value: Any) -> bool:
 
 
 @given(st.lists(st.sampled_from(PLAIN) | types(), min_size=1, max_size=4), st.integers(1, 8), st.randoms())
-def test_one_row_has_the_bytes_that_it_has_among_many(
-    kinds: list[pa.DataType], count: int, chance: random.Random
-) -> None:
+def test_one_row_has_the_bytes_it_has_among_many(kinds: list[pa.DataType], count: int, chance: random.Random) -> None:
     given_rows = rows(kinds, count, chance)
     serdes: list[ColumnSerde] = [PackedColumns(pa.schema(list(given_rows.type)))]
     if all(kind in PLAIN for kind in kinds):

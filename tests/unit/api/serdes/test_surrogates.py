@@ -29,9 +29,7 @@ class Put(ps.StreamTask):
     def init(self, context: ps.TaskContext) -> None:
         self.store = context.store("s")
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         self.store.put(*self.entry)
 
 

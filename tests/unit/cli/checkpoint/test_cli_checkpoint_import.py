@@ -195,9 +195,7 @@ def test_markers_of_unknown_backends_are_left_out_by_name(job: StoppedJob) -> No
     assert job.files() == before
 
 
-def test_a_file_does_not_make_a_module_be_imported(
-    job: StoppedJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_makes_no_module_be_imported(job: StoppedJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = "from penstock.state.backends.blob import BlobFactory\nopen('imported', 'w')\nclass Own(BlobFactory): pass"
     (tmp_path / "own_backend.py").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -82,7 +82,9 @@ def test_what_is_published(job: StoppedJob, marks: dict[str, Progress], publishe
     shown = call_json("checkpoint", "show", "flights")
     assert shown["outbox"] == [{"output": "local.done", "messages": 47, "published": published}]
     assert (shown["outboxObjects"], shown["outboxBytes"], shown["keepers"]) == (2, 2000, ["local"])
-    text = rows(call("checkpoint", "show", "flights")[0], "outbox", "progress is kept in")
+    lines, _, sections = call("checkpoint", "show", "flights")[0].partition("Sections of wings")
+    assert rows(sections, "outbox") == {"outbox": str(shown["sections"][0]["bytes"])}
+    text = rows(lines, "outbox", "progress is kept in")
     assert text == {"outbox": "2 objects, 2.0 KB", "progress is kept in": "local"}
 
 

@@ -153,9 +153,7 @@ def test_status_where_the_streams_cannot_be_looked_at() -> None:
 
 
 @pytest.mark.usefixtures("log")
-def test_what_is_known_is_shown_before_systems_are_asked(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_known_is_shown_at_first(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     published(20, partitions=2)
     shown: list[str] = []
 
@@ -417,9 +415,7 @@ def test_last_words_of_any_text_are_written_and_cut(objects: FileObjectStore) ->
     assert len(said) < 5_000
 
 
-def test_last_words_that_cannot_be_written_do_not_hide_the_error(
-    objects: FileObjectStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_last_words_that_are_lost_hide_no_error(objects: FileObjectStore, caplog: pytest.LogCaptureFixture) -> None:
     (objects.root / PATHS.metadata("failure", "last-run")).mkdir(parents=True)
     last_words(objects, ConfigError("the first error"), CheckpointLog(objects, PATHS).claim("run-a").epoch)
     assert "will not say why this run failed" in caplog.text

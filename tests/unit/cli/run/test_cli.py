@@ -20,6 +20,7 @@ from penstock.driver.handle.run_view import RunObserver
 from penstock.driver.show.progress import JobProgress, ProgressBoard
 from penstock.errors import ConfigError, NotFoundError
 from penstock.testing import SettableClock
+from tests.support.processes.python import PENSTOCK, run_python
 from tests.support.tools.cli import call, call_json
 
 DEADLINE_S = 60.0
@@ -201,13 +202,7 @@ def test_a_folder_that_hides_an_installed_package_is_named(tmp_path: Path, line:
     (tmp_path / "pyspark").mkdir()
     (tmp_path / "pyspark" / "__init__.py").touch()
     (tmp_path / "job.py").write_text(line + APPLICATION)
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "penstock.cli", "run", "job.py:app"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=DEADLINE_S,
-    )
+    done = run_python("-P", *PENSTOCK, "run", "job.py:app", folder=tmp_path, status=None)
     assert done.returncode
     assert f"`{tmp_path}` has a `pyspark`, which hides the installed package `pyspark`" in done.stderr
 

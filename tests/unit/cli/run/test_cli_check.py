@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from penstock.system.local import LocalSystem
+from tests.support.processes.python import run_python
 from tests.support.tools.cli import call, call_json, own_home
 
 GOOD = """
@@ -84,7 +83,7 @@ def test_it_needs_no_spark(tmp_path: Path) -> None:
     except SystemExit as end:
         print(end.code, "pyspark" in sys.modules)
     """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = run_python("-c", code)
     assert done.stdout.splitlines()[-1] == "0 False"
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import pty
-import subprocess
 import sys
+
+from tests.support.processes.python import run_python
 
 SHOWN = "from penstock.cli.run import open_display; display = open_display(); display.close(); print(type(display))"
 CHILD = (
@@ -32,5 +33,5 @@ def test_a_job_in_the_background_does_not_draw_over_the_prompt() -> None:
 
 
 def test_a_pipe_gets_lines() -> None:
-    done = subprocess.run([sys.executable, "-c", SHOWN], capture_output=True, text=True, check=True)
+    done = run_python("-c", SHOWN)
     assert "LogDisplay" in done.stdout

@@ -61,9 +61,7 @@ def test_less_important_columns_go_first() -> None:
     assert shown(40) == shown(1) == ["id", "kind"]
 
 
-def test_what_does_not_fit_at_all_stays_whole(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_does_not_fit_is_whole(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(output, "_WIDE", 20)
     print_grid(FactTable.of("", "id, parent", [(ID, ID)]).grid())
     assert sum(line.count(ID) for line in lines(capsys)) == 2

@@ -430,7 +430,7 @@ def test_status_shows_what_waits_and_what_was_taken(job: StoppedJob) -> None:
 
 
 def test_a_damaged_one_is_shown_deleted_and_in_nobodys_way(job: StoppedJob) -> None:
-    """Neither in that of a start (tests/unit/start/startpoints/test_startpoint_requests.py)."""
+    """Neither in that of a start (tests/unit/start/startpoints/test_startpoint_manager.py)."""
     path = PATHS.metadata("samza-startpoint-v1", f"{INPUT}.1/u")
     job.objects.put_if_absent(path, b'{"@type":"Newest","creationTimestamp":1}')
     asked = set_json("--partition", "0", "--offset", "3")

@@ -105,9 +105,7 @@ def test_a_job_without_checkpoints(home: Path) -> None:
     assert (facts["versions"], facts["objects"]) == ([], [])
 
 
-def test_a_backend_of_ones_own_describes_its_markers_and_objects(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_own_backend_describes_its_markers_and_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but its factory says what they are."""
     source = (
         "from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory\n"

@@ -22,6 +22,7 @@ from penstock.state.engines.memory import MemoryEngine
 from penstock.state.stores.build import build_store
 from penstock.system.partitioner import partition_of
 from tests.support.stores.state_job import JOB, Changes, StateJob
+from tests.support.tools.fixtures import fixture_of
 
 TASKS = 3
 BACKENDS = ("changelog-files", "blob", "changelog-stream")
@@ -99,17 +100,14 @@ def seeded(seed: int, number: int = 120, keys: int = 60) -> dict[int, Changes]:
     return dict(found)
 
 
-@pytest.fixture(params=[*(pytest.param(name, marks=pytest.mark.slow) for name in BACKENDS), "all"])
-def job(request: pytest.FixtureRequest, home: Path) -> Iterator[StateJob]:
-    with closing(StateJob(home, backends=BACKENDS if request.param == "all" else (request.param,))) as job:
-        yield job
+job = fixture_of(
+    lambda home, param: StateJob(home, backends=BACKENDS if param == "all" else (param,)),
+    params=[*(pytest.param(name, marks=pytest.mark.slow) for name in BACKENDS), "all"],
+)
 
 
-@pytest.fixture
-def files(home: Path) -> Iterator[StateJob]:
-    """One backend, which is quick."""
-    with closing(StateJob(home)) as job:
-        yield job
+files = fixture_of(StateJob, using=("home",))
+"""One backend, which is quick."""
 
 
 # Every version of every backend holds what it should.

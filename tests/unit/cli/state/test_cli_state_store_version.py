@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import closing
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -15,15 +13,13 @@ from penstock.errors import CorruptError, NotFoundError
 from penstock.state.reading.comparison import diff
 from penstock.state.reading.reader import StateReader, StoreVersion
 from tests.support.stores.state_job import StateJob
+from tests.support.tools.fixtures import fixture_of
 
 TASKS = 3
 CONTENT = {task: {b"k%d" % task: b"%d" % task} for task in range(TASKS)}
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[StateJob]:
-    with closing(StateJob(tmp_path / "home", tasks=TASKS)) as job:
-        yield job
+job = fixture_of(lambda tmp_path: StateJob(tmp_path / "home", tasks=TASKS))
 
 
 class Beside:

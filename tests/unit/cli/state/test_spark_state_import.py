@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -34,6 +32,7 @@ from penstock.testing.clock import SettableClock
 from penstock.testing.in_process import InProcessDriver
 from tests.support.faults.plan import Fault, Faults
 from tests.support.jobs.home import wait_until
+from tests.support.processes.python import PENSTOCK, run_python
 from tests.support.stores.spark_state import GOLDEN
 from tests.support.tools.leases import LONG_MS, EagerKeeper
 from tests.support.tools.places import ROOT
@@ -434,19 +433,13 @@ FAULTY = "tests.support.faults.fault_backend:FaultyFiles"
 def killed_import(project: Path, *faults: Fault, status: int = -signal.SIGKILL) -> str:
     """An import in a process of its own, over `totals` that hold something already."""
     Faults(project / "home" / "faults").plan(*faults)
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "penstock.cli", "state", "import-spark", "moved.py:build", str(TOTALS)),
-            *("--store", "totals", "--state-var", "total", "--map", "maps.py:whole", "--replace", "--yes"),
-            *("-c", f"stores.backup.factories={FAULTY}", "-c", f"stores.restore.factories={FAULTY}"),
-        ],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(project)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
+    done = run_python(
+        *(*PENSTOCK, "state", "import-spark", "moved.py:build", str(TOTALS)),
+        *("--store", "totals", "--state-var", "total", "--map", "maps.py:whole", "--replace", "--yes"),
+        *("-c", f"stores.backup.factories={FAULTY}", "-c", f"stores.restore.factories={FAULTY}"),
+        environ={"PYTHONPATH": str(ROOT), "TMPDIR": str(project)},
+        status=status,
     )
-    assert done.returncode == status, done.stderr
     wait_until(lambda: not list(project.glob("penstock-*")), "the end of its scratch folders")
     return done.stderr
 

@@ -21,6 +21,7 @@ from penstock.base.wording import printable
 from penstock.job.identity import owner_of_intermediates
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
+from tests.support.processes.python import run_python
 from tests.support.tools.cli import call, call_json, command, published
 
 DEADLINE_S = 60.0
@@ -252,7 +253,7 @@ def test_tail_waits_for_a_stream_that_it_follows() -> None:
 
 def test_looking_at_streams_loads_neither_spark_nor_arrow() -> None:
     code = "import sys, penstock.cli.main; print([m for m in ('pyspark', 'pyarrow') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=DEADLINE_S)
+    done = run_python("-c", code)
     assert done.stdout.strip() == "[]"
 
 
@@ -264,3 +265,56 @@ def test_the_configuration_may_come_from_a_variable(tmp_path: Path, monkeypatch:
     monkeypatch.delenv("PENSTOCK_CONFIG")
     _, err = call("stream", "create", "other.rest", "--partitions", "1", status=2)
     assert "no system `other`" in err
+
+
+MB = 1 << 20
+
+
+def limits(name: str) -> tuple[int | None, int | None]:
+    facts = call_json("stream", "describe", name)
+    listed = next(each for each in call_json("stream", "list") if each["stream"] == f"local.{name}")
+    assert (listed["retentionMs"], listed["retentionBytes"]) == (facts["retentionMs"], facts["retentionBytes"])
+    return facts["retentionMs"], facts["retentionBytes"]
+
+
+def test_create_with_limits() -> None:
+    command = ("stream", "create", "s", "--partitions", "2", "--retention", "7d", "--retention-bytes", "10GB")
+    assert "created" in call(*command)[0]
+    assert "exists" in call(*command)[0]
+    assert limits("s") == (7 * 86_400_000, 10 << 30)
+    assert "7d, 10GB per partition" in call("stream", "describe", "s")[0]
+    assert "7d, 10GB per partition" in call("stream", "list")[0]
+    error = call("stream", "create", "s", "--partitions", "2", "--retention", "8d", status=1)[1]
+    assert "penstock stream retain local.s" in error
+    assert "exists" in call("stream", "create", "s", "--partitions", "2")[0]
+    call("stream", "create", "forever", "--partitions", "2")
+    assert limits("forever") == (None, None)
+    assert "forever" in call("stream", "describe", "forever")[0]
+
+
+def test_each_limit_is_changed_by_itself(home: Path) -> None:
+    call("stream", "create", "s", "--partitions", "1")
+    writer = LocalSystem("local", str(home / "streams")).writer(None)
+    writer.append(SystemStreamPartition("local", "s", 0), [(0, None, bytes(MB))] * 4)
+    assert "--yes" in call("stream", "retain", "s", "--retention", "12h", status=2)[1]
+    assert limits("s") == (None, None)
+    assert "keeps its messages: 12h; 0 were deleted" in call("stream", "retain", "s", "--retention", "12h", "--yes")[0]
+    assert call_json("stream", "retain", "local.s", "--retention-bytes", "3MB", "--yes") == {
+        "stream": "local.s",
+        "retentionMs": 12 * 3_600_000,
+        "retentionBytes": 3 * MB,
+        "deleted": 2,
+    }
+    assert limits("s") == (12 * 3_600_000, 3 * MB)
+    assert call_json("stream", "describe", "s")["messages"] == 2
+    assert "0 were deleted" in call("stream", "retain", "s", "--retention", "12h")[0]  # it has it: no question
+    call("stream", "retain", "s", "--retention", "none", "--retention-bytes", "none")
+    assert limits("s") == (None, None)
+
+
+def test_what_is_refused() -> None:
+    call("stream", "create", "s", "--partitions", "1")
+    assert "--retention" in call("stream", "retain", "s", status=2)[1]
+    assert "unknown unit `weeks`" in call("stream", "retain", "s", "--retention", "2weeks", status=2)[1]
+    assert "at least 1048576" in call("stream", "retain", "s", "--retention-bytes", "1KB", status=2)[1]
+    assert "penstock stream create local.no" in call("stream", "retain", "no", "--retention", "1d", status=1)[1]

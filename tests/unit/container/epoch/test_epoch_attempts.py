@@ -1,19 +1,28 @@
-"""The attempts of a container: the one that counts, those that are discarded, and those that are refused."""
+"""The attempts of a container: which one counts, those that are discarded or refused, turns, and who hears of them."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from penstock.batch.batch import Batch
-from penstock.container.epoch.attempts import Attempts
+from penstock.batch.batch import Batch, WatchedTask
+from penstock.container.epoch.attempts import Attempts, RunningAttempt
+from penstock.container.epoch.container import Container
+from penstock.container.process.handlers import serve
 from penstock.errors import ContainerLostError
 from penstock.runtime.messages.incoming import DiscardedAttemptError
-from penstock.wire.protocol import StartRun
+from penstock.runtime.messages.packet import Packet
+from penstock.testing import SettableClock
+from penstock.wire.calls import BEAT
+from penstock.wire.protocol import Identity, NoArguments, StartRun
 from tests.support.world.one_container import STAGE, OneContainer
 
 
@@ -130,3 +139,50 @@ def test_what_attempts_do_is_shown(container: OneContainer) -> None:
     shown = attempts.activity()
     assert (shown.batch, shown.processed, shown.processing, shown.stalled_ms) == (batch.number, {STAGE: 2}, "", 0)
     assert [(work.stage, work.task) for work in shown.work] == [(STAGE, 0)]
+
+
+PLAIN = Batch(1, 1, 0)
+WATCHED = PLAIN.with_suspects((WatchedTask(1, 0, ()),), ())
+
+
+@pytest.mark.parametrize(("batch", "together"), [(PLAIN, True), (WATCHED, False)])
+def test_attempts_of_a_batch_with_suspects_take_turns(batch: Batch, together: bool) -> None:
+    meeting, both, attempts = threading.Barrier(2), [], Attempts(1, {})
+
+    def accept(packet: Packet) -> Iterator[Packet]:
+        try:
+            meeting.wait(10 if together else 0.1)
+            both.append(True)
+        except threading.BrokenBarrierError:
+            both.append(False)
+        return iter(())
+
+    def running(task: int) -> RunningAttempt:
+        attempt: Any = SimpleNamespace(batch=batch, stage=1, task=task, accept=accept)
+        return RunningAttempt(attempt, 1)
+
+    packet: Any = None
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(attempts.process, running(task), [packet]) for task in range(2)]:
+            done.result()
+    assert both == [together] * 2
+
+
+def test_a_container_knows_how_long_nobody_has_listened() -> None:
+    clock = SettableClock()
+    container = Container("c", "00ff", clock)
+    clock.advance(60)
+    assert container.audience.absent_s == 0.0  # nobody has listened yet
+
+    body = BEAT.encode(Identity("00ff", -1), NoArguments())
+    with closing(serve(BEAT, container, body)) as first:
+        next(first)
+        clock.advance(60)
+        assert container.audience.absent_s == 0.0
+        with closing(serve(BEAT, container, body)) as second:  # over another connection
+            next(second)
+            first.close()
+            clock.advance(60)
+            assert container.audience.absent_s == 0.0
+    clock.advance(20)
+    assert container.audience.absent_s == 20.0

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,16 +13,13 @@ from penstock.state.backends.base import BackendContext
 from penstock.state.backends.changelog_files.backup import ChangelogFilesBackup
 from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory
 from tests.support.stores.hooked_store import Call
+from tests.support.tools.fixtures import fixture_of
 from tests.support.world.one_container import TASKS, OneContainer
-from tests.support.world.world import fixture_of
 
 ENGINES = ("memory", "rocksdb")
 
 
-@pytest.fixture(params=ENGINES)
-def container(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[OneContainer]:
-    with closing(OneContainer(tmp_path, request.param)) as made:
-        yield made
+container = fixture_of(OneContainer, params=ENGINES)
 
 
 on_disk = fixture_of(OneContainer, "rocksdb")
@@ -94,9 +88,7 @@ def test_an_upload_that_failed_may_be_asked_for_again(container: OneContainer) -
     ("error", "stays"),
     [(RetryableError("away"), True), (ContainerLostError("torn"), False), (PenstockError("no"), False)],
 )
-def test_after_an_upload_that_failed_for_good_no_store_stays_open(
-    on_disk: OneContainer, error: PenstockError, *, stays: bool
-) -> None:
+def test_after_a_failed_upload_no_store_stays_open(on_disk: OneContainer, error: PenstockError, *, stays: bool) -> None:
     """A store may be the reason. One that only waited for the object store goes back to its checkpoint."""
     on_disk.enter()
     on_disk.run({"a": 1})

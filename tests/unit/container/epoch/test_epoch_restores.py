@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
 
 import pytest
 
 from penstock.errors import CorruptError, PenstockError
 from tests.support.stores.hooked_store import Call
+from tests.support.tools.fixtures import fixture_of
 from tests.support.world.one_container import OneContainer, Saved
-from tests.support.world.world import fixture_of
 
 MESSAGES = {"a": 1, "b": 2}, {"c": 3}
 CONTENT = {0: {"a": 1, "b": 2}, 1: {"c": 3}}
 BOTH = "changelog-files,blob"
 
 
-@pytest.fixture(params=["memory", "rocksdb"])
-def container(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[OneContainer]:
-    with closing(OneContainer(tmp_path, request.param)) as made:
-        yield made
+container = fixture_of(OneContainer, params=["memory", "rocksdb"])
 
 
 on_disk = fixture_of(OneContainer, "rocksdb")

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 
 from penstock.container.process.gate import Visitors, peer_of
 from tests.support.processes.containers import wait_until
+from tests.support.tools.fixtures import fixture_of
 
-
-@pytest.fixture
-def listener() -> Iterator[socket.socket]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        yield listener
+listener = fixture_of(lambda: socket.create_server(("127.0.0.1", 0)))
 
 
 def name_of(caller: socket.socket) -> str:

@@ -260,7 +260,7 @@ STOPPED: list[Row] = [("draining", (stop, cancel)), ("asked", (delete, stop)), (
 
 
 @pytest.mark.parametrize(("when", "faults"), STOPPED, ids=name)
-def test_a_stop_counts_when_the_drain_is_taken_back(
+def test_a_stop_counts_if_the_drain_is_taken_back(
     timed_world: TimedWorld, when: str, faults: tuple[Fault, ...]
 ) -> None:
     case = Case(timed_world)
@@ -394,9 +394,7 @@ def test_a_request_at_the_end_of_what_a_run_was_to_read(timed_world: TimedWorld)
     assert timed_world.checkpoints[-1].section(DRAIN).answered == (str(asked.uuid),)
 
 
-def test_a_request_during_the_last_commit_is_reported(
-    timed_world: TimedWorld, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_request_in_the_last_commit_is_reported(timed_world: TimedWorld, caplog: pytest.LogCaptureFixture) -> None:
     driver, late = waits(timed_world), list[DrainNotification]()
     came = timed_world.came()
 
@@ -414,9 +412,7 @@ def test_a_request_during_the_last_commit_is_reported(
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_drain_that_a_start_inherits_is_loud(
-    timed_world: TimedWorld, caplog: pytest.LogCaptureFixture, before: bool
-) -> None:
+def test_an_inherited_drain_is_loud(timed_world: TimedWorld, caplog: pytest.LogCaptureFixture, before: bool) -> None:
     caplog.set_level(logging.INFO)
     case = Case(timed_world)
     case.strike("unseen" if before else "asked", (restart,) if before else ())

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from penstock.drain.driver import Drain
 from penstock.drain.requests import write_drain_notification
 from penstock.job.paths import JobPaths
+from tests.support.tools.fixtures import fixture_of
 from tests.support.world.windowed_job import BACKENDS, Windowed, entries, seen
 
 PATHS = JobPaths("windowed", "1")
 
 
-@pytest.fixture(params=BACKENDS)
-def job(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Windowed]:
-    job = Windowed(tmp_path, request.param)
-    yield job
-    job.close()
+job = fixture_of(Windowed, params=BACKENDS)
 
 
 def drain(job: Windowed) -> None:

@@ -21,9 +21,10 @@ from penstock.runtime.reports import Report
 from penstock.state.restore import LocalCopies
 from penstock.testing.in_process import InProcessDriver
 from tests.support.stores.hooked_store import Call
+from tests.support.tools.fixtures import fixture_of
 from tests.support.world.timed_job import TimedWorld, steps
 from tests.support.world.waiting_job import PATHS, TASKS, Last, Waiting, application
-from tests.support.world.world import ends, fixture_of
+from tests.support.world.world import ends
 
 FIRED = ("panes-fired", "timers-fired", "without-partner")
 
@@ -177,9 +178,7 @@ def ask(driver: InProcessDriver) -> None:
 
 
 @pytest.mark.parametrize("stops", [stop, ask])
-def test_a_stop_fires_nothing_and_the_next_run_continues(
-    job: Waiting, stops: Callable[[InProcessDriver], None]
-) -> None:
+def test_a_stop_fires_nothing_and_the_next_run_goes_on(job: Waiting, stops: Callable[[InProcessDriver], None]) -> None:
     driver = job.waits()
     stores = set(job.checkpoints[-1].stores)
     stops(driver)
@@ -224,9 +223,7 @@ def test_copies_and_snapshots_are_finished(job: Waiting, *, drains: bool) -> Non
     assert ("hours.window" in last.stores) is not drains
 
 
-def test_requests_that_cannot_be_deleted_are_left_to_the_next_start(
-    job: Waiting, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_requests_that_stay_are_left_to_the_next_start(job: Waiting, caplog: pytest.LogCaptureFixture) -> None:
     """The run has drained: its record is in the log. `penstock status` shows them."""
     driver = job.waits()
     asked = str(job.ask_to_drain(driver).uuid)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,8 +25,9 @@ from tests.support.jobs.drained_job import PATHS
 from tests.support.jobs.fault_jobs import faulty
 from tests.support.jobs.home import wait_until
 from tests.support.stores.hooked_store import Call
+from tests.support.tools.fixtures import fixture_of
 from tests.support.world.drained_world import DrainWorld, Ending
-from tests.support.world.timed_job import steps
+from tests.support.world.timed_job import steps, steps_and_commit
 from tests.support.world.world import KilledError, ends
 
 A = [SystemStreamPartition("local", "a", partition) for partition in range(2)]
@@ -43,11 +42,7 @@ def _engines_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
 APPS = ("two_exchanges", "two_exchanges_one_durable", "two_exchanges_both_durable")
 
 
-@pytest.fixture(params=[APPS[0], *(pytest.param(app, marks=pytest.mark.slow) for app in APPS[1:])])
-def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[DrainWorld]:
-    world = DrainWorld(tmp_path, request.param)
-    yield world
-    world.close()
+world = fixture_of(DrainWorld, params=[APPS[0], *(pytest.param(app, marks=pytest.mark.slow) for app in APPS[1:])])
 
 
 class TestCommits:
@@ -246,9 +241,7 @@ class TestBeforeTheStart:
             f"the request {notification.uuid} to drain run v9 is deleted: the job belongs to run v1 now" in caplog.text
         )
 
-    def test_a_request_that_the_end_of_the_stream_answered_does_not_drain_the_run_again(
-        self, world: DrainWorld
-    ) -> None:
+    def test_a_request_that_the_end_of_the_stream_answered_drains_no_run_again(self, world: DrainWorld) -> None:
         """A named run goes on after the end of its stream, if there is more of it. The driver is killed before it has
         deleted the request."""
         world.put(12)
@@ -321,7 +314,7 @@ def kill_at(world: DrainWorld, driver: InProcessDriver, step: str) -> None:
 class TestBackends:
     """A backend is at work in the background."""
 
-    def test_the_base_of_a_changelog_stream_is_in_progress(
+    def test_a_base_of_a_changelog_stream_is_under_way(
         self, world: DrainWorld, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The drained checkpoint has no marker of that backend, and is restored from the other one."""
@@ -343,8 +336,7 @@ class TestBackends:
         driver.close()
         world.faults.plan()
         again = world.started(factories)
-        steps(again)
-        again.loop.commit()
+        steps_and_commit(again)
         counts = {name: count for name, count in world.kept("first").items() if name.startswith("count")}
         keys = world.expect(world.everything).keys
         assert counts == {f"count {key}": count for key, count in keys.items()}

@@ -17,7 +17,7 @@ from penstock.batch.watermarks import TIME
 from penstock.drain.requests import DRAIN
 from penstock.testing import TestRunner
 from penstock.testing.in_process import InProcessDriver
-from tests.support.world.timed_job import NOW, HoldNode, TimedWorld, steps
+from tests.support.world.timed_job import NOW, HoldNode, TimedWorld, steps, steps_and_commit
 from tests.support.world.world import ends
 
 HOUR = 3_600_000
@@ -131,8 +131,7 @@ def driver(timed_world: TimedWorld) -> InProcessDriver:
 def waits(world: TimedWorld) -> InProcessDriver:
     driver = world.started()
     world.put(10, 20, 30, 40)
-    steps(driver)
-    driver.loop.commit()
+    steps_and_commit(driver)
     return driver
 
 
@@ -251,9 +250,7 @@ def test_a_request_for_an_operator_that_is_not_there(
 
 @pytest.mark.parametrize("through", [False, True])
 @pytest.mark.parametrize("operators", [("one",), ("two",), ("one", "two")], ids="+".join)
-def test_a_request_while_the_stream_is_brought_to_its_end(
-    timed_world: TimedWorld, operators: tuple[str, ...], through: bool
-) -> None:
+def test_a_request_while_the_stream_ends(timed_world: TimedWorld, operators: tuple[str, ...], through: bool) -> None:
     timed_world.through = through
     timed_world.put(10, 20, 30, 40)
     driver = timed_world.started(until_latest=True)
@@ -357,7 +354,7 @@ ALONE = {"all": (), "one": ("one",), "two": ("two",)}
     ("kept", "gone"), [("one", "all"), ("two", "all"), ("one", "two"), ("two", "one"), ("all", "one")]
 )
 @pytest.mark.parametrize("steps_before", [0, 1, 2, 3])
-def test_a_part_of_the_requests_is_taken_back(
+def test_one_request_is_taken_back(
     timed_world: TimedWorld, kept: str, gone: str, deleted: bool, steps_before: int
 ) -> None:
     """The run obeys those that are left alone, as if the others had never been."""

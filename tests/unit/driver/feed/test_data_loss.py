@@ -117,8 +117,7 @@ def test_lost_between_the_plan_of_a_batch_and_its_reading(world: TimedWorld, las
     """The batch is planned again: no run of it has read what is gone. Nothing counts as a failure."""
     world.config["job.retry.max"] = 0
     world.put(*range(10, 130, 10))
-    driver = world.driver(until_latest=True)
-    driver.loop.start()
+    driver = world.started(until_latest=True)
     deleted: list[bool] = []
 
     def at(step: str) -> None:
@@ -174,8 +173,7 @@ def test_what_was_read_after_the_checkpoint_and_is_deleted_during_a_restore(worl
 
 def test_a_run_to_the_end_ends_although_everything_is_gone(world: TimedWorld) -> None:
     world.put(10, 20, 30, 40)
-    driver = world.driver(until_latest=True)
-    driver.loop.start()
+    driver = world.started(until_latest=True)
     world.put(50, 60)
     delete(world, 3)
     delete(world, 2, partition=1)

@@ -15,7 +15,7 @@ from penstock.system.base import OffsetRange
 from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver
 from tests.support.world.sums_job import once
-from tests.support.world.timed_job import HoldNode, TimedWorld, steps
+from tests.support.world.timed_job import HoldNode, TimedWorld, steps, steps_and_commit
 
 PATHS = JobPaths("timed", "1")
 
@@ -219,8 +219,7 @@ def test_a_run_that_breaks_off_at_any_step_neither_loses_nor_doubles(world: Time
     driver.loop.step()
     driver.fleet.at = driver.runner.at = once(step, lambda: driver.fleet.lose(0))
     world.put(50, 60)
-    steps(driver)
-    driver.loop.commit()
+    steps_and_commit(driver)
     driver.close()
     last = world.driver(until_latest=True)
     last.loop.run()

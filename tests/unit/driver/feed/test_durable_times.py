@@ -199,9 +199,7 @@ def test_event_time_stands_still_behind_a_stream_until_its_readers_close(root: s
 
 
 @THROUGH
-def test_event_time_begins_again_if_an_input_that_had_ended_has_grown(
-    through: str | None, root: str, tmp_path: Path
-) -> None:
+def test_event_time_begins_again_if_an_ended_input_has_grown(through: str | None, root: str, tmp_path: Path) -> None:
     app, source = application()
     counted(source.partition_by(lambda _: "a", through=through, id="by"), 100, "w").send_to(app.output("local.out"))
     system = MemorySystem("local")

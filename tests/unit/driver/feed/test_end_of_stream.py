@@ -54,8 +54,7 @@ def test_a_second_until_latest_after_the_first(timed_world: TimedWorld, caplog: 
 def test_the_end_is_repeated_after_a_rewind(timed_world: TimedWorld, step: str) -> None:
     """The boundary decides whether the stream has ended."""
     timed_world.put(10, 20, 1000)
-    driver = timed_world.driver(until_latest=True)
-    driver.loop.start()
+    driver = timed_world.started(until_latest=True)
 
     def at(name: str) -> None:
         batch = HoldNode.batches[-1] if HoldNode.batches else None
@@ -72,8 +71,7 @@ def test_the_end_is_repeated_after_a_rewind(timed_world: TimedWorld, step: str) 
 
 def test_a_commit_of_a_closed_stream_says_so_whoever_asks_for_it(timed_world: TimedWorld) -> None:
     timed_world.put(10, 20, 1000)
-    driver = timed_world.driver(until_latest=True)
-    driver.loop.start()
+    driver = timed_world.started(until_latest=True)
     while not driver.loop.step():
         pass
     driver.loop.commit()
@@ -87,8 +85,7 @@ def test_a_commit_of_a_closed_stream_says_so_whoever_asks_for_it(timed_world: Ti
 
 def test_inputs_that_have_ended_end_the_job(timed_world: TimedWorld) -> None:
     timed_world.put(10, 20, 1000)
-    driver = timed_world.driver()
-    driver.loop.start()
+    driver = timed_world.started()
     steps(driver)
     timed_world.system.admin().end_stream("in")
     while not driver.loop.step():
@@ -123,9 +120,7 @@ def test_an_input_that_has_ended_holds_nothing_back(timed_world: TimedWorld) -> 
     assert timed_world.came()[7] == []
 
 
-def test_local_streams_that_have_ended_end_the_job(
-    timed_world: TimedWorld, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_ended_streams_end_the_job(timed_world: TimedWorld, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The next run reads the messages that are published later."""
     system = LocalSystem("m", str(tmp_path / "streams"))
     timed_world.system = timed_world.systems["m"] = system
@@ -133,8 +128,7 @@ def test_local_streams_that_have_ended_end_the_job(
     for stream in ("in", "out"):
         admin.create_stream(stream, 2)
     timed_world.put(10, 20, 1000)
-    driver = timed_world.driver()
-    driver.loop.start()
+    driver = timed_world.started()
     steps(driver)
     assert 2 not in timed_world.came()
     admin.end_stream("in")

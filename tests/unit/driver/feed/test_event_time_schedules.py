@@ -13,7 +13,7 @@ from penstock.batch.watermarks import TIME
 from penstock.wire.ports import RunBrokenError
 from tests.support.oracles.metrics_page import OF_EVENT_TIME, exported
 from tests.support.world.sums_job import once, raising
-from tests.support.world.timed_job import NOW, TASKS, HoldNode, TimedWorld, ask, reached, steps
+from tests.support.world.timed_job import NOW, TASKS, HoldNode, TimedWorld, ask, reached, steps, steps_and_commit
 
 
 def test_what_the_watermark_has_passed_comes_out_without_another_message(timed_world: TimedWorld) -> None:
@@ -72,8 +72,7 @@ def test_a_batch_that_moved_the_watermark_is_run_again(timed_world: TimedWorld) 
 def test_a_rewind_goes_back_to_the_event_times_of_the_checkpoint(timed_world: TimedWorld) -> None:
     driver = timed_world.started()
     timed_world.put(10, 10)
-    steps(driver)
-    driver.loop.commit()
+    steps_and_commit(driver)
     before = driver.loop.boundary
     timed_world.put(20, 20, 30, 30)
     driver.fleet.at = once("end", lambda: driver.fleet.lose(1))
@@ -87,8 +86,7 @@ def test_a_rewind_goes_back_to_the_event_times_of_the_checkpoint(timed_world: Ti
 def test_a_restart_goes_on_with_the_watermarks_of_the_checkpoint(timed_world: TimedWorld) -> None:
     first = timed_world.started()
     timed_world.put(100, 100)
-    steps(first)
-    first.loop.commit()
+    steps_and_commit(first)
     boundary = first.loop.boundary
     first.close()
     assert reached(timed_world.checkpoints[-1].section(TIME).watermarks) == {
@@ -161,8 +159,7 @@ def test_started_after_a_day_with_a_day_of_backlog(timed_world: TimedWorld) -> N
     """No partition with unread messages is idle, however long the batch before was ago."""
     first = timed_world.started()
     timed_world.put(10, 10)
-    steps(first)
-    first.loop.commit()
+    steps_and_commit(first)
     first.close()
     timed_world.clock.advance(86_400)
     timed_world.put(*range(1000, 1100, 10), partition=0)
@@ -219,8 +216,7 @@ def test_out_of_orderness_raised(timed_world: TimedWorld) -> None:
     """The watermark stays until event time has caught up."""
     first = timed_world.started()
     timed_world.put(100, 100)
-    steps(first)
-    first.loop.commit()
+    steps_and_commit(first)
     first.close()
     timed_world.inputs["m.in"] = ps.BoundedOutOfOrderness(60)
     second = timed_world.started()
@@ -234,8 +230,7 @@ def test_an_input_added(timed_world: TimedWorld) -> None:
     """It holds nobody back below what has been reached; then it counts."""
     first = timed_world.started()
     timed_world.put(100, 100)
-    steps(first)
-    first.loop.commit()
+    steps_and_commit(first)
     first.close()
     timed_world.inputs["m.other"] = None
     second = timed_world.started()
@@ -256,8 +251,7 @@ def test_a_new_operator_starts_with_the_watermark_of_its_inputs(timed_world: Tim
     timed_world.second = False
     first = timed_world.started()
     timed_world.put(100, 100)
-    steps(first)
-    first.loop.commit()
+    steps_and_commit(first)
     first.close()
     assert "two" not in timed_world.checkpoints[-1].section(TIME).watermarks
     timed_world.second = True
@@ -365,8 +359,7 @@ def test_epochs_of_one_batch(timed_world: TimedWorld, tmp_path: Path, between: s
 def test_a_restart_runs_no_batch_if_nothing_is_due(timed_world: TimedWorld) -> None:
     first = timed_world.started()
     timed_world.put(10, 10, 20, 20, 30)
-    steps(first)
-    first.loop.commit()
+    steps_and_commit(first)
     left = first.loop.boundary
     first.close()
     second = timed_world.started()
@@ -379,8 +372,7 @@ def test_a_container_that_does_not_say_what_waits(timed_world: TimedWorld, monke
     """Nobody knows what watermarks may pass: the epoch is not entered, and opened again under another claim."""
     first = timed_world.started()
     timed_world.put(10, 10, 20, 30)
-    steps(first)
-    first.loop.commit()
+    steps_and_commit(first)
     left = first.loop.boundary
     first.close()
     second = timed_world.driver()
@@ -408,8 +400,7 @@ def test_the_clock_goes_back(timed_world: TimedWorld) -> None:
     steps(first)
     timed_world.clock.correct(-3_600_000)
     timed_world.put(20, 20)
-    steps(first)
-    first.loop.commit()
+    steps_and_commit(first)
     first.close()
     timed_world.clock.correct(-3_600_000)
     second = timed_world.started()
@@ -469,8 +460,7 @@ def ran_once(timed_world: TimedWorld) -> None:
     timed_world.put(100, 100)
     steps(first)
     timed_world.put(200, 200)
-    steps(first)
-    first.loop.commit()
+    steps_and_commit(first)
     first.close()
 
 
@@ -498,12 +488,10 @@ def test_everything_is_read_again_with_keep(timed_world: TimedWorld, caplog: pyt
 def test_a_start_from_an_older_checkpoint_takes_its_event_times(timed_world: TimedWorld) -> None:
     first = timed_world.started()
     timed_world.put(100, 100)
-    steps(first)
-    first.loop.commit()
+    steps_and_commit(first)
     older = timed_world.checkpoints[-1]
     timed_world.put(200, 200)
-    steps(first)
-    first.loop.commit()
+    steps_and_commit(first)
     first.close()
     second = timed_world.started(from_checkpoint=str(older.id))
     assert second.loop.boundary.watermarks == older.section(TIME).watermarks

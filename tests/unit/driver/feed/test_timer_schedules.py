@@ -12,9 +12,9 @@ import penstock as ps
 from penstock.runtime.operators import task_timers
 from penstock.testing.in_process import InProcessDriver
 from penstock.wire.ports import RunBrokenError
+from tests.support.tools.fixtures import fixture_of
 from tests.support.world.sums_job import once, raising
-from tests.support.world.timed_job import NOW, TimedWorld, steps
-from tests.support.world.world import fixture_of
+from tests.support.world.timed_job import NOW, TimedWorld, steps, steps_and_commit
 
 WAIT_MS = 10
 
@@ -101,8 +101,7 @@ def test_a_million_timers_are_due_after_a_long_stop(world: TimerWorld, monkeypat
     world.inputs["m.in"] = ps.BoundedOutOfOrderness(10**9)
     first = world.started()
     world.put(*range(number))
-    steps(first)
-    first.loop.commit()
+    steps_and_commit(first)
     first.close()
     world.inputs["m.in"] = None
     world.clock.advance(86_400)
@@ -173,8 +172,7 @@ def test_timers_fire_although_no_message_comes_and_the_job_waits_for_them(world:
 def test_a_restart_waits_for_a_timer_as_the_run_before_it(world: TimerWorld) -> None:
     first = world.started()
     world.put(0)
-    steps(first)
-    first.loop.commit()
+    steps_and_commit(first)
     first.close()
     second = world.started()
     assert second.loop.boundary.next_due == {"t": (WAIT_MS, NOW + 60_000)}
@@ -272,8 +270,7 @@ def test_a_container_that_is_lost_behind_the_last_record_does_not_end_the_stream
 ) -> None:
     monkeypatch.setattr(TimerWorld, "task", Ending)
     world.put(0, 0)
-    driver = world.driver(until_latest=True)
-    driver.loop.start()
+    driver = world.started(until_latest=True)
 
     opened = threading.Event()
 

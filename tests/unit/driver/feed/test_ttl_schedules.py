@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from penstock.system.registry import open_systems
 from penstock.testing.clock import SettableClock
 from penstock.testing.in_process import InProcessDriver
 from tests.support.stores.state_job import JOB, StateJob
+from tests.support.tools.fixtures import fixture_of
 
 NOW = 1_700_000_000_000
 HOUR = 3_600_000
@@ -38,9 +38,7 @@ class Keep(ps.StreamTask):
     def init(self, context: ps.TaskContext) -> None:
         self.kept, self.seen = context.store("kept"), context.store("seen")
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         if envelope.value == "look":
             self.seen[envelope.key] = self.kept.get(envelope.key, "nothing")
         else:
@@ -127,11 +125,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-@pytest.fixture
-def world(home: Path) -> Iterator[World]:
-    made = World(home)
-    yield made
-    made.close()
+world = fixture_of(World, using=("home",))
 
 
 def test_readers_judge_by_the_batch_time_of_their_checkpoint(world: World) -> None:

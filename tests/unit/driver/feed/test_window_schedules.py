@@ -13,8 +13,8 @@ import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.system.base import OffsetRange
 from penstock.testing.in_process import InProcessDriver
-from tests.support.world.timed_job import TimedWorld, ask, steps
-from tests.support.world.world import fixture_of
+from tests.support.tools.fixtures import fixture_of
+from tests.support.world.timed_job import TimedWorld, ask, steps, steps_and_commit
 
 SHORT, LONG = 10, 50
 
@@ -116,8 +116,7 @@ def test_two_windows_in_a_row_in_one_stage_and_in_two(world: WindowedWorld, *, a
     for first in range(0, 300, 60):
         driver = world.started()
         world.put(*range(first, first + 30))
-        steps(driver)
-        driver.loop.commit()
+        steps_and_commit(driver)
         world.put(*range(first + 30, first + 60))
         steps(driver)
         driver.close()
@@ -151,8 +150,7 @@ def test_a_window_behind_a_durable_intermediate_stream_that_lags(world: Windowed
 def ran_once(world: WindowedWorld) -> None:
     first = world.started()
     world.put(*range(0, 100, 2), 125, 125)
-    steps(first)
-    first.loop.commit()
+    steps_and_commit(first)
     first.close()
     world.check(before=125)
 
@@ -184,8 +182,7 @@ def test_out_of_orderness_raised(world: WindowedWorld) -> None:
     """No window fires a second time, and what is late stays late."""
     first = world.started()
     world.put(5, 5, 100, 100)
-    steps(first)
-    first.loop.commit()
+    steps_and_commit(first)
     first.close()
     world.inputs["m.in"] = ps.BoundedOutOfOrderness(60)
     second = world.started()
@@ -198,8 +195,7 @@ def test_out_of_orderness_raised(world: WindowedWorld) -> None:
 def test_an_input_added(world: WindowedWorld) -> None:
     first = world.started()
     world.put(5, 5, 100, 100)
-    steps(first)
-    first.loop.commit()
+    steps_and_commit(first)
     first.close()
     world.inputs["m.other"] = None
     second = world.started()
@@ -226,8 +222,7 @@ def test_an_idle_partition_returns(world: WindowedWorld) -> None:
 def test_started_after_a_day_with_a_day_of_backlog(world: WindowedWorld) -> None:
     first = world.started()
     world.put(10, 10)
-    steps(first)
-    first.loop.commit()
+    steps_and_commit(first)
     first.close()
     world.clock.advance(86_400)
     world.put(*range(1000, 1200, 5), partition=0)

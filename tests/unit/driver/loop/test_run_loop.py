@@ -20,24 +20,23 @@ from penstock.errors import (
 )
 from penstock.testing import SettableClock
 from penstock.wire.ports import RunBrokenError
+from tests.support.processes.python import run_python
 from tests.support.streams.gappy_system import GappySystem
-from tests.support.world.sums_job import TASKS, SumsWorld, at_end, drain, once, raising, state
-from tests.support.world.world import fixture_of
+from tests.support.tools.fixtures import fixture_of
+from tests.support.world.sums_job import TASKS, SumsWorld, at_end, drain, drain_and_commit, once, raising, state
 
 world = fixture_of(SumsWorld)
 
 
 def test_batches_a_commit_and_a_restart(world: SumsWorld) -> None:
     world.put(*range(10))
-    first = world.driver()
-    first.loop.start()
+    first = world.started()
     drain(first)
     world.check(first)
     first.loop.commit()
     first.close()
     world.put(*range(10, 20))
-    second = world.driver()
-    second.loop.start()
+    second = world.started()
     drain(second)
     world.check(second)
     assert [record.kind_detail for record in world.checkpoints] == ["start", "commit", "start"]
@@ -46,8 +45,7 @@ def test_batches_a_commit_and_a_restart(world: SumsWorld) -> None:
 
 def test_the_application_asks_for_a_commit(world: SumsWorld) -> None:
     world.put(1, 2, 100)
-    driver = world.driver()
-    driver.loop.start()
+    driver = world.started()
     drain(driver)
     driver.loop.commit()  # waits for the one in flight
     assert len(world.checkpoints) == 3
@@ -58,10 +56,8 @@ def test_the_application_asks_for_a_commit(world: SumsWorld) -> None:
 @pytest.mark.parametrize("step", ["start-run", "source", "stage 1", "reports", "end"])
 def test_a_lost_container_leads_back_to_the_last_checkpoint(world: SumsWorld, step: str) -> None:
     world.put(*range(6))
-    driver = world.driver()
-    driver.loop.start()
-    drain(driver)
-    driver.loop.commit()
+    driver = world.started()
+    drain_and_commit(driver)
     world.put(*range(6, 12))
     lost = once(step, lambda: driver.fleet.lose(1))
     driver.fleet.at = driver.runner.at = lost
@@ -74,8 +70,7 @@ def test_a_lost_container_leads_back_to_the_last_checkpoint(world: SumsWorld, st
 @pytest.mark.parametrize("step", ["source", "stage 1", "sink", "reports"])
 def test_a_run_that_broke_off_is_repeated_as_the_same_batch(world: SumsWorld, step: str) -> None:
     world.put(*range(12))
-    driver = world.driver()
-    driver.loop.start()
+    driver = world.started()
     driver.runner.at = once(step, raising(RunBrokenError("broken")))
     drain(driver)
     assert driver.loop.boundary.batch == 3
@@ -91,8 +86,7 @@ def test_a_batch_has_as_many_messages_as_it_may_whatever_the_gaps_are(tmp_path: 
         if number // 30 % 2:
             system.skip(SystemStreamPartition("m", "events", number % TASKS), 50)
         world.put(number % 90)
-    driver = world.driver()
-    driver.loop.start()
+    driver = world.started()
     driver.runner.at = once("reports", raising(RunBrokenError("broken")))
     read = []
     while any(at_end(driver)):
@@ -106,8 +100,7 @@ def test_a_batch_has_as_many_messages_as_it_may_whatever_the_gaps_are(tmp_path: 
 
 def test_too_many_failures_end_the_run(world: SumsWorld) -> None:
     world.put(1)
-    driver = world.driver(job_retry_max=2)
-    driver.loop.start()
+    driver = world.started(job_retry_max=2)
     driver.runner.at = lambda _: raising(RunBrokenError("broken again"))()
     with pytest.raises(PenstockError, match=r"3 failures since the last checkpoint.*broken again"):
         drain(driver)
@@ -129,8 +122,7 @@ def test_what_fails_again_and_again_is_tried_after_pauses(world: SumsWorld, erro
 
 def test_a_failing_application_ends_the_run_and_its_batch_is_not_applied(world: SumsWorld) -> None:
     world.put(1, 2, 3)
-    driver = world.driver()
-    driver.loop.start()
+    driver = world.started()
     drain(driver)
     before = state(driver)
     world.put(-1)
@@ -141,13 +133,10 @@ def test_a_failing_application_ends_the_run_and_its_batch_is_not_applied(world: 
 
 def test_of_two_drivers_the_older_one_is_fenced(world: SumsWorld) -> None:
     world.put(*range(8))
-    old = world.driver()
-    old.loop.start()
-    drain(old)
-    old.loop.commit()
+    old = world.started()
+    drain_and_commit(old)
     world.put(*range(8, 12))
-    new = world.driver()
-    new.loop.start()
+    new = world.started()
     with pytest.raises(FencedError):
         drain(old)
     with pytest.raises(FencedError):
@@ -160,8 +149,7 @@ def test_of_two_drivers_the_older_one_is_fenced(world: SumsWorld) -> None:
 
 def test_a_driver_that_is_fenced_while_it_uploads_writes_no_record(world: SumsWorld) -> None:
     world.put(*range(8))
-    old = world.driver()
-    old.loop.start()
+    old = world.started()
     drain(old)
     new = world.driver()
     old.fleet.at = once("upload", lambda: new.loop.start())
@@ -175,8 +163,7 @@ def test_a_driver_that_is_fenced_while_it_uploads_writes_no_record(world: SumsWo
 @pytest.mark.parametrize("recorded", [False, True])
 def test_a_crash_around_the_record(world: SumsWorld, recorded: bool) -> None:
     world.put(*range(8))
-    first = world.driver()
-    first.loop.start()
+    first = world.started()
     drain(first)
     step = "clean-up" if recorded else "upload"
     first.fleet.at = once(step, raising(PenstockError("the process died")))
@@ -186,8 +173,7 @@ def test_a_crash_around_the_record(world: SumsWorld, recorded: bool) -> None:
         with pytest.raises(PenstockError, match="the process died"):
             first.loop.commit()
     first.close()
-    second = world.driver()
-    second.loop.start()
+    second = world.started()
     begins = second.loop.boundary.batch
     assert begins == (first.loop.boundary.batch if recorded else 0)
     world.put(*range(8, 16))
@@ -214,8 +200,7 @@ def test_a_graceful_stop_ends_with_a_commit(world: SumsWorld) -> None:
     driver.loop.run()
     assert world.checkpoints[-1].ended == "stopped"
     assert world.checkpoints[-1].batch == 1
-    successor = world.driver()
-    successor.loop.start()
+    successor = world.started()
     assert successor.job.claim.run_id != driver.job.claim.run_id
     drain(successor)
     world.check(successor)
@@ -233,8 +218,7 @@ def test_an_immediate_stop_commits_nothing(world: SumsWorld) -> None:
     driver.runner.at = once("stage 1", stop_twice)
     driver.loop.run()
     assert [record.batch for record in world.checkpoints] == [0]
-    successor = world.driver()
-    successor.loop.start()
+    successor = world.started()
     drain(successor)
     world.check(successor)
 
@@ -253,16 +237,14 @@ def test_a_container_lost_in_the_last_commit_is_answered_before_the_end(world: S
     driver.fleet.at = once("end", lambda: setattr(driver.fleet, "at", once("snapshot", lambda: driver.fleet.lose(0))))
     driver.loop.run()
     assert world.checkpoints[-1].ended == "stopped"
-    successor = world.driver()
-    successor.loop.start()
+    successor = world.started()
     drain(successor)
     world.check(successor, exactly_once=False)
 
 
 def test_a_container_lost_in_an_awaited_commit_leads_back(world: SumsWorld) -> None:
     world.put(*range(6))
-    driver = world.driver()
-    driver.loop.start()
+    driver = world.started()
     drain(driver)
     driver.fleet.at = once("snapshot", lambda: driver.fleet.lose(0))
     ended = driver.loop.boundary
@@ -275,8 +257,7 @@ def test_a_container_lost_in_an_awaited_commit_leads_back(world: SumsWorld) -> N
 
 
 def test_a_commit_is_due_by_time_and_only_where_batches_have_ended(world: SumsWorld) -> None:
-    driver = world.driver(task_commit_ms=60_000, state_snapshot_interval_seconds=0)
-    driver.loop.start()
+    driver = world.started(task_commit_ms=60_000, state_snapshot_interval_seconds=0)
     world.put(1)
     drain(driver)
     world.clock.advance(59)
@@ -295,8 +276,7 @@ def test_a_commit_is_due_by_time_and_only_where_batches_have_ended(world: SumsWo
 
 
 def test_batch_time_is_the_wall_clock_and_never_falls(world: SumsWorld) -> None:
-    driver = world.driver()
-    driver.loop.start()
+    driver = world.started()
     world.put(1)
     drain(driver)
     first = driver.loop.boundary.batch_time_ms
@@ -311,8 +291,7 @@ def test_batch_time_is_the_wall_clock_and_never_falls(world: SumsWorld) -> None:
 
 
 def test_processing_waits_for_a_commit_that_is_in_flight_for_too_long(world: SumsWorld) -> None:
-    driver = world.driver(task_commit_max_delay_ms=10_000)
-    driver.loop.start()
+    driver = world.started(task_commit_max_delay_ms=10_000)
     uploading, may_end = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -337,8 +316,7 @@ def test_processing_waits_for_a_commit_that_is_in_flight_for_too_long(world: Sum
 
 
 def test_a_commit_that_takes_too_long_ends_the_run(world: SumsWorld) -> None:
-    driver = world.driver(task_commit_timeout_ms=30_000)
-    driver.loop.start()
+    driver = world.started(task_commit_timeout_ms=30_000)
     may_end = threading.Event()
 
     def hold() -> None:
@@ -376,3 +354,9 @@ def test_what_fails_to_end_keeps_nothing_else_from_ending(world: SumsWorld, monk
         with pytest.raises(PenstockError, match="it does not end"):
             driver.loop.close()
     assert ended == ["drain", "standby", "outbox", "tables", "side"]
+
+
+def test_a_test_runner_loads_no_spark() -> None:
+    code = "import sys, penstock.testing; print(sorted({m.split('.')[0] for m in sys.modules} & {'pyspark', 'py4j'}))"
+    found = run_python("-c", code)
+    assert found.stdout.strip() == "[]"

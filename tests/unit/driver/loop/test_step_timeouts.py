@@ -18,9 +18,10 @@ from penstock.runtime.operators.tasks import Process
 from penstock.runtime.operators.window import WindowOperator
 from penstock.testing.in_process import InProcessDriver, InProcessFleet
 from penstock.wire.ports import RunBrokenError
+from tests.support.tools.fixtures import fixture_of
 from tests.support.world.timed_job import HoldNode, TimedWorld, steps
 from tests.support.world.waiting_job import Last, Waiting
-from tests.support.world.world import ends, fixture_of
+from tests.support.world.world import ends
 
 LIMIT_MS = 60_000
 PASSED_S = 100.0
@@ -77,7 +78,7 @@ def test_on_drain_that_takes_too_long(job: Waiting, clock: Clock) -> None:
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("operator", ["hours", "remind", "pairs"])
-def test_an_operator_that_takes_too_long_to_drain(
+def test_an_operator_that_drains_long(
     job: Waiting, operator: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kinds: dict[str, type[Any]] = {"hours": WindowOperator, "remind": Process, "pairs": StreamJoin}

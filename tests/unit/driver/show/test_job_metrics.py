@@ -29,8 +29,7 @@ def steps(driver: object, count: int) -> None:
 
 
 def test_messages_count_per_stage_task_and_stream(world: SumsWorld) -> None:
-    driver = world.driver()
-    driver.loop.start()
+    driver = world.started()
     world.put(*range(1, 10))
     steps(driver, 6)
     found = driver.board.metrics.snapshot()
@@ -49,8 +48,7 @@ def test_messages_count_per_stage_task_and_stream(world: SumsWorld) -> None:
 
 
 def test_a_run_that_broke_off_counts_nothing_but_the_retry(world: SumsWorld) -> None:
-    driver = world.driver()
-    driver.loop.start()
+    driver = world.started()
     broken: list[str] = []
 
     def once(step: str) -> None:
@@ -69,8 +67,7 @@ def test_a_run_that_broke_off_counts_nothing_but_the_retry(world: SumsWorld) -> 
 
 
 def test_the_metrics_of_an_application(world: SumsWorld) -> None:
-    driver = world.driver()
-    driver.loop.start()
+    driver = world.started()
     world.put(*range(1, 10))
     steps(driver, 6)
     found = driver.board.metrics.snapshot()
@@ -79,8 +76,7 @@ def test_the_metrics_of_an_application(world: SumsWorld) -> None:
 
 
 def test_what_stores_and_backends_count(world: SumsWorld) -> None:
-    driver = world.driver()
-    driver.loop.start()
+    driver = world.started()
     world.put(*range(1, 11))
     steps(driver, 6)
     driver.loop.commit()
@@ -120,8 +116,7 @@ def test_deletes_and_scans_of_stores_and_what_rocksdb_counts(world: SumsWorld) -
     world.app = ps.StreamApplication("sums")
     world.app.store("sums", key=ps.String(), value=ps.Integer())
     world.app.input("m.events", key=ps.String(), value=ps.Integer()).process(Visits, stores=["sums"], id="sum")
-    driver = world.driver(stores_sums_factory="rocksdb", job_batch_max_messages=100)
-    driver.loop.start()
+    driver = world.started(stores_sums_factory="rocksdb", job_batch_max_messages=100)
     world.put(*range(1, 16))
     steps(driver, 1)
     world.put(0, 0, 5)
@@ -139,8 +134,7 @@ def test_deletes_and_scans_of_stores_and_what_rocksdb_counts(world: SumsWorld) -
 
 
 def test_a_changelog_stream_counts_what_it_appends(world: SumsWorld) -> None:
-    driver = world.driver(stores_sums_backup_factories="changelog-stream")
-    driver.loop.start()
+    driver = world.started(stores_sums_backup_factories="changelog-stream")
     world.put(1, 2, 3)
     steps(driver, 2)
     driver.loop.commit()
@@ -150,8 +144,7 @@ def test_a_changelog_stream_counts_what_it_appends(world: SumsWorld) -> None:
 
 
 def test_snapshots_of_whole_stores(world: SumsWorld) -> None:
-    driver = world.driver(state_snapshot_interval_commits=1)
-    driver.loop.start()
+    driver = world.started(state_snapshot_interval_commits=1)
     world.put(1, 2, 3)
     steps(driver, 2)
     driver.loop.commit()
@@ -161,8 +154,7 @@ def test_snapshots_of_whole_stores(world: SumsWorld) -> None:
 
 
 def test_commits_and_rewinds(world: SumsWorld) -> None:
-    driver = world.driver()
-    driver.loop.start()
+    driver = world.started()
     world.put(1, 2, 3)
     steps(driver, 2)
     driver.loop.commit()
@@ -175,7 +167,6 @@ def test_commits_and_rewinds(world: SumsWorld) -> None:
 
 
 def test_snapshots_survive_their_form_between_processes(world: SumsWorld) -> None:
-    driver = world.driver()
-    driver.loop.start()
+    driver = world.started()
     found = driver.board.metrics.snapshot()
     assert dict(Snapshot.of_rows(found.rows())) == dict(found)

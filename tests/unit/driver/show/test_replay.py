@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
-
-import pytest
-
 from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import TaskSsp
 from penstock.batch.portions import PortionRead
@@ -16,15 +10,13 @@ from penstock.driver.show.metrics import Replay, read_again
 from penstock.job.shown import MetricsBoard
 from penstock.metrics.snapshot import MetricId, TimerValue
 from penstock.testing.in_process import InProcessDriver
-from tests.support.world.sums_job import TASKS, SumsWorld, at_end, drain
+from tests.support.tools.fixtures import fixture_of
+from tests.support.world.sums_job import TASKS, SumsWorld, at_end, drain, drain_and_commit
 
 SSPS = [SystemStreamPartition("m", "events", partition) for partition in range(3)]
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[SumsWorld]:
-    with closing(SumsWorld(tmp_path)) as made:
-        yield made
+world = fixture_of(SumsWorld)
 
 
 def replayed(driver: InProcessDriver) -> list[int]:
@@ -40,11 +32,9 @@ def replays(driver: InProcessDriver) -> TimerValue:
 
 
 def test_what_a_rewind_reads_again(world: SumsWorld) -> None:
-    driver = world.driver()
-    driver.loop.start()
+    driver = world.started()
     world.put(*range(1, 10))
-    drain(driver)
-    driver.loop.commit()
+    drain_and_commit(driver)
     world.put(*range(10, 17))  # (3, 2, 2) more
     drain(driver)
     assert (replayed(driver), replays(driver).count) == ([0, 0, 0], 0)
@@ -74,8 +64,7 @@ def test_what_a_rewind_reads_again(world: SumsWorld) -> None:
 
 
 def test_a_rewind_in_the_middle_of_a_replay(world: SumsWorld) -> None:
-    driver = world.driver(job_batch_max_messages=3)
-    driver.loop.start()
+    driver = world.started(job_batch_max_messages=3)
     world.put(*range(1, 13))
     drain(driver)
     for task in (0, 1):
@@ -93,8 +82,7 @@ def test_what_a_new_driver_reads_again(world: SumsWorld) -> None:
     exports = MetricsExports(first.job, "first", first.board, lambda: True)
     first.loop.start()
     world.put(*range(1, 10))
-    drain(first)
-    first.loop.commit()
+    drain_and_commit(first)
     world.put(*range(10, 17))
     drain(first)
     exports.close()  # puts what it puts from time to time; no checkpoint follows

@@ -28,9 +28,9 @@ from penstock.outbox.wing import OUTBOX, Publish
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.testing.in_process import InProcessDriver
 from tests.support.jobs.home import wait_until
+from tests.support.tools.fixtures import fixture_of
 from tests.support.world.once_world import PATHS, STEPS, OnceWorld, die
-from tests.support.world.sums_job import TASKS, Sum, drain, raising
-from tests.support.world.world import fixture_of
+from tests.support.world.sums_job import TASKS, Sum, drain, drain_and_commit, raising
 
 world = fixture_of(OnceWorld)
 
@@ -40,8 +40,7 @@ def crash(world: OnceWorld, step: str, nth: int = 1) -> None:
     world.put(1, 2, 3, 4, 5, 6)
     driver = world.next()
     driver.loop.start()
-    drain(driver)
-    driver.loop.commit()
+    drain_and_commit(driver)
     world.put(7, 8, 9, 10, 11, 12)
     drain(driver)
     if step == "published":
@@ -100,8 +99,7 @@ class TestRewinds:
         world.put(1, 2, 3)
         driver = world.next()
         driver.loop.start()
-        drain(driver)
-        driver.loop.commit()
+        drain_and_commit(driver)
         came = world.at(driver, "", die)
         driver.loop.rewind(None)
         assert "open" in came
@@ -201,8 +199,7 @@ def test_a_driver_sleeps_while_another_one_takes_over(world: OnceWorld, step: st
         drain(other)
         for value in (8, 9):
             world.put(value)
-            drain(other)
-            other.loop.commit()
+            drain_and_commit(other)
         other.loop.finish()
         world.check(other)
         others.append(other)
@@ -306,8 +303,7 @@ class TestWhatEndsAStart:
         world.put(1, 2, 3)
         driver = world.next()
         driver.loop.start()
-        drain(driver)
-        driver.loop.commit()
+        drain_and_commit(driver)
         monkeypatch.setattr(type(world.system.admin()), "keeps_progress_of", lambda self, name: False)
         with pytest.raises(IncompatibleError, match="has lost its record"):
             driver.loop.rewind(None)
@@ -422,8 +418,7 @@ def test_nothing_grows(world: OnceWorld) -> None:
     driver.loop.start()
     for value in range(30):
         world.put(value)
-        drain(driver)
-        driver.loop.commit()
+        drain_and_commit(driver)
     driver.loop.commit()
     assert len(world.outbox) <= 2
     records = world.log.checkpoints

@@ -195,9 +195,7 @@ NUMBERS = st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(-1000, 1000)
 
 @pytest.mark.parametrize("ttl_ms", [None, 10**9], ids=["kept", "with a time to live"])
 @given(batches=st.lists(st.tuples(NUMBERS, st.sampled_from(["", "commit", "crash"])), max_size=5))
-def test_a_processor_sees_what_the_batches_before_wrote(
-    ttl_ms: int | None, batches: list[tuple[list[tuple[str, int]], str]]
-) -> None:
+def test_a_processor_sees_earlier_writes(ttl_ms: int | None, batches: list[tuple[list[tuple[str, int]], str]]) -> None:
     with running(deltas(ttl_ms), partitions=1) as runner:
         last: dict[str, int] = {}
         committed, read_since, expected = dict(last), list[list[tuple[str, int]]](), list[int | None]()

@@ -24,9 +24,7 @@ class States(ps.StreamTask):
         self.all = context.list_state("all")
         self.map = context.map_state("map")
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         number, what, map_key = envelope.value
         match what:
             case "update":

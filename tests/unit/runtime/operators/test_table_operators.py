@@ -21,9 +21,7 @@ class Puts(ps.StreamTask):
     def init(self, context: ps.TaskContext) -> None:
         self.table = context.store("t")
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         self.table[envelope.key] = envelope.value
         collector.emit(key=envelope.key, value=envelope.value)
 

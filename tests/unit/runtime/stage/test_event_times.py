@@ -188,9 +188,7 @@ def test_a_delay_is_milliseconds(delay: Any) -> None:
 
 @pytest.mark.parametrize("timed", [False, True])
 @pytest.mark.parametrize("time", [None, "now", 1 << 64])
-def test_a_reader_that_gives_no_timestamp_is_reported(
-    monkeypatch: pytest.MonkeyPatch, time: Any, *, timed: bool
-) -> None:
+def test_a_reader_without_timestamps_is_reported(monkeypatch: pytest.MonkeyPatch, time: Any, *, timed: bool) -> None:
     """It is reported with and without event time in the application, unless a function gives the event time."""
     read = MemoryReader.read
 

@@ -37,9 +37,7 @@ class Sums(ps.StreamTask):
     def init(self, context: ps.TaskContext) -> None:
         self.sums = context.store("sums")
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         total = (self.sums.get(envelope.key) or 0) + envelope.value["n"]
         self.sums.put(envelope.key, total)
         if total % 7 == 0:
@@ -105,9 +103,7 @@ class Due(ps.StreamTask):
     def init(self, context: ps.TaskContext) -> None:
         self.context = context
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         self.context.schedule(envelope.key, envelope.value["n"], "due")
 
     def on_timer(self, timer: ps.ExpiredTimer, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator) -> None:
@@ -136,9 +132,7 @@ def due(culprits: tuple[Culprit, ...], monkeypatch: pytest.MonkeyPatch) -> tuple
     return sorted((each.key, each.value) for each in runner.output("m.out")), letters
 
 
-def test_a_timer_that_ends_its_process_is_set_aside_and_no_other_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_timer_that_ends_its_process_alone_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entered = entries(monkeypatch)
     use_page(PositionPage.create(tmp_path / "a.page"))
     try:

@@ -12,7 +12,7 @@ import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError
 from penstock.testing.in_process import InProcessDriver
-from tests.support.world.side_jobs import SideWorld, asked, begun, content, leave, planes, settle
+from tests.support.world.side_jobs import SideWorld, asked, content, leave, planes, settle
 
 PLANES = SystemStreamPartition("m", "planes", 0)
 
@@ -28,7 +28,7 @@ def world(tmp_path: Path) -> Iterator[SideWorld]:
 
 
 def _read(world: SideWorld) -> list[object]:
-    driver = begun(world, planes())
+    driver = world.started(planes())
     settle(driver)
     found = asked(world, driver, "N0", "N1", "N2", "N3")
     leave(driver)
@@ -84,7 +84,7 @@ def _blobs(driver: InProcessDriver) -> list[str]:
 
 
 def test_a_commit_uploads_what_has_changed_only(world: SideWorld) -> None:
-    driver = begun(world, planes())
+    driver = world.started(planes())
     world.put("planes", 0, [("N1", 1)])
     settle(driver)
     asked(world, driver, "N1")
@@ -106,7 +106,7 @@ def test_what_no_checkpoint_needs_is_deleted(world: SideWorld) -> None:
     """In the course of many commits, and what an epoch left that died before its record."""
     orphan = ""
     for start in range(3):
-        driver = begun(world, planes())
+        driver = world.started(planes())
         if start == 1:
             dead = next(key for key in _blobs(driver) if key.endswith(".index"))
             orphan = f"{dead.rpartition('/')[0]}/1-1700000000000-1-{'0' * 64}"

@@ -1,14 +1,17 @@
-"""Files of a side store that are damaged end one epoch, not one after another."""
+"""Damaged files of a side store end one epoch; the driver's log about side inputs that fail while the run continues."""
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.world.side_jobs import SideWorld, begun, leave, planes, settle
+from penstock.side.driver import REPEAT_SECONDS, SideTroubles
+from penstock.side.wing import SideState
+from tests.support.world.side_jobs import SideWorld, leave, planes, settle
 
 
 @pytest.fixture
@@ -25,7 +28,7 @@ def test_a_batch_that_meets_a_damaged_block_is_run_again_with_a_store_that_was_f
     rng = random.Random(3)
     values = {f"N{number:05}": rng.randbytes(50).hex() for number in range(4000)}
     world.put("planes", 0, list(values.items()))
-    driver = begun(world, planes())
+    driver = world.started(planes())
     settle(driver)
     leave(driver)
     table = max(tmp_path.glob("*/planes/side-0/*.sst"), key=lambda path: path.stat().st_size)
@@ -40,3 +43,15 @@ def test_a_batch_that_meets_a_damaged_block_is_run_again_with_a_store_that_was_f
     caplog.clear()
     assert world.run(planes())
     assert "damaged" not in caplog.text
+
+
+def test_a_trouble_is_logged_when_it_begins_each_minute_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    troubles = SideTroubles(lambda failed: failed)
+    logged = []
+    for texts, now in [((), 0), (("a",), 1), (("a",), 2), (("a", "b"), 3), (("a", "b"), 1 + REPEAT_SECONDS), ((), 100)]:
+        caplog.clear()
+        troubles.look([SideState(troubles=texts)], float(now))
+        logged.append([(record.levelname, record.getMessage().rpartition(": ")[2]) for record in caplog.records])
+    again = [("WARNING", "side inputs fill their stores again")]
+    assert logged == [[], [("ERROR", "a")], [], [("ERROR", "b")], [("ERROR", "a")], again]

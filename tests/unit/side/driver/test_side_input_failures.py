@@ -22,8 +22,8 @@ from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.memory import MemoryAdmin
 from tests.support.jobs.home import wait_until
 from tests.support.oracles.tracebacks import frames_of_penstock
-from tests.support.world.side_jobs import SideWorld, asked, begun, content, leave, planes, reading, service, settle
-from tests.support.world.world import fixture_of
+from tests.support.tools.fixtures import fixture_of
+from tests.support.world.side_jobs import SideWorld, asked, content, leave, planes, reading, service, settle
 
 world = fixture_of(SideWorld)
 
@@ -60,7 +60,7 @@ def test_a_bad_message_fails_the_start(world: SideWorld, processor: Any) -> None
 @pytest.mark.parametrize("processor", [None, broken])
 def test_a_bad_message_ends_a_run(world: SideWorld, processor: Any) -> None:
     world.create("planes")
-    driver = begun(world, planes(processor=processor))
+    driver = world.started(planes(processor=processor))
     bad: Any = b"{" if processor is None else "bad"
     world.put("planes", 0, [("N1", "Airbus"), ("N2", bad), ("N3", "Boeing")])
     settle(driver)
@@ -78,7 +78,7 @@ def test_a_bad_message_may_be_passed_over_loudly(world: SideWorld, caplog: pytes
     app.store("planes", side_inputs=["m.planes"], processor=broken)
     app.store("others", side_inputs=["m.others"])
     reading(app, "planes", "others")
-    driver = begun(world, app)
+    driver = world.started(app)
     world.put("planes", 0, [("N1", "Airbus"), ("N1", "bad"), ("N1", "Boeing")])
     settle(driver)
     world.put("others", 0, [("N1", 7)])
@@ -126,7 +126,7 @@ def test_a_stream_that_grows_does_not_delay_the_first_batch(world: SideWorld, mo
         return read(sources, ssp, start, end, most, **options)
 
     monkeypatch.setattr(SideSources, "read", growing)
-    driver = begun(world, planes())
+    driver = world.started(planes())
     settle(driver)
     assert waited_for == [(0, 2)]
     assert asked(world, driver, "N1") == [[1]]
@@ -156,7 +156,7 @@ def test_a_stop_ends_catching_up(world: SideWorld) -> None:
 def test_a_stream_that_is_created_again_is_read_from_its_beginning(world: SideWorld) -> None:
     world.create("planes")
     world.put("planes", 0, [("N1", "old"), ("N2", "old")])
-    driver = begun(world, planes())
+    driver = world.started(planes())
     assert asked(world, driver, "N1", "N2") == [["old"], ["old"]]
     world.admin.delete_stream("planes")
     world.create("planes")
@@ -164,7 +164,7 @@ def test_a_stream_that_is_created_again_is_read_from_its_beginning(world: SideWo
     settle(driver)
     assert asked(world, driver, "N1", "N2", "N3") == [["new"], [None], ["new"]]
     leave(driver)
-    driver = begun(world, planes())
+    driver = world.started(planes())
     assert asked(world, driver, "N1", "N2", "N3") == [["new"], [None], ["new"]]
 
 
@@ -172,7 +172,7 @@ def test_a_stream_that_is_gone_is_waited_for(world: SideWorld, monkeypatch: pyte
     """It may be about to be created again. After a while it ends the run."""
     world.create("planes")
     world.put("planes", 0, [("N1", "old")])
-    driver = begun(world, planes())
+    driver = world.started(planes())
     world.admin.delete_stream("planes")
     settle(driver)
     assert asked(world, driver, "N1") == [["old"]]
@@ -192,7 +192,7 @@ def test_a_compacted_stream_is_read(world: SideWorld) -> None:
     world.create("planes")
     world.put("planes", 0, [("N1", "old"), ("N2", "old"), ("N2", None), ("N1", "new"), ("N3", "tail")])
     compact(world, 4)
-    driver = begun(world, planes())
+    driver = world.started(planes())
     assert asked(world, driver, "N1", "N2", "N3") == [["new"], [None], ["tail"]]
 
 
@@ -200,7 +200,7 @@ def test_what_was_compacted_behind_a_reader_is_not_missed(world: SideWorld) -> N
     """A delete that a compaction drops before it was read is noticed: the store is filled again."""
     world.create("planes")
     world.put("planes", 0, [("N1", "old"), ("N2", "old")])
-    driver = begun(world, planes())
+    driver = world.started(planes())
     assert asked(world, driver, "N1", "N2") == [["old"], ["old"]]
     group = service(driver).filler.groups[0]
     follow, held, goes = group.follow, threading.Event(), threading.Event()
@@ -231,7 +231,7 @@ def test_compaction_while_it_is_caught_up(world: SideWorld) -> None:
             compact(world, 4002)
         return [(message.key, message.value)]
 
-    driver = begun(world, planes(processor=slow))
+    driver = world.started(planes(processor=slow))
     settle(driver)  # the last deletion came after the ends that the start catches up with
     assert asked(world, driver, "N2", "N3", "N4") == [[3999], [None], [None]]
 
@@ -240,7 +240,7 @@ def test_damage_is_noticed_and_the_store_is_filled_again(world: SideWorld) -> No
     """A read that fails loses the container's tasks; the next epoch does not use the folder's content."""
     world.create("planes")
     world.put("planes", 0, [("N1", "Airbus")])
-    driver = begun(world, planes())
+    driver = world.started(planes())
     engine = service(driver).engine("planes", 0)
     before = driver.loop.epoch
 
@@ -266,7 +266,7 @@ def test_damage_is_noticed_and_the_store_is_filled_again(world: SideWorld) -> No
 def test_a_writer_that_finds_damage_begins_another_epoch(world: SideWorld) -> None:
     world.create("planes")
     world.put("planes", 0, [("N1", "Airbus")])
-    driver = begun(world, planes())
+    driver = world.started(planes())
     before = driver.loop.epoch
     engine = service(driver).engine("planes", 0)
 
@@ -294,7 +294,7 @@ def test_attempts_read_the_old_content_while_a_new_one_is_made(world: SideWorld)
             assert goes.wait(20)
         return [(message.key, message.value)]
 
-    driver = begun(world, planes(processor=slow))
+    driver = world.started(planes(processor=slow))
     assert asked(world, driver, "N1", "N2") == [["old"], ["old"]]
     goes.clear()
     world.admin.delete_stream("planes")
@@ -314,7 +314,7 @@ def test_content_that_was_replaced_is_closed_after_the_last_task_that_reads_it(t
     world = SideWorld(tmp_path, tasks=2)
     world.create("planes")
     world.put("planes", 0, [("N1", "old")])
-    driver = begun(world, planes(broadcast=True), containers=1)
+    driver = world.started(planes(broadcast=True), containers=1)
     filled, key, batch = service(driver), ps.String().to_bytes("N1"), Batch(99, 1, 0)
     first = filled.engine("planes", 0)
     views = [filled.views(task, batch)["planes"] for task in (0, 1)]
@@ -329,11 +329,9 @@ def test_content_that_was_replaced_is_closed_after_the_last_task_that_reads_it(t
     world.close()
 
 
-def test_a_system_that_fails_is_tried_again_and_then_ends_the_run(
-    world: SideWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_system_is_tried_again_then_ends_the_run(world: SideWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     world.create("planes")
-    driver = begun(world, planes())
+    driver = world.started(planes())
     failing = threading.Event()
     offsets = MemoryAdmin.offsets
 
@@ -360,7 +358,7 @@ def test_a_new_stream_that_cannot_be_read_is_never_mixed_with_the_old_one(world:
     world.config["side.inputs.on.error"] = "continue"
     world.create("planes")
     world.put("planes", 0, [("N1", "old"), ("N2", "old")])
-    driver = begun(world, planes(processor=broken))
+    driver = world.started(planes(processor=broken))
     world.admin.delete_stream("planes")
     world.create("planes")
     world.put("planes", 0, [("N1", "new"), ("N1", "bad")])
@@ -370,13 +368,11 @@ def test_a_new_stream_that_cannot_be_read_is_never_mixed_with_the_old_one(world:
     assert asked(world, driver, "N1", "N2", "N3") == [["old"], ["old"], [None]]
 
 
-def test_a_stream_that_is_created_again_between_a_look_and_its_read(
-    world: SideWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_created_again_between_a_look_and_a_read(world: SideWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """The new stream has more messages than the old one: nothing of it is written to what was made from the old one."""
     world.create("planes")
     world.put("planes", 0, [("N1", "old")])
-    driver = begun(world, planes())
+    driver = world.started(planes())
     engine = service(driver).engine("planes", 0)
     written: list[bytes | None] = []
     write, read, done = engine.write, SideSources.read, threading.Event()
@@ -406,7 +402,7 @@ def test_a_stream_with_another_number_of_partitions_ends_the_run(world: SideWorl
     app = ps.StreamApplication("side")
     app.store("carriers", side_inputs=["m.carriers"], broadcast=True)
     reading(app, "carriers")
-    driver = begun(world, app)
+    driver = world.started(app)
     world.admin.delete_stream("carriers")
     world.create("carriers", 3)
     wait_until(lambda: service(driver).failure is not None, "a failure", 20)
@@ -441,7 +437,7 @@ def test_a_disk_that_is_full_when_a_store_is_flushed_does_not_end_the_run(
 ) -> None:
     world.config["task.commit.ms"] = 20
     world.create("planes")
-    driver = begun(world, planes())
+    driver = world.started(planes())
     full, flush = threading.Event(), RocksDbEngine.flush
     full.set()
 

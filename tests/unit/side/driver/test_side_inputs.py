@@ -19,8 +19,8 @@ from penstock.errors import ContainerLostError
 from penstock.side.wing import side_inputs_in
 from penstock.system.partitioner import partition_of
 from tests.support.jobs.home import wait_until
-from tests.support.world.side_jobs import SideWorld, asked, begun, content, leave, planes, reading, service, settle
-from tests.support.world.world import fixture_of
+from tests.support.tools.fixtures import fixture_of
+from tests.support.world.side_jobs import SideWorld, asked, content, leave, planes, reading, service, settle
 
 world = fixture_of(SideWorld)
 
@@ -41,8 +41,7 @@ def test_the_next_batch_sees_an_update(world: SideWorld) -> None:
     app = ps.StreamApplication("side")
     app.store("planes", side_inputs=["m.planes"])
     reading(app, "planes")
-    driver = world.driver(app)
-    driver.loop.start()
+    driver = world.started(app)
     world.put("in", 0, [("N1", 0)])
     driver.loop.step()
     assert world.output() == [["Airbus"]]
@@ -67,7 +66,7 @@ def test_a_random_stream_is_what_a_dict_makes_of_it(world: SideWorld) -> None:
 
     for _ in range(3):
         publish(rng.randrange(3000))
-        driver = begun(world, app)
+        driver = world.started(app)
         keys = [f"N{n}" for n in range(50)]
         assert asked(world, driver, *keys) == [[oracle.get(key)] for key in keys]
         publish(rng.randrange(3000))
@@ -84,7 +83,7 @@ def test_an_attempt_reads_one_state_whatever_is_written_meanwhile(world: SideWor
     app.store("one", side_inputs=["m.planes"])
     app.store("two", side_inputs=["m.planes"], processor=lambda message, store: [(message.key, -message.value)])
     reading(app, "one", "two")
-    driver = begun(world, app)
+    driver = world.started(app)
     publishing = threading.Event()
 
     def publish() -> None:
@@ -113,7 +112,7 @@ def test_updates_are_flushed_at_the_interval_of_commits(world: SideWorld) -> Non
     """Otherwise a container that is killed would have to read everything since its start again."""
     world.config["task.commit.ms"] = 50
     world.create("planes")
-    driver = begun(world, planes())
+    driver = world.started(planes())
     (group,) = service(driver).filler.groups
     for number in (1, 2):
         world.put("planes", 0, [("N1", number)])
@@ -122,23 +121,21 @@ def test_updates_are_flushed_at_the_interval_of_commits(world: SideWorld) -> Non
 
 def test_a_store_whose_stream_is_silent_does_not_become_old(world: SideWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     world.create("planes")
-    driver = begun(world, planes())
+    driver = world.started(planes())
     engine = service(driver).engine("planes", 0)
     first = engine.positions.updated_ms
     monkeypatch.setattr("penstock.side.fill.filler.TOUCH_SECONDS", 0.0)
     wait_until(lambda: engine.positions.updated_ms > first, "another time of the content", 20)
 
 
-def test_views_are_never_taken_between_two_stores_of_one_stream(
-    world: SideWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_views_are_not_taken_between_stores_of_one_stream(world: SideWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """An attempt begins when one store has a message and the other does not have it yet."""
     world.create("planes")
     app = ps.StreamApplication("side")
     app.store("one", side_inputs=["m.planes"])
     app.store("two", side_inputs=["m.planes"])
     reading(app, "one", "two")
-    driver = begun(world, app)
+    driver = world.started(app)
     filled = service(driver)
     key, batch = ps.String().to_bytes("N1"), Batch(99, 1, 0)
     seen: list[list[bytes | None]] = []
@@ -189,7 +186,7 @@ def test_a_processor_sees_what_it_returned_and_can_only_read(world: SideWorld) -
     app.store("sums", side_inputs=["m.sums"], processor=add)
     reading(app, "sums")
     world.put("sums", 0, [("a", 1), ("a", 2), ("b", 5)])
-    driver = begun(world, app)
+    driver = world.started(app)
     assert asked(world, driver, "a", "b", "all", "x") == [[203], [105], [["a", "all", "b"]], [None]]
     world.put("sums", 0, [("a", 4)])
     settle(driver)
@@ -240,7 +237,7 @@ def test_a_broadcast_store_is_one_for_all_tasks_of_a_container(tmp_path: Path) -
         reading(app, "carriers")
         world.put("carriers", 0, [("AA", "American")])
         world.put("carriers", 1, [("DL", "Delta")])
-        driver = begun(world, app, containers=2)
+        driver = world.started(app, containers=2)
         for partition in range(3):
             world.put("in", partition, [("AA", 0), ("DL", 0)])
         driver.loop.step()
@@ -259,7 +256,7 @@ def test_several_streams_fill_one_store(world: SideWorld) -> None:
     app = ps.StreamApplication("side")
     app.store("all", side_inputs=["m.old", "m.new", "m.none"])
     reading(app, "all")
-    driver = begun(world, app)
+    driver = world.started(app)
     assert asked(world, driver, "a", "b", "c") == [[1], [2], [3]]
     world.put("none", 0, [("b", None), ("c", 4)])
     settle(driver)
@@ -319,7 +316,7 @@ def test_metrics_and_lag(tmp_path: Path) -> None:
         app.store("planes", side_inputs=["m.planes"])
         app.store("carriers", side_inputs=["m.carriers"], broadcast=True)
         reading(app, "planes", "carriers")
-        driver = begun(world, app)
+        driver = world.started(app)
         found = driver.board.metrics.snapshot()
         assert [found.total("side-inputs-messages", f"store.{store}") for store in ("planes", "carriers")] == [2, 3]
         assert found.total("side-inputs-bootstrap-ns", "store.planes") == 2
@@ -336,7 +333,7 @@ def test_updates_and_batches_keep_nothing(world: SideWorld) -> None:
     """Threads, open views, files and the memory of the engine are those of the beginning."""
     world.config["task.commit.ms"] = 20
     world.create("planes")
-    driver = begun(world, planes())
+    driver = world.started(planes())
     process = psutil.Process()
     before: tuple[int, int] | None = None
     for number in range(90):
@@ -381,7 +378,7 @@ def test_progress_is_of_all_stores_from_the_beginning(tmp_path: Path) -> None:
 def test_an_attempt_of_an_earlier_run_that_is_late_takes_nothing_from_the_next(world: SideWorld) -> None:
     world.create("planes")
     world.put("planes", 0, [("N1", "Airbus")])
-    side = service(begun(world, planes()))
+    side = service(world.started(planes()))
     first, again = replace(NO_BATCH, number=7, run=1), replace(NO_BATCH, number=7, run=2)
     view = side.views(0, again)["planes"]
     with pytest.raises(ContainerLostError, match="run 2 of batch 7 of task 0 has overtaken this one"):
@@ -402,7 +399,7 @@ def test_what_a_processor_gathers_while_it_works_does_not_make_it_another_one(
 
     world.create("planes")
     world.put("planes", 0, [("N1", "Airbus"), ("N2", "Boeing")])
-    driver = begun(world, planes(processor=gathers))
+    driver = world.started(planes(processor=gathers))
     assert asked(world, driver, "N1") == [["Airbus"]]
     driver.loop.commit()
     driver.fleet.lose(0)
@@ -424,9 +421,7 @@ def keys_by_task(keys: list[str], tasks: int) -> list[set[bytes]]:
 @pytest.mark.few(4)
 @pytest.mark.parametrize(("tasks", "partitions"), [(4, 2), (2, 4), (3, 2), (4, 6), (3, 1), (1, 3)])
 @pytest.mark.parametrize("copied", [True, False])
-def test_a_task_has_its_own_keys_whatever_the_number_of_partitions(
-    tmp_path: Path, tasks: int, partitions: int, copied: bool
-) -> None:
+def test_a_task_has_its_own_keys_of_any_partitions(tmp_path: Path, tasks: int, partitions: int, copied: bool) -> None:
     world = SideWorld(tmp_path, tasks)
     world.create("planes", partitions)
     app = ps.StreamApplication("side")
@@ -435,8 +430,7 @@ def test_a_task_has_its_own_keys_whatever_the_number_of_partitions(
     reading(app, "planes")
     keys = [f"N{number}" for number in range(40)]
     published(world, "planes", partitions, keys[:30])
-    driver = world.driver(app, containers=2)
-    driver.loop.start()
+    driver = world.started(app, containers=2)
     assert [set(content(driver, "planes", task)) for task in range(tasks)] == keys_by_task(keys[:30], tasks)
     published(world, "planes", partitions, keys[30:])
     settle(driver)
@@ -459,9 +453,7 @@ def test_keys_that_no_task_would_look_for_fail_the_job(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("broadcast", [False, True])
 @pytest.mark.parametrize("shuffled", [False, True])
-def test_a_stream_of_another_partitioner_is_joined_rightly_or_refused(
-    tmp_path: Path, shuffled: bool, broadcast: bool
-) -> None:
+def test_a_stream_of_another_partitioner_is_right_or_refused(tmp_path: Path, shuffled: bool, broadcast: bool) -> None:
     """As many partitions as tasks, and in both streams each key is in the other partition than murmur2 chooses."""
     world = SideWorld(tmp_path, 2)
     world.create("planes", 2)
@@ -507,7 +499,7 @@ def test_another_number_of_tasks_fills_the_store_again(tmp_path: Path) -> None:
         driver.loop.start()
     driver.close()
     world.config["job.intermediate.stream.partitions"] = 3
-    driver = begun(world, app)
+    driver = world.started(app)
     assert [set(content(driver, "planes", task)) for task in range(3)] == keys_by_task(keys, 3)
     world.close()
 

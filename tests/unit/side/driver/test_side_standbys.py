@@ -43,8 +43,7 @@ def put(world: SideWorld, oracle: list[dict[bytes, bytes]], start: int, count: i
 def begun(world: SideWorld, containers: int = 3, **options: Any) -> InProcessDriver:
     """A driver that has run a batch: then the standbys begin."""
     app = planes(**options)
-    driver = world.driver(app, containers=containers)
-    driver.loop.start()
+    driver = world.started(app, containers=containers)
     world.put("in", 0, [("plane-0", 0)])
     driver.loop.step()
     return driver
@@ -132,9 +131,7 @@ def test_a_standby_that_fails_tries_again(world: SideWorld, monkeypatch: pytest.
     assert not any(each.name.startswith("side-standbys-") for each in threading.enumerate())
 
 
-def test_a_task_moves_to_a_new_container_once_its_side_stores_are_filled(
-    world: SideWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_moves_once_its_side_stores_are_filled(world: SideWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     oracle: list[dict[bytes, bytes]] = [{} for _ in range(TASKS)]
     put(world, oracle, 0, 200)
     driver = begun(world, containers=2)

@@ -19,7 +19,8 @@ from penstock.side.start import with_side_inputs
 from penstock.start.job_streams import JobStreams
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.testing.in_process import InProcessDriver
-from tests.support.world.world import World, fixture_of
+from tests.support.tools.fixtures import fixture_of
+from tests.support.world.world import World
 
 
 class Copy(ps.StreamTask):

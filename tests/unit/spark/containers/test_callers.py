@@ -79,9 +79,7 @@ def test_what_crosses_the_network_in_clear_is_said(
         ({"spark.master": "spark://there:7077", "spark.submit.pyFiles": "shop.zip"}, False),
     ],
 )
-def test_containers_that_yarn_does_not_count_are_said(
-    caplog: pytest.LogCaptureFixture, conf: dict[str, str], warns: bool
-) -> None:
+def test_uncounted_containers_are_said(caplog: pytest.LogCaptureFixture, conf: dict[str, str], warns: bool) -> None:
     with caplog.at_level(logging.WARNING):
         warn_of_unseen_memory({**worker_daemon(conf), **conf})
     assert [text.startswith("YARN does not count the memory") for text in caplog.messages] == [True] * warns

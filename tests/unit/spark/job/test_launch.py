@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from tests.support.processes.python import run_python
 
 DISPLAYS = ("penstock.admin", "penstock.cli", "penstock.dashboard", "rich", "starlette", "typer", "uvicorn")
 LOADED = f"""
@@ -15,5 +14,5 @@ print(*sorted(name for name in sys.modules if name.startswith({DISPLAYS})))
 
 def test_a_job_is_started_without_displays() -> None:
     """Only a job that is shown pays for what shows it."""
-    shown = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True, timeout=60)
+    shown = run_python("-c", LOADED)
     assert shown.stdout.split() == []

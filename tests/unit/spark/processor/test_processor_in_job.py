@@ -1,20 +1,32 @@
-"""A StatefulProcessor in a whole job in this process."""
+"""A StatefulProcessor in a whole job in this process: sent to executors, with its context, with other variables."""
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext, cloudpickle
+from pyspark.accumulators import INT_ACCUMULATOR_PARAM, Accumulator
+from pyspark.core.broadcast import Broadcast
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, ValueState
-from pyspark.sql.types import LongType, StringType, StructType
+from pyspark.sql.types import DecimalType, LongType, StringType, StructField, StructType
 
 import penstock as ps
+from penstock.checkpoint.record import StoreLayout
+from penstock.errors import ConfigError, PenstockError
 from penstock.spark.processor.keys import chunk
+from penstock.spark.processor.task import task_context
+from penstock.spark.transform import pickled
+from penstock.start.layout import store_layout
 from penstock.testing import TestRunner
-from tests.support.oracles.processors import application, read_rows, spec_of
+from tests.support.oracles.processors import OneTask, application, read_rows, spec_of
 from tests.support.oracles.tracebacks import frames_of_penstock
 
 ROWS = StructType().add("user", StringType()).add("amount", LongType())
@@ -163,3 +175,158 @@ def test_a_method_whose_rows_are_read_is_no_coroutine(name: str) -> None:
 
     with pytest.raises(ps.ConfigError, match=f"transform_with_state: `{name}` of Odd is `async def`"):
         spec_of(type("Odd", (CountAndSum,), {name: rows})(), ["user"], ROWS, OUT)
+
+
+DEADLINE_S = 30
+
+
+def test_tasks_that_run_at_once_have_their_own_partitions() -> None:
+    both, one_left = threading.Barrier(2, timeout=DEADLINE_S), threading.Event()
+
+    def process(partition: int) -> list[int]:
+        found = []
+        with task_context(partition):
+            both.wait()
+            found.append(_partition())
+            both.wait()
+            if partition == 1:
+                assert one_left.wait(DEADLINE_S)
+                found.append(_partition())
+        one_left.set()
+        return found
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(process, (0, 1))) == [[0], [1, 1]]
+    assert TaskContext.get() is None, "which PySpark takes for a driver"
+
+
+def test_another_thread_has_no_partition() -> None:
+    with task_context(3), ThreadPoolExecutor(1) as pool:
+        assert _partition() == 3
+        with pytest.raises(PenstockError, match="only in the thread that calls the processor"):
+            pool.submit(_partition).result()
+
+
+def _partition() -> int:
+    found = TaskContext.get()
+    assert found is not None
+    return found.partitionId()
+
+
+LOCK = threading.Lock()
+
+
+class Holds(StatefulProcessor):
+    def __init__(self, held: Any) -> None:
+        self.name, self.held = "n", held
+
+    def init(self, handle: Any) -> None:
+        """Declares nothing."""
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        return iter(())
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Uses(Holds):
+    def close(self) -> None:
+        LOCK.release()
+
+
+COUNTED = Accumulator(7, 0, INT_ACCUMULATOR_PARAM)
+
+
+class Counts(Holds):
+    def close(self) -> None:
+        COUNTED.add(1)
+
+
+def test_what_works_in_tasks_of_spark_only_is_refused() -> None:
+    sent = object.__new__(Broadcast)
+    sent._jbroadcast, sent._pickle_registry = SimpleNamespace(id=lambda: 7), set()  # type: ignore[assignment]
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    try:
+        for processor in (Holds(COUNTED), Counts(1)):
+            with pytest.raises(ConfigError, match=r"uses an accumulator, which works in tasks of Spark only.*Yield"):
+                pickled(processor)
+        with pytest.raises(ConfigError, match=r"Holds uses a broadcast variable.*the value itself"):
+            pickled(Holds(sent))
+    finally:
+        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+def test_the_attribute_is_named() -> None:
+    assert cloudpickle.loads(pickled(Holds(7))).held == 7
+    with pytest.raises(
+        ConfigError, match=r"Holds cannot.*attribute `held`, of type lock, cannot be pickled.*in `init`"
+    ):
+        pickled(Holds(threading.Lock()))
+
+
+def test_the_method_that_uses_it_is_named() -> None:
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    try:
+        with pytest.raises(ConfigError, match="something that its method `close` uses cannot be pickled"):
+            pickled(Uses(7))
+    finally:
+        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+INPUT = StructType().add("user", StringType())
+OUTPUT = StructType().add("user", StringType()).add("found", StringType())
+ONE, TWO = StructType().add("n", LongType()), StructType().add("n", LongType()).add("s", StringType())
+
+
+class Declares(StatefulProcessor):
+    def __init__(self, kind: str, schema: StructType, ttl_ms: int | None = None) -> None:
+        self.kind, self.schema, self.ttl_ms = kind, schema, ttl_ms
+
+    def init(self, handle: Any) -> None:
+        if self.kind == "value":
+            self.state = handle.getValueState("state", self.schema, self.ttl_ms)
+        elif self.kind == "list":
+            self.state = handle.getListState("state", self.schema, self.ttl_ms)
+        else:
+            self.state = handle.getMapState("state", StructType().add("k", StringType()), self.schema, self.ttl_ms)
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:  # noqa: N802, N803
+        yield Row(user=key[0], found=repr(self.state.get()))
+        self.state.update((5, "s")[: len(self.schema)])
+
+    def close(self) -> None:
+        pass
+
+
+def layout(kind: str, schema: StructType, ttl_ms: int | None = None) -> StoreLayout:
+    mode = "None" if ttl_ms is None else "ProcessingTime"
+    app = application(spec_of(Declares(kind, schema, ttl_ms), ["user"], INPUT, OUTPUT, mode))
+    return StoreLayout.parse(store_layout(app.graph())["state"])
+
+
+def test_a_layout_names_kind_and_schema() -> None:
+    assert str(layout("value", TWO)) == "processor key-1(user:string) value-1(n:bigint,s:string)"
+    assert layout("map", ONE).value == "map-1(k:string;n:bigint)"
+    assert layout("list", ONE, 1_000).value == "list-1(ttl;n:bigint)"
+    odd = StructType([StructField("a,b c", DecimalType(5, 2)), StructField("s", TWO)])
+    assert layout("value", odd).value == "value-1(a%2Cb%20c:decimal(5,2),s:struct<n:bigint,s:string>)"
+
+
+@pytest.mark.parametrize("kind", ["value", "list", "map"])
+def test_fields_may_be_added_at_the_end(kind: str) -> None:
+    assert layout(kind, TWO).adds_fields(layout(kind, ONE))
+    assert not layout(kind, ONE).adds_fields(layout(kind, TWO))
+    assert not layout(kind, ONE).adds_fields(layout(kind, ONE))
+    assert not layout(kind, TWO).adds_fields(layout("value" if kind == "map" else "map", ONE))
+    first = StructType().add("s", StringType()).add("n", LongType())
+    assert not layout(kind, first).adds_fields(layout(kind, ONE))
+
+
+def test_rows_without_an_added_field_have_none() -> None:
+    before = OneTask(spec_of(Declares("value", ONE), ["user"], INPUT, OUTPUT))
+    before.batch([{"user": "ann"}])
+    after = OneTask(spec_of(Declares("value", TWO), ["user"], INPUT, OUTPUT))
+    after.take_over(before)
+    assert after.batch([{"user": "ann"}]) == [{"user": "ann", "found": "(5, None)"}]
+    assert after.batch([{"user": "ann"}]) == [{"user": "ann", "found": "(5, 's')"}]

@@ -1,20 +1,29 @@
-"""The query, and its batch, that a state in the root belongs to."""
+"""The query, and its batch, that a state in the root belongs to; its configuration and its output."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
+from pathlib import Path
+from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 
+import penstock as ps
 from penstock.admin.checkpoint.change import edited_sections
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.base.secrets import RootKeys
 from penstock.batch.batch import QUERY, OfferedBatch, QuerySection
 from penstock.checkpoint.edit import CheckpointContent
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Claim
-from penstock.errors import IncompatibleError
-from penstock.spark.query.plan import FromCheckpoint, QueryBatchRequest, bind
+from penstock.errors import ConfigError, IncompatibleError, NotFoundError
+from penstock.outbox.wing import OutboxObject, OutputPart
+from penstock.spark.applications import ApplicationStream
+from penstock.spark.query.plan import FromCheckpoint, QueryBatchRequest, QueryPlan, bind
+from penstock.spark.query.rows import OutputRows
+from penstock.spark.transform import TransformedStream
 from tests.support.stores.checkpoints import checkpoint
 
 TASKS = 2
@@ -183,3 +192,50 @@ def test_a_checkpoint_that_was_made_by_hand_knows_its_batch_if_its_offsets_are_t
     assert edited(base, 4) == OfferedBatch("p4", has_output=False), "only the newest one names its output"
     assert edited(newest, 6) == OfferedBatch("", has_output=False)
     assert edited(record(7, None), 7) is None
+
+
+def plan(**changes: Any) -> QueryPlan:
+    app = ps.StreamApplication("visits")
+    app.input("spark.rows").send_to(app.output("spark.totals"))
+    return QueryPlan(app.graph(), (), (), "/root", **changes)
+
+
+def test_only_a_matching_checkpoint_can_be_chosen() -> None:
+    assert plan(from_checkpoint="matching").settings().job.root == "file:///root"
+    with pytest.raises(ConfigError, match="from_checkpoint='latest': it is \"matching\", or not given"):
+        plan(from_checkpoint="latest").settings()
+
+
+def test_keys_of_the_query_are_not_to_be_configured() -> None:
+    with pytest.raises(ConfigError, match=r"`task\.commit\.ms` cannot be configured"):
+        plan(config={"task.commit.ms": 5}).settings()
+
+
+@pytest.mark.parametrize("stream", [ApplicationStream, TransformedStream])
+def test_a_handler_that_would_not_run_is_refused(stream: Any) -> None:
+    async def handle(out: Any, batch: int) -> None: ...
+
+    with pytest.raises(ConfigError, match="for_each_batch: the handler is `async def`"):
+        stream(None, plan(), *[None] * (stream is ApplicationStream)).for_each_batch(handle)
+
+
+STREAM = SystemStream("spark", "totals")
+SCHEMA = pa.schema([("n", pa.int64())])
+
+
+class Nothing:
+    def write(self, values: Sequence[bytes | None], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        return iter(())
+
+
+def test_rows_that_are_used_too_late_are_gone(tmp_path: Path) -> None:
+    """Their object is deleted once the query has gone on to the next batch."""
+    named = OutboxObject(
+        "visits-1/outbox/1-2-0", 0, 10, "ab" * 32, {SystemStreamPartition("spark", "totals", 0): OutputPart(1, 1)}
+    )
+    rows = OutputRows(str(tmp_path), RootKeys(), 7, STREAM, SCHEMA, Nothing())
+    asked = pa.RecordBatch.from_pydict({"id": [0]})
+    with pytest.raises(
+        NotFoundError, match=r"rows of batch 7 in output `totals` are gone.*in the handler.*`.cache\(\)`"
+    ):
+        list(rows.read([named], [asked]))

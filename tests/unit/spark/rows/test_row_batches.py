@@ -1,4 +1,4 @@
-"""DataFrames in columns: from the rows that Spark sends to chunks, and from packed values to rows of Spark."""
+"""DataFrames in columns and as chunks for tasks, and from packed values to rows of Spark."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from hypothesis import given
-from pyspark.sql.types import LongType, StringType, StructType, YearMonthIntervalType
+from pyspark.sql.types import LongType, StringType, StructType, TimestampType, YearMonthIntervalType
 
 import penstock as ps
 import penstock.spark as pss
 from penstock.errors import ConfigError, IncompatibleError
-from penstock.spark.rows.columns import ColumnsReader, ColumnsWriter, spark_schema
+from penstock.spark.processor.keys import INITIAL
+from penstock.spark.rows.columns import ChunkReader, ColumnsReader, ColumnsWriter, spark_schema
 from penstock.spark.versions import arrow_schema
 from tests.support.tools.profiles import examples
 from tests.unit.spark.processor.test_codec import rows
@@ -73,3 +74,38 @@ def test_the_columns_of_a_dataframe() -> None:
     assert schema == pa.schema([pa.field("user", pa.string()), pa.field("n", pa.int64(), nullable=False)])
     with pytest.raises(ConfigError, match=r"arrow_schema\(\): .*Cast the column, or leave it out"):
         pss.arrow_schema(StructType().add("v", YearMonthIntervalType()))
+
+
+KEY = StructType().add("k", StringType())
+ROWS = arrow_schema(StructType().add("k", StringType()).add("at", TimestampType()))
+STATE = arrow_schema(StructType().add("n", LongType()).add("k", StringType()))
+
+
+def test_rows_and_initial_state_of_one_dataframe_become_separate_chunks_of_the_same_tasks() -> None:
+    rows = pa.RecordBatch.from_pylist([{"k": k, "at": at} for k, at in (("a", 5_000_000), ("b", 7_000_000))], ROWS)
+    state = pa.RecordBatch.from_pylist([{"n": 1, "k": "b"}, {"n": 2, "k": "a"}, {"n": None, "k": "c"}], STATE)
+    both = pa.RecordBatch.from_arrays(
+        [
+            pa.concat_arrays([rows.to_struct_array(), pa.nulls(3, pa.struct(list(ROWS)))]),
+            pa.concat_arrays([pa.nulls(2, pa.struct(list(STATE))), state.to_struct_array()]),
+        ],
+        names=["penstock.row", "penstock.initial"],
+    )
+    reader, tasks = ChunkReader(KEY, "at"), 3
+    found = [(at, time, key, data or b"") for each in reader.read([both], 7, tasks) for at, time, key, data, *_ in each]
+    assert {offset for offset, _, _, _ in found} == {7}
+
+    initial = [each for each in found if each[3].startswith(INITIAL)]
+    usual = [each for each in found if not each[3].startswith(INITIAL)]
+    assert chunks_of([data[len(INITIAL) :] for _, _, _, data in initial], STATE) == sorted(state.to_pylist(), key=str)
+    assert chunks_of([data for _, _, _, data in usual], ROWS) == sorted(rows.to_pylist(), key=str)
+    assert max(time for _, time, _, _ in usual) == 7_000
+    assert {time for _, time, _, _ in initial} == {0}, "initial state does not move event time"
+
+    alone = [message for each in ChunkReader(KEY, "at").read([rows], 7, tasks) for message in each]
+    assert alone == usual, "the same tasks, and the same bytes"
+
+
+def chunks_of(chunks: list[bytes], schema: pa.Schema) -> list[dict[str, object]]:
+    batches = [pa.ipc.read_record_batch(pa.py_buffer(data), schema) for data in chunks]
+    return sorted((row for batch in batches for row in batch.to_pylist()), key=str)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,14 @@ from penstock.errors import NotFoundError, SerdeError
 from penstock.spark.state_frames.columns import StateColumn, StateColumns
 from penstock.spark.state_frames.stored_state import ReadChanges, ReadEntries, StoreSource
 from tests.support.stores.state_job import JOB, StateJob
+from tests.support.tools.fixtures import fixture_of
 
 KEYS = (("key", StateColumn("key", pa.binary())),)
 RAW = StateColumns("first", KEYS, StateColumn("value", pa.binary()))
 TASKS = 3
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[StateJob]:
-    job = StateJob(tmp_path / "home", tasks=TASKS)
-    yield job
-    job.close()
+job = fixture_of(lambda tmp_path: StateJob(tmp_path / "home", tasks=TASKS))
 
 
 @pytest.fixture

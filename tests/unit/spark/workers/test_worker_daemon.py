@@ -1,4 +1,4 @@
-"""The process that Spark's Python workers are forked from: where it takes PySpark from, and when it is used."""
+"""The process that Spark's Python workers are forked from, and the objects that a worker keeps from its collector."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 import weakref
 import zipfile
 from pathlib import Path
+from textwrap import dedent
 from types import SimpleNamespace
 
 import pyspark
@@ -94,3 +95,21 @@ def test_after_a_task_a_worker_collects_only_what_is_new() -> None:
     assert kept() is not None
     gc.collect()
     assert kept() is None
+
+
+def test_whatever_is_loaded_later_is_hidden_too() -> None:
+    """A worker is settled by whichever step comes first, maybe before the application is loaded."""
+    program = """
+        import gc
+        from penstock.spark.workers.worker import settle_worker
+
+        settle_worker()
+        first = gc.get_freeze_count()
+        settle_worker()
+        assert gc.get_freeze_count() == first
+        import xml.etree.ElementTree, unittest.mock
+        settle_worker()
+        assert gc.get_freeze_count() > first + 500, (first, gc.get_freeze_count())
+        assert len(gc.get_objects()) < 500, len(gc.get_objects())
+    """
+    subprocess.run([sys.executable, "-c", dedent(program)], check=True)

@@ -36,9 +36,7 @@ class Count(ps.StreamTask):
     def init(self, context: ps.TaskContext) -> None:
         self.counts = context.store("counts")
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         if envelope.value.get("bad"):
             raise ValueError("a bad message")
         self.counts[envelope.key] = count = self.counts.get(envelope.key, 0) + 1
@@ -83,11 +81,6 @@ class Counting(World):
         if self.exactly_once:
             keys["streams.m.out.output.guarantee"] = "exactly-once"
         return self.make(self.app().graph(), {**keys, **self.config}, **given)
-
-    def started(self) -> InProcessDriver:
-        driver = self.driver()
-        driver.loop.start()
-        return driver
 
     def run(self) -> None:
         """Read all messages, and end with a commit."""
@@ -250,8 +243,7 @@ def test_a_start_from_an_older_checkpoint_is_quiet_up_to_the_last_one(job: Count
     job.run()
     for stream in ("in", "more"):
         job.ask(stream=stream)
-    driver = job.driver(from_checkpoint=early)
-    driver.loop.start()
+    driver = job.started(from_checkpoint=early)
     steps(driver)
     driver.loop.finish()
     driver.close()

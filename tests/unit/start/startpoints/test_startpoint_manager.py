@@ -1,4 +1,4 @@
-"""Requests in the metadata store: write, read, delete, expiry, several operators, the fan-out to tasks."""
+"""Requests in the metadata store: write, read, delete, expiry, fan-out to tasks; and starts that cannot take them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.api.requests import Startpoint, StartpointOldest, StartpointSpecific
+from penstock.api.requests import Startpoint, StartpointOldest, StartpointSpecific, StartpointUpcoming
 from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import TaskSsp
 from penstock.errors import ConfigError
@@ -18,6 +18,7 @@ from penstock.start.startpoints.decide import counting_requests
 from penstock.start.startpoints.manager import TTL_MS, StartpointManager
 from penstock.start.startpoints.request import CLOCKS_DIFFER_MS, task_name
 from penstock.testing.faulty_store import FaultyStore
+from tests.support.world.timed_job import TimedWorld, steps
 
 SSP = SystemStreamPartition
 PATHS = JobPaths("flights", "1")
@@ -81,9 +82,7 @@ def test_an_expired_one_is_not_read_and_still_there(manager: StartpointManager) 
 
 
 @pytest.mark.parametrize("ahead", [CLOCKS_DIFFER_MS + 1, 10 * TTL_MS, 2**63 - 1 - NOW])
-def test_one_from_the_future_is_refused_and_outranks_nothing(
-    manager: StartpointManager, objects: FileObjectStore, ahead: int
-) -> None:
+def test_one_from_the_future_is_refused_only(manager: StartpointManager, objects: FileObjectStore, ahead: int) -> None:
     with pytest.raises(ConfigError, match="in the future by the clock of this host"):
         manager.write_startpoint(ONE, at(1, NOW + ahead))
     assert manager.requests() == ()
@@ -182,9 +181,7 @@ def test_a_broadcast_partition_fans_out_to_every_task(manager: StartpointManager
 
 
 @pytest.mark.parametrize(("whole", "own", "winner"), [(NOW + 1, NOW, "whole"), (NOW, NOW + 1, "own")])
-def test_of_a_partitions_and_a_tasks_the_later_counts(
-    manager: StartpointManager, whole: int, own: int, winner: str
-) -> None:
+def test_of_partition_and_task_the_later_counts(manager: StartpointManager, whole: int, own: int, winner: str) -> None:
     for_all = manager.write_startpoint(BROADCAST, at(1, whole))
     for_one = manager.write_startpoint(BROADCAST, at(2, own), task_name(4))
     found = counting_requests(manager.requests(), TASKS)
@@ -210,3 +207,61 @@ def test_a_deleted_startpoint_is_gone_after_a_loss_of_power(tmp_path: Path, monk
     assert steps == ["synced, deleted"]
     manager.delete([request])
     assert steps == ["synced, deleted"] * 2
+
+
+SUMS = JobPaths("timed", "1")
+YEAR_MS = 365 * 86_400_000
+
+
+def stopped(world: TimedWorld) -> None:
+    """After a run that has read two messages of each partition."""
+    world.put(10, 20, 30, 40)
+    driver = world.started()
+    steps(driver)
+    driver.loop.finish()
+    driver.close()
+
+
+def positions(world: TimedWorld) -> dict[int, int]:
+    driver = world.started()
+    found = {
+        ssp.partition: offset for own in world.checkpoints[-1].next_offsets.values() for ssp, offset in own.items()
+    }
+    driver.close()
+    return found
+
+
+def test_a_damaged_one_does_not_stop_a_start(timed_world: TimedWorld, caplog: pytest.LogCaptureFixture) -> None:
+    stopped(timed_world)
+    path = SUMS.metadata("samza-startpoint-v1", "m.in.1/u")
+    timed_world.objects.put_if_absent(path, b'{"@type":"Newest","creationTimestamp":1}')
+    manager = StartpointManager(timed_world.objects, SUMS, now_ms=timed_world.clock.now_ms)
+    manager.write_startpoint(
+        SystemStreamPartition("m", "in", 0), StartpointOldest(creation_timestamp=timed_world.clock.now_ms())
+    )
+    for expected in ({0: 0, 1: 2}, {0: 0, 1: 2}):
+        caplog.clear()
+        assert positions(timed_world) == expected, "the readable one is applied, once"
+        (said,) = (record for record in caplog.records if "cannot be read" in record.getMessage())
+        assert said.levelname == "ERROR"
+        for part in (f"`{path}` is left out", "penstock startpoint delete JOB --stream m.in --partition 1"):
+            assert part in said.getMessage()
+    assert manager.requests() == ()
+    (unreadable,) = manager.read()[1]
+    assert unreadable.path == path, "nobody knows what was asked for: it stays until somebody deletes it"
+
+
+def test_one_from_the_future_is_behind_all_others(timed_world: TimedWorld, caplog: pytest.LogCaptureFixture) -> None:
+    stopped(timed_world)
+    now_ms = timed_world.clock.now_ms()
+    elsewhere = StartpointManager(timed_world.objects, SUMS, now_ms=lambda: now_ms + YEAR_MS)
+    here = StartpointManager(timed_world.objects, SUMS, now_ms=lambda: now_ms)
+    for partition in (0, 1):
+        elsewhere.write_startpoint(
+            SystemStreamPartition("m", "in", partition), StartpointOldest(creation_timestamp=now_ms + YEAR_MS)
+        )
+    here.write_startpoint(SystemStreamPartition("m", "in", 1), StartpointUpcoming(creation_timestamp=now_ms))
+    assert positions(timed_world) == {0: 0, 1: 2}, "alone it counts; beside another one it does not"
+    said = [record.getMessage() for record in caplog.records if "in the future by the clock" in record.getMessage()]
+    assert len(said) == 2
+    assert here.requests() == (), "a start takes all of them"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from penstock.start.startpoints.request import (
 from penstock.system.base import System, SystemAdmin
 from penstock.system.local import LocalSystem
 from penstock.system.memory import MemoryAdmin, MemorySystem
+from tests.support.tools.fixtures import fixture_of
 from tests.support.tools.places import GOLDEN
 
 SSP = SystemStreamPartition
@@ -212,12 +212,8 @@ def system(request: pytest.FixtureRequest, tmp_path: Path) -> System:
     return made
 
 
-@pytest.fixture
-def admin(system: System) -> Iterator[SystemAdmin]:
-    """Its admin."""
-    found = system.admin()
-    yield found
-    found.close()
+admin = fixture_of(lambda system: system.admin())
+"""Its admin."""
 
 
 RESOLVED: list[tuple[Startpoint, tuple[int, int, int]]] = [

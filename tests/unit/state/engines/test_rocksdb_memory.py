@@ -1,4 +1,4 @@
-"""The memory of all stores of a process together."""
+"""RocksDB's counts and times, the memory of all stores of a process, and that of a store in columns."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pytest
+
 from penstock.config.key import ResolvedValues
 from penstock.config.settings import StoreSettings
+from penstock.errors import ConfigError
+from penstock.metrics.snapshot import CounterValue, TimerValue
+from penstock.state.engines.memory import ColumnEngine, ColumnLimit
 from penstock.state.engines.open import open_rocksdb
-from penstock.state.engines.rocksdb import RocksDbEngine
+from penstock.state.engines.rocksdb import RocksDbEngine, measurements_in
 from tests.support.jobs.home import wait_until
+from tests.support.world.sums_job import SumsWorld, drain
 
 TOTAL = 8 << 20
 ENGINES = 8
@@ -57,3 +63,77 @@ def test_all_stores_together_stay_below_the_total(tmp_path: Path) -> None:
     with filled(tmp_path / "together", {"stores.memory.total.bytes": TOTAL}) as engines:
         wait_until(lambda: written(engines) < 1.1 * TOTAL // 3, "buffers to be written, as they are too large together")
         wait_until(lambda: cached(engines) < 1.1 * TOTAL, "the cache to have room for the buffers")
+
+
+def open_engine(path: Path) -> RocksDbEngine:
+    return RocksDbEngine(path / "store", block_cache_bytes=1 << 20, write_buffer_bytes=1 << 20)
+
+
+def test_reads_writes_scans_and_files(tmp_path: Path) -> None:
+    engine = open_engine(tmp_path)
+    for part in range(3):
+        engine.apply({b"%d" % key: b"%d" % part * 100 for key in range(1000)})
+        engine.flush()
+    for key in range(7):
+        engine.get(b"%d" % key)
+    list(engine.scan(None, b"5"))
+    found = engine.measurements()
+    timers = {name: value for name, value in found.items() if isinstance(value, TimerValue)}
+    counts = {name: value.count for name, value in found.items() if isinstance(value, CounterValue)}
+    assert [timers[name].count for name in ("get-ns", "write-ns")] == [7, 3]
+    assert timers["seek-ns"].count >= 1
+    assert timers["write-ns"].total_ns >= timers["write-ns"].max_ns > 0
+    assert counts["flush-bytes-written"] > 3000
+    assert counts["block-cache-misses"] > 0
+    assert set(counts) == {
+        "block-cache-hits",
+        "block-cache-misses",
+        "compaction-bytes-read",
+        "compaction-bytes-written",
+        "flush-bytes-written",
+    }
+    engine.close()
+    assert engine.measurements() == found, "they are there when the epoch is over"
+
+
+def test_lines_that_are_missing_or_other_than_expected_are_no_numbers() -> None:
+    assert measurements_in("") == {}
+    text = "rocksdb.block.cache.miss COUNT : 7\nrocksdb.db.get.micros P50 : 1 P100 : 12.5 COUNT : 3 SUM : 20\nnothing"
+    assert measurements_in(text) == {"block-cache-misses": CounterValue(7), "get-ns": TimerValue(3, 20_000, 12_500)}
+
+
+def test_an_engine_within_its_limit_works_and_one_beyond_it_says_what_to_do() -> None:
+    engine = ColumnEngine(limit=ColumnLimit("sums", 100_000))
+    engine.apply({f"{n}".encode(): b"value" for n in range(100)})
+    with pytest.raises(ConfigError) as caught:
+        engine.apply({f"{n}".encode(): b"value" for n in range(10_000)})
+    for part in ("store `sums`", "stores.sums.columns.max.bytes=100000", "stores.sums.factory=rocksdb"):
+        assert part in str(caught.value)
+
+
+def test_a_run_that_ends_at_the_limit_loses_nothing(tmp_path: Path) -> None:
+    world = SumsWorld(tmp_path)
+    first = world.started(stores_sums_factory="columns")
+    world.put(*range(20))
+    drain(first)
+    first.loop.finish()
+    first.close()
+    second = world.driver(stores_sums_factory="columns", stores_sums_columns_max_bytes=1)
+    with pytest.raises(ConfigError, match=r"Set stores\.sums\.factory=rocksdb"):
+        second.loop.start()
+    second.close()
+    third = world.started(stores_sums_factory="rocksdb")
+    world.put(*range(7))
+    drain(third)
+    world.check(third)
+    third.loop.finish()
+    third.close()
+
+
+def test_a_batch_that_passes_the_limit_ends_the_run_at_once(tmp_path: Path) -> None:
+    world = SumsWorld(tmp_path)
+    driver = world.started(stores_sums_factory="columns", stores_sums_columns_max_bytes=1)
+    world.put(1)
+    with pytest.raises(ConfigError, match=r"store `sums` is kept in memory, in columns"):
+        drain(driver)
+    driver.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from penstock.state.engines.memory import MemoryEngine
 from penstock.state.reading.comparison import BackendVerdict, digest, verify
 from penstock.state.reading.reader import StateReader
 from tests.support.faults.fault_backend import FaultyFactory
+from tests.support.tools.fixtures import fixture_of
 
 FIRST = "changelog-files"
 SECOND = "tests.support.faults.fault_backend:SecondFiles"
@@ -36,11 +37,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "jobs"
 
 
-@pytest.fixture
-def objects(root: Path) -> Iterator[ObjectStore]:
-    store = open_store(str(root))
-    yield store
-    store.close()
+objects = fixture_of(lambda root: open_store(str(root)))
 
 
 class Written:

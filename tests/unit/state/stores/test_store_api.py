@@ -111,7 +111,7 @@ class Reads(ps.StreamTask):
         self.found.append(context.config)
 
     def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
+        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any
     ) -> None: ...
 
 
@@ -170,9 +170,7 @@ def test_functions_of_whole_messages(chained: bool, dead_letter: str | None) -> 
 class Passes(ps.StreamTask):
     """Hands every message on."""
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         collector.emit(key=envelope.key, value=envelope.value)
 
 

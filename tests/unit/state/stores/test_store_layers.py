@@ -1,4 +1,4 @@
-"""Stores around stores: every layer of a stack acts, whatever else is in it."""
+"""Stores around stores: every layer of a stack acts, whatever else is in it; views, and stores of timers."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ from typing import Any
 import pytest
 
 import penstock as ps
+from penstock.api.serdes import Bytes
 from penstock.api.ssp import SystemStream
 from penstock.batch.batch import Batch
-from penstock.graph.stores import StoreSpec
+from penstock.graph.stores import SideInputs, SideStream, StoreSpec
 from penstock.graph.topology import plan_topology
 from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.instance import StageInstance
+from penstock.runtime.timers import Timers, place_of
+from penstock.side.engine import SideEngine, SidePositions
 from penstock.state.engines.engine import EngineFailedError
 from penstock.state.engines.memory import MemoryEngine
-from penstock.state.stores.build import build_store
+from penstock.state.stores.build import SideInputStore, build_store
 from penstock.state.stores.task_store import StoreLayer, TaskStore
+from penstock.state.stores.timed_entries import timer_problem
 from penstock.testing.runner.checks import CheckedStore, UnwrittenChangeError
 
 SPEC = StoreSpec("s", ps.String(), ps.Json())
@@ -141,3 +145,98 @@ def test_a_call_that_no_layer_replaces_is_the_innermost_stores_own() -> None:
     store = build_store(SPEC, MemoryEngine(), 10, undoable=True, layers=(Nothing, Nothing))
     assert store.get.__self__.__class__.__name__ == "SerdeStore"  # type: ignore[attr-defined]
     assert store.put.__self__.__class__.__name__ == "UndoableStore"  # type: ignore[attr-defined]
+
+
+def engine_of() -> MemoryEngine:
+    engine = MemoryEngine()
+    store = build_store(StoreSpec("t.timers", Bytes(), Bytes()), engine, 0, time_ms=0)
+    timers = Timers(store)
+    for n in range(5):
+        timers.set("event", place_of(b"k%d" % n, "name"), 10 * n)
+        timers.set("processing", place_of(None, str(n)), n)
+    timers.set("event", place_of(b"k1", "name"), 7)
+    timers.cancel("event", place_of(b"k2", "name"))
+    engine.apply(store.overlay.take())
+    return engine
+
+
+def test_what_timers_leave_is_right() -> None:
+    engine = engine_of()
+    assert timer_problem(engine) is None
+    assert sum(1 for _ in engine.scan(None, None)) == 2 * 9
+
+
+@pytest.mark.parametrize(
+    ("order", "said"), [(b"k", "9 timers are found by their times, and 8"), (b"t", "not by its time")]
+)
+def test_an_entry_is_missing(order: bytes, said: str) -> None:
+    engine = engine_of()
+    first = next(key for key, _ in engine.scan(order, None))
+    engine.apply({first: None})
+    assert said in str(timer_problem(engine))
+
+
+def test_an_entry_is_of_no_timer() -> None:
+    engine = engine_of()
+    engine.apply({b"x": b""})
+    assert "an entry is of no timer: b'x'" in str(timer_problem(engine))
+
+
+SIDE = SideInputs((SideStream(SystemStream("m", "planes"), ps.String(), ps.Json()),))
+VIEWED = StoreSpec("planes", ps.String(), ps.Json(), side=SIDE)
+
+
+def engine(**entries: bytes) -> SideEngine:
+    made = SideEngine(MemoryEngine(), "memory")
+    write(made, **entries)
+    return made
+
+
+def write(content: SideEngine, **entries: bytes | None) -> None:
+    content.write({key.encode(): value for key, value in entries.items()}, SidePositions())
+
+
+@pytest.mark.wing("side")
+def test_another_view_shows_what_has_changed_and_reads_nothing_else_again() -> None:
+    content = engine(a=b"1", b=b"2")
+    store = SideInputStore(VIEWED, content.view(), 100)
+    store.begin()
+    assert [store.get(key) for key in "abc"] == [1, 2, None]
+    write(content, a=b"10", c=b"30")
+    assert [store.get(key) for key in "abc"] == [1, 2, None], "the running attempt sees one state"
+    assert store.take_reads() == (6, 3, 0)
+    store.show(content.view())
+    store.begin()
+    assert [store.get(key) for key in "abc"] == [10, 2, 30]
+    assert store.take_reads() == (3, 2, 0)
+    assert list(store.all()) == [("a", 10), ("b", 2), ("c", 30)]
+    assert store.overlay.take() == {}
+
+
+@pytest.mark.wing("side")
+def test_a_view_of_other_content_makes_it_forget_everything() -> None:
+    store = SideInputStore(VIEWED, engine(a=b"1", b=b"2").view(), 100)
+    store.begin()
+    assert [store.get(key) for key in "ab"] == [1, 2]
+    store.show(engine(a=b"1").view())
+    assert [store.get(key) for key in "ab"] == [1, None]
+
+
+@pytest.mark.wing("side")
+@pytest.mark.parametrize(
+    "write_to",
+    [
+        lambda store: store.put("a", 1),
+        lambda store: store.delete("a"),
+        lambda store: store.put_all({"a": 1}),
+        lambda store: store.delete_all(["a"]),
+        lambda store: store.__setitem__("a", 1),
+        lambda store: store.__delitem__("a"),
+    ],
+)
+def test_every_write_is_refused(write_to: Any) -> None:
+    store = SideInputStore(VIEWED, engine().view(), 100)
+    with pytest.raises(
+        ps.ConfigError, match=r"store `planes` is filled by its side inputs `m.planes` and is read-only"
+    ):
+        write_to(store)

@@ -33,9 +33,9 @@ from penstock.system.database import connection
 from penstock.system.database.system import DatabaseSystem
 from tests.support.databases.shop import Shop, kill_at_every_step, messages, oracle, records, ssp
 from tests.support.databases.upsert_world import UpsertWorld
+from tests.support.tools.fixtures import fixture_of
 from tests.support.tools.places import ROOT
-from tests.support.world.sums_job import TASKS, drain, state
-from tests.support.world.world import fixture_of
+from tests.support.world.sums_job import TASKS, drain, drain_and_commit, state
 
 
 @pytest.fixture
@@ -351,8 +351,7 @@ def test_a_run_waits_while_others_have_the_database_locked(
     driver = world.next()
     driver.loop.start()
     world.put(1, 2, 3)
-    drain(driver)
-    driver.loop.commit()
+    drain_and_commit(driver)
     other, waited, wait = sqlite3.connect(world.file, isolation_level=None), [], Outages.wait
 
     def unlock(outages: Outages, error: SystemAwayError) -> None:

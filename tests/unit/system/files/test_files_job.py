@@ -60,9 +60,7 @@ class Counts(ps.StreamTask):
     def init(self, context: ps.TaskContext) -> None:
         self.counts = context.store("counts")
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         rows, total = self.counts.get(envelope.key, (0, 0))
         self.counts.put(envelope.key, [rows + 1, total + envelope.value["n"]])
 
@@ -127,9 +125,7 @@ def put(folder: Path, rng: random.Random, name: str) -> None:
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["parquet", "json"])
-def test_rows_count_once_and_commits_are_whole_whatever_dies(
-    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_count_once_and_commits_are_whole(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(kind)
     overrides: dict[str, object] = {
         "job.name": "places",

@@ -77,9 +77,7 @@ def test_a_folder_of_others_is_not_written(room: Room, write: Callable[[FilesSys
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_nor_one_whose_files_were_moved_away_once_they_were_listed(
-    room: Room, write: Callable[[FilesSystem], None]
-) -> None:
+def test_nor_one_whose_files_were_moved_once_listed(room: Room, write: Callable[[FilesSystem], None]) -> None:
     file = room.put("a.json", jsonl([{"n": 1}]))
     room.ends()
     file.rename(room.home / "archived")

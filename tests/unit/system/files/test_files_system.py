@@ -46,7 +46,7 @@ from tests.support.tools.configs import load
         ("csv.gz", lambda rows: gzip.compress(csv(rows))),
     ],
 )
-def test_every_row_once_in_portions_of_any_size(
+def test_every_row_once_in_any_portions(
     room: Room, ending: str, write: Callable[[list[dict[str, Any]]], bytes]
 ) -> None:
     expected = []

@@ -86,9 +86,7 @@ def read(system: FilesSystem) -> list[list[int]]:
     return found
 
 
-def test_rows_come_in_the_order_of_their_commits(
-    system: FilesSystem, writers: dict[int, SystemWriter], tmp_path: Path
-) -> None:
+def test_rows_come_in_order_of_commits(system: FilesSystem, writers: dict[int, SystemWriter], tmp_path: Path) -> None:
     for slot in range(1, 6):
         publish(writers[1], Progress(slot, 0), {0: rows(slot, slot + 10), 1: rows(*range(slot))})
         show(system, slot)

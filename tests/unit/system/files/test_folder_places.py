@@ -80,9 +80,7 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Jobs:
     return made
 
 
-def test_declared_types_read_a_folder_of_csv_and_bad_rows_are_dead_letters(
-    jobs: Jobs, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_declared_types_read_csv_and_bad_rows_are_dead_letters(jobs: Jobs, caplog: pytest.LogCaptureFixture) -> None:
     rows = "".join(f"u{n},{n}.5\n" for n in range(7))
     (jobs.folder / "a.csv").write_text(f"user,amount\n{rows}b\nc,x\nd,8.25\n")
     (jobs.folder / "b.parquet").write_bytes(parquet([{"user": "p", "amount": 9.5}]))

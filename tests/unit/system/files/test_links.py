@@ -55,9 +55,7 @@ def test_a_link_that_leads_out_is_refused_by_name(room: Room, private: Path, att
 
 
 @pytest.mark.parametrize("when", ["after it was listed", "between two looks of a reader"])
-def test_a_file_that_becomes_a_link_shows_nothing(
-    room: Room, private: Path, monkeypatch: pytest.MonkeyPatch, when: str
-) -> None:
+def test_files_turned_links_show_nothing(room: Room, private: Path, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
     """With the size and the time of the file that it takes the place of."""
     path = room.put("a.json", SECRET.replace(b"of", b"no"))
     stat = path.stat()

@@ -144,9 +144,7 @@ def rolling() -> ps.StreamApplication:
 
 
 @pytest.mark.parametrize("deaths", [0, 3])
-def test_a_rolling_total_over_a_folder_does_not_know_the_future(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deaths: int
-) -> None:
+def test_a_rolling_total_knows_no_future(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deaths: int) -> None:
     """As a plain program that reads the days one after the other; also if drivers die and files come meanwhile."""
     monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
     rng, folder = random.Random(deaths), tmp_path / "data" / "rides"

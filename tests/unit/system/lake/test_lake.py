@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import shutil
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from penstock.system.contract.writer import WriterMark
 from penstock.system.lake.system import LakeSystem
 from penstock.system.lake.tables import ConflictError
 from penstock.system.rows.schema import RowForm
+from tests.support.tools.fixtures import fixture_of
 from tests.support.world.lake_world import Kind, LakeWorld, lake_of, rows_of
 from tests.support.world.sums_job import TASKS, drain
 
@@ -189,11 +189,7 @@ def test_wrong_options_are_refused(kind: Kind, tmp_path: Path, options: dict[str
         lake_of(kind, tmp_path, **options)
 
 
-@pytest.fixture
-def world(kind: Kind, tmp_path: Path) -> Iterator[LakeWorld]:
-    world = LakeWorld(tmp_path, kind)
-    yield world
-    world.close()
+world = fixture_of(lambda kind, tmp_path: LakeWorld(tmp_path, kind))
 
 
 @pytest.mark.few(1)

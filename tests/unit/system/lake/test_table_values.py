@@ -78,9 +78,7 @@ ROWS: list[Row] = [
         (pa.timestamp("us", "UTC"), [datetime(1960, 1, 1, 0, 0, 0, 5, tzinfo=UTC), None]),
     ],
 )
-def test_a_partition_has_one_value_whether_by_commits_or_by_a_snapshot(
-    tmp_path: Path, kind: pa.DataType, values: list[Any]
-) -> None:
+def test_a_partition_has_one_value_by_commits_or_snapshot(tmp_path: Path, kind: pa.DataType, values: list[Any]) -> None:
     """An empty text is null, as in Delta's protocol."""
     rows = pa.table({"n": range(len(values)), "p": pa.array(values, kind)})
     write_deltalake(tmp_path / "orders", rows, partition_by=["p"])

@@ -299,9 +299,7 @@ def test_a_changelog_has_no_retention(tmp_path: Path) -> None:
         assert stream.query("SELECT * FROM retention", partition) == []
 
 
-def test_a_change_that_breaks_off_leaves_the_limit_of_partition_0(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_change_leaves_the_limit_of_partition_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No partition has a limit that an owner would not see."""
     stream = Stream(tmp_path, 3)
 

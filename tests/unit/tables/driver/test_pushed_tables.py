@@ -1,4 +1,4 @@
-"""Versions of pushed tables come into use at a batch boundary, in all tasks and stages at once."""
+"""Versions of pushed tables: which one the next batch reads, in all tasks and stages at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import PenstockTimeoutError
-from penstock.tables.driver.run import Tables
+from penstock.tables.driver.run import Swap, SwapFacts, Tables, decide_swap
 from penstock.tables.store import TableFolders
 from penstock.testing.in_process import InProcessDriver
 from penstock.wire.protocol import EndBatch
@@ -67,8 +67,7 @@ def raising(error: BaseException) -> Callable[..., Any]:
 
 def test_the_first_version_is_loaded_before_the_first_batch(world: PushedWorld) -> None:
     world.push(1)
-    driver = world.driver()
-    driver.loop.start()
+    driver = world.started()
     assert [str(table) for table in driver.board.wings["tables"]] == ["version 1", "version 1"]
     assert world.folders("planes") == ["table-1-0", "table-1-1", "table-1-2"]
     assert world.folders("names") == ["table-1-all"]
@@ -93,8 +92,7 @@ def test_a_start_without_a_version_waits_and_then_names_the_table(world: PushedW
 
 def test_a_version_is_swapped_in_beside_and_the_one_before_stays_on_the_host(world: PushedWorld) -> None:
     world.push(1)
-    driver = world.driver()
-    driver.loop.start()
+    driver = world.started()
     world.push_planes(2)
     until(driver, lambda: in_use(driver) == {"planes": 2, "names": 1})
     assert world.folders("planes") == [f"table-{version}-{task}" for version in (1, 2) for task in range(3)]
@@ -110,8 +108,7 @@ def test_a_version_that_cannot_be_loaded_is_not_used_and_is_tried_again(
     world: PushedWorld, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
     world.push(1)
-    driver = world.driver()
-    driver.loop.start()
+    driver = world.started()
     world.push_planes(2)
     key = world.file_of("planes", 2, task=1)
     data = world.objects.get(key)
@@ -132,8 +129,7 @@ def test_a_version_that_cannot_be_loaded_is_not_used_and_is_tried_again(
 
 def test_a_version_that_failed_gives_way_to_a_newer_one_at_once(world: PushedWorld) -> None:
     world.push(1)
-    driver = world.driver()
-    driver.loop.start()
+    driver = world.started()
     world.push_planes(2)
     world.objects.delete(world.file_of("planes", 2, task=0))
     until(driver, lambda: driver.board.wings["tables"][0].failure)
@@ -144,8 +140,7 @@ def test_a_version_that_failed_gives_way_to_a_newer_one_at_once(world: PushedWor
 
 def test_a_full_disk_is_a_clear_failure(world: PushedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     world.push(1)
-    driver = world.driver()
-    driver.loop.start()
+    driver = world.started()
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     monkeypatch.setattr(TableFolders, "make", raising(full))
     world.push_planes(2)
@@ -156,8 +151,7 @@ def test_a_full_disk_is_a_clear_failure(world: PushedWorld, monkeypatch: pytest.
 
 def test_a_restart_and_a_rewind_open_what_is_on_the_host(world: PushedWorld) -> None:
     world.push(1)
-    first = world.driver()
-    first.loop.start()
+    first = world.started()
     read = downloaded(first)
     assert read > 0
     first.fleet.lose(1)
@@ -165,8 +159,7 @@ def test_a_restart_and_a_rewind_open_what_is_on_the_host(world: PushedWorld) -> 
     assert in_use(first) == {"planes": 1, "names": 1}
     assert downloaded(first) == read
     first.close()
-    second = world.driver()
-    second.loop.start()
+    second = world.started()
     assert downloaded(second) == 0
 
 
@@ -174,8 +167,7 @@ def test_a_restart_and_a_rewind_open_what_is_on_the_host(world: PushedWorld) -> 
 @pytest.mark.parametrize("how", ["truncated", "zeroed", "emptied"])
 def test_a_damaged_folder_is_loaded_again(world: PushedWorld, how: str) -> None:
     world.push(1)
-    first = world.driver()
-    first.loop.start()
+    first = world.started()
     first.close()
     (folder,) = world.folder.glob("*/planes/table-1-0")
     if how == "emptied":
@@ -185,16 +177,14 @@ def test_a_damaged_folder_is_loaded_again(world: PushedWorld, how: str) -> None:
         (table,) = (folder / "db").glob("*.sst")
         data = table.read_bytes()
         table.write_bytes(data[:-10] if how == "truncated" else bytes(len(data)))
-    second = world.driver()
-    second.loop.start()
+    second = world.started()
     assert 0 < downloaded(second) < downloaded(first)
     assert in_use(second) == {"planes": 1, "names": 1}
 
 
 def test_after_a_rewind_a_later_version_is_used_if_the_one_before_is_gone(world: PushedWorld) -> None:
     world.push(1)
-    driver = world.driver()
-    driver.loop.start()
+    driver = world.started()
     world.push_planes(2)
     world.objects.delete(world.file_of("planes", 1, task=0))
     for path in world.folder.glob("*/planes/table-1-*"):
@@ -206,8 +196,7 @@ def test_after_a_rewind_a_later_version_is_used_if_the_one_before_is_gone(world:
 
 def test_the_output_of_a_batch_is_of_one_version_of_each_table_in_every_task_and_stage(world: PushedWorld) -> None:
     world.push(1)
-    driver = world.driver()
-    driver.loop.start()
+    driver = world.started()
     world.put(2)
     until(driver, lambda: len(world.output()) == 24)
     assert world.output() == [[1] * 6] * 24
@@ -221,8 +210,7 @@ def test_the_output_of_a_batch_is_of_one_version_of_each_table_in_every_task_and
 def test_batches_run_while_versions_come_and_go(world: PushedWorld) -> None:
     """Every message is looked up in both tables, in two stages and three tasks."""
     world.push(1)
-    driver = world.driver()
-    driver.loop.start()
+    driver = world.started()
     watched = Watched(world, driver)
     for version in range(2, 7):
         world.push(version)
@@ -242,8 +230,7 @@ def test_a_random_life(world: PushedWorld, seed: int) -> None:
     chance = random.Random(seed)
     world.push(1)
     newest = 1
-    driver = world.driver(job__retry__max=100)
-    driver.loop.start()
+    driver = world.started(job__retry__max=100)
     watched = Watched(world, driver)
     for _ in range(16):
         match chance.choice(["push", "push", "choose", "newest", "lose", "restart", "commit"]):
@@ -259,8 +246,7 @@ def test_a_random_life(world: PushedWorld, seed: int) -> None:
                 driver.fleet.lose(chance.randrange(3))
             case "restart":
                 driver.close()
-                driver = world.driver(job__retry__max=100)
-                driver.loop.start()
+                driver = world.started(job__retry__max=100)
                 watched = Watched(world, driver)
             case "commit" if not driver.fleet.any_lost:
                 driver.loop.commit()
@@ -272,3 +258,32 @@ def test_a_random_life(world: PushedWorld, seed: int) -> None:
     world.put()
     until(driver, lambda: not lag(driver))
     assert watched.tables[-1] == {"planes": newest, "names": newest}
+
+
+@pytest.mark.parametrize(
+    ("facts", "swap"),
+    [
+        pytest.param(SwapFacts(None), Swap(None), id="nothing is published"),
+        pytest.param(SwapFacts(None, current=3, asked=3, state="loaded"), Swap(3), id="what there is stays"),
+        pytest.param(SwapFacts(4), Swap(None, 4), id="the first one"),
+        pytest.param(SwapFacts(4, asked=4), Swap(None), id="the first one is loading"),
+        pytest.param(SwapFacts(4, asked=4, state="loaded"), Swap(4), id="the first one is loaded"),
+        pytest.param(SwapFacts(4, current=4, asked=4, state="loaded"), Swap(4), id="nothing new"),
+        pytest.param(SwapFacts(5, current=4, asked=4, state="loaded"), Swap(4, 5), id="a new one"),
+        pytest.param(SwapFacts(5, current=4, asked=5), Swap(4), id="it is loading"),
+        pytest.param(SwapFacts(5, current=4, asked=5, state="loaded"), Swap(5), id="it is loaded"),
+        pytest.param(SwapFacts(6, current=4, asked=5), Swap(4), id="a newer one waits for it"),
+        pytest.param(SwapFacts(6, current=4, asked=5, state="loaded"), Swap(5), id="it is used first"),
+        pytest.param(SwapFacts(6, pinned=True, current=4, asked=5), Swap(4, 6), id="a chosen one does not wait"),
+        pytest.param(SwapFacts(3, pinned=True, current=4, asked=5), Swap(4, 3), id="back to an older one"),
+        pytest.param(SwapFacts(4, pinned=True, current=4, asked=5), Swap(4, 4), id="the other one is not wanted"),
+        pytest.param(SwapFacts(3, current=4, asked=4, state="loaded"), Swap(4), id="the one in use has vanished"),
+        pytest.param(SwapFacts(3, pinned=True, current=4, asked=4, state="loaded"), Swap(4, 3), id="chosen, older"),
+        pytest.param(SwapFacts(5, current=4, asked=5, state="failed"), Swap(4), id="failed"),
+        pytest.param(SwapFacts(5, current=4, asked=5, state="failed", may_retry=True), Swap(4, 5), id="tried again"),
+        pytest.param(SwapFacts(6, current=4, asked=5, state="failed"), Swap(4, 6), id="failed, and a newer one"),
+        pytest.param(SwapFacts(5, asked=4, state="failed"), Swap(None, 5), id="the first one failed, and a newer one"),
+    ],
+)
+def test_the_next_step(facts: SwapFacts, swap: Swap) -> None:
+    assert decide_swap(facts) == swap

@@ -51,8 +51,7 @@ class Gate:
 def started(world: PushedWorld) -> InProcessDriver:
     """A driver that has processed a message of each key, with the first versions, and committed."""
     world.push(1)
-    driver = world.driver(job__retry__max=10)
-    driver.loop.start()
+    driver = world.started(job__retry__max=10)
     world.put()
     until(driver, lambda: not lag(driver))
     driver.loop.commit()
@@ -96,8 +95,7 @@ def test_a_driver_ends_while_containers_load(world: PushedWorld, monkeypatch: py
     until(driver, gate.waiting.is_set)
     driver.close()
     gate.closed.clear()
-    second = world.driver()
-    second.loop.start()
+    second = world.started()
     assert in_use(second) == {"planes": 2, "names": 2}
     finish(world, second)
 
@@ -138,9 +136,7 @@ def test_a_container_ends_around_the_swap(world: PushedWorld, step: str) -> None
     assert driver.loop.epoch > driver.job.claim.epoch
 
 
-def test_a_batch_that_is_repeated_reads_the_versions_that_it_had(
-    world: PushedWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_repeated_batch_reads_the_versions_it_had(world: PushedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other versions are loaded when its first run fails at the end."""
     driver, gate = started(world), Gate(monkeypatch)
     assert driver.loop.parts.of(Tables).needed("planes") == {1}
@@ -184,16 +180,14 @@ def test_a_driver_ends_around_the_swap(world: PushedWorld, step: str) -> None:
     with pytest.raises(KilledError):
         finish(world, driver)
     driver.close()
-    second = world.driver()
-    second.loop.start()
+    second = world.started()
     assert in_use(second) == {"planes": 2, "names": 2}
     finish(world, second)
 
 
 def test_damage_that_a_read_meets_leads_to_another_load(world: PushedWorld) -> None:
     world.push(1)
-    driver = world.driver()
-    driver.loop.start()
+    driver = world.started()
     for table in world.folder.glob("*/planes/table-1-*/db/*.sst"):
         data = table.read_bytes()
         with table.open("r+b") as file:  # the file that is open
@@ -212,8 +206,7 @@ def test_damage_that_a_read_meets_leads_to_another_load(world: PushedWorld) -> N
 )
 def test_nothing_grows_with_the_number_of_swaps(world: PushedWorld, factory: str, swaps: int) -> None:
     world.push(1)
-    driver = world.driver(stores__planes__factory=factory, stores__names__factory=factory)
-    driver.loop.start()
+    driver = world.started(stores__planes__factory=factory, stores__names__factory=factory)
     first = dict[str, int]()
     for version in range(2, swaps + 2):
         world.push(version)

@@ -349,9 +349,7 @@ def test_a_restore_is_cancelled_half_way(
         harness.restore_engine(marker, "first", progress)
 
 
-def test_a_base_is_not_made_twice(
-    open_harness: Callable[[BlobFactory], BackendHarness], objects: WatchingStore
-) -> None:
+def test_a_base_is_made_once(open_harness: Callable[[BlobFactory], BackendHarness], objects: WatchingStore) -> None:
     """The commit that finds it complete uploads only what is new since."""
     harness = open_harness(BlobFactory())
     content = {b"%d" % number: random.Random(number).randbytes(10_000) for number in range(50)}
@@ -364,9 +362,7 @@ def test_a_base_is_not_made_twice(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_collection_never_takes_what_a_retained_marker_needs(
-    harness: BackendHarness, objects: WatchingStore, seed: int
-) -> None:
+def test_a_collection_takes_nothing_that_is_needed(harness: BackendHarness, objects: WatchingStore, seed: int) -> None:
     """Commits, rewinds, collections that are interrupted anywhere, and lost uploads, in a random order."""
     rng = random.Random(seed)
     log: list[tuple[Mapping[str, str], dict[str, Content]]] = []
@@ -404,9 +400,7 @@ def test_a_collection_never_takes_what_a_retained_marker_needs(
     assert set(objects.list(FOLDER)) == needed | indexes
 
 
-def test_an_interrupted_collection_loses_nothing_it_would_delete(
-    harness: BackendHarness, objects: WatchingStore
-) -> None:
+def test_an_interrupted_collection_loses_no_deletions(harness: BackendHarness, objects: WatchingStore) -> None:
     """After every single deletion: the rest of the plan is found again, because an index is deleted last."""
     task = harness.backup(1)
     markers = [task.commit(first={b"k": b"%d" % number}) for number in range(4)]
@@ -422,9 +416,7 @@ def test_an_interrupted_collection_loses_nothing_it_would_delete(
     assert harness.restore(markers[3]["first"]) == {b"k": b"3"}
 
 
-def test_a_damaged_index_stops_collection_until_its_checkpoint_leaves(
-    harness: BackendHarness, objects: WatchingStore
-) -> None:
+def test_a_damaged_index_stops_collection_until_it_leaves(harness: BackendHarness, objects: WatchingStore) -> None:
     task = harness.backup(1)
     markers = [task.commit(first={b"k": b"%d" % number}) for number in range(3)]
     index = f"{FOLDER}/{BlobMarker.parse(markers[1]['first']).index}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,12 +12,9 @@ import pytest
 from penstock.errors import CorruptError, NotFoundError, RetryableError
 from penstock.testing.state_backend_harness import EngineName
 from tests.support.stores.changelog_job import Job, Version, delta_key, much, open_job, some, zip_key
+from tests.support.tools.fixtures import fixture_of
 
-
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[Job]:
-    with open_job(tmp_path) as job:
-        yield job
+job = fixture_of(open_job)
 
 
 def break_zip(job: Job, key: str) -> bytes:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -20,6 +18,7 @@ from penstock.state.backends.changelog_files.factory import ChangelogFilesFactor
 from penstock.state.backends.changelog_files.versions import ChangelogMarker, DeltaHeader, encode_delta
 from penstock.state.backends.registry import backend_factory
 from penstock.testing.state_backend_contract import BackendHarness
+from tests.support.tools.fixtures import fixture_of
 
 FOLDER = "contract-1/state/first/0"
 
@@ -31,10 +30,7 @@ def objects(request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
     store.close()
 
 
-@pytest.fixture
-def harness(objects: ObjectStore, tmp_path: Path) -> Iterator[BackendHarness]:
-    with closing(BackendHarness(ChangelogFilesFactory(), objects, tmp_path, "memory")) as harness:
-        yield harness
+harness = fixture_of(lambda objects, tmp_path: BackendHarness(ChangelogFilesFactory(), objects, tmp_path, "memory"))
 
 
 def commits(harness: BackendHarness, epoch: int, before: dict[str, str] | None, numbers: range) -> dict[str, str]:

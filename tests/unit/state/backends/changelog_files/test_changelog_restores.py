@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -12,6 +11,7 @@ from penstock.errors import CorruptError, NotFoundError, PenstockError
 from penstock.testing.state_backend_harness import EngineName
 from tests.support.stores.changelog_job import Job, Version, delta_key, kind_of, much, open_job, some, zip_key
 from tests.support.stores.hooked_store import HookedStore
+from tests.support.tools.fixtures import fixture_of
 
 Breakage = Callable[[HookedStore, str], None]
 
@@ -48,10 +48,7 @@ def engine(request: pytest.FixtureRequest) -> EngineName:
     return name
 
 
-@pytest.fixture
-def job(tmp_path: Path, engine: EngineName) -> Iterator[Job]:
-    with open_job(tmp_path, engine) as job:
-        yield job
+job = fixture_of(open_job, using=("tmp_path", "engine"))
 
 
 def a_history(job: Job, *snapshots: int, commits: int = 9) -> Version:

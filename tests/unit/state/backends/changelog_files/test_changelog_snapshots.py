@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
 
@@ -24,18 +23,12 @@ from tests.support.stores.changelog_job import (
     zip_key,
 )
 from tests.support.stores.hooked_store import Call
+from tests.support.tools.fixtures import fixture_of
+
+job = fixture_of(open_job)
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[Job]:
-    with open_job(tmp_path) as job:
-        yield job
-
-
-@pytest.fixture
-def rocksdb(tmp_path: Path) -> Iterator[Job]:
-    with open_job(tmp_path, "rocksdb") as job:
-        yield job
+rocksdb = fixture_of(open_job, "rocksdb")
 
 
 def read_by(job: Job, version: Version) -> dict[str, list[str]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,8 @@ from penstock.testing import SettableClock
 from penstock.testing.in_process import InProcessDriver
 from tests.support.jobs.home import wait_until
 from tests.support.stores.changelog_job import Job, open_job, zip_key
-from tests.support.world.sums_job import SumsWorld, drain
+from tests.support.tools.fixtures import fixture_of
+from tests.support.world.sums_job import SumsWorld, drain, drain_and_commit
 
 INTERVAL_S = 60
 LATEST_S = INTERVAL_S * 1.25
@@ -24,15 +23,10 @@ def clock() -> SettableClock:
     return SettableClock()
 
 
-@pytest.fixture
-def job(tmp_path: Path, clock: SettableClock) -> Iterator[Job]:
-    with open_job(tmp_path, seconds=INTERVAL_S, clock=clock) as job:
-        yield job
+job = fixture_of(lambda tmp_path, clock: open_job(tmp_path, seconds=INTERVAL_S, clock=clock))
 
 
-def test_a_store_that_does_not_change_any_more_gets_its_snapshot_when_it_is_time(
-    job: Job, clock: SettableClock
-) -> None:
+def test_a_store_that_does_not_change_gets_its_snapshot_when_it_is_time(job: Job, clock: SettableClock) -> None:
     task = job.task(1)
     for number in range(3):
         task.commit({b"key": b"%d" % number})
@@ -100,19 +94,14 @@ def tasks_with(world: SumsWorld, kind: str) -> set[str]:
     return {key.split("/")[3] for key in world.objects.list("sums-1/state/sums") if key.endswith(f".{kind}")}
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[SumsWorld]:
-    with closing(SumsWorld(tmp_path)) as world:
-        yield world
+world = fixture_of(SumsWorld)
 
 
 def whole_job(world: SumsWorld, commit_ms: int = 1000) -> InProcessDriver:
     """A driver that has committed three messages."""
-    driver = world.driver(state_snapshot_interval_seconds=INTERVAL_S, task_commit_ms=commit_ms)
-    driver.loop.start()
+    driver = world.started(state_snapshot_interval_seconds=INTERVAL_S, task_commit_ms=commit_ms)
     world.put(1, 2, 3)
-    drain(driver)
-    driver.loop.commit()
+    drain_and_commit(driver)
     return driver
 
 
@@ -150,8 +139,7 @@ def test_an_idle_job_makes_one_commit_for_its_snapshots(world: SumsWorld) -> Non
 
 
 def started(world: SumsWorld) -> InProcessDriver:
-    driver = world.driver()
-    driver.loop.start()
+    driver = world.started()
     replayed = driver.board.metrics.snapshot().total("changelog-deltas-replayed")
     assert replayed == 0
     return driver
@@ -160,8 +148,7 @@ def started(world: SumsWorld) -> InProcessDriver:
 def test_so_does_a_job_that_is_idle_since_a_crash(world: SumsWorld) -> None:
     """The deltas are of an older epoch."""
     whole_job(world).close()
-    driver = world.driver(state_snapshot_interval_seconds=INTERVAL_S)
-    driver.loop.start()
+    driver = world.started(state_snapshot_interval_seconds=INTERVAL_S)
     idle(world, driver, 2 * LATEST_S)
     wait_until(lambda: tasks_with(world, "zip") == tasks_with(world, "delta"), "a snapshot of each store")
 

@@ -13,8 +13,8 @@ from penstock.objects.store import ObjectStore
 from penstock.system.base import System
 from penstock.system.local import LocalSystem
 from penstock.system.memory import MemorySystem
-from penstock.testing.state_backend_contract import BackendHarness
 from tests.support.stores.changelog_stream import make_harness
+from tests.support.tools.fixtures import fixture_of
 
 
 @pytest.fixture
@@ -28,7 +28,4 @@ def system(request: pytest.FixtureRequest, tmp_path: Path) -> System:
     return MemorySystem("local") if request.param == "memory" else LocalSystem("local", str(tmp_path / "streams"))
 
 
-@pytest.fixture
-def harness(objects: ObjectStore, tmp_path: Path, system: System) -> Iterator[BackendHarness]:
-    with closing(make_harness(objects, tmp_path, system)) as harness:
-        yield harness
+harness = fixture_of(make_harness, using=("objects", "tmp_path", "system"))
