@@ -18,6 +18,7 @@ EXAMPLES = {
     "dashboard": "penstock dashboard flights --config job.yaml",
     "logs": "penstock logs flights -n 50",
     "check": "penstock check job.py:app --config job.yaml",
+    "simulate": "penstock simulate job.py:app --inputs trips.jsonl --seeds 1000",
     "drain": "penstock drain flights --wait",
     "stop": "penstock stop flights --wait",
     "job delete": "penstock job delete flights --config job.yaml",

@@ -9,6 +9,7 @@ from typing import Annotated
 from penstock.admin.jobs import NO_JOB
 from penstock.base.secrets import is_secret, without_secrets
 from penstock.config import keys
+from penstock.config.foreign import foreign
 from penstock.config.key import AnyKey
 from penstock.config.model import JobConfig
 from penstock.config.settings import JobSettings, StoreSettings, SystemKeys
@@ -64,7 +65,7 @@ def key_facts(text: str | None = None) -> list[KeyFacts]:
         key for key in keys.describe() if text is None or text in key.name or (named is not None and key is named.key)
     ]
     if not found:
-        if text is not None and (advice := keys.foreign(text)) is not None:
+        if text is not None and (advice := foreign(text)) is not None:
             raise NotFoundError(f"`{text}` {advice}")
         near = keys.nearest(text or "")
         hint = f"did you mean `{near}`?" if near else "`penstock config keys` lists all of them"

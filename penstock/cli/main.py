@@ -50,6 +50,9 @@ COMMANDS = {
         "Say everything for which a start of an application would be refused, without a start and without Spark.",
         "check",
     ),
+    "simulate": _Entry(
+        "simulate", "Run an application under many faults, in simulated processes, and check its results.", "simulate"
+    ),
     "status": _Entry("status", "Show whether a job is running and how far it has read, or list all jobs.", "status"),
     "dashboard": _Entry("dashboard", "Serve a page on which people look at jobs, until Ctrl-C.", "dashboard"),
     "logs": _Entry("logs", "Show what a job's containers on this host have logged and printed, by time.", "logs"),

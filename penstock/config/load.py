@@ -11,6 +11,7 @@ from penstock.api.ssp import SystemStream
 from penstock.base.plugins import SYSTEMS
 from penstock.base.secrets import is_secret
 from penstock.config import keys
+from penstock.config.foreign import foreign
 from penstock.config.key import ResolvedValues
 from penstock.config.model import JobConfig
 from penstock.config.optional_settings import MetricsSettings
@@ -165,7 +166,7 @@ def _unknown(setting: Setting, missing: str | None) -> str:
     """The problem of an unknown key. Leaves out its value, because a mistyped key may hold a secret.
 
     `missing`: the key of the factory that would say which options the system has."""
-    if (advice := keys.foreign(setting.key)) is not None:
+    if (advice := foreign(setting.key)) is not None:
         return f"`{setting.key}` ({setting.origin}) {advice}"
     if missing is not None and keys.nearest(setting.key) is None:
         return f"unknown key `{setting.key}` ({setting.origin}): if it is an option of the system, set `{missing}` too"

@@ -8,8 +8,8 @@ import sys
 import textwrap
 from collections.abc import Iterator
 
+from penstock.config.foreign import SAMZA_KEYS, SPARK_KEYS
 from penstock.config.key import AnyKey
-from penstock.config.keys import SAMZA_KEYS, SPARK_KEYS
 from penstock.config.settings import KEYS
 from penstock.config.topics import Topic
 from penstock.config.values.kinds import ByteSize, Millis

@@ -152,7 +152,9 @@ class Published:
     last_line: int = 0
 
 
-class _Message(NamedTuple):  # a tuple, because one is made for every line
+class FileMessage(NamedTuple):  # a tuple, because one is made for every line
+    """A message that a line of a file is published as."""
+
     line: int
     timestamp: int
     key: bytes | None
@@ -203,7 +205,7 @@ def publish(
     appender = _Appender(writer, [SystemStreamPartition(system.name, stream, i) for i in range(partitions)])
     try:
         batches = batches_in_time if source == "-" else _batches
-        for batch in batches(_messages(source, options), options.batch_messages):
+        for batch in batches(messages_of(source, options), options.batch_messages):
             size = appender.append(batch)
             done = Published(done.messages + len(batch), done.bytes + size, batch[-1].line)
             if progress is not None:
@@ -224,7 +226,7 @@ class _Appender:
         self._turn = 0
         self.of_this_batch = 0
 
-    def append(self, batch: list[_Message]) -> int:
+    def append(self, batch: list[FileMessage]) -> int:
         """Append a batch; returns the bytes of its keys and values."""
         self.of_this_batch = 0
         for number, records in enumerate(self._spread(batch)):
@@ -234,7 +236,7 @@ class _Appender:
         self.of_this_batch = 0
         return sum(len(message.key or b"") + len(message.value or b"") for message in batch)
 
-    def _spread(self, batch: list[_Message]) -> list[list[RawRecord]]:
+    def _spread(self, batch: list[FileMessage]) -> list[list[RawRecord]]:
         count = len(self._ssps)
         spread: list[list[RawRecord]] = [[] for _ in range(count)]
         by_key = partitions_of(pa.array([message.key for message in batch], pa.large_binary()), count).tolist()
@@ -247,13 +249,14 @@ class _Appender:
         return spread
 
 
-def _batches(messages: Iterable[_Message], size: int) -> Iterator[list[_Message]]:
+def _batches(messages: Iterable[FileMessage], size: int) -> Iterator[list[FileMessage]]:
     messages = iter(messages)
     while batch := list(islice(messages, size)):
         yield batch
 
 
-def _messages(source: str, options: PublishOptions) -> Iterator[_Message]:
+def messages_of(source: str, options: PublishOptions) -> Iterator[FileMessage]:
+    """The messages of a file, as they are published. Raises as `publish`."""
     value: bytes | None
     for line, record, value in read_lines(source, options.format, infer=options.infer):
         try:
@@ -264,7 +267,7 @@ def _messages(source: str, options: PublishOptions) -> Iterator[_Message]:
             headers = () if options.headers_field is None else _headers(record, options.headers_field)
         except (ValueError, TypeError) as error:  # orjson's encoding error is a TypeError
             raise malformed(source, line, str(error)) from error
-        yield _Message(line, timestamp, key, value, headers)
+        yield FileMessage(line, timestamp, key, value, headers)
 
 
 _SERDES: dict[str, Serde[Any]] = {"key": Json().for_keys(), "value": Json()}

@@ -7,6 +7,7 @@ background work waits for transfers; a transfer waits for nobody.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -48,9 +49,14 @@ class BackendPools:
         self.transfers.shutdown(wait=True, cancel_futures=True)
 
 
-@cache
 def process_pools() -> BackendPools:
-    """The pools of a process that reads or imports state and is no container. They end with the process."""
+    """The pools of a process that reads or imports state and is no container. They end with the process; one that was
+    forked from it, and has none of their threads, gets others."""
+    return _pools_of(os.getpid())
+
+
+@cache
+def _pools_of(process: int) -> BackendPools:
     return BackendPools.for_tasks(1, "process")
 
 

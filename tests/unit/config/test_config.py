@@ -11,7 +11,7 @@ import pytest
 from penstock.api.ssp import SystemStream
 from penstock.config import describe, load_config
 from penstock.config import keys as config_keys
-from penstock.config.keys import SAMZA_KEYS, SPARK_KEYS
+from penstock.config.foreign import SAMZA_KEYS, SPARK_KEYS, foreign
 from penstock.config.reference import anchor, markdown, samza_markdown
 from penstock.config.topics import Topic
 from penstock.errors import ConfigError
@@ -373,7 +373,7 @@ def test_names_of_proposals_and_of_sparks_queries_have_an_answer(key: str, inste
 
 @pytest.mark.parametrize("key", ["spark.sql.shuffle.partitions", "spark.executor.memory", "stores.restore.factory"])
 def test_other_keys_are_found_as_before(key: str) -> None:
-    assert config_keys.foreign(key) is None
+    assert foreign(key) is None
     assert config_keys.find(key) is not None
 
 

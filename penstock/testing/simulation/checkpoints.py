@@ -1,0 +1,117 @@
+"""The invariant of checkpoints: each retained one can be restored from every marker that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.task_versions import markers_of
+from penstock.config.model import JobConfig
+from penstock.config.settings import StoreSettings
+from penstock.errors import PenstockError
+from penstock.job.paths import JobPaths
+from penstock.objects.store import ObjectStore
+from penstock.state.engines.engine import Engine
+from penstock.state.engines.open import open_engine
+from penstock.state.reading import reader as reading
+from penstock.state.reading.reader import StateReader
+from penstock.system.base import System
+
+Content = dict[bytes, bytes]
+_reading: Any = reading
+_open_whatever = _reading.open_whatever
+
+
+def _open_in_memory(settings: StoreSettings, directory: Path) -> Engine:
+    """An empty folder becomes a store in memory: to open RocksDB takes as long as half a life."""
+    if any(directory.iterdir()):
+        found: Engine = _open_whatever(settings, directory)
+        return found
+    return open_engine(
+        settings.put(StoreSettings.factory, "memory") if settings.factory == "rocksdb" else settings, directory
+    )
+
+
+class CheckpointWatch:
+    """Restores retained checkpoints, each once in a while, and remembers what was in them."""
+
+    def __init__(self, objects: ObjectStore, paths: JobPaths, systems: Mapping[str, System]) -> None:
+        self._objects = objects
+        self._paths = paths
+        self._systems = systems
+        self._known: dict[str, dict[tuple[str, int], Content]] = {}
+        self.checked = 0
+        """Restores so far."""
+
+    def look(self, config: JobConfig) -> list[str]:
+        """Restore the first and the last retained checkpoint from all markers. Returns what is broken, in words."""
+        restorable = CheckpointLog(self._objects, self._paths).read().restorable
+        return [
+            problem
+            for record in {each.id: each for each in (*restorable[:1], *restorable[-1:])}.values()
+            for problem in self._broken(record, config)
+        ]
+
+    def look_at_all(self, config: JobConfig) -> list[str]:
+        """As `look`, for every retained checkpoint."""
+        restorable = CheckpointLog(self._objects, self._paths).read().restorable
+        return [problem for record in restorable for problem in self._broken(record, config)]
+
+    def content(self, record: CheckpointRecord) -> Mapping[tuple[str, int], Content]:
+        """(store, task) → the entries as of a checkpoint that was looked at."""
+        return self._known.get(str(record.id), {})
+
+    def seen(self, record: CheckpointRecord, config: JobConfig) -> dict[str, list[tuple[int, bytes, bytes]]]:
+        """Store → (task, key, value) of all entries of a checkpoint, as the application has them."""
+        found: dict[str, list[tuple[int, bytes, bytes]]] = {}
+        with closing(_Reader(config, self._paths, self._objects, self._systems)) as reader:
+            for store in record.stores:
+                found[store] = [
+                    (task, *entry) for task in range(record.task_count) for entry in reader.seen(record, store, task)
+                ]
+        return found
+
+    def _broken(self, record: CheckpointRecord, config: JobConfig) -> list[str]:
+        found: list[str] = []
+        known = self._known.setdefault(str(record.id), {})
+        with closing(_Reader(config, self._paths, self._objects, self._systems)) as reader:
+            for task in range(record.task_count):
+                own = markers_of(record, task, config.changelog_partitions(record.stores, task))
+                for store in record.stores:
+                    backends = [name for name in own if store in own[name]]
+                    if not backends:
+                        found.append(f"checkpoint {record.id} has no marker of `{store}` of task {task}")
+                    for backend in backends:
+                        what = f"checkpoint {record.id}, store `{store}` of task {task}, from {backend}"
+                        try:
+                            content = reader.content(record, store, task, backend)
+                        except PenstockError as error:
+                            found.append(f"{what} cannot be restored: {type(error).__name__}: {error}")
+                            continue
+                        self.checked += 1
+                        if content != known.setdefault((store, task), content):
+                            found.append(f"{what} has {content}; it had {known[store, task]}")
+        return found
+
+
+class _Reader:
+    def __init__(self, config: JobConfig, paths: JobPaths, objects: ObjectStore, systems: Mapping[str, System]) -> None:
+        _reading.open_whatever = _open_in_memory
+        scratch = Path(config.job.logged_store_base_dir)
+        scratch.mkdir(parents=True, exist_ok=True)
+        self._reader = StateReader(config, paths, objects, systems, scratch=scratch)
+
+    def content(self, record: CheckpointRecord, store: str, task: int, backend: str) -> Content:
+        with self._reader.open(record, store, task, backend) as engine:
+            return dict(engine.scan(None, None))
+
+    def seen(self, record: CheckpointRecord, store: str, task: int) -> list[tuple[bytes, bytes]]:
+        with self._reader.open(record, store, task) as engine:
+            return list(reading.seen_entries(record, store, engine).scan(None, None))
+
+    def close(self) -> None:
+        self._reader.__exit__(None, None, None)

@@ -1,0 +1,108 @@
+"""The faults of a schedule, and their rates."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TypeVar
+
+from penstock.testing.simulation.scheduler import Process, Scheduler
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Faults of each kind in a thousand calls or moments. Times are simulated seconds."""
+
+    store: int = 15
+    """Calls of the object store that fail, before or after their effect, or whose effect comes later."""
+    stream: int = 10
+    """Reads and writes of streams that fail in the same ways."""
+    call: int = 15
+    """Calls to containers whose request or reply is lost."""
+    attempt: int = 40
+    """Attempts of a batch that die, or run twice."""
+    slow: int = 30
+    """Calls that take long."""
+    kill_s: float = 20.0
+    """A process is killed or stopped about so often."""
+
+    def scaled(self, factor: float) -> Rates:
+        """As many faults times a factor."""
+        rates = {name: round(getattr(self, name) * factor) for name in ("store", "stream", "call", "attempt", "slow")}
+        return replace(self, **rates, kill_s=self.kill_s / factor if factor else 1e9)
+
+
+class Fate(Enum):
+    """The outcome of a call that has an effect and meets a fault."""
+
+    FAILS = "fails, and nothing happened"
+    LOST_REPLY = "happens, and its reply is lost"
+    LATE = "is given up, and happens later"
+    TWICE = "happens, its reply is lost, and the client does it again"
+
+
+class Trouble:
+    """Lets calls take time, and lets some of them fail."""
+
+    def __init__(self, scheduler: Scheduler, rates: Rates) -> None:
+        self.scheduler = scheduler
+        self.rates = rates
+        self.network = Process("network")
+        self.counts: Counter[str] = Counter()
+        """Kind of fault → how often it came."""
+
+    def happens(self, per_mille: int) -> bool:
+        """True if a fault of this rate comes now; never once everything is calm."""
+        return not self.scheduler.calm and self.scheduler.choices.happens(per_mille)
+
+    def pass_time(self) -> None:
+        """A call's way to another machine."""
+        seconds = 0.001
+        if self.happens(self.rates.slow):
+            self.counts["slow call"] += 1
+            seconds = (0.05, 0.3, 1.0, 4.0, 15.0)[self.scheduler.choices.draw(5)]
+        self.scheduler.sleep(seconds)
+
+    def look(self, what: str, call: Callable[[], T], rate: int, error: type[Exception]) -> T:
+        """A call without an effect: it may fail."""
+        self.pass_time()
+        if self.happens(rate):
+            raise self._failure(f"{what} failed", "failed read", error)
+        return call()
+
+    def act(self, what: str, call: Callable[[], T], rate: int, error: type[Exception], *fates: Fate) -> T:
+        """A call with an effect, which may have one of these fates."""
+        self.pass_time()
+        if not self.happens(rate):
+            result = call()
+            self.pass_time()
+            return result
+        fate = fates[self.scheduler.choices.draw(len(fates))]
+        if fate is Fate.LATE:
+            after = (0.5, 3.0, 20.0, 70.0)[self.scheduler.choices.draw(4)]
+            self.scheduler.spawn(self.network, "late", lambda: self._do_later(what, call, after))
+        if fate in (Fate.LOST_REPLY, Fate.TWICE):
+            result = call()
+            self.pass_time()
+            if fate is Fate.TWICE:
+                self.counts[f"{fate.name.lower()} write"] += 1
+                self.scheduler.note(f"{what} {fate.value}")
+                return call()
+        raise self._failure(f"{what} {fate.value}", f"{fate.name.lower()} write", error)
+
+    def _failure(self, text: str, kind: str, error: type[Exception]) -> Exception:
+        self.counts[kind] += 1
+        self.scheduler.note(text)
+        return error(f"simulated: {text}")
+
+    def _do_later(self, what: str, call: Callable[[], object], after: float) -> None:
+        self.scheduler.sleep(after)
+        try:
+            call()
+            self.scheduler.note(f"{what} happens now")
+        except Exception as error:
+            self.scheduler.note(f"{what} came too late: {type(error).__name__}")

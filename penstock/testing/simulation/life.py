@@ -1,0 +1,425 @@
+"""One life of a job: it starts, dies and goes on, until nothing goes wrong any more and it has read everything."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.base.plugins import load
+from penstock.checkpoint.log import CheckpointLog, LogView
+from penstock.config.load import load_config
+from penstock.config.model import JobConfig
+from penstock.driver.context import StopRequest
+from penstock.driver.loop.run import Run
+from penstock.errors import ConfigError, CorruptError, IncompatibleError, PenstockError, UserCodeError
+from penstock.graph.specs import ApplicationGraph
+from penstock.graph.topology import Topology
+from penstock.job.lease import LeaseHeldError
+from penstock.job.paths import JobPaths
+from penstock.objects import open as opening
+from penstock.start.check import check_start
+from penstock.start.inputs import with_matches
+from penstock.start.job_streams import JobStreams
+from penstock.start.part import complete
+from penstock.start.plan import StartRequest
+from penstock.system.base import OffsetRange, RawRecord
+from penstock.testing.simulation import machine
+from penstock.testing.simulation.checkpoints import CheckpointWatch
+from penstock.testing.simulation.choices import Choices
+from penstock.testing.simulation.faults import Rates, Trouble
+from penstock.testing.simulation.hosts import SimulatedFleet, SimulatedRunner
+from penstock.testing.simulation.operator import Operator
+from penstock.testing.simulation.scheduler import Process, Scheduler, StuckError
+from penstock.testing.simulation.storage import SCHEME, Bucket, SimulatedStore
+from penstock.testing.simulation.streams import SimulatedSystem
+from penstock.wing import wings
+
+_NEVER = (CorruptError, IncompatibleError, ConfigError, UserCodeError)
+"""Errors that no crash and no failure of a network may lead to."""
+_real_open_store = opening.open_store
+
+Fed: TypeAlias = tuple[str | SystemStream, int, RawRecord]
+"""A record of an input: stream, partition and record."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobUnderTest:
+    """A job, and what it reads.
+
+    Attributes:
+        graph: makes the application anew for each life.
+        config: its configuration, without `job.name`, `job.root` and systems.
+        streams: stream → its number of partitions. A name alone is a stream of the system `m`.
+        feed: the records of the inputs as (stream, partition, record), in the order in which they are appended.
+        at_once: the most records that are appended at once.
+        containers: how many containers each driver has.
+        fed: everything is in the streams before the job starts, which then reads it in one go.
+        before: further records, which are in the streams before the job starts.
+        ship: the bytes of a job's topology, as a driver makes them for its containers, so that each has the
+            application's code to itself; without it, all share what `graph` has made for their driver.
+        may_drain: False if a drain, which closes windows and fires timers early, changes the results.
+        may_repartition: False if the job keeps its number of tasks.
+        may_go_back: False if output that is sent again after `--from` is an error.
+    """
+
+    graph: Callable[[], ApplicationGraph]
+    config: Mapping[str, object]
+    streams: Mapping[Any, int]
+    feed: Sequence[Fed]
+    at_once: int = 8
+    containers: int = 2
+    fed: bool = False
+    before: Sequence[Fed] = ()
+    ship: Callable[[Topology], bytes] | None = None
+    may_drain: bool = True
+    may_go_back: bool = True
+    may_repartition: bool = True
+
+
+@dataclass
+class Outcome:
+    """The outcome of a life."""
+
+    choices: list[int]
+    events: list[str]
+    failures: list[BaseException]
+    faults: Counter[str]
+    streams: dict[str, dict[int, list[RawRecord]]] = field(default_factory=dict)
+    """Stream → partition → (timestamp, key, value, ...) of all records, as they are in the end. A stream of another
+    system than `m` has its whole name."""
+    broken: list[str] = field(default_factory=list)
+    """The invariants that did not hold on the way, in words."""
+    log: LogView | None = None
+    stores: dict[str, list[tuple[int, bytes, bytes]]] = field(default_factory=dict)
+    """Store → (task, key, value) of the entries that the application has at the last checkpoint."""
+    restores: int = 0
+    """Checkpoints' stores that were restored to look at them."""
+    switches: int = 0
+    seconds: float = 0.0
+    """Simulated."""
+
+
+class Life:
+    """Runs a job once. `switch off` a rule, and see whether a schedule finds that it is missing."""
+
+    def __init__(self, job: JobUnderTest, choices: Choices, folder: Path, rates: Rates | None = None) -> None:
+        self.job = job
+        self.folder = folder
+        self.scheduler = Scheduler(choices)
+        self.trouble = Trouble(self.scheduler, rates or Rates())
+        self.buckets: dict[str, Bucket] = {}
+        names = {"m", "local", *(_name(each).system for each in job.streams)}
+        self.systems = {name: SimulatedSystem(name, self.trouble) for name in sorted(names)}
+        self.errors: list[BaseException] = []
+        self.broken: list[str] = []
+        """The invariants that did not hold, in words."""
+        self.operator = Operator(self.scheduler, self.errors)
+        self._paths = JobPaths("job", "1")
+        self._quiet = SimulatedStore(self._bucket(f"{SCHEME}/job"), None)
+        self.watch = CheckpointWatch(self._quiet, self._paths, self._calm())
+        self._variant: dict[str, object] = {}
+        self._has_moved = False
+        self._stores: dict[str, list[tuple[int, bytes, bytes]]] = {}
+        self.driver = Process("no driver")
+        self.drivers: list[Process] = []
+        self._number = 0
+        self._all_fed = False
+        self._fleet: SimulatedFleet | None = None
+
+    def run(self, seed: int) -> Outcome:
+        """Live the life. Errors of the job are in the outcome, as are those that ended the simulation."""
+        opening.open_store = self._open_store  # type: ignore[assignment]
+        SimulatedSystem.world = dict(self.systems)
+        stuck: list[BaseException] = []
+        try:
+            with machine.simulated(self.scheduler, seed):
+                self.scheduler.run(Process("world"), self._main)
+        except StuckError as error:
+            stuck.append(error)
+        finally:
+            opening.open_store = _real_open_store
+        scheduler = self.scheduler
+        failures = [*self.errors, *(each for each in scheduler.failures if each not in stuck), *stuck]
+        outcome = Outcome(scheduler.choices.made, scheduler.events, failures, self.trouble.counts)
+        outcome.broken, outcome.restores = self.broken, self.watch.checked
+        outcome.switches, outcome.seconds = scheduler._switches, scheduler.seconds
+        outcome.streams = self._content()
+        if not stuck:
+            objects = SimulatedStore(self._bucket(f"{SCHEME}/job"), None)
+            outcome.log = CheckpointLog(objects, JobPaths("job", "1")).read()
+            outcome.stores = self._stores
+        return outcome
+
+    # The world.
+
+    def _open_store(self, url: str, **options: object) -> object:
+        if not url.startswith(SCHEME):
+            return _real_open_store(url, **options)  # type: ignore[arg-type]
+        return SimulatedStore(self._bucket(url), self.trouble)
+
+    def _bucket(self, url: str) -> Bucket:
+        return self.buckets.setdefault(url, Bucket())
+
+    def _content(self) -> dict[str, dict[int, list[RawRecord]]]:
+        found: dict[str, dict[int, list[RawRecord]]] = {}
+        for system in self._calm().values():
+            for stream in sorted(set(system.streams()) - system.owners.keys()):  # changelogs have gaps, and no reader
+                shown = stream if system.name == "m" else f"{system.name}.{stream}"
+                for partition, ends in system.admin().offsets(stream).items():
+                    ssp = SystemStreamPartition(system.name, stream, partition)
+                    chunks = system.reader().read(OffsetRange(ssp, ends.oldest, ends.upcoming), 10_000)
+                    found.setdefault(shown, {})[partition] = [message[1:] for chunk in chunks for message in chunk]
+        return found
+
+    def _calm(self) -> dict[str, SimulatedSystem]:
+        """The same streams, whose clients meet no faults."""
+        return {name: system.undisturbed() for name, system in self.systems.items()}
+
+    def _main(self) -> None:
+        scheduler, choices = self.scheduler, self.scheduler.choices
+        calm = self._calm()
+        for stream, partitions in self.job.streams.items():
+            name = _name(stream)
+            calm[name.system].admin().create_stream(name.stream, partitions)
+        _Feed(self.job.before, calm).append(len(self.job.before))
+        feed = _Feed(self.job.feed, calm)
+        if self.job.fed:
+            feed.append(len(self.job.feed))
+            self._all_fed = True
+        else:
+            scheduler.spawn(Process("producer"), "feed", partial(self._feed, feed))
+        scheduler.spawn(self.trouble.network, "chaos", self._chaos)
+        scheduler.spawn(self.trouble.network, "operator", self._operate)
+        scheduler.spawn(self.trouble.network, "watch", self._watch)
+        ended = 0
+        while True:
+            until_latest = self._all_fed
+            end = self._one_driver(until_latest=until_latest)
+            ended = ended + 1 if until_latest and end == "stopped" else 0
+            if (ended and (ended == 2 or not self.trouble.counts["command"])) or (until_latest and self.errors):
+                break  # the first one may have stopped or drained because a command had asked for it
+            if self._number > 60:
+                raise StuckError(f"the job has not come to its end in {self._number} starts")
+            scheduler.sleep(30.0 if end == "held" else (0.01, 1.0, 10.0, 40.0)[choices.draw(4)])
+            if self.job.may_repartition and self.trouble.happens(100) and self.log().latest is not None:
+                self.trouble.counts["repartition"] += 1
+                tasks = max(self.job.streams.values()) + choices.draw(4)
+                self._has_moved = True
+                self.operator.repartition(self.config(), self.job.graph(), tasks)
+        self._look(self._last_look)
+
+    def _watch(self) -> None:
+        """Look at the checkpoints now and then, in no time."""
+        scheduler = self.scheduler
+        while not self.broken:
+            scheduler.sleep(15.0)
+            self._look(self.watch.look)
+
+    def _last_look(self, config: JobConfig) -> list[str]:
+        """At every retained checkpoint; and remember the stores as of the last one."""
+        broken = self.watch.look_at_all(config)
+        if not broken and not self.errors:
+            self._stores = self.watch.seen(self.log().restorable[-1], config)
+        return broken
+
+    def _look(self, look: Callable[[JobConfig], list[str]]) -> None:
+        watch = Process("watch")
+        self.scheduler.at_once(watch, lambda: self.broken.extend(look(self.config())))
+
+    def _feed(self, feed: _Feed) -> None:
+        """Append the records little by little; then nothing goes wrong any more."""
+        while feed.left:
+            feed.append(1 + self.scheduler.choices.draw(self.job.at_once))
+            self.scheduler.sleep((0.01, 0.2, 2.0, 15.0)[self.scheduler.choices.draw(4)])
+        self.scheduler.sleep(30.0 * self.scheduler.choices.draw(3))
+        self._all_fed = self.scheduler.calm = True
+        self.scheduler.note("everything is fed, and calm")
+        for driver in list(self.drivers):
+            self.scheduler.kill(driver, "it is to read until the end")
+
+    def _chaos(self) -> None:
+        """Kill and stop processes now and then."""
+        scheduler, choices = self.scheduler, self.scheduler.choices
+        while True:
+            scheduler.sleep(self.trouble.rates.kill_s * (1 + choices.draw(4)) / 4)
+            if scheduler.calm:
+                return
+            victims = [self.driver, *(self._fleet.processes.values() if self._fleet else ())]
+            living = [each for each in victims if not each.dead]
+            what = choices.draw(4)
+            if not living or what == 0:
+                continue
+            victim = living[choices.draw(len(living))]
+            if what == 3:
+                self.trouble.counts["stopped process"] += 1
+                scheduler.stop(victim, (1.0, 8.0, 45.0, 100.0)[choices.draw(4)])
+                if victim is self.driver and choices.draw(2):
+                    self.trouble.counts["second driver"] += 1
+                    scheduler.spawn(self.trouble.network, "second", partial(self._compete, victim))
+            else:
+                self.trouble.counts["killed process"] += 1
+                scheduler.kill(victim, "kill -9")
+
+    def _operate(self) -> None:
+        """Type commands now and then, whatever the job does."""
+        commands = [self.operator.collect, self.operator.stop]
+        if self.job.may_drain:
+            commands.append(self.operator.drain)
+        while not self.scheduler.calm:
+            self.scheduler.sleep(self.trouble.rates.kill_s * (1 + self.scheduler.choices.draw(4)))
+            which = self.scheduler.choices.draw(1 + len(commands))
+            if which and not self.scheduler.calm:
+                self.trouble.counts["command"] += 1
+                commands[which - 1](self.config())
+
+    def _compete(self, other: Process) -> None:
+        """A second copy of the job starts beside the one that stands still."""
+        self.scheduler.sleep(1.0)
+        if not self.scheduler.calm:
+            self._one_driver(until_latest=False, beside=other)
+
+    def log(self) -> LogView:
+        """The log as it is, read in no time."""
+        return CheckpointLog(self._quiet, self._paths).read()
+
+    def config(self) -> JobConfig:
+        """The configuration of the next process."""
+        stores = {store.name: store for store in self.job.graph().stores}
+        latest = self.log().latest if self._has_moved else None
+        factory = f"{SimulatedSystem.__module__}:{SimulatedSystem.__qualname__}"
+        return load_config(
+            overrides={
+                "job.name": "job",
+                "job.root": f"{SCHEME}/job",
+                "job.logged.store.base.dir": str(self.folder),
+                "job.retry.max": 1000,
+                **{f"systems.{name}.samza.factory": factory for name in self.systems},
+                **{
+                    f"stores.{name}.factory": "columns" if store.by_column else "memory"
+                    for name, store in stores.items()
+                },
+                **self._variant,
+                **self.job.config,
+                **({} if latest is None else {"job.intermediate.stream.partitions": latest.task_count}),
+            },
+            stores=list(stores),
+            environ={},
+        )
+
+    def _vary(self) -> None:
+        """Another start may have another configuration."""
+        choices = self.scheduler.choices
+        if self.scheduler.calm or not choices.happens(300):
+            return
+        known = ("changelog-files", "blob")
+        backups = (known[:1], known[1:], known)[choices.draw(3)]
+        self._variant = {
+            "stores.backup.factories": ",".join(backups),
+            "stores.restore.factories": ",".join(known if choices.draw(2) == 0 else known[::-1]),
+            "state.snapshot.interval.commits": choices.draw(4),
+            "state.snapshot.interval.seconds": 0,
+            "task.checkpoint.retained": 1 + choices.draw(4),
+        }
+
+    # Drivers.
+
+    def _older(self) -> str | None:
+        """A retained checkpoint that a start goes back to (`--from`)."""
+        if not self.job.may_go_back or not self.trouble.happens(100):
+            return None
+        view = self.log()
+        tasks = None if view.latest is None else view.latest.task_count
+        restorable = [each for each in view.restorable if each.task_count == tasks]
+        if not restorable:
+            return None
+        self.trouble.counts["start from an older checkpoint"] += 1
+        return str(restorable[self.scheduler.choices.draw(len(restorable))].id)
+
+    def _one_driver(self, *, until_latest: bool, beside: Process | None = None) -> str:
+        """Start a driver, and wait until it has ended. Returns how."""
+        self._number += 1
+        driver = Process(f"driver-{self._number}", host=f"host-{self._number}")
+        self.drivers.append(driver)
+        if beside is None:
+            self.driver = driver
+            self._vary()
+        end: list[str] = []
+        actor = self.scheduler.spawn(driver, "main", lambda: self._drive(driver, until_latest, end))
+        self.scheduler.join(self.scheduler.me(), actor, None)
+        self.scheduler.kill(driver, "its program has ended")
+        self.drivers.remove(driver)
+        return end[0] if end else "killed"
+
+    def _drive(self, driver: Process, until_latest: bool, end: list[str]) -> None:
+        try:
+            with ExitStack() as undo:
+                self._run(driver, until_latest, undo)
+            end.append("stopped")
+        except LeaseHeldError as error:
+            end.append("held")
+            self.scheduler.note(f"{driver.name}: {error}")
+        except PenstockError as error:
+            end.append("failed")
+            self.scheduler.note(f"{driver.name}: {type(error).__name__}: {_first_words(error)}")
+            if isinstance(error, IncompatibleError) and self._has_moved:
+                return  # the state is in other tasks, perhaps since this driver began: the next one knows it
+            if isinstance(error, _NEVER) or until_latest:
+                self.errors.append(error)
+
+    def _run(self, driver: Process, until_latest: bool, undo: ExitStack) -> None:
+        graph, config = self.job.graph(), self.config()
+        stop = StopRequest()
+        graph = with_matches(complete(graph, config), config)
+        streams = JobStreams.open(graph, config)
+        undo.callback(streams.close)
+        older = self._older() if driver is self.driver else None
+        run = Run(config, stop, undo)
+        job = run.prepare(graph, streams, StartRequest(run.run_id, older, until_latest, True, ()))
+        fleet = SimulatedFleet(self.trouble, driver, job, self.job.containers, self.job.ship)
+        runner = SimulatedRunner(job, fleet, self.trouble)
+        if driver is self.driver:
+            self._fleet = fleet
+        tools = {wing.name: load(wing.on_host["process"]) for wing in wings() if "process" in wing.on_host}
+        check_next = partial(check_start, self.job.graph(), config.without_resets(), run.objects)
+        loop = run.open(fleet, runner, tools, None, check_next)
+        run.obey(stop.ask)
+        loop.run()
+
+
+class _Feed:
+    """The records that are still to come."""
+
+    def __init__(
+        self, records: Sequence[tuple[str | SystemStream, int, RawRecord]], systems: Mapping[str, SimulatedSystem]
+    ) -> None:
+        self.left = deque(records)
+        self._writers = {name: system.writer(None) for name, system in systems.items()}
+
+    def append(self, count: int) -> None:
+        """Append so many of them."""
+        for _ in range(min(count, len(self.left))):
+            stream, partition, record = self.left.popleft()
+            name = _name(stream)
+            ssp = SystemStreamPartition(name.system, name.stream, partition)
+            self._writers[name.system].append(ssp, [record])
+
+
+def _first_words(error: PenstockError) -> str:
+    if isinstance(error, UserCodeError):
+        return f"{error.failed.reason}, in {error.failed.place}"
+    return str(error)
+
+
+def _name(stream: str | SystemStream) -> SystemStream:
+    return SystemStream("m", stream) if isinstance(stream, str) else stream
+
+
+logging.getLogger("penstock").addHandler(logging.NullHandler())
+logging.getLogger("concurrent.futures").disabled = True  # it reports the death of each worker

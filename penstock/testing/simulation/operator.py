@@ -1,0 +1,74 @@
+"""Somebody who types commands while a job lives, and while it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.admin.job.drain import drain
+from penstock.admin.job.running import stop
+from penstock.admin.jobs import FoundJob
+from penstock.admin.state.held import collect_garbage
+from penstock.admin.state.repartition import planned_for, repartition
+from penstock.config.model import JobConfig
+from penstock.errors import CorruptError, PenstockError
+from penstock.graph.specs import ApplicationGraph
+from penstock.job.paths import JobPaths
+from penstock.objects.open import open_job_root
+from penstock.start.inputs import with_matches
+from penstock.start.job_streams import JobStreams
+from penstock.start.part import complete
+from penstock.testing.simulation.scheduler import Process, Scheduler
+
+
+class Operator:
+    """Types commands of `penstock.admin`. Refusals are part of the story; damage is not."""
+
+    def __init__(self, scheduler: Scheduler, errors: list[BaseException]) -> None:
+        self._scheduler = scheduler
+        self._errors = errors
+
+    def _type(self, name: str, work: Callable[[], object]) -> bool:
+        """Carry a command out in a process. True if it ended without a refusal."""
+        process, done = Process("operator"), list[object]()
+
+        def run() -> None:
+            self._scheduler.note(f"operator: {name}")
+            try:
+                done.append(work())
+                self._scheduler.note(f"operator: {name} is done: {str(done[0])[:100]}")
+            except PenstockError as error:
+                self._scheduler.note(f"operator: {name}: {type(error).__name__}: {error}")
+                if isinstance(error, CorruptError):
+                    self._errors.append(error)
+
+        actor = self._scheduler.spawn(process, name, run)
+        self._scheduler.join(self._scheduler.me(), actor, 600.0)
+        self._scheduler.kill(process, "the command has ended")
+        return bool(done)
+
+    def stop(self, config: JobConfig) -> None:
+        self._type("stop", lambda: stop(self._found(config), wait=False))
+
+    def drain(self, config: JobConfig) -> None:
+        self._type("drain", lambda: drain(self._found(config), wait=False))
+
+    def collect(self, config: JobConfig) -> None:
+        """`state gc`, which is refused while the job runs."""
+        self._type("gc", lambda: collect_garbage(self._found(config)))
+
+    def repartition(self, config: JobConfig, graph: ApplicationGraph, tasks: int) -> bool:
+        """`state repartition`. True if the job has this number of tasks now."""
+
+        def work() -> object:
+            found = self._found(config)
+            own = with_matches(complete(graph, config), config)
+            streams = JobStreams.open(own, config)
+            try:
+                return repartition(planned_for(found, own, streams, tasks, {})).written
+            finally:
+                streams.close()
+
+        return self._type(f"repartition to {tasks}", work)
+
+    def _found(self, config: JobConfig) -> FoundJob:
+        return FoundJob(config, JobPaths(config.job.name, config.job.id), open_job_root(config.job))

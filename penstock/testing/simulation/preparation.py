@@ -1,0 +1,182 @@
+"""A user's application made ready for the workers: its configuration, inputs and code."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import penstock
+from penstock.api.side_inputs import PushedTable
+from penstock.api.ssp import SystemStream
+from penstock.application.application import Application
+from penstock.base.plugins import PICKLERS, load
+from penstock.config.load import load_config
+from penstock.config.model import JobConfig
+from penstock.config.settings import DEFAULT_SYSTEM, SystemKeys
+from penstock.errors import ConfigError
+from penstock.graph.specs import ApplicationGraph
+from penstock.start.part import complete
+from penstock.testing.simulation.inputs import SimulationInputs
+from penstock.testing.simulation.users_job import UsersJob
+
+Inputs: TypeAlias = Mapping[str, Iterable[Any]] | Callable[[SimulationInputs], object]
+"""By input, its messages: for each its value, or a tuple (key, value). Or a function that gives them."""
+Invariant: TypeAlias = Callable[..., object]
+_LEFT_OUT = re.compile(
+    r"systems\..*|job\.(name|id|root.*|logged\..*|log\..*|dashboard\..*|batch\..*|latency\..*|retry\..*|lease\..*"
+    r"|container\..*|host-affinity\..*|drain-monitor\..*)|container\..*|metrics\..*|spark\..*|state\..*|schema\..*"
+    r"|stores\.backup\..*|stores\.restore\..*|stores\.rocksdb\..*|stores\.memory\..*|stores\.default\..*"
+    r"|stores\..*\.(factory|backup\.factories|restore\.factories|changelog.*|rocksdb\..*)"
+    r"|task\.(commit\..*|checkpoint\..*|shutdown\..*)|streams\..*\.(idle\.ms|retention\..*)"
+)
+"""Keys that say where a real job has what a simulated one has in memory, and how often it commits."""
+_IDLE_MS = 10**9
+_MEMORY_BYTES = 4 << 30
+
+
+def load_for_simulation(
+    app: Application,
+    file: Path | None = None,
+    assignments: Sequence[str] = (),
+    config: Mapping[str, object] | None = None,
+) -> JobConfig:
+    """The user's configuration, in which systems that it does not have are in memory.
+
+    Raises:
+        ConfigError: it is wrong.
+    """
+    graph = app.graph()
+    stores = [store.name for store in graph.stores]
+    given = dict(config or {})
+    names = _systems(graph) - {DEFAULT_SYSTEM}
+    known = load_config(file, given, assignments, default_job_name=app.name, stores=stores).flat()
+    added = {
+        SystemKeys.factory.full(name): "memory"
+        for name in sorted(names)
+        if not any(key.startswith(f"systems.{name}.") for key in known)
+    }
+    return load_config(file, {**added, **given}, assignments, default_job_name=app.name, stores=stores)
+
+
+def prepare(
+    app: Application,
+    inputs: Inputs,
+    config: JobConfig,
+    partitions: int,
+    late: Sequence[str],
+    doubled: Sequence[str],
+    invariants: Sequence[Invariant],
+    compare: bool | None,
+    limit_s: float,
+) -> tuple[UsersJob, list[str]]:
+    """The job for the workers, and notes for the user."""
+    if partitions < 1:
+        raise ConfigError(f"partitions must be at least 1, not {partitions}")
+    declared = app.graph()
+    _refuse(declared)
+    graph = complete(declared, config)
+    given = SimulationInputs(graph, partitions)
+    if callable(inputs):
+        inputs(given)
+    else:
+        for stream, values in inputs.items():
+            given.input(stream, values)
+    if not given.feed:
+        names = ", ".join(f"`{op.stream}`" for op in graph.inputs)
+        raise ConfigError(f"the inputs have no messages: give some of {names}")
+    read = {op.stream for op in graph.inputs}
+    disturbed = [frozenset(map(SystemStream.parse, names)) for names in (late, doubled)]
+    if strangers := sorted(map(str, frozenset().union(*disturbed) - read)):
+        raise ConfigError(f"`{strangers[0]}` is not an input of application `{app.name}`")
+    keys = _keys(graph, config)
+    dead = config.task.dead_letter_stream
+    streams = {*_streams(graph), *([dead] if dead else [])}
+    with _by_value():
+        pickled: Callable[[object], bytes] = load(PICKLERS["spark"])
+        graph_bytes, functions = pickled(declared), pickled(list(invariants))
+    job = UsersJob(
+        graph_bytes,
+        keys,
+        dict.fromkeys(sorted(streams, key=str), partitions),
+        given.feed,
+        disturbed[0],
+        disturbed[1],
+        frozenset(config.exactly_once_streams),
+        functions,
+        compare if compare is not None else not invariants,
+        limit_s,
+        _MEMORY_BYTES,
+    )
+    return job, _replacements(graph, config)
+
+
+def _refuse(graph: ApplicationGraph) -> None:
+    """Raise ConfigError for what no simulated stream or table stands for."""
+    if graph.patterns:
+        raise ConfigError("inputs that are patterns cannot be simulated yet: name the streams in the application")
+    if any(isinstance(spec.side, PushedTable) for spec in graph.side_stores):
+        raise ConfigError("pushed tables cannot be simulated yet: test them with `TestRunner.push`")
+
+
+def _streams(graph: ApplicationGraph) -> set[SystemStream]:
+    sources = {op.stream for op in graph.sources}
+    return sources | {spec.stream for spec in graph.outputs} | set(graph.side_streams())
+
+
+def _keys(graph: ApplicationGraph, config: JobConfig) -> dict[str, str]:
+    """The keys that count in a simulation. A partition never becomes idle: simulated processes stand still for so long
+    that it would."""
+    own = {key: text for key, text in config.flat().items() if not _LEFT_OUT.fullmatch(key)}
+    return {**own, **{f"streams.{op.stream}.idle.ms": str(_IDLE_MS) for op in graph.inputs}}
+
+
+def _systems(graph: ApplicationGraph) -> set[str]:
+    return {stream.system for stream in _streams(graph)}
+
+
+def _replacements(graph: ApplicationGraph, config: JobConfig) -> list[str]:
+    """Each thing outside that something else takes the place of, in words."""
+    found = config.flat()
+    kinds = {name: found.get(SystemKeys.factory.full(name), "") for name in sorted(_systems(graph))}
+    outside = [f"`{name}` ({kind})" for name, kind in kinds.items() if kind not in {"", "memory", "local"}]
+    told = [f"simulated streams take the place of those of {', '.join(outside)}"] if outside else []
+    backends = {each for spec in graph.written_stores for each in config.store(spec.name).backup_factories}
+    if others := sorted(backends - {"changelog-files", "blob"}):
+        told.append(f"stores are backed up in memory, by `changelog-files` or `blob`, in place of {', '.join(others)}")
+    return told
+
+
+@contextmanager
+def _by_value() -> Iterator[None]:
+    """Functions and classes of modules that are no libraries are pickled whole in the block: a life then has what they
+    keep in their module to itself, as a process has."""
+    cloudpickle = importlib.import_module("pyspark.cloudpickle")
+    before = set(cloudpickle.list_registry_pickle_by_value())
+    own = [each for each in list(sys.modules.values()) if _is_users(each) and each.__name__ not in before]
+    for module in own:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in own:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+_INSTALLED = tuple(
+    {*(str(Path(each).resolve()) for each in sysconfig.get_paths().values()), str(Path(penstock.__file__).parent)}
+)
+
+
+def _is_users(module: ModuleType) -> bool:
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str) or module.__name__ in {"__main__", "conftest"}:
+        return False
+    path = str(Path(file).resolve())
+    return not path.startswith(_INSTALLED) and "/site-packages/" not in path

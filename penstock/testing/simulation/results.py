@@ -1,0 +1,176 @@
+"""The results of a life of a user's job in words that can be compared: outputs, and the content of stores.
+
+A value is compared by what it is and not by its bytes: the entries of dicts and sets have no order, and floats are
+compared to nine digits, because sums of the same numbers in another order differ in the last ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any, Literal, TypeAlias
+
+from penstock.base.wording import counted
+
+Aspect: TypeAlias = Literal["messages", "set", "last", "entries"]
+"""A part of a result that is compared: all messages of an output, each as often as it comes; which ones there are; the
+last value of each key; the entries of a store."""
+_LONGEST = 200
+_WORDS: Mapping[Aspect, str] = {
+    "messages": "how often each message comes",
+    "set": "which messages there are",
+    "last": "the last value of each key",
+    "entries": "the entries",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """The results of one life.
+
+    Attributes:
+        outputs: stream → its messages as (key, value), in the order of partitions and offsets.
+        stores: store → entry → its value.
+    """
+
+    outputs: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
+    stores: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> Results:
+        """From its form as JSON."""
+        return cls({name: [(k, v) for k, v in own] for name, own in found["outputs"].items()}, found["stores"])
+
+    def aspect(self, what: Aspect, name: str) -> Any:
+        """A part of the result, which is equal in lives that agree in it."""
+        if what == "entries":
+            return self.stores.get(name, {})
+        messages = self.outputs.get(name, ())
+        if what == "messages":
+            return Counter(messages)
+        return set(messages) if what == "set" else {key: value for key, value in messages if key != "None"}
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The result of a life without any fault, and what of it such lives agree in.
+
+    Attributes:
+        results: of the first such life.
+        compared: what all of them agree in, as (aspect, name): what the inputs alone decide.
+        unsettled: what they differ in.
+    """
+
+    results: Results
+    compared: Sequence[tuple[Aspect, str]]
+    unsettled: Sequence[tuple[Aspect, str]]
+
+    @classmethod
+    def of(cls, lives: Sequence[Results], exactly_once: Set[str]) -> Reference:
+        first = lives[0]
+        wanted: list[tuple[Aspect, str]] = [("entries", name) for name in sorted(first.stores)]
+        for name in sorted(first.outputs):
+            kinds: tuple[Aspect, ...] = ("messages", "last") if name in exactly_once else ("set", "last")
+            wanted += [(kind, name) for kind in kinds]
+        agreed = [each for each in wanted if all(life.aspect(*each) == first.aspect(*each) for life in lives[1:])]
+        return cls(first, agreed, [each for each in wanted if each not in agreed])
+
+    def broken(self, found: Results) -> list[str]:
+        """Where a life with faults differs, in words."""
+        faults = []
+        for kind, name in self.compared:
+            before, after = self.results.aspect(kind, name), found.aspect(kind, name)
+            if before != after:
+                what = "store" if kind == "entries" else "output"
+                faults.append(f"{what} `{name}`: {difference(before, after)}")
+        return faults
+
+    def notes(self) -> list[str]:
+        """Say which parts are not compared, and why."""
+        if not self.unsettled:
+            return []
+        found = [
+            f"{_WORDS[kind]} of {'store' if kind == 'entries' else 'output'} `{name}`" for kind, name in self.unsettled
+        ]
+        why = "the sizes of batches, the order between partitions, time or random numbers do"
+        text = (
+            f"not compared: {', '.join(found)}. Lives without any fault differ in it, so that the inputs alone do not"
+        )
+        return [f"{text} decide it: {why}"]
+
+
+def difference(before: Any, after: Any) -> str:
+    """Where two parts of results differ. The first is that of the life without faults."""
+    if isinstance(before, dict) and not isinstance(before, Counter):
+        keys = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
+        key = keys[0]
+        more = f", and {counted(len(keys) - 1, 'other difference')}" if len(keys) > 1 else ""
+        return f"{_cut(key)} is {_side(after, key)}, and {_side(before, key)} without faults{more}"
+    lost, more_of = before - after, after - before
+    parts = []
+    for found, what in ((lost, "missing"), (more_of, "too many" if isinstance(before, Counter) else "not among them")):
+        if found:
+            one = min(found)
+            count = sum(found.values()) if isinstance(found, Counter) else len(found)
+            parts.append(f"{count} {'is' if count == 1 else 'are'} {what}, such as {_message(one)}")
+    return "of the messages without faults, " + "; ".join(parts)
+
+
+def first_difference(one: Results, other: Results) -> str | None:
+    """The first message or entry that differs between two lives, in words; None if none does."""
+    for name in sorted(one.outputs.keys() | other.outputs.keys()):
+        pairs = zip_longest(one.outputs.get(name, ()), other.outputs.get(name, ()))
+        for number, (a, b) in enumerate(pairs):
+            if a != b:
+                return f"message {number} of output `{name}` is {_message(a)} and {_message(b)}"
+    for name in sorted(one.stores.keys() | other.stores.keys()):
+        a_store, b_store = one.stores.get(name, {}), other.stores.get(name, {})
+        for key in sorted(a_store.keys() | b_store.keys()):
+            if a_store.get(key) != b_store.get(key):
+                return f"in store `{name}`, {_cut(key)} is {_side(a_store, key)} and {_side(b_store, key)}"
+    return None
+
+
+def _side(found: Mapping[str, str], key: str) -> str:
+    return _cut(found[key]) if key in found else "not there"
+
+
+def _message(message: tuple[str, str] | None) -> str:
+    return "none" if message is None else f"key {_cut(message[0])} with value {_cut(message[1])}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def text_of(value: Any) -> str:
+    """A value in words: equal values have equal ones, whatever the order of their parts was.
+
+    Example:
+        >>> text_of({"b": 0.1 + 0.2, "a": {3, 1, 2}})
+        "{'a': {1, 2, 3}, 'b': 0.3}"
+    """
+    if isinstance(value, float):
+        return f"{value:.9g}"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(sorted(f"{text_of(key)}: {text_of(each)}" for key, each in value.items())) + "}"
+    if isinstance(value, Set):
+        return "{" + ", ".join(sorted(map(text_of, value))) + "}"
+    if isinstance(value, list | tuple):
+        shape = "()" if isinstance(value, tuple) else "[]"
+        return shape[0] + ", ".join(map(text_of, value)) + shape[1]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _parts(value, (each.name for each in dataclasses.fields(value)))
+    if names := getattr(value, "__struct_fields__", None):
+        return _parts(value, names)
+    if "__repr__" not in {name for kind in type(value).__mro__[:-1] for name in vars(kind)}:  # it would have an address
+        return _parts(value, sorted(getattr(value, "__dict__", ())))
+    return repr(value)
+
+
+def _parts(value: Any, names: Iterable[str]) -> str:
+    own = ", ".join(f"{name}={text_of(getattr(value, name))}" for name in names)
+    return f"{type(value).__qualname__}({own})"

@@ -1,0 +1,149 @@
+"""The search for a life that is broken, in worker processes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock.testing.simulation.choices import shrink
+from penstock.testing.simulation.pool import WorkerProcess, in_parallel
+from penstock.testing.simulation.report import FailedLife, SimulationReport, lives_in_words
+from penstock.testing.simulation.results import Reference, Results, first_difference
+from penstock.testing.simulation.users_job import REFERENCE, UsersJob
+from penstock.testing.simulation.watch import FoundCall
+
+_SUBJECT = "penstock.testing.simulation.users:UsersSubject"
+_CALM_LIVES = 4
+_SHRINK_TRIES = 40
+_SHRINK_S = 30.0
+
+
+class Search:
+    """Calm lives first, which say what has to hold; then lives with faults, until one is broken."""
+
+    def __init__(self, job: UsersJob, folder: Path, tell: Callable[[str], None]) -> None:
+        self._job = job
+        self._folder = folder
+        self._tell = tell
+        self._path = job.write(folder)
+        self._report = SimulationReport()
+
+    def run(self, seeds: Sequence[int], processes: int) -> SimulationReport:
+        workers, other = [self._worker(0)], self._worker(1)
+        try:
+            if self._calm_lives(workers[0], other):
+                while len(workers) < min(processes, len(seeds)):
+                    workers.append(self._worker(0))
+                self._lives(workers, seeds)
+        finally:
+            for each in (*workers, other):
+                each.close()
+        return self._report
+
+    def _worker(self, hash_seed: int) -> WorkerProcess:
+        return WorkerProcess(
+            _SUBJECT, str(self._path), folder=self._path.parent, hash_seed=hash_seed, limit_s=self._job.limit_s
+        )
+
+    # Without faults.
+
+    def _calm_lives(self, worker: WorkerProcess, other: WorkerProcess) -> bool:
+        """Find out what has to hold. False if the job fails without any fault. `other` hashes texts otherwise."""
+        first = worker.ask({})
+        if first["broken"]:
+            self._report.failure = _failed(0, first)
+            return False
+        calm = Results.of(first["results"])
+        calls = self._calls(worker)
+        lives = [calm]
+        for request in (*({"variant": number} for number in range(1, _CALM_LIVES)), {"seed": 1}):
+            found = worker.ask(request)
+            if found["broken"] and "variant" in request and not found.get("raised"):
+                continue  # calls were so slow that the job gave up
+            if found["broken"]:
+                self._report.failure = _failed(0, found)
+                return False
+            lives.append(Results.of(found["results"]))
+        if not self._depends_on_luck(calm, lives[-1], calls):
+            self._order_of_sets(calm, other)
+        reference = Reference.of(lives, {str(each) for each in self._job.exactly_once})
+        if self._job.compares:
+            self._report.notes += reference.notes()
+            text = {"results": first["results"], "compared": list(reference.compared)}
+            (self._folder / REFERENCE).write_text(json.dumps(text), "utf-8")
+        return True
+
+    def _calls(self, worker: WorkerProcess) -> list[FoundCall]:
+        """Calls that are not the same in each life, as notes."""
+        watched = worker.ask({"watch": True})
+        calls = [FoundCall(**each) for each in watched.get("calls", ())]
+        self._report.notes += [str(each) for each in calls]
+        return calls
+
+    def _depends_on_luck(self, calm: Results, other: Results, calls: Sequence[FoundCall]) -> bool:
+        """Compare the same life with other random numbers, at another real time."""
+        if (differs := first_difference(calm, other)) is not None:
+            found = [f"{each.file}:{each.line}" for each in calls if each.file and each.kind in {"random", "clock"}]
+            because = f": see {', '.join(found)}" if found else ""
+            self._report.errors.append(
+                f"results depend on random numbers or on the clock of the machine{because}. In two lives without "
+                f"faults, {differs}"
+            )
+        return differs is not None
+
+    def _order_of_sets(self, calm: Results, other: WorkerProcess) -> None:
+        """Compare the same life in a process in which Python hashes texts otherwise."""
+        found = other.ask({})
+        if not found["broken"] and (differs := first_difference(calm, Results.of(found["results"]))) is not None:
+            self._report.errors.append(
+                f"results depend on the order of a set, or on `hash`, which differ from process to process. In two "
+                f"lives without faults, {differs}. Sort what comes out of a set"
+            )
+
+    # With faults.
+
+    def _lives(self, workers: list[WorkerProcess], seeds: Sequence[int]) -> None:
+        report, broken = self._report, dict[int, dict[str, Any]]()
+        told = time.monotonic()
+        for seed, found in in_parallel(workers, seeds, lambda each: bool(each["broken"])):
+            report.lives += 1
+            report.faults.update(found.get("faults", {}))
+            if found["broken"]:
+                broken[seed] = found
+            if time.monotonic() - told > 10:
+                told = time.monotonic()
+                self._tell(f"{lives_in_words(report.lives)} of {len(seeds):,}")
+        report.failures = len(broken)
+        if broken:
+            seed = min(broken)
+            report.failure = self._shrunk(workers[0], seed, broken[seed])
+
+    def _shrunk(self, worker: WorkerProcess, seed: int, found: dict[str, Any]) -> FailedLife:
+        whole = _failed(seed, found)
+        if not found.get("choices") or "has not ended within" in whole.broken[0]:
+            return whole
+        self._tell(f"seed {seed} is broken; looking for a shorter life that is broken as well")
+        deadline, best = time.monotonic() + _SHRINK_S, dict[str, Any]()
+
+        def fails(made: Sequence[int]) -> bool:
+            nonlocal best
+            if time.monotonic() > deadline:
+                return False
+            again = worker.ask(list(made))
+            if again["broken"] and again.get("choices"):
+                best = again
+            return bool(again["broken"])
+
+        shrink(found["choices"], fails, _SHRINK_TRIES)
+        if not best:
+            return whole
+        shorter = _failed(seed, best)
+        return FailedLife(seed, whole.broken, whole.story, whole.traceback, whole.decisions, shorter)
+
+
+def _failed(seed: int, found: Mapping[str, Any]) -> FailedLife:
+    decisions = sum(map(bool, found.get("choices", ())))
+    return FailedLife(seed, found["broken"], found.get("story", ()), found.get("traceback", ""), decisions)

@@ -1,0 +1,109 @@
+"""A system of streams in the simulation: the memory system, with a network in front of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import ClassVar, TypeVar
+
+from penstock.api.retention import StreamRetention
+from penstock.api.ssp import SystemStreamPartition
+from penstock.errors import RetryableError
+from penstock.system.base import (
+    CHUNK_BYTES,
+    OffsetRange,
+    PartitionOffsets,
+    Progress,
+    RawMessage,
+    RawRecord,
+    WriterIdentity,
+)
+from penstock.system.contract.writer import Marks, Parts
+from penstock.system.memory import MemoryAdmin, MemoryReader, MemorySystem, MemoryWriter
+from penstock.testing.simulation.faults import Fate, Trouble
+
+T = TypeVar("T")
+_FATES = (Fate.FAILS, Fate.LOST_REPLY, Fate.LATE)
+
+
+class SimulatedSystem(MemorySystem):
+    """Streams that outlive every process. Its clients meet the faults of a `Trouble`."""
+
+    world: ClassVar[dict[str, SimulatedSystem]] = {}
+    """The systems of the life that is lived now, by name."""
+
+    def __init__(self, name: str, trouble: Trouble | None) -> None:
+        super().__init__(name)
+        self.trouble = trouble
+
+    @classmethod
+    def configured(cls, name: str, options: Mapping[str, str]) -> SimulatedSystem:
+        """The system of this name in the world, as every process sees it. Without a world, an empty one."""
+        return cls.world.setdefault(name, cls(name, None))
+
+    def undisturbed(self) -> SimulatedSystem:
+        """The same streams for somebody whom no fault meets."""
+        other = SimulatedSystem(self.name, None)
+        other._streams, other.identities, other.owners = self._streams, self.identities, self.owners
+        return other
+
+    def admin(self) -> SimulatedAdmin:
+        return SimulatedAdmin(self)
+
+    def reader(self) -> SimulatedReader:
+        return SimulatedReader(self)
+
+    def writer(self, identity: WriterIdentity | None) -> SimulatedWriter:
+        return SimulatedWriter(self, identity)
+
+    def look(self, what: str, call: Callable[[], T]) -> T:
+        trouble = self.trouble
+        return call() if trouble is None else trouble.look(what, call, trouble.rates.stream, RetryableError)
+
+    def act(self, what: str, call: Callable[[], T]) -> T:
+        trouble = self.trouble
+        return call() if trouble is None else trouble.act(what, call, trouble.rates.stream, RetryableError, *_FATES)
+
+
+class SimulatedAdmin(MemoryAdmin):
+    _system: SimulatedSystem
+
+    def partition_count(self, stream: str) -> int:
+        return self._system.look(f"look at {stream}", lambda: MemoryAdmin.partition_count(self, stream))
+
+    def offsets(self, stream: str) -> dict[int, PartitionOffsets]:
+        return self._system.look(f"ends of {stream}", lambda: MemoryAdmin.offsets(self, stream))
+
+    def create_stream(self, stream: str, partitions: int, retention: StreamRetention | None = None) -> bool:
+        create = MemoryAdmin.create_stream
+        return self._system.act(f"create {stream}", lambda: create(self, stream, partitions, retention))
+
+    def progress_of(self, name: str, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
+        found = tuple(ssps)
+        return self._system.look(f"progress of {name}", lambda: MemoryAdmin.progress_of(self, name, found))
+
+    def fence(self, stream: str, writer: WriterIdentity) -> None:
+        self._system.act(f"fence {stream}", lambda: MemoryAdmin.fence(self, stream, writer))
+
+
+class SimulatedReader(MemoryReader):
+    _system: SimulatedSystem
+
+    def read(
+        self, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int = CHUNK_BYTES
+    ) -> Iterator[list[RawMessage]]:
+        for chunk in super().read(offsets, chunk_messages, chunk_bytes):
+            yield self._system.look(f"read {offsets.ssp}", lambda found=chunk: found)  # type: ignore[misc]
+
+
+class SimulatedWriter(MemoryWriter):
+    _system: SimulatedSystem
+
+    def progress(self, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
+        found = tuple(ssps)
+        return self._system.act("fencing progress", lambda: MemoryWriter.progress(self, found))
+
+    def _append_to_all(self, records: Parts, marks: Marks) -> dict[SystemStreamPartition, tuple[int, int]]:
+        taken: dict[SystemStreamPartition, list[RawRecord]] = {ssp: list(own) for ssp, own in records.items()}
+        count = sum(map(len, taken.values()))
+        append = MemoryWriter._append_to_all
+        return self._system.act(f"append {count} records", lambda: append(self, taken, marks))

@@ -1,0 +1,214 @@
+"""A random application as plain data: streams of messages, made from others, and the messages of its inputs.
+
+Everything is drawn from decisions of which 0 is the simplest outcome, so that a failure shrinks to a small application.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+BOUND = 15
+"""The most by which a message may be earlier than an earlier one of its partition."""
+KEYS = "abcde"
+TASKS = ("sum", "list", "last", "clear")
+"""Tasks with a store. They pass each message on, with a note of its place among those of its key."""
+ROWS = ("map", "filter", "flat_map")
+_ALL = (
+    *ROWS, *TASKS, "reduce", "merge", "exchange", "aggregate", "twice", "deduplicate", "fail", "tumbling", "hopping",
+    "sliding", "session", "join", "timer", "table", "temporal",
+)  # fmt: skip
+TIMED = frozenset({"tumbling", "hopping", "sliding", "session", "join", "timer", "temporal"})
+_BY_KEY = frozenset({*TASKS, *TIMED, "reduce", "aggregate", "deduplicate", "table"})
+_OF_TWO = frozenset({"merge", "join", "table", "temporal"})
+_ENDS = frozenset({"aggregate"})
+"""The results of these are not in the form of a message."""
+
+
+class Draws(Protocol):
+    def draw(self, outcomes: int) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A stream of messages.
+
+    Attributes:
+        kind: what makes it.
+        sources: numbers of the streams that it is made from.
+        a, b: small numbers that say more.
+        depth: the number of exchanges before it.
+        keyed: its keys are those of the last exchange, and equal ones are in one task.
+        doubled: the same message may be in it more than once.
+        waits: a message in it may come from something that waits for time, not from a message that was just read.
+        roots: numbers of the inputs that it comes from.
+    """
+
+    number: int
+    kind: str
+    sources: tuple[int, ...] = ()
+    a: int = 0
+    b: int = 0
+    depth: int = 0
+    keyed: bool = False
+    doubled: bool = False
+    waits: bool = False
+    roots: frozenset[int] = frozenset()
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A message of an input."""
+
+    stream: str
+    partition: int
+    offset: int
+    n: str
+    v: int
+    t: int
+
+
+@dataclass
+class Plan:
+    """An application, its inputs, and how it is configured."""
+
+    nodes: list[Node] = field(default_factory=list)
+    partitions: dict[str, int] = field(default_factory=dict)
+    """Stream of an input → its number of partitions."""
+    outputs: dict[int, bool] = field(default_factory=dict)
+    """Number of a stream that is sent to an output → whether that is exactly once."""
+    given: list[Given] = field(default_factory=list)
+    dead: int = 0
+    """0: no dead letters. 1: at least once. 2: exactly once."""
+    extra_tasks: int = 0
+    broadcast: bool = False
+    batch_messages: int = 4
+    commit_ms: int = 3000
+    backend: int = 0
+    standbys: int = 0
+
+    @property
+    def tasks(self) -> int:
+        return max(self.partitions.values()) + self.extra_tasks
+
+    def __str__(self) -> str:
+        shown = [f"{each.name}({each.a}, {each.b}) of {list(each.sources)}" for each in self.nodes]
+        return f"{'; '.join(shown)}; outputs {self.outputs}; {self.partitions}, {self.tasks} tasks, dead {self.dead}"
+
+
+def drawn(draws: Draws, kinds: tuple[str, ...] = _ALL) -> Plan:
+    """A plan, with 20 to 90 messages."""
+    plan = Plan()
+    for number in range(1 + draws.draw(3)):
+        plan.nodes.append(Node(number, "input", roots=frozenset({number})))
+        plan.partitions[f"in{number}"] = 1 + draws.draw(3)
+    plan.dead = draws.draw(3)
+    ended: set[int] = set()
+    for _ in range(1 + draws.draw(9)):
+        _add(plan, kinds[draws.draw(len(kinds))], draws, ended)
+    used = {source for node in plan.nodes for source in node.sources}
+    for node in plan.nodes:
+        if node.number not in used or draws.draw(6) == 5:
+            plan.outputs[node.number] = bool(draws.draw(2))
+    plan.extra_tasks = draws.draw(2)
+    plan.broadcast = draws.draw(5) == 4
+    if plan.broadcast:
+        plan.partitions["all"] = 2
+    plan.batch_messages = (4, 2, 15, 40)[draws.draw(4)]
+    plan.commit_ms = (3000, 500, 10_000)[draws.draw(3)]
+    plan.backend = draws.draw(2)
+    plan.standbys = int(draws.draw(6) == 5)
+    _give(plan, 20 + 10 * draws.draw(8), draws)
+    return plan
+
+
+def _add(plan: Plan, kind: str, draws: Draws, ended: set[int]) -> None:
+    """Add a stream of this kind, with an exchange before it if it needs one."""
+    sources = [each for each in plan.nodes if each.number not in ended]
+    source = sources[-1 - draws.draw(len(sources))]
+    a, b = draws.draw(4), draws.draw(4)
+    if kind == "fail" and (not plan.dead or source.waits):
+        kind = "map"
+    if kind == "timer" and source.doubled:
+        kind = "map"
+    if kind in _BY_KEY and not source.keyed:
+        source = _exchanged(plan, source, draws)
+        if not source.keyed:
+            kind = "map"
+    if kind == "exchange":
+        _exchanged(plan, source, draws)
+        return
+    of = [source, *_second(plan, kind, source, sources, draws)]
+    if kind in _OF_TWO and len(of) == 1:
+        kind = "map"
+    node = _made(plan, kind, of, a, b)
+    plan.nodes.append(node)
+    if kind in _ENDS:
+        ended.add(node.number)
+
+
+def _second(plan: Plan, kind: str, source: Node, sources: list[Node], draws: Draws) -> list[Node]:
+    """The second stream that this kind is made from, if it needs one and there is one."""
+    if kind not in _OF_TWO:
+        return []
+    if kind == "merge":
+        others = [each for each in sources if each != source and not (plan.dead and each.depth != source.depth)]
+        return [others[draws.draw(len(others))]] if others else []
+    other = sources[-1 - draws.draw(len(sources))]
+    if kind != "join":  # what a table has is given by an input
+        other = plan.nodes[other.number] if other.kind == "input" else plan.nodes[0]
+    elif other.keyed and other.depth == source.depth:
+        return [other] if other != source else []
+    right = _exchanged(plan, other, draws)
+    is_possible = right != source and right.keyed and (kind == "join" or right.depth == source.depth)
+    return [right] if is_possible else []
+
+
+def _made(plan: Plan, kind: str, of: list[Node], a: int, b: int) -> Node:
+    roots = frozenset().union(*(each.roots for each in of))
+    shared = len(of) == 2 and bool(of[0].roots & of[1].roots)
+    return Node(
+        len(plan.nodes),
+        kind,
+        tuple(each.number for each in of),
+        a,
+        b,
+        depth=max(each.depth for each in of),
+        keyed=kind != "merge" and of[0].keyed,
+        doubled=kind != "deduplicate" and (kind == "twice" or shared or any(each.doubled for each in of)),
+        waits=kind in TIMED or any(each.waits for each in of),
+        roots=roots,
+    )
+
+
+def _exchanged(plan: Plan, source: Node, draws: Draws) -> Node:
+    """A stream with other keys; the source itself if there were enough exchanges."""
+    if source.depth == 3:
+        return source
+    made = Node(
+        len(plan.nodes), "exchange", (source.number,), draws.draw(3), draws.draw(4), source.depth + 1, True,
+        source.doubled, False, source.roots,
+    )  # fmt: skip
+    plan.nodes.append(made)
+    return made
+
+
+def _give(plan: Plan, number: int, draws: Draws) -> None:
+    """Messages none of which is late. No two have the same event time, but about the same."""
+    reached: dict[tuple[str, int], int] = {}
+    offsets: dict[tuple[str, int], int] = {}
+    streams = list(plan.partitions)
+    for n in range(number):
+        stream = streams[(n + draws.draw(4)) % len(streams)]
+        partition = (n + draws.draw(3)) % plan.partitions[stream]
+        at = stream, partition
+        top = reached.get(at, n)
+        t = max(0, top + 10 - draws.draw(BOUND + 10))
+        reached[at] = max(top, t)
+        offset = offsets.get(at, 0)
+        offsets[at] = offset + 1
+        plan.given.append(Given(stream, partition, offset, f"e{n}", draws.draw(20), 1000 * t + n))

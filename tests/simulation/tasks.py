@@ -1,0 +1,143 @@
+"""The tasks and functions of a random application.
+
+A message is a dict: `n` says what it is, `v` is a number, and `trace` says which place it had in each task of its way.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import penstock as ps
+from tests.simulation.plans import KEYS
+
+Message = dict[str, Any]
+
+
+def key_of(a: int, b: int, value: Message) -> str:
+    return KEYS[(value["v"] // (1 + b)) % (2 + a)]
+
+
+def mapped(mark: str, a: int, value: Message) -> Message:
+    return {**value, "n": f"{value['n']}{mark}", "v": value["v"] * (1 + a) + 1}
+
+
+def kept(a: int, b: int, value: Message) -> bool:
+    return bool(value["v"] % (3 + a) != b)
+
+
+def several(mark: str, a: int, value: Message) -> list[Message]:
+    return [{**value, "n": f"{value['n']}{mark}{i}", "v": value["v"] + i} for i in range((value["v"] + a) % 3)]
+
+
+def twice(value: Message) -> list[Message]:
+    return [value, value]
+
+
+def failing(a: int, value: Message) -> Message:
+    if value["v"] % 5 == a:
+        raise ValueError("it fails")
+    return value
+
+
+def name_of(value: Message) -> str:
+    return str(value["n"])
+
+
+def first_of(node: int, value: Message) -> Message:
+    return {**value, "trace": [*value["trace"], [node, 1, value["v"], value["n"]]]}
+
+
+def added(node: int, before: Message, value: Message) -> Message:
+    _, place, total, _ = before["trace"][-1]
+    return {**value, "trace": [*value["trace"][:-1], [node, place + 1, total + value["v"], value["n"]]]}
+
+
+def paned(node: int, pane: Any) -> Message:
+    names = "+".join(sorted(each["n"] for each in pane.message))
+    digest = zlib.crc32(names.encode())
+    name = f"w{node}.{pane.window.start_ms}.{pane.window.end_ms}.{digest}"
+    return {"n": name, "v": sum(each["v"] for each in pane.message) % 1000, "trace": []}
+
+
+def paired(left: Message | None, right: Message | None) -> Message:
+    sides: list[Message] = [{"n": "-", "v": 0} if each is None else each for each in (left, right)]
+    return {"n": f"({sides[0]['n']}&{sides[1]['n']})", "v": (sides[0]["v"] + sides[1]["v"]) % 1000, "trace": []}
+
+
+def looked_up(node: int, value: Message, found: Message | None) -> Message:
+    """The result does not say what was found: that depends on the schedule. The trace does."""
+    return {**value, "trace": [*value["trace"], [node, 0, None if found is None else found["n"], value["n"]]]}
+
+
+class Kept(ps.StreamTask):
+    """Notes each message's place among those of its key, and what the store said of the ones before it."""
+
+    def __init__(self, node: int, kind: str, fails: int | None) -> None:
+        self.node, self.kind, self.fails = node, kind, fails
+
+    def init(self, context: Any) -> None:
+        self.counts, self.store = context.store(f"count{self.node}"), context.store(f"store{self.node}")
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        key, value = envelope.key, envelope.value
+        place = self.counts[key] = self.counts.get(key, 0) + 1
+        before = self.store.get(key)
+        after = next_state(self.kind, before, value["n"], value["v"])
+        if after is None:
+            self.store.delete(key)
+        else:
+            self.store[key] = after
+        collector.emit(
+            key=key, value={**value, "trace": [*value["trace"], [self.node, place, shown(after), value["n"]]]}
+        )
+        if value["v"] == 7:
+            coordinator.commit()
+        if self.fails is not None and value["v"] % 7 == self.fails:
+            raise ValueError("it fails behind its writes")
+
+
+def next_state(kind: str, before: Any, n: str, v: int) -> Any:
+    if kind == "sum":
+        return (before or 0) + v
+    if kind == "last":
+        return n
+    if kind == "clear" and v % 3 == 0:
+        return None
+    return [*(before or []), n]
+
+
+def shown(state: Any) -> Any:
+    return len(state) if isinstance(state, list) else state
+
+
+class Timed(ps.StreamTask):
+    """Emits each message when its timer fires."""
+
+    def __init__(self, node: int, wait: int) -> None:
+        self.node, self.wait = node, wait
+
+    def init(self, context: Any) -> None:
+        self.context, self.waiting = context, context.store(f"store{self.node}")
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        value = envelope.value
+        self.waiting[envelope.key, value["n"]] = value
+        self.context.schedule(envelope.key, envelope.timestamp + self.wait, value["n"])
+
+    def on_timer(self, timer: Any, collector: Any, coordinator: Any) -> None:
+        value = self.waiting[timer.key, timer.name]
+        self.waiting.delete((timer.key, timer.name))
+        collector.emit(key=timer.key, value={**value, "n": f"{value['n']}!{self.node}"})
+
+
+class Everything(ps.StreamTask):
+    """Keeps all messages of an input that every task reads."""
+
+    def init(self, context: Any) -> None:
+        self.store = context.store("all")
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        value = envelope.value
+        self.store[value["n"]] = self.store.get(value["n"], 0) + 1
+        collector.emit(key=value["n"], value=value)

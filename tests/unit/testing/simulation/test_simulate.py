@@ -1,0 +1,246 @@
+"""`penstock.testing.simulate` and `penstock simulate`, on jobs with and without mistakes."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.errors import ConfigError
+from penstock.testing import SimulationFailedError, SimulationInputs, SimulationReport, simulate
+from tests.support.tools.cli import call, own_home
+from tests.support.tools.pages import blocks
+from tests.support.tools.places import ROOT
+
+TRIPS = [{"tail": f"N{n % 3}", "n": n} for n in range(24)]
+PAGE = (ROOT / "docs" / "simulation.md").read_text("utf-8")
+
+
+class Count(ps.StreamTask):
+    def init(self, context: ps.TaskContext) -> None:
+        self.flights: ps.KeyValueStore[str, int] = context.store("flights")
+
+    def process(
+        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
+    ) -> None:
+        count = self.flights.get(envelope.key, 0) + 1
+        self.flights[envelope.key] = count
+        collector.emit(key=envelope.key, value=count)
+
+
+def counting(system: str = "local") -> ps.StreamApplication:
+    app = ps.StreamApplication("flights")
+    app.store("flights", value=ps.Integer())
+    trips = app.input(f"{system}.trips").partition_by(lambda trip: trip["tail"], id="by-tail")
+    trips.process(Count, stores=["flights"], id="count").send_to(app.output(f"{system}.counts", value=ps.Integer()))
+    return app
+
+
+def mapping(function: Callable[[Any], object]) -> ps.StreamApplication:
+    app = ps.StreamApplication("mapping")
+    app.input("local.trips").map(function, id="map").send_to(app.output("local.out"))
+    return app
+
+
+def run(app: ps.StreamApplication, **options: Any) -> SimulationReport:
+    """One life of the job with faults, in one process."""
+    return simulate(app, {"local.trips": TRIPS}, **{"seeds": 1, "processes": 1, **options})
+
+
+def all_counted(inputs: Any, outputs: Any, stores: Any) -> str | None:
+    assert {message.value["tail"] for message in inputs["kafka.trips"]} == set(stores["flights"])
+    assert outputs["kafka.counts"]
+    counted = sum(stores["flights"].values())
+    return None if counted == len(inputs["kafka.trips"]) else f"{counted} flights are counted"
+
+
+# ---- what holds
+
+
+def test_a_job_without_mistakes_holds_with_streams_and_backups_of_any_system() -> None:
+    report = simulate(
+        counting("kafka"),
+        {"kafka.trips": TRIPS},
+        seeds=3,
+        invariants=[all_counted],
+        compare=True,
+        processes=1,
+        config={
+            "systems.kafka.samza.factory": "kafka",
+            "systems.kafka.consumer.bootstrap.servers": "nobody:1",
+            "streams.kafka.counts.output.guarantee": "exactly-once",
+            "stores.flights.backup.factories": "changelog-stream",
+        },
+    )
+    assert (report.holds, report.lives) == (True, 3)
+    assert sum(report.faults.values()) > 0
+    assert report.notes == [
+        "simulated streams take the place of those of `kafka` (kafka)",
+        "stores are backed up in memory, by `changelog-files` or `blob`, in place of changelog-stream",
+    ]
+
+
+@pytest.mark.slow
+def test_messages_that_come_twice_are_counted_twice() -> None:
+    """And a job that drops them holds."""
+    with pytest.raises(SimulationFailedError, match="store `flights`"):
+        run(counting(), seeds=10, doubled=["local.trips"])
+    app = ps.StreamApplication("once")
+    trips = app.input("local.trips").partition_by(lambda trip: str(trip["n"]), id="by-number")
+    trips.deduplicate("1h", id="once").map(lambda trip: trip["n"], id="n").send_to(app.output("local.out"))
+    assert run(app, seeds=10, doubled=["local.trips"], late=["local.trips"]).holds
+
+
+# ---- what does not
+
+
+def test_the_mistake_of_the_page_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own_home(tmp_path, monkeypatch)
+    job, test = blocks(PAGE)[:2]
+    ((messages,), (command,), (shown,)) = blocks(PAGE, "json"), blocks(PAGE, "sh"), blocks(PAGE, "")
+    Path("job.py").write_text(job, "utf-8")
+    Path("trips.jsonl").write_text(messages, "utf-8")
+    exec(compile(job + test, "simulation.md", "exec"), {"__name__": "simulation_page"})
+    out, err = call(*command.split()[1:], status=1)
+    title, first, *_ = out.splitlines()
+    found, expected = re.fullmatch(r"seed (\d+) is broken", title), shown.splitlines()
+    assert found is not None
+    assert first.startswith("  output `local.flights`: ")
+    assert re.fullmatch(r"seed (\d+) is broken", expected[0])
+    assert expected[1].startswith("  output `local.flights`: ")
+    assert f"`--seed {found[1]}` lives this life again" in err
+    again, _ = call(*command.split()[1:], "--seed", found[1], status=1)
+    assert again.splitlines()[:2] == [title, first]
+
+
+@pytest.mark.slow
+def test_the_page_runs_as_written() -> None:
+    exec(compile("".join(blocks(PAGE)), "simulation.md", "exec"), {"__name__": "simulation_page"})
+
+
+def seventh(trip: dict[str, Any]) -> int:
+    if trip["n"] == 7:
+        raise ValueError("no seven")
+    return 1
+
+
+def endless(trip: dict[str, Any]) -> int:
+    while trip["n"] == 7:
+        pass
+    return 1
+
+
+def test_an_operator_that_raises_is_shown_with_its_message() -> None:
+    with pytest.raises(SimulationFailedError) as failed:
+        run(mapping(seventh))
+    failure = failed.value.report.failure
+    assert failure is not None
+    assert failure.broken == [
+        "ValueError: no seven, in operator `map`, at stream `local.trips` partition 1 offset 3 key None"
+    ]
+    assert "in seventh" in failure.traceback
+    assert str(failed.value).startswith("the job fails without any fault")
+
+
+def test_an_operator_that_does_not_end_is_named() -> None:
+    with pytest.raises(SimulationFailedError, match=r"has not ended within 3 s: it is in `endless`, line \d+ of .*py"):
+        run(mapping(endless), limit_s=3)
+
+
+@pytest.mark.slow
+def test_a_process_that_ends_is_a_failure() -> None:
+    with pytest.raises(SimulationFailedError, match="ended with status 3"):
+        run(mapping(lambda trip: os._exit(3)))
+
+
+@pytest.mark.slow
+def test_too_much_memory_is_a_failure() -> None:
+    with pytest.raises(SimulationFailedError, match="MemoryError"):
+        run(mapping(lambda trip: len([0] * 2_000_000_000)))
+
+
+# ---- what differs from life to life
+
+
+def varied(trip: dict[str, Any]) -> list[object]:
+    return [time.time() > 0, len(str(uuid.uuid4())), random.random() < 2]
+
+
+def test_calls_that_are_not_the_same_in_each_life_are_notes() -> None:
+    notes = run(mapping(varied)).notes
+    found = [note.split(": ")[0] for note in notes]
+    line = varied.__code__.co_firstlineno + 1
+    assert [each.split(f"{__file__}:{line} ")[1] for each in found] == [
+        f"calls {name} in operator `map`, at about offset 0 of stream `local.trips` partition {partition}"
+        for name, partition in (("time.time", 0), ("uuid.uuid4", 0), ("random.random", 0))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("function", "error"),
+    [
+        (lambda trip: random.random(), r"depend on random numbers or on the clock .* message 0 of output `local.out`"),
+        (lambda trip: list({"a", "b", "c", "d", "e"}), "depend on the order of a set"),
+    ],
+    ids=["random", "set"],
+)
+def test_results_that_differ_without_faults_are_errors(function: Callable[[Any], object], error: str) -> None:
+    with pytest.raises(SimulationFailedError, match=error) as failed:
+        run(mapping(function))
+    assert failed.value.report.failure is None
+
+
+# ---- bad input
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options", "error"),
+    [
+        ({}, {}, "the inputs have no messages: give some of `local.trips`"),
+        ({"local.other": [1]}, {}, "`local.other` is not an input of application `flights`"),
+        ({"local.trips": TRIPS}, {"late": ["local.other"]}, "`local.other` is not an input"),
+        ({"local.trips": TRIPS}, {"partitions": 0}, "partitions must be at least 1"),
+        ({"local.trips": TRIPS}, {"config": {"task.commit.ms": "soon"}}, r"task\.commit\.ms"),
+    ],
+)
+def test_wrong_arguments_are_refused(inputs: dict[str, list[Any]], options: dict[str, Any], error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
+        simulate(counting(), inputs, **options)
+
+
+def test_an_input_has_the_partitions_that_the_simulation_has() -> None:
+    inputs = SimulationInputs(counting().graph(), 2)
+    with pytest.raises(ConfigError, match="has no partition 2"):
+        inputs.input("local.trips", [1], partition=2)
+    inputs.input("local.trips", [1, 2, 3]).input("local.trips", [4], partition=1, headers={"a": "b"})
+    assert [partition for _, partition, _ in inputs.feed] == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "error"),
+    [
+        ([], 2, "give `--inputs local.trips=FILE`"),
+        (["--inputs", "other=t.jsonl"], 2, "`local.other` is not an input"),
+        (["--inputs", "none.jsonl"], 1, "there is no file none.jsonl"),
+        (["--inputs", "t.jsonl", "--key", "nothing"], 1, "has no field 'nothing'"),
+        (["--inputs", "t.jsonl", "--invariants", "job.py:nothing"], 2, "there is no function `nothing`"),
+        (["--inputs", "t.jsonl", "-c", "task.commit.ms=soon"], 2, "task.commit.ms"),
+        (["--inputs", "t.jsonl", "--late", "other"], 2, "`local.other` is not an input"),
+    ],
+)
+def test_a_wrong_call_is_refused(
+    options: list[str], status: int, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_home(tmp_path, monkeypatch)
+    Path("job.py").write_text(blocks(PAGE)[0], "utf-8")
+    Path("t.jsonl").write_text('{"tail": "N1"}\n', "utf-8")
+    _, err = call("simulate", "job.py:app", *options, status=status)
+    assert error in err
