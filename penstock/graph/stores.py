@@ -88,6 +88,9 @@ class TableSpec(StoreSpec):
 
 OPERATOR_STORES = (".window", ".join", ".timers", ".aggregate", ".in-order")
 """Endings of the names of stores that belong to one operator: `<operator id>.window`."""
+WAITING_STORES = tuple(ending for ending in OPERATOR_STORES if ending != ".aggregate")
+"""Those of stores in which something waits for its time. The totals of an aggregate wait for nothing: neither a drain
+nor the end of a stream sends them, so both keep them."""
 
 
 def own_stores(operators: Iterable[str]) -> frozenset[str]:
@@ -96,8 +99,8 @@ def own_stores(operators: Iterable[str]) -> frozenset[str]:
 
 
 def waiting_stores(operators: Iterable[str]) -> frozenset[str]:
-    """The same but for the totals of an aggregate: they wait for nothing, and no drain sends them."""
-    return frozenset(store for store in own_stores(operators) if not store.endswith(".aggregate"))
+    """The stores of these operators in which something may wait."""
+    return frozenset(store for store in own_stores(operators) if store.endswith(WAITING_STORES))
 
 
 OperatorKind: TypeAlias = Literal[

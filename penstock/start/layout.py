@@ -17,7 +17,7 @@ from penstock.base.wording import argument, counted, listed
 from penstock.checkpoint.record import CheckpointRecord, StoreLayout
 from penstock.errors import IncompatibleError, Refusals
 from penstock.graph.specs import ApplicationGraph
-from penstock.graph.stores import OPERATOR_STORES, StoreSpec, layout_of
+from penstock.graph.stores import OPERATOR_STORES, WAITING_STORES, StoreSpec, layout_of
 
 _STATE = re.compile(r"(value|list|map|timers)-[0-9]+\((.*)\)")
 _KEY = re.compile(r"key-[0-9]+\((.*)\)")
@@ -183,7 +183,7 @@ def _check_store(record: CheckpointRecord, store: str, before: str, now: str | N
     if (why := processor_change(store, before, now)) is not None:
         raise IncompatibleError(f"{why}. The checkpoint is {record.id}; nothing was changed")
     if store.endswith(OPERATOR_STORES):
-        if not record.is_closed:  # after the end of the stream nothing waits in it
+        if not record.is_closed or not store.endswith(WAITING_STORES):  # after the end of the stream nothing waits
             raise _changed_operator(record, store, before, now, job)
         return
     if now is None:
@@ -225,7 +225,14 @@ def _changed_operator(
     was = before.split(" ")[-1]
     verb, it = ("are", "them") if kind == "timers" else ("is", "it")
     is_now = "" if now is None else now.split(" ")[-1]
-    drain, reset = _ways_on(operator, kind, it, job)
+    drain, reset = _ways_on(operator, it, job)
+    if is_now and layout_of(was) != layout_of(is_now) and kind == "aggregate":
+        return IncompatibleError(
+            f"the totals of operator `{operator}` are in checkpoint {record.id} in layout {layout_of(was)} of the "
+            f"store, which another version of Penstock wrote. This version reads layout {layout_of(is_now)}. Start the "
+            f"job with that version. Or drop the totals, and keep all other state: "
+            f"{argument('reset_operators', [operator])}. They begin at 0 again"
+        )
     if is_now and layout_of(was) != layout_of(is_now):
         return IncompatibleError(
             f"the {kind} of operator `{operator}` {verb} in checkpoint {record.id} in layout {layout_of(was)} of the "
@@ -256,11 +263,12 @@ def _changed_operator(
     )
 
 
-def _ways_on(operator: str, kind: str, it: str, job: str) -> tuple[str, str]:
+def _ways_on(operator: str, it: str, job: str) -> tuple[str, str]:
     """The way to drain what waits in an operator's store, as the beginning of a sentence, and the way to drop it."""
-    alone = f"{it} alone with `penstock drain {job} --operator {operator} --wait`, or all operators with "
-    drain = f"drain {'' if kind == 'aggregate' else alone}`penstock drain {job} --wait`: what waits fires, and "
-    drain += "the next start may be of"
+    drain = (
+        f"drain {it} alone with `penstock drain {job} --operator {operator} --wait`, or all operators with "
+        f"`penstock drain {job} --wait`: what waits fires, and the next start may be of"
+    )
     return drain, f"Or drop what waits in {it}, and keep all other state: {argument('reset_operators', [operator])}"
 
 

@@ -27,7 +27,7 @@ from penstock.config.settings import TaskSettings
 from penstock.driver.feed.boundary import Boundary
 from penstock.driver.part import DriverPart
 from penstock.errors import CorruptError, FencedError, NotFoundError, PenstockError
-from penstock.graph.stores import OPERATOR_STORES, waiting_stores
+from penstock.graph.stores import WAITING_STORES, waiting_stores
 from penstock.start.job_streams import JobStreams
 from penstock.state.backends.registry import BackendAdmins
 from penstock.system.base import OffsetRange, System, SystemAdmin, WriterIdentity
@@ -128,10 +128,10 @@ class Recorder:
 
     def _remembered(self, boundary: Boundary, found: Markers) -> tuple[Mapping[str, str], Markers]:
         """The stores that the record covers, with their markers. Once everything that waits for time has fired, the
-        record leaves out the stores of operators: the next run begins without them, however it is defined. Those of
-        an operator that was drained alone are left out alone."""
+        record leaves out the stores in which it waited: the next run begins without them, however their operators are
+        defined. Those of an operator that was drained alone are left out alone."""
         if boundary.closed:
-            stores = {name: layout for name, layout in self.layout.items() if not name.endswith(OPERATOR_STORES)}
+            stores = {name: layout for name, layout in self.layout.items() if not name.endswith(WAITING_STORES)}
         elif boundary.drained_operators:
             empty = waiting_stores(self.state_ids.get(op, op) for op in boundary.drained_operators)
             stores = {name: layout for name, layout in self.layout.items() if name not in empty}

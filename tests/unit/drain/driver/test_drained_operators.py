@@ -7,8 +7,11 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Collection
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import penstock as ps
@@ -18,7 +21,7 @@ from penstock.drain.requests import DRAIN
 from penstock.testing import TestRunner
 from penstock.testing.in_process import InProcessDriver
 from tests.support.world.timed_job import NOW, HoldNode, TimedWorld, steps, steps_and_commit
-from tests.support.world.world import ends
+from tests.support.world.world import World, ends
 
 HOUR = 3_600_000
 CLICKS = [("a", 1), ("a", 2), ("b", 3)]
@@ -335,14 +338,40 @@ def test_a_request_for_what_comes_before_an_operator_that_has_drained(
     assert timed_world.came() == ALL
 
 
-def test_an_aggregate_that_is_drained_alone_keeps_its_totals() -> None:
-    """Nothing waits in it, and nothing of it was sent."""
+def totals(*, by_column: bool) -> ps.StreamApplication:
     app = ps.StreamApplication("totals")
-    numbers = app.input("m.in", key=ps.String()).aggregate({"n": ps.Count()}, id="totals")
-    numbers.map(lambda total: total["n"]).send_to(app.output("m.out"))
-    runner = TestRunner(app).input("m.in", [("a", 1), ("a", 2)]).run().drain(["totals"])
-    runner.restore().input("m.in", [("a", 3)]).run()
-    assert [message.value for message in runner.output("m.out")][-1] == 3
+    value = ps.Columns(pa.schema({"n": pa.int64()})) if by_column else ps.Json()
+    addend = ps.col("n") if by_column else lambda row: row["n"]
+    rows = app.input("m.in", key=ps.String(), value=value)
+    rows.aggregate({"count": ps.Count(), "sum": ps.Sum(addend)}, id="totals").send_to(app.output("m.out"))
+    panes = rows.window(ps.Windows.tumbling(HOUR, aggregates={"n": ps.Count()}), id="panes")
+    panes.map(lambda pane: 1).send_to(app.output("m.panes"))
+    return app
+
+
+@pytest.mark.parametrize("end", ["alone", "all", "crash"])
+@pytest.mark.parametrize("by_column", [False, True])
+def test_an_aggregate_keeps_its_totals_whatever_is_drained(by_column: bool, end: str) -> None:
+    """Nothing waits in it, and nothing of it was sent."""
+    runner = TestRunner(totals(by_column=by_column)).input("m.in", [("a", {"n": 1}), ("a", {"n": 2})]).run().commit()
+    runner = runner.crash() if end == "crash" else runner.drain(["totals"] if end == "alone" else [])
+    runner.restore().input("m.in", [("a", {"n": 3})]).run()
+    assert [message.value for message in runner.output("m.out")][-1] == {"count": 3, "sum": 6}
+
+
+@pytest.mark.parametrize("by_column", [False, True])
+def test_an_aggregate_keeps_its_totals_beyond_the_end_of_its_streams(by_column: bool, tmp_path: Path) -> None:
+    """As a job that is started each day, and ends with what its inputs hold then."""
+    with closing(World(tmp_path, "totals", ("in", "out", "panes"))) as world:
+        for n in (1, 2, 3):
+            world.append("in", 0, (0, b"a", json.dumps({"n": n}).encode()))
+            driver = world.make(totals(by_column=by_column).graph(), {}, memory=not by_column, until_latest=True)
+            driver.loop.run()
+            assert world.checkpoints[-1].ended == "end-of-stream"
+            driver.close()
+        found = [json.loads(value or b"") for _, _, value in world.records("out")]
+        assert len(list(world.records("panes"))) == 3, "each end of the stream closes the windows"
+    assert found == [{"count": 1, "sum": 1}, {"count": 2, "sum": 3}, {"count": 3, "sum": 6}]
 
 
 ALONE = {"all": (), "one": ("one",), "two": ("two",)}
