@@ -68,7 +68,7 @@ class LeaseHolder:
             boot_id=boot_id(),
             pid_namespace=namespace("pid"),
             run_id=run_id,
-            started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            started_at=datetime.fromtimestamp(SYSTEM_CLOCK.now_ms() / 1000, UTC).isoformat(timespec="seconds"),
         )
 
     def known_dead(self) -> bool:

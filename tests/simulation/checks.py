@@ -15,7 +15,7 @@ Place = tuple[str, Any]
 
 @dataclass
 class Found:
-    """What the job has left behind.
+    """The things that a job has left behind.
 
     Attributes:
         outputs: number of a stream → key, value and timestamp of each message of its output.
@@ -29,7 +29,7 @@ class Found:
 
 
 def broken(plan: Plan, expected: Expected, found: Found) -> list[str]:
-    """What does not hold, in words."""
+    """Say in words which expectations do not hold."""
     bad: list[str] = []
     for number, messages in found.outputs.items():
         if plan.nodes[number].kind == "aggregate":
@@ -160,7 +160,7 @@ def _broken_store(node: Node, expected: Expected, found: Found, places: dict[str
 
 
 def _is_right(kind: str, value: Any, messages: list[Message], places: dict[int, Place]) -> bool:
-    """Whether a task may have left this value, and must have if all places are known."""
+    """True if a task may have left this value, and must have if all places are known."""
     names = Counter(each.n for each in messages)
     if len(places) == len(messages):
         by_name = {each.n: each.v for each in messages}
@@ -179,7 +179,7 @@ def _is_right(kind: str, value: Any, messages: list[Message], places: dict[int, 
 
 
 def _in_order(names: list[str], messages: list[Message]) -> bool:
-    """Those of the named messages that have come one way are in the order of that way."""
+    """Check that the named messages that have come one way are in the order of that way."""
     times, known = Counter(names), Counter(each.n for each in messages)
     place = {n: number for number, n in enumerate(names)}
     ways: dict[Any, list[tuple[Any, int]]] = defaultdict(list)

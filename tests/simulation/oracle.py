@@ -1,4 +1,4 @@
-"""What a random application must come to: a plain computation over its inputs, without batches, tasks or time.
+"""The results that a random application must have: a plain computation over its inputs, without batches, tasks or time.
 
 A message that fails undoes all that it has done since it was read, or came out of an exchange: its **unit**. The
 computation is therefore done again without the units that fail, until none does.
@@ -39,7 +39,7 @@ class Message:
 
     @property
     def seen(self) -> tuple[str | None, str, int, int]:
-        """What a reader of an output sees of it."""
+        """The content as a reader of an output sees it."""
         return self.key, self.n, self.v, self.t
 
 
@@ -80,7 +80,7 @@ def expected(plan: Plan) -> Expected:
 
 
 def failing(plan: Plan, node: Node) -> Callable[[int], bool] | None:
-    """Whether an operator fails for a message with this value; None if it never does."""
+    """The test of a value for which an operator fails; None if it never does."""
     if not plan.dead:
         return None
     if node.kind == "fail":
@@ -117,7 +117,7 @@ def _made(node: Node, sources: list[list[Message]], plan: Plan, found: Expected)
 
 
 def _rows(node: Node, messages: list[Message]) -> list[Message]:
-    """What comes of each message alone."""
+    """The results of each message alone."""
     number, a = node.number, node.a
     match node.kind:
         case "map":
@@ -139,7 +139,7 @@ def _rows(node: Node, messages: list[Message]) -> list[Message]:
 
 
 def wait(node: Node) -> int:
-    """How long a timer waits."""
+    """The time that a timer waits."""
     return 1 + 3000 * node.a
 
 
@@ -221,7 +221,7 @@ def _pane(node: Node, key: str | None, start: int, end: int, content: list[Messa
 
 
 def bounds(node: Node) -> tuple[int, int, str]:
-    """How far before and after a left message its partners may be, and the kind of the join."""
+    """The distances before and after a left message within which its partners are, and the kind of the join."""
     return 3000 * (1 + node.a), 2000 * node.b, ("inner", "left", "right", "outer")[(node.a + node.b) % 4]
 
 

@@ -22,7 +22,7 @@ TIMED = frozenset({"tumbling", "hopping", "sliding", "session", "join", "timer",
 _BY_KEY = frozenset({*TASKS, *TIMED, "reduce", "aggregate", "deduplicate", "table"})
 _OF_TWO = frozenset({"merge", "join", "table", "temporal"})
 _ENDS = frozenset({"aggregate"})
-"""What comes out of these is not in the form of a message."""
+"""The results of these are not in the form of a message."""
 
 
 class Draws(Protocol):

@@ -27,7 +27,7 @@ SUBJECTS = {"sums": "tests.simulation.sums:subject", "graphs": "tests.simulation
 
 @dataclass
 class Tally:
-    """What many lives have come to."""
+    """The outcome of many lives."""
 
     lives: int = 0
     cpu_s: float = 0.0

@@ -312,7 +312,11 @@ def _smallest(positions: Positions) -> dict[SystemStreamPartition, int]:
 
 
 def now_text() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return (
+        datetime.fromtimestamp(SYSTEM_CLOCK.now_ms() / 1000, UTC)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )
 
 
 def _camel(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What holds whenever a checkpoint is written: each retained one can be restored from every marker that it has."""
+"""The invariant of checkpoints: each retained one can be restored from every marker that it has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong in a schedule, and how often."""
+"""The faults of a schedule, and their rates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Of a thousand calls or moments, so many meet a fault of each kind. Times are simulated seconds."""
+    """Faults of each kind in a thousand calls or moments. Times are simulated seconds."""
 
     store: int = 15
     """Calls of the object store that fail, before or after their effect, or whose effect comes later."""
@@ -37,7 +37,7 @@ class Rates:
 
 
 class Fate(Enum):
-    """What becomes of a call that has an effect."""
+    """The outcome of a call that has an effect and meets a fault."""
 
     FAILS = "fails, and nothing happened"
     LOST_REPLY = "happens, and its reply is lost"

@@ -85,7 +85,7 @@ class JobUnderTest:
 
 @dataclass
 class Outcome:
-    """What a life has come to."""
+    """The outcome of a life."""
 
     choices: list[int]
     events: list[str]
@@ -95,7 +95,7 @@ class Outcome:
     """Stream → partition → (timestamp, key, value, ...) of all records, as they are in the end. A stream of another
     system than `m` has its whole name."""
     broken: list[str] = field(default_factory=list)
-    """What did not hold on the way, in words."""
+    """The invariants that did not hold on the way, in words."""
     log: LogView | None = None
     stores: dict[str, list[tuple[int, bytes, bytes]]] = field(default_factory=dict)
     """Store → (task, key, value) of the entries that the application has at the last checkpoint."""
@@ -119,14 +119,13 @@ class Life:
         self.systems = {name: SimulatedSystem(name, self.trouble) for name in sorted(names)}
         self.errors: list[BaseException] = []
         self.broken: list[str] = []
-        """What did not hold, in words."""
+        """The invariants that did not hold, in words."""
         self.operator = Operator(self.scheduler, self.errors)
         self._paths = JobPaths("job", "1")
         self._quiet = SimulatedStore(self._bucket(f"{SCHEME}/job"), None)
         self.watch = CheckpointWatch(self._quiet, self._paths, self._calm())
         self._variant: dict[str, object] = {}
-        self._tasks: int | None = None
-        self._moves = 0
+        self._has_moved = False
         self._stores: dict[str, list[tuple[int, bytes, bytes]]] = {}
         self.driver = Process("no driver")
         self.drivers: list[Process] = []
@@ -212,9 +211,8 @@ class Life:
             if self.job.may_repartition and self.trouble.happens(100) and self.log().latest is not None:
                 self.trouble.counts["repartition"] += 1
                 tasks = max(self.job.streams.values()) + choices.draw(4)
-                self._moves += 1
-                if self.operator.repartition(self.config(), self.job.graph(), tasks):
-                    self._tasks = tasks
+                self._has_moved = True
+                self.operator.repartition(self.config(), self.job.graph(), tasks)
         self._look(self._last_look)
 
     def _watch(self) -> None:
@@ -294,6 +292,7 @@ class Life:
     def config(self) -> JobConfig:
         """The configuration of the next process."""
         stores = {store.name: store for store in self.job.graph().stores}
+        latest = self.log().latest if self._has_moved else None
         factory = f"{SimulatedSystem.__module__}:{SimulatedSystem.__qualname__}"
         return load_config(
             overrides={
@@ -306,9 +305,9 @@ class Life:
                     f"stores.{name}.factory": "columns" if store.by_column else "memory"
                     for name, store in stores.items()
                 },
-                **({} if self._tasks is None else {"job.intermediate.stream.partitions": self._tasks}),
                 **self._variant,
                 **self.job.config,
+                **({} if latest is None else {"job.intermediate.stream.partitions": latest.task_count}),
             },
             stores=list(stores),
             environ={},
@@ -335,7 +334,9 @@ class Life:
         """A retained checkpoint that a start goes back to (`--from`)."""
         if not self.job.may_go_back or not self.trouble.happens(100):
             return None
-        restorable = [each for each in self.log().restorable if each.task_count == (self._tasks or each.task_count)]
+        view = self.log()
+        tasks = None if view.latest is None else view.latest.task_count
+        restorable = [each for each in view.restorable if each.task_count == tasks]
         if not restorable:
             return None
         self.trouble.counts["start from an older checkpoint"] += 1
@@ -357,7 +358,6 @@ class Life:
         return end[0] if end else "killed"
 
     def _drive(self, driver: Process, until_latest: bool, end: list[str]) -> None:
-        moves = self._moves
         try:
             with ExitStack() as undo:
                 self._run(driver, until_latest, undo)
@@ -368,8 +368,9 @@ class Life:
         except PenstockError as error:
             end.append("failed")
             self.scheduler.note(f"{driver.name}: {type(error).__name__}: {_first_words(error)}")
-            # The state may have been moved to other tasks since this driver began.
-            if (isinstance(error, _NEVER) and self._moves == moves) or until_latest:
+            if isinstance(error, IncompatibleError) and self._has_moved:
+                return  # the state is in other tasks, perhaps since this driver began: the next one knows it
+            if isinstance(error, _NEVER) or until_latest:
                 self.errors.append(error)
 
     def _run(self, driver: Process, until_latest: bool, undo: ExitStack) -> None:

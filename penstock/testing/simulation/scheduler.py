@@ -84,7 +84,7 @@ class Scheduler:
         self.choices = choices
         self.now_ns = START_NS
         self.events: list[str] = []
-        """What has happened, in words: two runs of a schedule have the same."""
+        """The story, in words: two runs of a schedule have the same one."""
         self.failures: list[BaseException] = []
         """Errors that nothing caught."""
         self.profile: Any = None

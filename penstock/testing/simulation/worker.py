@@ -53,11 +53,11 @@ class Subject(Protocol):
         ...
 
     def broken(self, outcome: Outcome) -> list[str]:
-        """What does not hold in the end, in words."""
+        """Say in words which invariants do not hold in the end."""
         ...
 
     def rates(self, choices: Choices) -> Rates:
-        """How much goes wrong."""
+        """The rates of faults."""
         ...
 
 
@@ -108,7 +108,7 @@ def live(subject: Subject, choices: Choices, seed: int) -> dict[str, Any]:
         "cpu_s": round(time.process_time() - began, 3),
         "restores": outcome.restores,
         "events": len(outcome.events),
-        "digest": _digest(outcome.events),
+        "digest": _digest([event.replace(str(folder), "") for event in outcome.events]),
         **more,
     }
     if broken:
