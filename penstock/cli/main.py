@@ -51,7 +51,9 @@ COMMANDS = {
         "check",
     ),
     "simulate": _Entry(
-        "simulate", "Run an application under many faults, in simulated processes, and check its results.", "simulate"
+        "simulate",
+        "Run an application under many faults, in simulated processes, and check what has to hold in the end.",
+        "simulate",
     ),
     "status": _Entry("status", "Show whether a job is running and how far it has read, or list all jobs.", "status"),
     "dashboard": _Entry("dashboard", "Serve a page on which people look at jobs, until Ctrl-C.", "dashboard"),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,7 +13,7 @@ from penstock.base.wording import escaped
 from penstock.cli.shared.application import load_application, load_function
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import Call
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, NotFoundError
 
 if TYPE_CHECKING:
     from penstock.admin.stream.publish import PublishOptions
@@ -49,14 +50,14 @@ def simulate(
 
     Args:
         application: The application, as `penstock run` takes it.
-        inputs: The messages of an input: a file as for `penstock stream publish`. Without STREAM, of the only input;
-            may be repeated.
+        inputs: A file with the messages of an input, as for `penstock stream publish`. STREAM may be left out if there
+            is only one input; may be repeated.
         key: The field with the key, as for `penstock stream publish`; with STREAM, of this input.
         value: The field with the value; without it, the whole record.
-        timestamp: The field with the time.
-        headers: The field with the headers.
-        seeds: The seeds from 1 to N.
-        seed: Only this seed.
+        timestamp: The field with the time, as for `penstock stream publish`.
+        headers: The field with the headers, as for `penstock stream publish`.
+        seeds: Live the seeds from 1 to N.
+        seed: Live only this seed.
         invariants: A function of inputs, outputs and stores that raises AssertionError, or returns a text, if something
             does not hold: module:function or file.py:function; may be repeated.
         compare: Compare each life with one without faults. The default is to do so if there are no --invariants.
@@ -73,6 +74,7 @@ def simulate(
     config = preparation.load_for_simulation(app, call.config, call.assignments or ())
     files = _files(app, inputs or ())
     fields = {"key_field": key, "value_field": value, "timestamp_field": timestamp, "headers_field": headers}
+    _check_streams(fields, {stream for stream, _ in files})
     options = {stream: _options(stream, fields) for stream, _ in files}
     report = simulation.run_simulation(
         app,
@@ -112,8 +114,25 @@ def _files(app: Application, inputs: Sequence[str]) -> list[tuple[str, str]]:
         elif len(names) == 1:
             found.append((names[0], each))
         else:
-            raise ConfigError(f"`--inputs {each}` does not say of which input it is: give `--inputs STREAM={each}`")
+            raise ConfigError(
+                f"`--inputs {each}` does not say which input the file is for: give `--inputs STREAM={each}`, where "
+                f"STREAM is one of {', '.join(f'`{name}`' for name in names) or 'none'}"
+            )
+        file = found[-1][1]
+        if file != "-" and not Path(file).exists():
+            raise NotFoundError(f"there is no file {file}, which `--inputs {each}` names")
     return found
+
+
+def _check_streams(fields: Mapping[str, Sequence[str] | None], streams: Set[str]) -> None:
+    """A field given for a stream without messages would have no effect."""
+    for name, given in fields.items():
+        option = f"--{name.removesuffix('_field')}"
+        for each in given or ():
+            stream, equals, _ = each.partition("=")
+            if equals and _stream(stream) not in streams:
+                known = ", ".join(f"`{one}`" for one in sorted(streams))
+                raise ConfigError(f"`{option} {each}` is for an input without a file: `--inputs` has files for {known}")
 
 
 def _options(stream: str, fields: Mapping[str, Sequence[str] | None]) -> PublishOptions:
@@ -153,7 +172,7 @@ def _giver(
 
 
 def _messages(file: str, options: PublishOptions) -> Iterator[tuple[Any, int]]:
-    """The messages of a file with their times. Those without a time are of the beginning of each simulation."""
+    """The messages of a file with their times. Without a field for it, the time is that at which each life begins."""
     from penstock.admin.stream.publish import messages_of
 
     start: int = importlib.import_module(f"{_SIMULATION}.scheduler").START_NS // 1_000_000

@@ -32,8 +32,8 @@ class WorkerProcess:
         Args:
             subject: `module:name` of the subject.
             arguments: what it is made with, if it is a class.
-            folder: takes what the process prints as errors.
-            hash_seed: Python's.
+            folder: where a file takes what the process prints to its standard error.
+            hash_seed: the value of PYTHONHASHSEED.
             limit_s: the seconds after which an answer is given up, if the process itself has not done so.
             environ: further variables of its environment.
         """

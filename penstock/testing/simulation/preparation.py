@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import sys
 import sysconfig
@@ -91,10 +92,16 @@ def prepare(
     if not given.feed:
         names = ", ".join(f"`{op.stream}`" for op in graph.inputs)
         raise ConfigError(f"the inputs have no messages: give some of {names}")
+    for each in invariants:
+        _check_invariant(each)
     read = {op.stream for op in graph.inputs}
     disturbed = [frozenset(map(SystemStream.parse, names)) for names in (late, doubled)]
     if strangers := sorted(map(str, frozenset().union(*disturbed) - read)):
-        raise ConfigError(f"`{strangers[0]}` is not an input of application `{app.name}`")
+        known = ", ".join(f"`{each}`" for each in sorted(map(str, read)))
+        raise ConfigError(
+            f"`{strangers[0]}` is not an input of application `{app.name}`, whose inputs are {known}: name one of them "
+            "as late or doubled"
+        )
     keys = _keys(graph, config)
     dead = config.task.dead_letter_stream
     streams = {*_streams(graph), *([dead] if dead else [])}
@@ -115,6 +122,18 @@ def prepare(
         _MEMORY_BYTES,
     )
     return job, _replacements(graph, config)
+
+
+def _check_invariant(function: Invariant) -> None:
+    """Raise ConfigError if a function cannot be called as an invariant."""
+    try:
+        inspect.signature(function).bind({}, {}, {})
+    except TypeError as error:
+        name = getattr(function, "__name__", repr(function))
+        called = f"{name}(inputs, outputs, stores)"
+        raise ConfigError(f"invariant `{name}` cannot be called as `{called}`: {error}") from None
+    except ValueError:
+        return  # it does not say what it takes
 
 
 def _refuse(graph: ApplicationGraph) -> None:

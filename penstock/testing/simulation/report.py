@@ -16,11 +16,11 @@ class FailedLife:
     """A life in which something was broken.
 
     Attributes:
-        seed: its seed, which lives it again.
+        seed: its seed, which lives it again; 0 for a life without faults.
         broken: what does not hold, in words.
         story: the last events of the life.
         traceback: that of the user's code, if it raised, or of the simulation.
-        shrunk: of a life with fewer faults that is broken as well; None if none was found.
+        shrunk: a life with fewer faults that is broken as well; None if none was found.
         decisions: how many decisions are other than the mildest, in the shrunk life or else in this one.
     """
 
@@ -33,7 +33,9 @@ class FailedLife:
 
     def __str__(self) -> str:
         shown = self.shrunk or self
-        title = "the job fails without any fault" if self.seed == 0 else f"seed {self.seed} is broken"
+        title = f"seed {self.seed} is broken" if self.seed else "the job fails without any fault"
+        if not self.seed and all(each.startswith("invariant ") for each in self.broken):
+            title = "an invariant does not hold, without any fault"
         lines = [title, *(f"  {each}" for each in self.broken)]
         if self.shrunk and list(self.shrunk.broken) != list(self.broken):
             lines += ["with fewer faults:", *(f"  {each}" for each in self.shrunk.broken)]

@@ -46,7 +46,7 @@ def simulate(
         app: the application.
         inputs: by input, its messages: for each its value, or a tuple (key, value), as for `TestRunner.input`. Or a
             function that calls the methods `input` and `side_input` of what it gets, as those of a `TestRunner`.
-        seeds: how many lives, or which seeds.
+        seeds: how many lives, or which seeds, each 1 or more.
         invariants: functions of inputs, outputs and stores. By stream, they get a list of `OutputMessage`; by store, a
             dict as of the last checkpoint. They raise an AssertionError, or return a text, if something does not hold.
         config: keys of the configuration.
@@ -114,11 +114,14 @@ def run_simulation(
 ) -> SimulationReport:
     """As `simulate`, with a loaded configuration, and without the error. `tell` gets a line now and then."""
     began = time.monotonic()
+    chosen = list(seeds)
+    if not chosen or min(chosen) < 1:
+        raise ConfigError("a simulation needs at least one seed, and each is a whole number of 1 or more")
     if importlib.util.find_spec("greenlet") is None:
         raise ConfigError("a simulation needs the package `greenlet`: pip install 'penstock-streams[testing]'")
     job, notes = prepare(app, inputs, config, partitions, late, doubled, invariants, compare, limit_s)
     with tempfile.TemporaryDirectory(prefix="penstock-simulate-") as folder:
-        report = Search(job, Path(folder), tell).run(list(seeds), processes or os.cpu_count() or 1)
+        report = Search(job, Path(folder), tell).run(chosen, processes or os.cpu_count() or 1)
     report.notes[:0] = notes
     report.seconds = time.monotonic() - began
     return report

@@ -36,7 +36,7 @@ _WAITING_STORES = tuple(each for each in OPERATOR_STORES if each != ".aggregate"
 
 
 class UsersSubject:
-    """Lives with faults: the answer to a seed."""
+    """Makes the lives with faults of a user's job, one for each seed."""
 
     def __init__(self, path: str) -> None:
         self.given: UsersJob = UsersJob.read(path)
@@ -112,21 +112,25 @@ class UsersSubject:
         if not functions:
             return []
         decoded = Decoded(self.graph(), self.given, outcome)
-        state = {
+        stores = {
             store: {key: value for _, key, value in entries}
             for store, entries in decoded.stores().items()
             if not store.endswith(_WAITING_STORES)
         }
-        found = []
+        found: list[str] = []
         for function in functions:
             name = getattr(function, "__name__", repr(function))
             try:
-                told = function(decoded.inputs(), decoded.outputs(), state)
+                told = function(decoded.inputs(), decoded.outputs(), stores)
             except Exception as error:
                 place = _last_place(error)
                 found.append(f"invariant `{name}`: {type(error).__name__}: {str(error) or 'it does not hold'}{place}")
             else:
-                found += [] if told is None else [f"invariant `{name}`: {told}"]
+                if isinstance(told, str):
+                    found.append(f"invariant `{name}`: {told}")
+                elif told is not None:
+                    advice = "use `assert`, or return a text if it does not hold"
+                    found.append(f"invariant `{name}` returned {told!r}: {advice}")
         return found
 
     # What is fed.

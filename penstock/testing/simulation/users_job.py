@@ -1,4 +1,4 @@
-"""A user's job, as workers are told of it."""
+"""A user's job as a file, from which workers read it."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class UsersJob:
         late: inputs whose messages may come later than others of their partition.
         doubled: inputs whose messages may come twice.
         exactly_once: outputs that have each message once.
-        invariants: the pickled functions (inputs, outputs, state).
-        compares: compare each life with one without faults.
+        invariants: the pickled functions (inputs, outputs, stores).
+        compares: whether to compare each life with one without faults.
         limit_s: the most seconds that a life takes.
         memory_bytes: the most memory that a life takes.
     """

@@ -31,7 +31,7 @@ ADVICE: Mapping[Kind, str] = {
     "hash of its key and offset",
     "network": "the call is made again with each attempt, and may have another answer. `map_async` and tables are made "
     "for look-ups",
-    "file": "the file is read or written again with each attempt, on whichever host that is",
+    "file": "each attempt reads or writes the file again, on whichever host it runs",
 }
 _CLOCKS = {"now", "utcnow", "today"}
 _MORE_CLOCKS = {"process_time", "process_time_ns", "thread_time", "clock_gettime_ns", "localtime", "gmtime", "ctime"}
@@ -44,7 +44,7 @@ class FoundCall:
     """A call that is not the same in each life, at one line of the user's code.
 
     Attributes:
-        kind: what it reads.
+        kind: what it reads, or reaches.
         call: the function that was called.
         file, line, function: the line that called it.
         operator: the operator in which it was made; empty if that is not known.

@@ -150,6 +150,15 @@ def test_an_operator_that_raises_is_shown_with_its_message() -> None:
     assert str(failed.value).startswith("the job fails without any fault")
 
 
+def test_an_invariant_that_returns_a_bool_is_told_what_to_return() -> None:
+    with pytest.raises(SimulationFailedError) as failed:
+        run(counting(), invariants=[lambda inputs, outputs, stores: True])
+    assert str(failed.value).splitlines()[:2] == [
+        "an invariant does not hold, without any fault",
+        "  invariant `<lambda>` returned True: use `assert`, or return a text if it does not hold",
+    ]
+
+
 def test_an_operator_that_does_not_end_is_named() -> None:
     with pytest.raises(SimulationFailedError, match=r"has not ended within 3 s: it is in `endless`, line \d+ of .*py"):
         run(mapping(endless), limit_s=3)
@@ -206,7 +215,14 @@ def test_results_that_differ_without_faults_are_errors(function: Callable[[Any],
     [
         ({}, {}, "the inputs have no messages: give some of `local.trips`"),
         ({"local.other": [1]}, {}, "`local.other` is not an input of application `flights`"),
-        ({"local.trips": TRIPS}, {"late": ["local.other"]}, "`local.other` is not an input"),
+        ({"local.trips": TRIPS}, {"late": ["local.other"]}, "whose inputs are `local.trips`: name one of them"),
+        ({"local.trips": TRIPS}, {"seeds": 0}, "needs at least one seed"),
+        ({"local.trips": TRIPS}, {"seeds": [3, 0]}, "a whole number of 1 or more"),
+        (
+            {"local.trips": TRIPS},
+            {"invariants": [lambda inputs: None]},
+            "cannot be called as `<lambda>",
+        ),
         ({"local.trips": TRIPS}, {"partitions": 0}, "partitions must be at least 1"),
         ({"local.trips": TRIPS}, {"config": {"task.commit.ms": "soon"}}, r"task\.commit\.ms"),
     ],
@@ -231,6 +247,7 @@ def test_an_input_has_the_partitions_that_the_simulation_has() -> None:
         (["--inputs", "other=t.jsonl"], 2, "`local.other` is not an input"),
         (["--inputs", "none.jsonl"], 1, "there is no file none.jsonl"),
         (["--inputs", "t.jsonl", "--key", "nothing"], 1, "has no field 'nothing'"),
+        (["--inputs", "t.jsonl", "--key", "trip=tail"], 2, "`--key trip=tail` is for an input without a file"),
         (["--inputs", "t.jsonl", "--invariants", "job.py:nothing"], 2, "there is no function `nothing`"),
         (["--inputs", "t.jsonl", "-c", "task.commit.ms=soon"], 2, "task.commit.ms"),
         (["--inputs", "t.jsonl", "--late", "other"], 2, "`local.other` is not an input"),
