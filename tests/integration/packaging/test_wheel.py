@@ -79,7 +79,7 @@ def test_every_public_name_is_imported_without_extras(environment: Environment, 
 
 
 def test_the_two_commands_of_a_new_project_work(environment: Environment, project: Path, tmp_path: Path) -> None:
-    environment.install_locked(["pytest", *runtime_names("pytest")], tmp_path)
+    environment.install_locked(["pytest", *runtime_names("pytest"), "greenlet"], tmp_path)
     environment.call(*PIP, "--no-index", "penstock-streams[testing]", folder=tmp_path)
     page = (ROOT / "docs/projects.md").read_text("utf-8")
     *_, test, run, tail = blocks(page, "sh")[0].splitlines()

@@ -103,7 +103,7 @@ def test_config_keys_finds_a_key_by_its_name_or_a_part_of_it() -> None:
 def test_an_unknown_command_names_those_there_are() -> None:
     assert "Did you mean 'check'" in call("config", "chekc", status=2)[1]
     assert "Commands: 'check', 'keys'." in call("config", "list", status=2)[1]
-    assert "'run', 'check', 'status'" in call("zzz", status=2)[1]
+    assert "'run', 'check', 'simulate', " in call("zzz", status=2)[1]
 
 
 @pytest.mark.usefixtures("imports")
