@@ -53,6 +53,7 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "penstock.testing": {
         "Tests of applications": ("penstock.testing.runner", "penstock.testing.clock"),
+        "Simulated failures": ("penstock.testing.simulation",),
     },
     "penstock.system.base": {
         "Systems": (
