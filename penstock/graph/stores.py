@@ -89,7 +89,7 @@ class TableSpec(StoreSpec):
 OPERATOR_STORES = (".window", ".join", ".timers", ".aggregate", ".in-order")
 """Endings of the names of stores that belong to one operator: `<operator id>.window`."""
 WAITING_STORES = tuple(ending for ending in OPERATOR_STORES if ending != ".aggregate")
-"""Those of stores in which something waits for its time. The totals of an aggregate wait for nothing: neither a drain
+"""The endings of stores in which something waits for its time. The totals of an aggregate wait for nothing: neither a drain
 nor the end of a stream sends them, so both keep them."""
 
 

@@ -369,7 +369,7 @@ def test_an_aggregate_keeps_its_totals_beyond_the_end_of_its_streams(by_column: 
             driver.loop.run()
             assert world.checkpoints[-1].ended == "end-of-stream"
             driver.close()
-        found = [json.loads(value or b"") for _, _, value in world.records("out")]
+        found = [json.loads(record[2] or b"") for record in world.records("out")]
         assert len(list(world.records("panes"))) == 3, "each end of the stream closes the windows"
     assert found == [{"count": 1, "sum": 1}, {"count": 2, "sum": 3}, {"count": 3, "sum": 6}]
 
