@@ -89,8 +89,8 @@ class TableSpec(StoreSpec):
 OPERATOR_STORES = (".window", ".join", ".timers", ".aggregate", ".in-order")
 """Endings of the names of stores that belong to one operator: `<operator id>.window`."""
 WAITING_STORES = tuple(ending for ending in OPERATOR_STORES if ending != ".aggregate")
-"""The endings of stores in which something waits for its time. The totals of an aggregate wait for nothing: neither a drain
-nor the end of a stream sends them, so both keep them."""
+"""The endings of stores in which something waits for its time. The totals of an aggregate wait for nothing: neither a
+drain nor the end of a stream sends them, so both keep them."""
 
 
 def own_stores(operators: Iterable[str]) -> frozenset[str]:

@@ -256,7 +256,7 @@ def containers_here(log_directory: str) -> list[ContainerProcess]:
 
 
 _ROOM_BYTES = 32 << 10
-_KEPT = 20
+KEPT_WORDS = 20
 """Files of drivers that did not end by themselves."""
 
 
@@ -272,7 +272,7 @@ class WordsOnHost:
         """Take the room, and delete old files. Raises OSError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         others = sorted(self._folder.glob("driver-*.words"), key=lambda path: path.stat().st_mtime, reverse=True)
-        for path in others[_KEPT:]:
+        for path in others[KEPT_WORDS:]:
             path.unlink(missing_ok=True)
         self._path.write_bytes(b" " * _ROOM_BYTES)
 

@@ -17,7 +17,7 @@ from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import Claim
 from penstock.checkpoint.streams import IntermediateStream
 from penstock.config.model import JobConfig
-from penstock.errors import IncompatibleError
+from penstock.errors import RetryableError
 from penstock.graph.specs import ApplicationGraph
 from penstock.graph.topology import plan_topology
 from penstock.job.identity import OwnedStreams, owner_of_intermediates, settle, writer_name
@@ -187,10 +187,11 @@ def make_streams(start: DecidedStart, owned: OwnedStreams) -> MadeStreams:
 
 
 def claim_log(log: CheckpointLog, run_id: str, on_damage: OnDamage, decided_on: LogView) -> Claim:
-    """Claim the log. Raises IncompatibleError if there is a checkpoint that the decision does not know."""
+    """Claim the log. Raises RetryableError if there is a checkpoint that the decision does not know: the next start
+    knows it."""
     claim = log.claim(run_id, on_damage)
     if log.known().latest_before(claim) != decided_on.latest:
-        raise IncompatibleError("another driver wrote a checkpoint while this one started: start again")
+        raise RetryableError("another driver wrote a checkpoint while this one started: start again")
     return claim
 
 

@@ -56,7 +56,12 @@ def test_two_runs_of_a_seed_are_equal_event_for_event(subject: str, tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("without", "subject", "found"),
-    [("retained", "sums", range(4)), ("progress", "sums", range(8)), ("trailers", "sums", range(24))],
+    [
+        ("retained", "sums", range(4)),
+        ("progress", "sums", range(8)),
+        ("trailers", "sums", range(24)),
+        pytest.param("one_token", "sums", range(150), marks=pytest.mark.slow),
+    ],
 )
 def test_a_rule_that_is_taken_out_is_missed(without: str, subject: str, found: range) -> None:
     assert live(subject, iter(found), without=without, most_broken=1).broken

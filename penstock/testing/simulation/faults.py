@@ -74,8 +74,17 @@ class Trouble:
             raise self._failure(f"{what} failed", "failed read", error)
         return call()
 
-    def act(self, what: str, call: Callable[[], T], rate: int, error: type[Exception], *fates: Fate) -> T:
-        """A call with an effect, which may have one of these fates."""
+    def act(
+        self,
+        what: str,
+        call: Callable[[], T],
+        rate: int,
+        error: type[Exception],
+        *fates: Fate,
+        later: Callable[[], object] | None = None,
+    ) -> T:
+        """A call with an effect, which may have one of these fates. `later`: what happens in its place if it happens
+        later."""
         self.pass_time()
         if not self.happens(rate):
             result = call()
@@ -84,7 +93,7 @@ class Trouble:
         fate = fates[self.scheduler.choices.draw(len(fates))]
         if fate is Fate.LATE:
             after = (0.5, 3.0, 20.0, 70.0)[self.scheduler.choices.draw(4)]
-            self.scheduler.spawn(self.network, "late", lambda: self._do_later(what, call, after))
+            self.scheduler.spawn(self.network, "late", lambda: self._do_later(what, later or call, after))
         if fate in (Fate.LOST_REPLY, Fate.TWICE):
             result = call()
             self.pass_time()

@@ -328,8 +328,9 @@ class SimulatedRunner(InProcessRunner):
             packets: Any = first
             if doubled:
                 second: Any = next(seconds)
-                late = choices.draw(3)
-                packets = second if late == 0 else _mixed(packets, second) if late == 1 else packets
+                read = choices.draw(3)  # the first one's, the second one's, or some of either
+                packets = packets if read == 0 else second if read == 1 else _mixed(packets, second)
+                trouble.counts["mixed attempts"] += read == 2
             sent.extend(packets)
         self._step("stage")
         return sent

@@ -107,7 +107,7 @@ class Outcome:
 
 
 class Life:
-    """Runs a job once. `switch off` a rule, and see whether a schedule finds that it is missing."""
+    """Runs a job once, from its first start until it has read everything."""
 
     def __init__(self, job: JobUnderTest, choices: Choices, folder: Path, rates: Rates | None = None) -> None:
         self.job = job

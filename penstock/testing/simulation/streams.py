@@ -7,7 +7,7 @@ from typing import ClassVar, TypeVar
 
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
-from penstock.errors import RetryableError
+from penstock.errors import FencedError, RetryableError
 from penstock.system.base import (
     CHUNK_BYTES,
     OffsetRange,
@@ -34,6 +34,8 @@ class SimulatedSystem(MemorySystem):
     def __init__(self, name: str, trouble: Trouble | None) -> None:
         super().__init__(name)
         self.trouble = trouble
+        self.begun: dict[tuple[str, SystemStreamPartition], object] = {}
+        """The last append of a writer to a partition that has begun."""
 
     @classmethod
     def configured(cls, name: str, options: Mapping[str, str]) -> SimulatedSystem:
@@ -59,9 +61,11 @@ class SimulatedSystem(MemorySystem):
         trouble = self.trouble
         return call() if trouble is None else trouble.look(what, call, trouble.rates.stream, RetryableError)
 
-    def act(self, what: str, call: Callable[[], T]) -> T:
+    def act(self, what: str, call: Callable[[], T], later: Callable[[], object] | None = None) -> T:
         trouble = self.trouble
-        return call() if trouble is None else trouble.act(what, call, trouble.rates.stream, RetryableError, *_FATES)
+        if trouble is None:
+            return call()
+        return trouble.act(what, call, trouble.rates.stream, RetryableError, *_FATES, later=later)
 
 
 class SimulatedAdmin(MemoryAdmin):
@@ -104,6 +108,17 @@ class SimulatedWriter(MemoryWriter):
 
     def _append_to_all(self, records: Parts, marks: Marks) -> dict[SystemStreamPartition, tuple[int, int]]:
         taken: dict[SystemStreamPartition, list[RawRecord]] = {ssp: list(own) for ssp, own in records.items()}
-        count = sum(map(len, taken.values()))
-        append = MemoryWriter._append_to_all
-        return self._system.act(f"append {count} records", lambda: append(self, taken, marks))
+        name = "" if self._identity is None else self._identity.name
+        begun, mine = self._system.begun, object()
+        begun.update({(name, ssp): mine for ssp in taken})
+
+        def append() -> dict[SystemStreamPartition, tuple[int, int]]:
+            return MemoryWriter._append_to_all(self, taken, marks)
+
+        def later() -> None:
+            """As a transaction: it cannot end after the next one of its writer has begun."""
+            if any(begun[name, ssp] is not mine for ssp in taken):
+                raise FencedError("a later append of this writer has begun")
+            append()
+
+        return self._system.act(f"append {sum(map(len, taken.values()))} records", append, later)

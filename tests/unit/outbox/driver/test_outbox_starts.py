@@ -12,7 +12,7 @@ import pytest
 
 import penstock as ps
 from penstock.config.load import load_config
-from penstock.errors import IncompatibleError
+from penstock.errors import IncompatibleError, RetryableError
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
 from penstock.outbox.driver import outbox_garbage
@@ -169,7 +169,7 @@ def test_a_record_of_another_driver_meanwhile_is_no_older_log(
         return asked(self, name, ssps)
 
     monkeypatch.setattr(kind, "progress_of", after_a_commit)
-    with pytest.raises(IncompatibleError, match="another driver wrote a checkpoint while this one started"):
+    with pytest.raises(RetryableError, match="another driver wrote a checkpoint while this one started"):
         world.next()
     world.kill(slow)
     world.finish()
