@@ -18,7 +18,7 @@ from penstock.checkpoint.record import StoreLayout
 from penstock.config.load import load_config
 from penstock.config.settings import DEFAULT_SYSTEM, SystemKeys
 from penstock.graph.specs import ApplicationGraph
-from penstock.graph.stores import OPERATOR_STORES
+from penstock.graph.stores import WAITING_STORES
 from penstock.start.part import complete
 from penstock.testing.runner.streams import OutputMessage
 from penstock.testing.simulation.choices import Choices
@@ -31,8 +31,6 @@ from penstock.testing.simulation.watch import CallFinder
 
 _PER_MILLE = 60
 """So many of a thousand messages come late or twice, of an input whose messages may."""
-_WAITING_STORES = tuple(each for each in OPERATOR_STORES if each != ".aggregate")
-"""Stores in which an operator keeps what waits, and when it is due: no result."""
 
 
 class UsersSubject:
@@ -103,7 +101,7 @@ class UsersSubject:
         stores = {
             store: {f"{text_of(key)} of task {task}": text_of(value) for task, key, value in entries}
             for store, entries in decoded.stores().items()
-            if not store.endswith(_WAITING_STORES)
+            if not store.endswith(WAITING_STORES)
         }
         return Results(outputs, stores)
 
@@ -115,7 +113,7 @@ class UsersSubject:
         stores = {
             store: {key: value for _, key, value in entries}
             for store, entries in decoded.stores().items()
-            if not store.endswith(_WAITING_STORES)
+            if not store.endswith(WAITING_STORES)
         }
         found: list[str] = []
         for function in functions:
