@@ -44,6 +44,7 @@ class CheckpointWatch:
         self._paths = paths
         self._systems = systems
         self._known: dict[str, dict[tuple[str, int], Content]] = {}
+        """Checkpoint → (store, task) → the entries that it had when it was looked at first."""
         self.checked = 0
         """Restores so far."""
 
@@ -60,10 +61,6 @@ class CheckpointWatch:
         """As `look`, for every retained checkpoint."""
         restorable = CheckpointLog(self._objects, self._paths).read().restorable
         return [problem for record in restorable for problem in self._broken(record, config)]
-
-    def content(self, record: CheckpointRecord) -> Mapping[tuple[str, int], Content]:
-        """(store, task) → the entries as of a checkpoint that was looked at."""
-        return self._known.get(str(record.id), {})
 
     def seen(self, record: CheckpointRecord, config: JobConfig) -> dict[str, list[tuple[int, bytes, bytes]]]:
         """Store → (task, key, value) of all entries of a checkpoint, as the application has them."""

@@ -64,7 +64,7 @@ class SimulatedFleet(InProcessFleet):
     def ensure(self) -> None:
         before = set(self._containers)
         super().ensure()
-        for name in self._containers.keys() - before:
+        for name in sorted(self._containers.keys() - before):
             process = Process(f"container-{name[-2:].strip('-')}-of-{self._driver.name}", host=self._driver.host)
             process.on_death.append(partial(self._notice, name))
             self.processes[name] = process

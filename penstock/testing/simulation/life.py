@@ -54,7 +54,7 @@ class JobUnderTest:
     """A job, and what it reads.
 
     Attributes:
-        graph: makes the application anew for each life.
+        graph: makes a new application for each life.
         config: its configuration, without `job.name`, `job.root` and systems.
         streams: stream → its number of partitions. A name alone is a stream of the system `m`.
         feed: the records of the inputs as (stream, partition, record), in the order in which they are appended.
@@ -152,8 +152,7 @@ class Life:
         outcome.switches, outcome.seconds = scheduler._switches, scheduler.seconds
         outcome.streams = self._content()
         if not stuck:
-            objects = SimulatedStore(self._bucket(f"{SCHEME}/job"), None)
-            outcome.log = CheckpointLog(objects, JobPaths("job", "1")).read()
+            outcome.log = self.log()
             outcome.stores = self._stores
         return outcome
 
@@ -396,9 +395,7 @@ class Life:
 class _Feed:
     """The records that are still to come."""
 
-    def __init__(
-        self, records: Sequence[tuple[str | SystemStream, int, RawRecord]], systems: Mapping[str, SimulatedSystem]
-    ) -> None:
+    def __init__(self, records: Sequence[Fed], systems: Mapping[str, SimulatedSystem]) -> None:
         self.left = deque(records)
         self._writers = {name: system.writer(None) for name, system in systems.items()}
 

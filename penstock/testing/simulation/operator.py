@@ -27,15 +27,14 @@ class Operator:
         self._scheduler = scheduler
         self._errors = errors
 
-    def _type(self, name: str, work: Callable[[], object]) -> bool:
-        """Carry a command out in a process. True if it ended without a refusal."""
-        process, done = Process("operator"), list[object]()
+    def _type(self, name: str, work: Callable[[], object]) -> None:
+        """Carry a command out in a process."""
+        process = Process("operator")
 
         def run() -> None:
             self._scheduler.note(f"operator: {name}")
             try:
-                done.append(work())
-                self._scheduler.note(f"operator: {name} is done: {str(done[0])[:100]}")
+                self._scheduler.note(f"operator: {name} is done: {str(work())[:100]}")
             except PenstockError as error:
                 self._scheduler.note(f"operator: {name}: {type(error).__name__}: {error}")
                 if isinstance(error, CorruptError):
@@ -44,7 +43,6 @@ class Operator:
         actor = self._scheduler.spawn(process, name, run)
         self._scheduler.join(self._scheduler.me(), actor, 600.0)
         self._scheduler.kill(process, "the command has ended")
-        return bool(done)
 
     def stop(self, config: JobConfig) -> None:
         self._type("stop", lambda: stop(self._found(config), wait=False))
@@ -56,8 +54,8 @@ class Operator:
         """`state gc`, which is refused while the job runs."""
         self._type("gc", lambda: collect_garbage(self._found(config)))
 
-    def repartition(self, config: JobConfig, graph: ApplicationGraph, tasks: int) -> bool:
-        """`state repartition`. True if the job has this number of tasks now."""
+    def repartition(self, config: JobConfig, graph: ApplicationGraph, tasks: int) -> None:
+        """`state repartition`."""
 
         def work() -> object:
             found = self._found(config)
@@ -68,7 +66,7 @@ class Operator:
             finally:
                 streams.close()
 
-        return self._type(f"repartition to {tasks}", work)
+        self._type(f"repartition to {tasks}", work)
 
     def _found(self, config: JobConfig) -> FoundJob:
         return FoundJob(config, JobPaths(config.job.name, config.job.id), open_job_root(config.job))

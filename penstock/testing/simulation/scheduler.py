@@ -2,9 +2,8 @@
 
 An **actor** is a thread of the simulation: a greenlet, so that no scheduler of an operating system takes part. Each
 belongs to a **process**, which can be killed: its actors then end at their next step, whatever they wait for, and have
-no more effect. What a process waits for, it waits for here: a lock,
-an event, a reply, an amount of time. So an actor runs alone from one wait to the next, and two runs with the same
-decisions are the same, event for event.
+no more effect. What a process waits for, it waits for here: a lock, an event, a reply, an amount of time. So an actor
+runs alone from one wait to the next, and two runs with the same decisions are the same, event for event.
 """
 
 from __future__ import annotations
@@ -168,7 +167,7 @@ class Scheduler:
             self.give_way(me)
 
     def at_once(self, process: Process, work: Callable[[], None]) -> None:
-        """Do work in a process, while nobody else runs."""
+        """Do work in a process, while nobody else runs but those that it waits for."""
         me, before = self.me(), self._alone
         actor = self.spawn(process, "at once", work)
         self._alone = process
