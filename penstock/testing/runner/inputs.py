@@ -6,9 +6,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from penstock.api.messages import HeadersLike
-from penstock.api.ssp import SystemStream
-from penstock.errors import ConfigError
-from penstock.graph.serdes import input_place
 from penstock.testing.runner.cuts import Cuts, in_every_cut
 from penstock.testing.runner.home import RunnerHome, RunnerJob
 from penstock.testing.runner.sides import side_stream
@@ -60,11 +57,7 @@ class RunnerInputs:
             ([5], 1)
             >>> runner.close()
         """
-        name = SystemStream.parse(stream)
-        spec = next((op for op in self._job.graph.inputs if op.stream == name), None)
-        if spec is None:
-            raise ConfigError(f"`{stream}` is not an input of application `{self._job.graph.name}`")
-        found = StreamOfTest(name, input_place(name), spec.key_serde, spec.value_serde, raw)
+        found = StreamOfTest.of_input(self._job.graph, stream, raw=raw)
         self._home.streams.append(found, values, partition, timestamp, headers)
         return self
 

@@ -10,8 +10,8 @@ from penstock.api.messages import Headers, HeadersLike, headers_of
 from penstock.api.serdes import Serde, not_bytes
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.wording import listed
-from penstock.errors import NotFoundError
-from penstock.graph.serdes import Part, SerdePlace, output_place
+from penstock.errors import ConfigError, NotFoundError
+from penstock.graph.serdes import Part, SerdePlace, input_place, output_place
 from penstock.graph.specs import ApplicationGraph
 from penstock.system.base import OffsetRange, PartitionOffsets, System
 from penstock.system.memory import MemorySystem
@@ -47,6 +47,16 @@ class StreamOfTest:
     value_serde: Serde[Any]
     raw: bool = False
     """The test gives bytes, which the serdes do not write."""
+
+    @classmethod
+    def of_input(cls, graph: ApplicationGraph, stream: str, *, raw: bool) -> StreamOfTest:
+        """An input of the application. Raises ConfigError if the application does not read the stream."""
+        name = SystemStream.parse(stream)
+        spec = next((op for op in graph.inputs if op.stream == name), None)
+        if spec is None:
+            known = ", ".join(f"`{op.stream}`" for op in graph.inputs) or "none"
+            raise ConfigError(f"`{stream}` is not an input of application `{graph.name}`, whose inputs are {known}")
+        return cls(name, input_place(name), spec.key_serde, spec.value_serde, raw)
 
     def message(self, item: Any) -> tuple[bytes | None, bytes | None]:
         """The bytes of a value, or of a tuple (key, value). A Row of PySpark is a value.

@@ -8,7 +8,6 @@ from typing import Any
 from penstock.api.messages import HeadersLike, headers_of
 from penstock.api.ssp import SystemStream
 from penstock.errors import ConfigError
-from penstock.graph.serdes import input_place
 from penstock.graph.specs import ApplicationGraph
 from penstock.system.base import RawRecord
 from penstock.system.partitioner import partition_of
@@ -68,14 +67,7 @@ class SimulationInputs:
             SerdeError: a key or a value does not fit the input's serdes.
             TypeError: with `raw`, a key or a value is neither bytes nor None.
         """
-        name = SystemStream.parse(stream)
-        spec = next((op for op in self._graph.inputs if op.stream == name), None)
-        if spec is None:
-            known = ", ".join(f"`{op.stream}`" for op in self._graph.inputs) or "none"
-            raise ConfigError(
-                f"`{stream}` is not an input of application `{self._graph.name}`, whose inputs are {known}"
-            )
-        found = StreamOfTest(name, input_place(name), spec.key_serde, spec.value_serde, raw)
+        found = StreamOfTest.of_input(self._graph, stream, raw=raw)
         return self._append(found, values, partition, timestamp, headers)
 
     def side_input(
