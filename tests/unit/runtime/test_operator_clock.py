@@ -12,6 +12,7 @@ import pytest
 import penstock as ps
 from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.snapshot import TimerValue
+from penstock.runtime import meters
 from penstock.runtime.meters import REPORTED_NS, OperatorClock
 from penstock.testing import SettableClock
 from tests.support.world.sums_job import drain
@@ -55,13 +56,20 @@ def test_an_operator_has_its_own_time_and_not_that_of_those_behind_it() -> None:
     assert taken(clock) == {}, "each time is reported once"
 
 
-def test_short_times_wait_until_they_are_worth_a_report() -> None:
+def test_short_times_wait_until_they_are_worth_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock that only the operator moves: a busy machine would make a short time long."""
+    now = [0]
+    monkeypatch.setattr(meters, "perf_counter_ns", lambda: now[0])
     clock = OperatorClock()
-    call = clock.timed("short", spend)
-    call(REPORTED_NS / 1e6 / 4)
-    assert taken(clock) == {}
-    for _ in range(4):
-        call(REPORTED_NS / 1e6 / 4)
+
+    def spend_a_third(_: object) -> None:
+        now[0] += REPORTED_NS // 3 + 1
+
+    call = clock.timed("short", spend_a_third)
+    for _ in range(2):
+        call(None)
+        assert taken(clock) == {}
+    call(None)
     assert taken(clock)["short"] >= REPORTED_NS / 1e6
 
 
