@@ -122,7 +122,7 @@ def _window(node: Node) -> ps.Window:
 
 
 class Graphs:
-    """The subject: each life has an application of its own."""
+    """The subject: each life has another application."""
 
     def __init__(self) -> None:
         self.plan = Plan()

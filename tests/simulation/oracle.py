@@ -147,7 +147,7 @@ def wait(node: Node) -> int:
 
 
 def _exchanged(node: Node, messages: list[Message]) -> list[Message]:
-    """Messages with new keys. Each is a unit of its own, whichever others there are."""
+    """Messages with new keys. Each is a separate unit, whichever others there are."""
     times: Counter[tuple[Any, ...]] = Counter()
     found = []
     for each in messages:

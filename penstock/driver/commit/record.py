@@ -1,6 +1,6 @@
 """The record of a commit, made from its boundary and the markers of all tasks; and the work that follows the commit.
 
-The work behind a commit may take long, so it runs on threads of its own, and no commit waits for it. It deletes what no
+The work behind a commit may take long, so separate threads do it, and no commit waits for it. It deletes what no
 retained checkpoint needs, from the backends and from the log. It truncates durable intermediate streams to the messages
 that retained checkpoints still read. It shows the positions in the systems of the inputs: as a consumer group of Kafka
 (`task.commit.group`).

@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 
 
 class EndWatch:
-    """Watches the ends of the inputs with admins of its own, so a system that does not answer delays no batch. One
+    """Watches the ends of the inputs with separate admins, so a system that does not answer delays no batch. One
     thread uses it."""
 
     def __init__(

@@ -26,7 +26,7 @@ _TRANSFERS_PER_TASK, _MOST_TRANSFERS = 8, 32
 
 @dataclass(frozen=True, slots=True)
 class BackendPools:
-    """The pools for a backend's background work and transfers. Whoever made them shuts them down."""
+    """The pools for a backend's background work and transfers. The code that made them shuts them down."""
 
     maintenance: Executor
     """For bases, snapshots, compaction: long work beside the commits. It may wait for transfers."""

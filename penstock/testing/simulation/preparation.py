@@ -137,7 +137,7 @@ def _check_invariant(function: Invariant) -> None:
 
 
 def _refuse(graph: ApplicationGraph) -> None:
-    """Raise ConfigError for what no simulated stream or table stands for."""
+    """Raise ConfigError for streams and tables that cannot be simulated."""
     if graph.patterns:
         raise ConfigError("inputs that are patterns cannot be simulated yet: name the streams in the application")
     if any(isinstance(spec.side, PushedTable) for spec in graph.side_stores):

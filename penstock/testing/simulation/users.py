@@ -43,7 +43,7 @@ class UsersSubject:
         self.ship: Callable[[object], bytes] = load(PICKLERS["spark"])
 
     def graph(self) -> ApplicationGraph:
-        """The application, with its code and what that keeps made anew."""
+        """A new copy of the application, with its code and what that keeps."""
         graph: ApplicationGraph = pickle.loads(self.given.graph)  # noqa: S301 - the parent process made it
         return graph
 

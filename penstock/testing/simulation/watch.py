@@ -153,7 +153,7 @@ def _numpy_state() -> object:
 
 
 def _replaced() -> dict[Any, Kind]:
-    """The functions of Python that stand for those of C in a simulation."""
+    """The functions of Python that replace those of C in a simulation."""
     clocks = (time.time, time.time_ns, time.monotonic, time.monotonic_ns, time.perf_counter, time.perf_counter_ns)
     found: dict[Any, Kind] = {each.__code__: "clock" for each in clocks if hasattr(each, "__code__")}
     if hasattr(os.urandom, "__code__"):

@@ -7,7 +7,7 @@ decisions alone, and not on those that were lived before it.
 
 Each request is a line of JSON: a seed, the decisions of a life, or both as `{"choices": [...], "seed": 7}`, where the
 seed is that of the program's random numbers. Each report is a line of JSON. With an argument, the subject is made with
-it; such a subject may have requests of its own, which are objects of JSON.
+it; such a subject may have further requests, which are objects of JSON.
 """
 
 from __future__ import annotations
