@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from penstock.testing.simulation.calls import FoundCall
 from penstock.testing.simulation.choices import shrink
 from penstock.testing.simulation.pool import WorkerProcess, in_parallel
 from penstock.testing.simulation.report import FailedLife, SimulationReport, lives_in_words
 from penstock.testing.simulation.results import Reference, Results, first_difference
 from penstock.testing.simulation.users_job import REFERENCE, UsersJob
-from penstock.testing.simulation.watch import FoundCall
 
 _SUBJECT = "penstock.testing.simulation.users:UsersSubject"
 _CALM_LIVES = 4

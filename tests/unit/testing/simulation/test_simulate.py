@@ -114,11 +114,13 @@ def test_the_mistake_of_the_page_is_found(tmp_path: Path, monkeypatch: pytest.Mo
     found, expected = re.fullmatch(r"seed (\d+) is broken", title), shown.splitlines()
     assert found is not None
     assert first.startswith("  output `local.flights`: ")
-    assert re.fullmatch(r"seed (\d+) is broken", expected[0])
-    assert expected[1].startswith("  output `local.flights`: ")
     assert f"`--seed {found[1]}` lives this life again" in err
-    again, _ = call(*command.split()[1:], "--seed", found[1], status=1)
-    assert again.splitlines()[:2] == [title, first]
+    lived = re.fullmatch(r"seed (\d+) is broken", expected[0])
+    assert lived is not None
+    again, _ = call(*command.split()[1:], "--seed", lived[1], status=1)
+    assert again.splitlines()[:3] == expected[:3], "the page shows what the command prints"
+    if lived[1] == found[1]:
+        assert again.splitlines()[:2] == [title, first]
 
 
 @pytest.mark.slow
