@@ -46,21 +46,8 @@ OUTSIDE_WINGS = "penstock.wings"
 CHECKS = {OUTSIDE_WINGS: "penstock.wing:check_outside"}
 """By group of entry points: the function that checks what is found there, before anybody uses it."""
 COMMANDS = (
-    *(
-        "new",
-        "run",
-        "check",
-        "simulate",
-        "status",
-        "dashboard",
-        "logs",
-        "drain",
-        "stop",
-        "job",
-        "checkpoint",
-        "startpoint",
-    ),
-    *("state", "stream", "table", "config"),
+    *("new", "run", "check", "simulate", "status", "dashboard", "logs", "drain", "stop", "job"),
+    *("checkpoint", "startpoint", "state", "stream", "table", "config"),
 )
 """The commands of `penstock`, whose names no wing may have."""
 PICKLERS = {"spark": "penstock.spark.workers.packages:pickled"}
