@@ -32,7 +32,8 @@ class WorkerProcess:
         Args:
             subject: `module:name` of the subject.
             arguments: what it is made with, if it is a class.
-            folder: where a file takes what the process prints to its standard error.
+            folder: for all files of the process: what it prints to its standard error, and the temporary files of its
+                lives, which a life that is ended by force leaves. The caller removes it.
             hash_seed: the value of PYTHONHASHSEED.
             limit_s: the seconds after which an answer is given up, if the process itself has not done so.
             environ: further variables of its environment.
@@ -42,6 +43,7 @@ class WorkerProcess:
             **os.environ,
             **(environ or {}),
             "PYTHONHASHSEED": str(hash_seed),
+            "TMPDIR": str(folder),
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         }
         self._errors = folder / f"errors-{os.urandom(4).hex()}"

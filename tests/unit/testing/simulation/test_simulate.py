@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import tempfile
 import time
 import uuid
 from collections.abc import Callable
@@ -167,9 +168,12 @@ def test_an_operator_that_does_not_end_is_named() -> None:
 
 
 @pytest.mark.slow
-def test_a_process_that_ends_is_a_failure() -> None:
+def test_a_process_that_ends_is_a_failure_and_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     with pytest.raises(SimulationFailedError, match="ended with status 3"):
         run(mapping(lambda trip: os._exit(3)))
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
