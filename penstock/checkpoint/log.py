@@ -236,11 +236,15 @@ class CheckpointLog:
             self._next_slot, self._unclear = slot + 1, None
             return slot
 
-    def uncollected(self) -> dict[int, CheckpointRecord]:
-        """Slot -> checkpoint that is not retained any more and that `prune` was not yet called for: its objects may
-        still have to be collected."""
+    def uncollected(self, view: LogView) -> dict[int, CheckpointRecord]:
+        """Slot -> checkpoint that is not retained any more as of a view, and that `prune` was not yet called for: its
+        objects may still have to be collected.
+
+        What this view retains says which of them are needed. Those that left the log later are not in it: checkpoints
+        that the view does not have may need their objects.
+        """
         with self._lock:
-            return {slot: record for slot, record in self.known().left.items() if slot not in self._collected}
+            return {slot: record for slot, record in view.left.items() if slot not in self._collected}
 
     def prune(self, slots: Collection[int] | None = None) -> tuple[int, ...]:
         """Delete the records of checkpoints whose objects are collected: of these slots, or of all checkpoints that are

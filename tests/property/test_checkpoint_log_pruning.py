@@ -316,9 +316,9 @@ def test_what_is_pruned() -> None:
     log.append(replace(checkpoint(claim, 10), retained={4: CheckpointId(4, 0)}))
     assert list(log.known().left) == [1, 2, 3, 5, 6, 7, 8, 9]
     assert log.prune({2, 4, 0, 10, 9}) == (2,), "only what was dropped, before the tail, of what was asked for"
-    assert list(log.uncollected()) == [1, 3, 5, 6, 7, 8], "9 waits for its slot to be freed"
+    assert list(log.uncollected(log.known())) == [1, 3, 5, 6, 7, 8], "9 waits for its slot to be freed"
     assert log.prune() == (1, 3, 5, 6, 7)
-    assert log.uncollected() == {}
+    assert log.uncollected(log.known()) == {}
     assert log.prune() == ()
     view = CheckpointLog(inner, PATHS).read()
     assert list(view.records) == [0, 4, 8, 9, 10]
@@ -326,7 +326,7 @@ def test_what_is_pruned() -> None:
     assert view.end == 11
     log.append(replace(checkpoint(claim, 11), retained={4: CheckpointId(4, 0)}))
     log.append(replace(checkpoint(claim, 12), retained={4: CheckpointId(4, 0)}))
-    assert list(log.uncollected()) == [10, 11]
+    assert list(log.uncollected(log.known())) == [10, 11]
     assert log.prune({10}) == (8, 9), "those that had to wait go too"
     again = CheckpointLog(inner, PATHS)
     again.claim("again")

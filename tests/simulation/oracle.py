@@ -60,11 +60,12 @@ class Expected:
 
 
 def expected(plan: Plan) -> Expected:
-    """The oracle. What fails first is left out, and then looked at again: behind it, windows have other content."""
+    """The oracle. What fails first, in the stage nearest to the inputs, is left out, and then looked at again: behind
+    it, windows have other content, and exchanges do not have what it had sent."""
     poisoned: dict[Unit, tuple[tuple[str, int, int] | None, set[str]]] = {}
     while True:
         fails: dict[Unit, tuple[tuple[str, int, int] | None, set[str]]] = {}
-        first: dict[Unit, int] = {}
+        first: dict[Unit, tuple[int, int]] = {}
         found = Expected()
         for node in plan.nodes:
             made = _made(node, [found.streams[each] for each in node.sources], plan, found)
@@ -74,7 +75,7 @@ def expected(plan: Plan) -> Expected:
             for message in found.streams[node.sources[0]] if bad is not None and node.sources else ():
                 if bad is not None and bad(message.v):
                     fails.setdefault(message.unit, (message.root, set()))[1].add(node.name)
-                    first.setdefault(message.unit, node.number)
+                    first.setdefault(message.unit, (node.depth, node.number))
         if not fails:
             found.letters = [(root, frozenset(names)) for root, names in poisoned.values()]
             return found

@@ -113,6 +113,12 @@ def retained() -> None:
     _replace(BackendAdmins, "collect", collect)
 
 
+@rule("A collection deletes what one view of the log says, however long it takes.")
+def one_view() -> None:
+    real = CheckpointLog.uncollected
+    _replace(CheckpointLog, "uncollected", lambda self, view: real(self, self.known()))
+
+
 def remove_asked() -> None:
     """Remove the rule that the environment names."""
     name = os.environ.get(WITHOUT)

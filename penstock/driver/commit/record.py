@@ -223,13 +223,17 @@ class Collection:
 
     def _collect(self, record: CheckpointRecord) -> None:
         """Delete the garbage of checkpoints that this one does not retain any more. Once an epoch, delete the garbage
-        of earlier epochs as well. Records go last: until then they say which objects they needed."""
+        of earlier epochs as well. Records go last: until then they say which objects they needed.
+
+        Commits go on meanwhile. Everything is decided by one view of the log: a checkpoint that left it later may share
+        its objects with a newer one, which this view does not have.
+        """
         view = self._log.known()
         for part in self._wings:
             self._let_collect(part, record)
         if self._truncation is not None:
             self._truncate(self._truncation, record, view.restorable)
-        left, sweep = self._log.uncollected(), self._swept_epoch != record.epoch
+        left, sweep = self._log.uncollected(view), self._swept_epoch != record.epoch
         if not left and not sweep:
             return
         try:

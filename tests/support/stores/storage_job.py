@@ -29,6 +29,7 @@ from penstock.container.shared import EpochResources
 from penstock.driver.commit.coordinator import CommitCoordinator, CompletedCommit
 from penstock.driver.commit.record import Collection, CommitRequest, Recorder
 from penstock.driver.feed.boundary import Boundary
+from penstock.driver.part import DriverPart
 from penstock.graph.specs import ApplicationGraph
 from penstock.graph.topology import plan_topology
 from penstock.job.paths import JobPaths
@@ -143,6 +144,8 @@ class StorageJob:
         self.clock: Clock = SYSTEM_CLOCK
         self.fleet = Fleet()
         self.notes: list[str] = []
+        self.parts: tuple[DriverPart, ...] = ()
+        """Parts of wings that take part in collections."""
         self._batch = 0
         self._inputs = [SystemStreamPartition("local", "events", number) for number in range(inputs)]
         if inputs:
@@ -217,7 +220,7 @@ class StorageJob:
         commits = CommitCoordinator(
             Recorder(log, layout, self.tasks, settings),
             cast("FleetPort", self.fleet),
-            [Collection(log, admins)],
+            [Collection(log, admins, self.parts)],
             lambda: None,
             self.clock,
         )
