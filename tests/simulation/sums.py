@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import penstock as ps
@@ -35,6 +37,17 @@ class Count(ps.StreamTask):
         collector.emit(key="", value=envelope.value)
 
 
+class Highest(ps.StreamTask):
+    """Keeps the highest value of each key: a message that is read again changes nothing."""
+
+    def init(self, context: Any) -> None:
+        self.store = context.store("sums")
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        self.store.put(envelope.key, max(envelope.value, self.store.get(envelope.key) or 0))
+        collector.emit(key=envelope.key, value=envelope.value)
+
+
 def salted() -> ApplicationGraph:
     """Every attempt spreads the messages in another way."""
     app = ps.StreamApplication("sums")
@@ -45,24 +58,32 @@ def salted() -> ApplicationGraph:
     return app.graph()
 
 
-def graph() -> ApplicationGraph:
+def graph(task: type[ps.StreamTask]) -> ApplicationGraph:
     app = ps.StreamApplication("sums")
     app.store("sums", key=ps.String(), value=ps.Integer())
     source = app.input("m.events", key=ps.String(), value=ps.Integer())
-    source.partition_by(lambda envelope: envelope.key, envelope=True).process(Sum, stores=["sums"], id="sum").send_to(
+    source.partition_by(lambda envelope: envelope.key, envelope=True).process(task, stores=["sums"], id="sum").send_to(
         app.output("m.sums", key=ps.String(), value=ps.Integer())
     )
     return app.graph()
+
+
+FORMS: dict[str, Callable[[], ApplicationGraph]] = {
+    "sums": partial(graph, Sum),
+    "salted": salted,
+    "highest": partial(graph, Highest),
+}
 
 
 class Sums:
     def __init__(self) -> None:
         self.given = [("abcde"[n % 5], n) for n in range(60)]
         self.once = False
+        self.form = ""
 
     def job(self, choices: Choices) -> JobUnderTest:
         self.once = bool(choices.draw(2))
-        self.salted = bool(choices.draw(2))
+        self.form = list(FORMS)[choices.draw(len(FORMS))]
         feed = [
             ("events", n % 3, (0, ps.String().to_bytes(key), ps.Integer().to_bytes(value)))
             for n, (key, value) in enumerate(self.given)
@@ -75,7 +96,12 @@ class Sums:
             **({"streams.m.sums.output.guarantee": "exactly-once"} if self.once else {}),
         }
         return JobUnderTest(
-            salted if self.salted else graph, config, {"events": 3, "sums": 3}, feed, may_go_back=not self.once
+            FORMS[self.form],
+            config,
+            {"events": 3, "sums": 3},
+            feed,
+            may_go_back=not self.once,
+            may_move=self.form == "highest",
         )
 
     def rates(self, choices: Choices) -> Rates:
@@ -83,21 +109,28 @@ class Sums:
 
     def broken(self, outcome: Outcome) -> list[str]:
         running: Counter[str] = Counter()
+        highest: dict[str, int] = {}
         expected: Counter[tuple[str, int]] = Counter()
         for key, value in self.given:
             running[key] += value
-            expected[("", value) if self.salted else (key, running[key])] += 1
+            highest[key] = value
+            expected["" if self.form == "salted" else key, running[key] if self.form == "sums" else value] += 1
         records = [record for own in outcome.streams["sums"].values() for record in own]
         found = Counter((ps.String().from_bytes(r[1] or b""), ps.Integer().from_bytes(r[2] or b"")) for r in records)
-        if self.salted:
-            counts = sum(ps.Integer().from_bytes(n) for own in outcome.stores.values() for _, _, n in own)
-            if counts != len(self.given):
-                return [f"{counts} messages were counted, {len(self.given)} were given"]
-        if self.once and found != expected:
-            return [f"lost {expected - found}, doubled {found - expected}"]
-        if not self.once and set(found) != set(expected):
-            return [f"lost {set(expected) - set(found)}, wrong {set(found) - set(expected)}"]
-        return []
+        entries = [(key, value) for own in outcome.stores.values() for _, key, value in own]
+        state = Counter({ps.String().from_bytes(key): ps.Integer().from_bytes(value) for key, value in entries})
+        if len(state) != len(entries) and self.form != "salted":
+            return [f"a key is in two tasks: {entries}"]
+        if self.form == "salted":
+            counted = sum(ps.Integer().from_bytes(value) for _, value in entries)
+            bad = [] if counted == len(self.given) else [f"{counted} messages of {len(self.given)} were counted"]
+        else:
+            wanted = running if self.form == "sums" else highest
+            bad = [] if state == wanted else [f"the store has {state} in place of {wanted}"]
+        if self.once and self.form != "highest":
+            return bad + ([] if found == expected else [f"lost {expected - found}, doubled {found - expected}"])
+        lost, wrong = set(expected) - set(found), set(found) - set(expected)
+        return bad + ([f"lost {lost}, wrong {wrong}"] if lost or wrong else [])
 
 
 remove_asked()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Self
 
@@ -256,23 +256,10 @@ class CheckpointFacts(CheckpointSummary, Shown):
             for store, marker in sorted(stores.items())
         ]
         offsets = [(each.task, ssp, offset) for each in self.tasks for ssp, offset in each.next_offsets.items()]
-        ranges = [
-            (each.stream, each.generation, part.partition, part.position, part.unread, _ranges(part.ranges))
-            for each in self.intermediate
-            for part in each.partitions
-        ]
-        notes = []
-        if self.moved:
-            moved = listed([f"`{each}`" for each in self.moved])
-            stayed = "were moved while the state stayed: the state does not agree with them"
-            notes.append(f"note: positions in {moved} {stayed}")
-        notes += [f"note: {side.note({store for _, store, _, _ in markers})}" for side in self.side_stores]
         positions = Facts(lines, (FactTable.of("Positions", "task>, input, next>", offsets),))
         more = Facts.some(
             {},
-            FactTable.of(
-                "Intermediate streams", "stream, generation>, partition>, read up to, unread>, ranges", ranges
-            ),
+            self._intermediate_table(),
             FactTable.of(
                 "Stores",
                 "store, operators, key serde, value serde",
@@ -282,9 +269,27 @@ class CheckpointFacts(CheckpointSummary, Shown):
             FactTable("Exactly-once output", self.outbox),
             FactTable("Sections of wings", self.sections),
             FactTable.of("Lost before they were read", "input, messages>", self.lost.items()),
-            notes=notes,
+            notes=list(self._notes({store for _, store, _, _ in markers})),
         )
         return positions + more + problem_facts(self.problems)
+
+    def _intermediate_table(self) -> FactTable:
+        ranges = [
+            (each.stream, each.generation, part.partition, part.position, part.unread, _ranges(part.ranges))
+            for each in self.intermediate
+            for part in each.partitions
+        ]
+        return FactTable.of(
+            "Intermediate streams", "stream, generation>, partition>, read up to, unread>, ranges", ranges
+        )
+
+    def _notes(self, stores_with_markers: set[str]) -> Iterator[str]:
+        if self.moved:
+            moved = listed([f"`{each}`" for each in self.moved])
+            stayed = "were moved while the state stayed: the state does not agree with them"
+            yield f"note: positions in {moved} {stayed}"
+        for side in self.side_stores:
+            yield f"note: {side.note(stores_with_markers)}"
 
 
 def _layout(text: str) -> tuple[str | None, ...]:

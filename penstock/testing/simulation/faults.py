@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
+from pathlib import Path
 from typing import TypeVar
 
 from penstock.testing.simulation.scheduler import Process, Scheduler
@@ -27,12 +28,18 @@ class Rates:
     """Attempts of a batch that die, or run twice."""
     slow: int = 30
     """Calls that take long."""
+    disk: int = 4
+    """Files and folders for which a local disk has no space."""
+    jump: int = 100
+    """Moments at which a wall clock jumps, of those at which a process would have been killed or stopped."""
     kill_s: float = 20.0
     """A process is killed or stopped about so often."""
 
     def scaled(self, factor: float) -> Rates:
         """As many faults times a factor."""
-        rates = {name: round(getattr(self, name) * factor) for name in ("store", "stream", "call", "attempt", "slow")}
+        rates = {
+            name: round(getattr(self, name) * factor) for name in ("store", "stream", "call", "attempt", "slow", "disk")
+        }
         return replace(self, **rates, kill_s=self.kill_s / factor if factor else 1e9)
 
 
@@ -48,9 +55,12 @@ class Fate(Enum):
 class Trouble:
     """Lets calls take time, and lets some of them fail."""
 
-    def __init__(self, scheduler: Scheduler, rates: Rates) -> None:
+    def __init__(self, scheduler: Scheduler, rates: Rates, disk: Path) -> None:
+        """`disk`: the folder of the local disks that may be full."""
         self.scheduler = scheduler
         self.rates = rates
+        self._disk = f"{disk}/"
+        scheduler.disk_fails = self._disk_fails
         self.network = Process("network")
         self.counts: Counter[str] = Counter()
         """Kind of fault → how often it came."""
@@ -58,6 +68,13 @@ class Trouble:
     def happens(self, per_mille: int) -> bool:
         """True if a fault of this rate comes now; never once everything is calm."""
         return not self.scheduler.calm and self.scheduler.choices.happens(per_mille)
+
+    def _disk_fails(self, path: str) -> bool:
+        if self.scheduler.is_looking or not path.startswith(self._disk) or not self.happens(self.rates.disk):
+            return False
+        self.counts["full disk"] += 1
+        self.scheduler.note(f"no space for {path}")
+        return True
 
     def pass_time(self) -> None:
         """A call's way to another machine."""

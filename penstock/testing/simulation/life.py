@@ -31,6 +31,7 @@ from penstock.start.part import complete
 from penstock.start.plan import StartRequest
 from penstock.system.base import OffsetRange, RawRecord
 from penstock.testing.simulation import machine
+from penstock.testing.simulation.chaos import Chaos
 from penstock.testing.simulation.checkpoints import CheckpointWatch
 from penstock.testing.simulation.choices import Choices
 from penstock.testing.simulation.faults import Rates, Trouble
@@ -67,6 +68,7 @@ class JobUnderTest:
         may_drain: False if a drain, which closes windows and fires timers early, changes the results.
         may_repartition: False if the job keeps its number of tasks.
         may_go_back: False if output that is sent again after `--from` is an error.
+        may_move: messages may be read again while the state stays, or is cleared: the results do not depend on it.
     """
 
     graph: Callable[[], ApplicationGraph]
@@ -81,6 +83,7 @@ class JobUnderTest:
     may_drain: bool = True
     may_go_back: bool = True
     may_repartition: bool = True
+    may_move: bool = False
 
 
 @dataclass
@@ -113,7 +116,8 @@ class Life:
         self.job = job
         self.folder = folder
         self.scheduler = Scheduler(choices)
-        self.trouble = Trouble(self.scheduler, rates or Rates())
+        self.trouble = Trouble(self.scheduler, rates or Rates(), folder)
+        self._inputs = sorted({_name(stream) for stream, _, _ in job.feed}, key=str)
         self.buckets: dict[str, Bucket] = {}
         names = {"m", "local", *(_name(each).system for each in job.streams)}
         self.systems = {name: SimulatedSystem(name, self.trouble) for name in sorted(names)}
@@ -194,7 +198,8 @@ class Life:
             self._all_fed = True
         else:
             scheduler.spawn(Process("producer"), "feed", partial(self._feed, feed))
-        scheduler.spawn(self.trouble.network, "chaos", self._chaos)
+        chaos = Chaos(self.trouble, self._processes, self._compete)
+        scheduler.spawn(self.trouble.network, "chaos", chaos.run)
         scheduler.spawn(self.trouble.network, "operator", self._operate)
         scheduler.spawn(self.trouble.network, "watch", self._watch)
         ended = 0
@@ -243,34 +248,16 @@ class Life:
         for driver in list(self.drivers):
             self.scheduler.kill(driver, "it is to read until the end")
 
-    def _chaos(self) -> None:
-        """Kill and stop processes now and then."""
-        scheduler, choices = self.scheduler, self.scheduler.choices
-        while True:
-            scheduler.sleep(self.trouble.rates.kill_s * (1 + choices.draw(4)) / 4)
-            if scheduler.calm:
-                return
-            victims = [self.driver, *(self._fleet.processes.values() if self._fleet else ())]
-            living = [each for each in victims if not each.dead]
-            what = choices.draw(4)
-            if not living or what == 0:
-                continue
-            victim = living[choices.draw(len(living))]
-            if what == 3:
-                self.trouble.counts["stopped process"] += 1
-                scheduler.stop(victim, (1.0, 8.0, 45.0, 100.0)[choices.draw(4)])
-                if victim is self.driver and choices.draw(2):
-                    self.trouble.counts["second driver"] += 1
-                    scheduler.spawn(self.trouble.network, "second", partial(self._compete, victim))
-            else:
-                self.trouble.counts["killed process"] += 1
-                scheduler.kill(victim, "kill -9")
+    def _processes(self) -> list[Process]:
+        return [self.driver, *(self._fleet.processes.values() if self._fleet else ())]
 
     def _operate(self) -> None:
         """Type commands now and then, whatever the job does."""
         commands = [self.operator.collect, self.operator.stop]
         if self.job.may_drain:
             commands.append(self.operator.drain)
+        if self.job.may_move:
+            commands += [partial(self.operator.startpoint, self._inputs), partial(self.operator.move, self._inputs)]
         while not self.scheduler.calm:
             self.scheduler.sleep(self.trouble.rates.kill_s * (1 + self.scheduler.choices.draw(4)))
             which = self.scheduler.choices.draw(1 + len(commands))

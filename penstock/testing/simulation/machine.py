@@ -1,4 +1,4 @@
-"""The machine that a simulated program sees: its locks, threads, clocks and random numbers.
+"""The machine that a simulated program sees: its locks, threads, clocks, random numbers and disk.
 
 `install` replaces them in this process, before anything else of Penstock is imported, so that every lock that a module
 makes is one of these. A thread that is not in a simulation uses them as it would use the real ones.
@@ -7,6 +7,9 @@ makes is one of these. A thread that is not in a simulation uses them as it woul
 from __future__ import annotations
 
 import _thread
+import builtins
+import errno
+import io
 import logging  # before its lock is replaced: it is taken by code that runs at any time
 import os
 import random
@@ -238,15 +241,17 @@ class Timer(Thread):
         self.finished.set()
 
 
-def _clock(name: str, value: Callable[[int], Any]) -> Callable[..., Any]:
-    """A clock that is the simulation's for its actors."""
+def _clock(name: str, value: Callable[[int], Any], *, jumps: bool) -> Callable[..., Any]:
+    """A clock that is the simulation's for its actors. `jumps`: it is the wall clock of a host."""
     real = _real[name]
 
     def now(*which: int) -> Any:
         scheduler = active()
-        if scheduler is None or scheduler.mine() is None:
+        me = None if scheduler is None else scheduler.mine()
+        if scheduler is None or me is None:
             return real(*which)
-        return value(scheduler.look())
+        ahead = jumps or which == (time.CLOCK_REALTIME,)
+        return value(scheduler.look() + (scheduler.skews.get(me.process.host, 0) if ahead else 0))
 
     now.__name__ = name
     return now
@@ -283,11 +288,28 @@ def _getpid() -> int:
     return _real_getpid() if me is None else me.process.pid
 
 
+def _on_disk(real: Callable[..., Any], *, writes: Callable[..., bool]) -> Callable[..., Any]:
+    """A call that needs space on a disk. For actors of a simulation there may be none."""
+
+    def call(path: Any, *args: Any, **options: Any) -> Any:
+        scheduler = active()
+        mine = scheduler is not None and scheduler.mine() is not None
+        if mine and writes(path, *args, **options) and scheduler.disk_fails(os.fspath(path)):  # type: ignore[union-attr]
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return real(path, *args, **options)
+
+    return call
+
+
+def _opens_to_write(path: Any, mode: str = "r", *_args: Any, **_options: Any) -> bool:
+    return not isinstance(path, int) and any(letter in mode for letter in "wax+")
+
+
 _installed = False
 
 
 def install() -> None:
-    """Replace locks, threads, clocks and random numbers of this process."""
+    """Replace locks, threads, clocks, random numbers and the disk of this process."""
     global _installed
     if _installed:
         return
@@ -301,8 +323,8 @@ def install() -> None:
     import _threading_local
     import queue
 
-    modules: Any = (threading, queue, time, os, random)
-    in_threading, in_queue, in_time, in_os, in_random = modules
+    modules: Any = (threading, queue, time, os, random, builtins)
+    in_threading, in_queue, in_time, in_os, in_random, in_builtins = modules
     in_threading.Lock = in_threading._allocate_lock = Lock
     in_threading.RLock = in_threading._CRLock = in_threading._PyRLock = RLock
     in_threading.get_ident = _ident
@@ -322,13 +344,16 @@ def install() -> None:
     in_queue.SimpleQueue = in_queue._PySimpleQueue
     seconds, nanoseconds = (lambda ns: ns / 1e9), (lambda ns: ns)
     for name in ("time", "monotonic", "perf_counter", "clock_gettime"):
-        setattr(in_time, name, _clock(name, seconds))
+        setattr(in_time, name, _clock(name, seconds, jumps=name == "time"))
     for name in ("time_ns", "monotonic_ns", "perf_counter_ns"):
-        setattr(in_time, name, _clock(name, nanoseconds))
+        setattr(in_time, name, _clock(name, nanoseconds, jumps=name == "time_ns"))
     in_time.sleep = _sleep
     in_threading._time = in_queue.time = in_time.monotonic
     socket.gethostname = _hostname
     in_os.getpid = _getpid
+    in_io: Any = io
+    in_io.open = in_builtins.open = _on_disk(io.open, writes=_opens_to_write)
+    in_os.mkdir = _on_disk(os.mkdir, writes=lambda *_args, **_options: True)
     in_os.urandom = in_random._urandom = _urandom
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from penstock.admin.checkpoint.change import plan_offsets, write_checkpoint
 from penstock.admin.job.drain import drain
 from penstock.admin.job.running import stop
 from penstock.admin.jobs import FoundJob
+from penstock.admin.startpoint.set import set_startpoint
 from penstock.admin.state.held import collect_garbage
 from penstock.admin.state.repartition import planned_for, repartition
+from penstock.api.requests import StartpointOldest, StartpointSpecific
+from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.config.model import JobConfig
 from penstock.errors import CorruptError, PenstockError
 from penstock.graph.specs import ApplicationGraph
@@ -17,6 +21,7 @@ from penstock.objects.open import open_job_root
 from penstock.start.inputs import with_matches
 from penstock.start.job_streams import JobStreams
 from penstock.start.part import complete
+from penstock.start.startpoints.request import WithState
 from penstock.testing.simulation.scheduler import Process, Scheduler
 
 
@@ -53,6 +58,52 @@ class Operator:
     def collect(self, config: JobConfig) -> None:
         """`state gc`, which is refused while the job runs."""
         self._type("gc", lambda: collect_garbage(self._found(config)))
+
+    def startpoint(self, inputs: Sequence[SystemStream], config: JobConfig) -> None:
+        """`startpoint set`, for a position that was reached before. The job may run."""
+        choices = self._scheduler.choices
+        stream = inputs[choices.draw(len(inputs))]
+        with_state: WithState = ("keep", "clear", "nearest")[choices.draw(3)]
+
+        def work() -> object:
+            found = self._found(config)
+            if with_state == "clear":
+                asked = [set_startpoint(found, str(each), StartpointOldest(), with_state="clear") for each in inputs]
+                return asked[-1].changes
+            reached = self._reached(found, stream)
+            partition = sorted(reached)[choices.draw(len(reached))]
+            at = StartpointSpecific(str(choices.draw(reached[partition] + 1)))
+            return set_startpoint(found, str(stream), at, partitions=[partition], with_state=with_state).changes
+
+        self._type(f"startpoint set --with-state {with_state}", work)
+
+    def move(self, inputs: Sequence[SystemStream], config: JobConfig) -> None:
+        """`checkpoint set`, back to positions that were reached before. It is refused while the job runs."""
+        choices = self._scheduler.choices
+        stream = inputs[choices.draw(len(inputs))]
+
+        def work() -> object:
+            found = self._found(config)
+            reached = self._reached(found, stream)
+            offsets = {
+                SystemStreamPartition(stream.system, stream.stream, partition): choices.draw(upcoming + 1)
+                for partition, upcoming in sorted(reached.items())
+            }
+            return write_checkpoint(plan_offsets(found, offsets)).checkpoint
+
+        self._type("checkpoint set", work)
+
+    def _reached(self, found: FoundJob, stream: SystemStream) -> dict[int, int]:
+        """The positions that every retained checkpoint has reached: what is before them is in each one's state."""
+        reached: dict[int, int] = {}
+        for record in found.log.read().restorable:
+            for own in record.next_offsets.values():
+                for ssp, offset in own.items():
+                    if ssp.system_stream == stream:
+                        reached[ssp.partition] = min(offset, reached.get(ssp.partition, offset))
+        if not reached:
+            raise PenstockError("the job has no checkpoint")
+        return reached
 
     def repartition(self, config: JobConfig, graph: ApplicationGraph, tasks: int) -> None:
         """`state repartition`."""

@@ -83,25 +83,10 @@ def prepare(
     declared = app.graph()
     _refuse(declared)
     graph = complete(declared, config)
-    given = SimulationInputs(graph, partitions)
-    if callable(inputs):
-        inputs(given)
-    else:
-        for stream, values in inputs.items():
-            given.input(stream, values)
-    if not given.feed:
-        names = ", ".join(f"`{op.stream}`" for op in graph.inputs)
-        raise ConfigError(f"the inputs have no messages: give some of {names}")
+    given = _given(graph, inputs, partitions)
     for each in invariants:
         _check_invariant(each)
-    read = {op.stream for op in graph.inputs}
-    disturbed = [frozenset(map(SystemStream.parse, names)) for names in (late, doubled)]
-    if strangers := sorted(map(str, frozenset().union(*disturbed) - read)):
-        known = ", ".join(f"`{each}`" for each in sorted(map(str, read)))
-        raise ConfigError(
-            f"`{strangers[0]}` is not an input of application `{app.name}`, whose inputs are {known}: name one of them "
-            "as late or doubled"
-        )
+    disturbed = [_disturbed(app.name, graph, names) for names in (late, doubled)]
     keys = _keys(graph, config)
     dead = config.task.dead_letter_stream
     streams = {*_streams(graph), *([dead] if dead else [])}
@@ -122,6 +107,33 @@ def prepare(
         _MEMORY_BYTES,
     )
     return job, _replacements(graph, config)
+
+
+def _given(graph: ApplicationGraph, inputs: Inputs, partitions: int) -> SimulationInputs:
+    """The messages of the inputs. Raises ConfigError if there are none."""
+    given = SimulationInputs(graph, partitions)
+    if callable(inputs):
+        inputs(given)
+    else:
+        for stream, values in inputs.items():
+            given.input(stream, values)
+    if not given.feed:
+        names = ", ".join(f"`{op.stream}`" for op in graph.inputs)
+        raise ConfigError(f"the inputs have no messages: give some of {names}")
+    return given
+
+
+def _disturbed(application: str, graph: ApplicationGraph, names: Sequence[str]) -> frozenset[SystemStream]:
+    """The inputs with these names. Raises ConfigError if one is no input."""
+    named = frozenset(map(SystemStream.parse, names))
+    read = {op.stream for op in graph.inputs}
+    if strangers := sorted(map(str, named - read)):
+        known = ", ".join(f"`{each}`" for each in sorted(map(str, read)))
+        raise ConfigError(
+            f"`{strangers[0]}` is not an input of application `{application}`, whose inputs are {known}: name one of "
+            "them as late or doubled"
+        )
+    return named
 
 
 def _check_invariant(function: Invariant) -> None:

@@ -90,6 +90,10 @@ class Scheduler:
         """The function that `sys.setprofile` gets in each actor's thread."""
         self.calm = False
         """True once nothing is to go wrong any more."""
+        self.skews: dict[str, int] = {}
+        """Host → the nanoseconds by which its wall clock is ahead of the others."""
+        self.disk_fails: Callable[[str], bool] = lambda _path: False
+        """Asked before a file is written or a folder is made: True if there is no space for it now."""
         self._most = most_switches
         self._switches = 0
         self._ready: list[Actor] = []
@@ -127,6 +131,11 @@ class Scheduler:
     def seconds(self) -> float:
         """The time that has passed."""
         return (self.now_ns - START_NS) / 1e9
+
+    @property
+    def is_looking(self) -> bool:
+        """True while work is done at once: somebody looks at the world, and is no part of it."""
+        return self._alone is not None
 
     # From actors.
 
