@@ -99,14 +99,21 @@ def _places(plan: Plan, expected: Expected, found: Found) -> tuple[dict[int, dic
                 key = keys[where].get(n)
                 if key is None:
                     bad.append(f"{n} was never in {plan.nodes[where].name}")
-                elif plan.nodes[where].kind == "table":
-                    bad += _broken_look_up(plan.nodes[where], expected, key, told)
+                elif plan.nodes[where].kind in ("table", "side"):
+                    bad += _broken_look_up(plan, plan.nodes[where], expected, key, told)
                 elif plan.outputs[number] and places[where][key].setdefault(place, (n, told)) != (n, told):
                     bad.append(f"{plan.nodes[where].name} {key}: {places[where][key][place]} and {n, told} at {place}")
     return places, bad
 
 
-def _broken_look_up(node: Node, expected: Expected, key: str, found: str | None) -> list[str]:
+def _broken_look_up(plan: Plan, node: Node, expected: Expected, key: str, found: str | None) -> list[str]:
+    """A message finds a version of its key; in a side input one that is at least as new as the first start."""
+    known: set[str | None]
+    if node.kind == "side":
+        own = [each for each in plan.sides[node.number] if each.key == key]
+        before = max((at for at, each in enumerate(own) if each.early), default=None)
+        known = {each.n for each in own[before or 0 :]} | ({None} if before is None else set())
+        return [] if found in known else [f"{node.name} has found {found} under {key} in place of {known}"]
     known = {each.n for each in expected.streams[node.sources[1]] if each.key == key}
     return [] if found is None or found in known else [f"{node.name} has found {found} under {key}"]
 

@@ -9,12 +9,13 @@ from typing import Any
 
 import penstock as ps
 from penstock.graph.specs import ApplicationGraph
+from penstock.system.partitioner import partition_of
 from penstock.testing.simulation.choices import Choices
 from penstock.testing.simulation.faults import Rates
-from penstock.testing.simulation.life import JobUnderTest, Outcome
+from penstock.testing.simulation.life import Fed, JobUnderTest, Outcome
 from tests.simulation import oracle, tasks
 from tests.simulation.checks import Found, broken
-from tests.simulation.plans import BOUND, TASKS, TIMED, Node, Plan, drawn
+from tests.simulation.plans import BOUND, TASKS, TIMED, Node, Plan, Side, drawn
 from tests.simulation.rules import remove_asked
 
 _DAY = 86_400_000
@@ -59,6 +60,9 @@ def _stream(app: ps.StreamApplication, plan: Plan, node: Node, sources: list[Any
             return _timer(app, node, sources[0])
         case "table" | "temporal":
             return _looked_up(app, node, *sources)
+        case "side":
+            side = app.table(name, side_inputs=[f"m.{name}"], broadcast=_is_everywhere(node))
+            return sources[0].join_table(side, partial(tasks.looked_up, number), kind="left", id=f"join{number}")
     return _kept(app, plan, node, sources[0]) if node.kind in TASKS else _row(node, sources[0])
 
 
@@ -108,6 +112,11 @@ def _kept(app: ps.StreamApplication, plan: Plan, node: Node, source: Any) -> Any
     return source.process(partial(tasks.Kept, node.number, node.kind, fails), stores=stores, id=node.name)
 
 
+def _is_everywhere(node: Node) -> bool:
+    """Every task has the whole side input."""
+    return node.b % 2 == 1
+
+
 def _is_durable(node: Node) -> bool:
     return node.kind == "exchange" and (node.a + node.b) % 4 == 3
 
@@ -134,11 +143,16 @@ class Graphs:
         while self.expected.size > 600:
             del plan.given[len(plan.given) // 2 :]
             self.expected = oracle.expected(plan)
-        feed = []
+        feed: list[Fed] = []
         for each in plan.given:
             value = {"n": each.n, "v": each.v, "t": each.t, "trace": []}
             feed.append((each.stream, each.partition, (each.t, None, json.dumps(value).encode())))
+        early = [_side_record(node, each, plan.tasks) for node, each in _sides(plan) if each.early]
+        late = [_side_record(node, each, plan.tasks) for node, each in _sides(plan) if not each.early]
+        for place, record in enumerate(late):
+            feed.insert((place + 1) * len(feed) // (len(late) + 1), record)
         streams = {**plan.partitions, **{f"out{number}": 2 for number in plan.outputs}, "dead": 2}
+        streams |= {plan.nodes[number].name: plan.tasks for number in plan.sides}
         config: dict[str, object] = {
             "job.batch.max.messages": plan.batch_messages,
             "job.batch.target.ms": 0,
@@ -163,6 +177,7 @@ class Graphs:
             config,
             streams,
             feed,
+            before=early,
             may_drain=not any(node.kind in TIMED for node in plan.nodes),  # it fires what waits
             may_go_back=not any(plan.outputs.values()) and plan.dead < 2 and not plan.broadcast,
             may_repartition=not plan.broadcast and not plan.backend and not any(map(_is_durable, plan.nodes)),
@@ -187,6 +202,16 @@ class Graphs:
         twice = [key for _, key, value in outcome.stores["all"] if ps.Integer().from_bytes(value) != 1]
         bad = [f"broadcast: missing {expected - found}, doubled {found - expected}"] if found != expected else []
         return bad + ([f"broadcast: kept {kept}, {twice} more than once"] if kept != expected or twice else [])
+
+
+def _sides(plan: Plan) -> list[tuple[Node, Side]]:
+    return [(plan.nodes[number], each) for number, own in plan.sides.items() for each in own]
+
+
+def _side_record(node: Node, side: Side, partitions: int) -> Fed:
+    """A message of a side input, in the partition of its key."""
+    key = side.key.encode()
+    return node.name, partition_of(key, partitions), (0, key, json.dumps({"n": side.n}).encode())
 
 
 def _messages(outcome: Outcome, stream: str) -> list[tuple[str | None, Any, int]]:

@@ -16,10 +16,10 @@ TASKS = ("sum", "list", "last", "clear")
 ROWS = ("map", "filter", "flat_map")
 _ALL = (
     *ROWS, *TASKS, "reduce", "merge", "exchange", "aggregate", "twice", "deduplicate", "fail", "tumbling", "hopping",
-    "sliding", "session", "join", "timer", "table", "temporal",
+    "sliding", "session", "join", "timer", "table", "temporal", "side",
 )  # fmt: skip
 TIMED = frozenset({"tumbling", "hopping", "sliding", "session", "join", "timer", "temporal"})
-_BY_KEY = frozenset({*TASKS, *TIMED, "reduce", "aggregate", "deduplicate", "table"})
+_BY_KEY = frozenset({*TASKS, *TIMED, "reduce", "aggregate", "deduplicate", "table", "side"})
 _OF_TWO = frozenset({"merge", "join", "table", "temporal"})
 _ENDS = frozenset({"aggregate"})
 """The results of these are not in the form of a message."""
@@ -72,6 +72,15 @@ class Given:
     t: int
 
 
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A message of a side input. `early`: it is there before the job starts."""
+
+    key: str
+    n: str
+    early: bool
+
+
 @dataclass
 class Plan:
     """An application, its inputs, and how it is configured."""
@@ -82,6 +91,8 @@ class Plan:
     outputs: dict[int, bool] = field(default_factory=dict)
     """Number of a stream that is sent to an output → whether that is exactly once."""
     given: list[Given] = field(default_factory=list)
+    sides: dict[int, list[Side]] = field(default_factory=dict)
+    """Number of a stream that is joined with a side input → the messages of that, in their order."""
     dead: int = 0
     """0: no dead letters. 1: at least once. 2: exactly once."""
     extra_tasks: int = 0
@@ -123,6 +134,11 @@ def drawn(draws: Draws, kinds: tuple[str, ...] = _ALL) -> Plan:
     plan.backend = draws.draw(2)
     plan.standbys = int(draws.draw(6) == 5)
     _give(plan, 20 + 10 * draws.draw(8), draws)
+    for node in plan.nodes:
+        if node.kind == "side":
+            keys = [KEYS[draws.draw(len(KEYS))] for _ in range(4 + draws.draw(12))]
+            own = [Side(key, f"s{node.number}.{n}", n < len(keys) // 2) for n, key in enumerate(keys)]
+            plan.sides[node.number] = own
     return plan
 
 
