@@ -2,8 +2,8 @@
 
 It writes the folder `tests/compat/versions/<version>/`, with the version of pyproject.toml. For each job of
 `tests/compat/kept`, the folder has an archive of everything that the job has left when its run was killed in the
-middle: the job root, the streams, and the stores of the host. Beside it is what commands of this version show of it. The
-file `commit` names the commit whose code wrote it, so nothing of that may be uncommitted. Tests in
+middle: the job root, the streams, and the stores of the host. Beside it is what commands of this version show of it.
+The file `commit` names the commit whose code wrote it, so nothing of that may be uncommitted. Tests in
 `tests/compat/test_versions.py` let every later version continue the jobs.
 
 Positions, state, messages and batches are the same each time. Random names, and times of files and requests, are not.

@@ -29,7 +29,7 @@ def kept_jobs() -> list[tuple[str, str]]:
 
 
 def pack(folder: Path, file: Path) -> None:
-    """Write an archive of a folder. Equal folders have equal archives, whoever owns them and whenever they were made."""
+    """Write an archive of a folder. Equal folders have equal archives: owners and times are left out."""
     with tarfile.open(file, "w:xz", preset=9, format=tarfile.PAX_FORMAT) as archive:
         for path in sorted(folder.rglob("*")):
             entry = archive.gettarinfo(str(path), path.relative_to(folder).as_posix())

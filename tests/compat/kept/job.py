@@ -7,9 +7,10 @@ uses of Penstock what users use, and `InProcessDriver`.
 from __future__ import annotations
 
 import json
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,6 +21,7 @@ from penstock.checkpoint.log import CheckpointLog, LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
+from penstock.driver.show.exports import MetricsExports
 from penstock.errors import PenstockError
 from penstock.job import lease
 from penstock.job.identity import adopt
@@ -27,8 +29,8 @@ from penstock.job.paths import JobPaths
 from penstock.objects.open import open_job_root
 from penstock.objects.store import ObjectStore
 from penstock.system.base import OffsetRange
-from penstock.system.registry import open_systems
 from penstock.system.local import LocalSystem
+from penstock.system.registry import open_systems
 from penstock.testing import SettableClock
 from penstock.testing.in_process import InProcessDriver
 
@@ -89,14 +91,14 @@ class KeptJob(ABC):
     def state(self, committed: Sequence[Given], rest: Sequence[Given]) -> State:
         """The content of stores, once both are read."""
 
-    def left(self, home: KeptHome) -> None:
-        """Called once the run was killed: what else is there when a job is stopped in the middle."""
+    def left(self, home: KeptHome) -> None:  # noqa: B027
+        """Called once the run was killed, for what else is there then. By default, nothing is."""
 
-    def before(self, home: KeptHome) -> None:
-        """Called before a run begins: what comes from elsewhere."""
+    def before(self, home: KeptHome) -> None:  # noqa: B027
+        """Called before a run begins, for what comes from elsewhere. By default, nothing does."""
 
-    def in_the_end(self, home: KeptHome) -> None:
-        """Called once the job has ended: what else must hold."""
+    def in_the_end(self, home: KeptHome) -> None:  # noqa: B027
+        """Called once the job has ended, to check what else must hold. By default, nothing must."""
 
 
 class DiedError(PenstockError):
@@ -183,14 +185,19 @@ class KeptHome:
     def driver(self, now_ms: int, **given: Any) -> Iterator[InProcessDriver]:
         """A driver that holds the job's lease. It is killed in the end, and its lease stays."""
         holder = lease.LeaseHolder.of_this_process(RUN)
-        held = lease.acquire(self.objects, self.paths, holder, LEASE_MS, deadline=lease.time.monotonic() + 60)
+        held = lease.acquire(self.objects, self.paths, holder, LEASE_MS, deadline=time.monotonic() + 60)
         clock = SettableClock(now_ms)
-        with closing(
-            InProcessDriver(
-                self.job.app().graph(), self.config, self.objects, open_systems(self.config), clock=clock, **given
-            )
-        ) as driver:
-            yield driver
+        graph = self.job.app().graph()
+        with ExitStack() as undo:
+            systems = open_systems(self.config)
+            made = InProcessDriver(graph, self.config, self.objects, systems, clock=clock, **given)
+            undo.callback(made.close)
+            (*_, claim) = made.log.read().claims
+            shown = [each for part in made.loop.parts.wings for each in part.shown()]
+            token = held.state.token
+            exports = MetricsExports(made.job, claim.run_id, made.board, lambda: True, token, shown)
+            undo.callback(exports.close)
+            yield made
         if given:
             held.release()
 
@@ -211,10 +218,8 @@ class KeptHome:
                     driver.fleet.at = dying_at(job.in_between)
                     break
                 driver.loop.commit()
-            try:
+            with suppress(DiedError):
                 driver.loop.commit()
-            except DiedError:
-                pass
         self.put(unread)
         job.left(self)
 

@@ -96,9 +96,9 @@ class StoresJob(KeptJob):
     """Each message of `events` goes to all operators by its key, `k0` to `k4`."""
 
     name = "stores"
-    streams: Mapping[str, int] = {
-        "events": TASKS, "rows": TASKS, "kept": TASKS, "counted": TASKS, "unique": TASKS, "dead": TASKS, "highest": TASKS
-    }  # fmt: skip
+    streams: Mapping[str, int] = dict.fromkeys(
+        ("events", "rows", "kept", "counted", "unique", "dead", "highest"), TASKS
+    )
 
     def app(self) -> ps.StreamApplication:
         app = ps.StreamApplication("stores")
@@ -142,10 +142,9 @@ class StoresJob(KeptJob):
 
     def parts(self) -> tuple[list[Given], list[Given], list[Given], list[Given]]:
         def part(first: int, end: int) -> list[Given]:
-            values = [{"k": f"k{n % 5}", "n": n} for n in range(first, end)]
             return [
-                Given(stream, each["n"] % TASKS, 1_000 + each["n"], None, each)
-                for each in values
+                Given(stream, n % TASKS, 1_000 + n, None, {"k": f"k{n % 5}", "n": n})
+                for n in range(first, end)
                 for stream in ("events", "rows")
             ]
 
