@@ -1,4 +1,4 @@
-"""What each kept version has left of its jobs is shown and continued by this one, and the other way round."""
+"""This version shows and continues the jobs that each kept version has left, and the other way round."""
 
 from __future__ import annotations
 
@@ -77,5 +77,5 @@ def test_a_kept_version_continues_the_jobs_of_this_one(version: str, tmp_path: P
 
 
 def _of_the_start(before: dict[str, bytes]) -> dict[str, bytes]:
-    """What a refused start may change: the lease, and the folder that the job is bound to."""
+    """The objects that a refused start may change: the lease, and the folder that the job is bound to."""
     return {key: data for key, data in before.items() if key.endswith("/uid") or "/lease/" in key}

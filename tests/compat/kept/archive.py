@@ -82,7 +82,7 @@ def head() -> str:
 
 
 def changes() -> str:
-    """What is not committed of that which writes the jobs."""
+    """The files that write the jobs and are not committed."""
     return _git("status", "--porcelain", "--", "penstock", "tests/compat/kept", "tests/support").stdout.decode()
 
 

@@ -139,7 +139,7 @@ class KeptHome:
 
     @property
     def arguments(self) -> list[str]:
-        """Those of a command about the job."""
+        """The job's name and its configuration, for a command about it."""
         own = {key: value for key, value in self.options.items() if key != "job.name" and value is not None}
         file = self.folder / "job.yaml"
         file.write_text(json.dumps(own))

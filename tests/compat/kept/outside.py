@@ -73,7 +73,7 @@ class OutsideJob(KeptJob):
         return part(0, 8), part(8, 14), part(14, 17), part(17, 26)
 
     def before(self, home: KeptHome) -> None:
-        """What comes from outside is of the next version."""
+        """All that comes from outside is of the next version."""
         version = 1 + len(home.values("names"))
         home.put([Given("planes", _partition(key), 0, key, f"plane {version}") for key in KEYS])
         home.put([Given("names", 0, 0, "all", f"name {version}")])
@@ -106,7 +106,7 @@ class OutsideJob(KeptJob):
         return {"seen": Counter(each.key for each in [*committed, *(self._again(committed, rest) if rest else ())])}
 
     def _again(self, committed: Sequence[Given], rest: Sequence[Given]) -> list[Given]:
-        """What is read behind the startpoint."""
+        """The messages behind the startpoint."""
         first = [each for each in committed if each.partition == 0]
         return [*first[-AGAIN:], *rest]
 

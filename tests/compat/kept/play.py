@@ -47,7 +47,7 @@ def finish(home: KeptHome) -> None:
 
 
 def shown(home: KeptHome) -> dict[str, Any]:
-    """What commands show of a job that was stopped in the middle: what has to be the same in each version."""
+    """Facts that commands show of a job that was stopped in the middle. They have to be the same in each version."""
     command = home.arguments
     status = call_json("status", *command)
     listed = call_json("checkpoint", "list", *command)
