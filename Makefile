@@ -17,7 +17,7 @@ JAVA := $(shell command -v java 2>/dev/null)$(JAVA_HOME)
 # Each module is compiled once, and not by each of the many processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: lock demo demo-crash demo-windows demo-windows-crash demo-drain demo-enrich demo-enrich-crash demo-kafka demo-pyspark test slow attack prove test-all all-phases durations check wheel-check release-check bench bench-scale pictures docs format clean
+.PHONY: lock demo demo-crash demo-windows demo-windows-crash demo-drain demo-enrich demo-enrich-crash demo-kafka demo-pyspark test slow attack prove test-all all-phases durations check wheel-check keep release-check bench bench-scale pictures docs format clean
 .DELETE_ON_ERROR:
 
 # What builds PySpark, also in the image of a new project and in that of Kubernetes.
@@ -141,6 +141,10 @@ check: $(STAMP)
 # The wheel of the working tree in an empty environment, with a new project, and the types that its users see.
 wheel-check: $(STAMP)
 	$(LIMIT) 900 $(PYTEST) -n 2 $(LOADFILE) tests/integration/packaging
+
+# Keeps what this version writes, for the tests of later ones: once for each release, before its tag (tests/README.md).
+keep: $(STAMP)
+	$(BIN)/python -m tests.compat.keep
 
 # Builds the last commit as a release and checks it; see SECURITY.md. The list of what it depends on is in build/. With
 # REQUIRE_AUDIT=1, as a release needs, it fails if the vulnerabilities of what is locked could not be looked up.

@@ -93,8 +93,21 @@ def decode_format(form: type[T], data: str | bytes, what: str, name: str, newest
         document = orjson.loads(data)
         written = convert(VersionedDocument, document).format
         if written > newest:
-            raise IncompatibleError(f"{name} has format {written}; this Penstock reads formats up to {newest}")
+            raise unread_format(name, written, newest)
         return convert(form, document)
+
+
+def unread_format(name: str, written: object, newest: object, *, is_newer: bool = True) -> IncompatibleError:
+    """The error for what another version of Penstock wrote in a format that this one does not read.
+
+    Args:
+        name: what it is, as the subject of the sentence.
+        written: its format.
+        newest: the newest format that is read.
+        is_newer: False for a format that no later version reads either.
+    """
+    advice = "Run the version that wrote it" + (", or a newer one" if is_newer else "")
+    return IncompatibleError(f"{name} has format {written}; this Penstock reads formats up to {newest}. {advice}")
 
 
 def convert(form: type[T], document: object) -> T:

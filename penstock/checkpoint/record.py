@@ -291,6 +291,8 @@ _EXPIRES = "ttl-1"
 _LAYOUT_OF_ROWS = re.compile(r"(?:(?:value|list|map|columns)-[0-9]+|columns|avro)\(.*\)")
 """Rows: those of a state variable of PySpark, with its kind and the version of its form, or those of `ps.Columns`. Or
 Avro, with all schemas that values have."""
+_LAYOUT_OF_TIMERS = re.compile(r"timers(?:-[0-9]+)?\(")
+"""Timers of a task, or of a processor of PySpark."""
 _LAYOUT_OF_VERSIONS = re.compile(r"^version\((.*)\)$")
 _REQUIRED = "!"
 
@@ -322,6 +324,19 @@ class StoreLayout:
         parts = text.removesuffix(f" {_EXPIRES}").split(" ") if expires else text.split(" ")
         key, value = (parts[1], parts[2]) if len(parts) == 3 else ("unknown", "unknown")
         return cls(tuple(parts[0].split(",")), key, value, expires)
+
+    @property
+    def holds_timers(self) -> bool:
+        """True if the entries are those of timers. Not every store `<operator id>.timers` has them: a table with a
+        history keeps the times of its versions in one.
+
+        Example:
+            >>> StoreLayout.parse("remind bytes timers(string)").holds_timers
+            True
+            >>> StoreLayout.parse("rates-in bytes versions(string)").holds_timers
+            False
+        """
+        return _LAYOUT_OF_TIMERS.match(self.value) is not None
 
     def adds_fields(self, before: StoreLayout) -> bool:
         """True if it is the layout from before with more fields at the end of its rows, or with one more schema of

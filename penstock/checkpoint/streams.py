@@ -15,10 +15,10 @@ from msgspec import UNSET, Struct, UnsetType, structs
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.time.firing import END_OF_TIME, NO_WATERMARK
-from penstock.base.documents import Count, Form, Positive, Time, dataclass_form, decode, mapping, text
+from penstock.base.documents import Count, Form, Positive, Time, dataclass_form, decode, mapping, text, unread_format
 from penstock.checkpoint.record import CheckpointId
 from penstock.checkpoint.sections import Section
-from penstock.errors import ConfigError, CorruptError, IncompatibleError, RetryableError
+from penstock.errors import ConfigError, CorruptError, RetryableError
 
 Ranges: TypeAlias = tuple[tuple[Count, Count], ...]
 """Offsets as `[start, end)`: ascending, none empty, adjacent ones joined."""
@@ -268,9 +268,7 @@ class ChangelogStreamMarker:
         what = f"not a changelog stream marker, {text[:200]!r}"
         version = decode(_Version, text, what).version
         if version > VERSION:
-            raise IncompatibleError(
-                f"marker `{text}` has version {version}; this Penstock reads versions up to {VERSION}"
-            )
+            raise unread_format(f"marker `{text}`", version, VERSION)
         own = decode(_Fields, text, what)
         generation, identity = (
             None if each is UNSET else each for each in (own.generation_offset, own.stream_identity)

@@ -24,9 +24,9 @@ import msgspec
 import pyarrow as pa
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.base.documents import Count, Positive, decoder, decoding
+from penstock.base.documents import Count, Positive, decoder, decoding, unread_format
 from penstock.batch.batch import Batch
-from penstock.errors import ContainerLostError, CorruptError, IncompatibleError
+from penstock.errors import ContainerLostError, CorruptError
 from penstock.graph.topology import Topology
 from penstock.outbox.wing import OutboxObject, OutputPart
 from penstock.runtime.messages.incoming import DiscardedAttemptError, Sources, Spool, SpooledPayload
@@ -247,8 +247,8 @@ OBJECT_BYTES = 16 << 20
 """An object is full once its payloads reach this size. Its writer and its reader hold the whole object in memory."""
 _SMALL_BYTES = 8 << 10
 """Packets of a chunk are joined if their average size is less."""
-_FAMILY = b"PENSTOB"
-_MARKER = _FAMILY + b"1"
+_FAMILY, _VERSION = b"PENSTOB", "1"
+_MARKER = _FAMILY + _VERSION.encode()
 _LENGTH = struct.Struct("<I")
 
 
@@ -371,7 +371,7 @@ def decode(named: OutboxObject, data: bytes) -> ObjectContents:
         )
     if not data.startswith(_MARKER):
         if data.startswith(_FAMILY):
-            raise IncompatibleError(f"{what} is of a version that this Penstock does not read")
+            raise unread_format(what, data[len(_FAMILY) : len(_MARKER)].decode("ascii", "replace"), _VERSION)
         raise CorruptError(f"{what} is damaged: it does not begin with `{_MARKER.decode()}`")
     with decoding(f"{what} is damaged"):
         start = len(_MARKER) + _LENGTH.size

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from penstock.base.files import explained
 from penstock.checkpoint.record import CheckpointId
-from penstock.errors import CorruptError, NotFoundError, PenstockError, RetryableError
+from penstock.errors import CorruptError, IncompatibleError, NotFoundError, PenstockError, RetryableError
 from penstock.host.process import HostFolder
 from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget, TaskRestoreManager
 from penstock.state.backends.registry import backend_factory
@@ -114,7 +114,7 @@ class KeptStore:
                 with copy._manager(contexts) as manager:
                     make_empty(directory)
                     manager.restore(store, wanted.markers[backend], copy._target(), progress)
-            except (CorruptError, NotFoundError) as error:
+            except (CorruptError, IncompatibleError, NotFoundError) as error:
                 copy.remove()
                 errors.append(f"{backend}: {error}")
             except BaseException:

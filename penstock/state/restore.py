@@ -28,7 +28,7 @@ from penstock.base.documents import Count, VersionedDocument, decode, decoding
 from penstock.base.files import explained, known_files
 from penstock.base.retry import Retry, retry
 from penstock.checkpoint.record import CheckpointId
-from penstock.errors import ConfigError, CorruptError, PenstockError, RetryableError, SystemAwayError
+from penstock.errors import ConfigError, CorruptError, IncompatibleError, PenstockError, RetryableError, SystemAwayError
 from penstock.host.posix import sync_path
 from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget
 from penstock.state.backends.registry import backend_factory
@@ -93,6 +93,7 @@ def restore_store(
 
     Raises:
         CorruptError: no wanted backend has a marker, or none could restore it; names those that were tried.
+        IncompatibleError: none could, and what one of them has is of another version's format.
         RetryableError: it was cancelled, or a backend that may work later did not.
         ConfigError: a backend could not be reached because of its configuration or rights.
     """
@@ -124,13 +125,15 @@ def restore_store(
 
 def _unrestored(what: str, tried: str, errors: Sequence[PenstockError]) -> tuple[PenstockError, PenstockError | None]:
     """The error for a store that no backend could restore, and its cause, from the errors of all that were tried. One
-    that may pass outweighs a refusal, and a refusal outweighs damage."""
+    that may pass outweighs a refusal, a refusal outweighs a format of another version, and that outweighs damage."""
     if any(isinstance(each, RetryableError) for each in errors):
         away = next((each for each in reversed(errors) if isinstance(each, SystemAwayError)), None)
         kind = RetryableError if away is None else SystemAwayError
         return kind(f"{what} could not be restored for now. Tried {tried}"), away
     if refused := [each for each in errors if isinstance(each, ConfigError)]:  # nothing says that it is damaged
         return ConfigError(f"{what} could not be restored. Tried {tried}"), refused[-1]
+    if unread := [each for each in errors if isinstance(each, IncompatibleError)]:  # the version that wrote it reads it
+        return IncompatibleError(f"{what} cannot be restored by this version of Penstock. Tried {tried}"), unread[-1]
     text = (
         f"{what} cannot be restored from this checkpoint. Tried {tried}. "
         "`penstock checkpoint list` shows older checkpoints, `penstock run --from ID` starts from one"

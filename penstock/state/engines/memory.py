@@ -28,8 +28,9 @@ from sortedcontainers import SortedDict
 
 from penstock.arrays.byte_arrays import ByteArray, Heap, Integers, with_room
 from penstock.arrays.entries import Entries, Flags, FoundRows, KeyIndex
+from penstock.base.documents import unread_format
 from penstock.base.files import explained
-from penstock.errors import ConfigError, CorruptError, IncompatibleError
+from penstock.errors import ConfigError, CorruptError
 from penstock.state.engines.engine import Engine, EngineSnapshot, released
 from penstock.state.records import Changes, compress, decode_records, decompress, encode_records
 
@@ -70,7 +71,7 @@ def _checked(data: bytes, what: str) -> bytes:
     if not data.startswith(_NAME):
         raise CorruptError(f"{what} is damaged: it does not begin with `{_NAME.decode()}`")
     if written != _FORMAT:
-        raise IncompatibleError(f"{what} has format {written}; this Penstock reads format {_FORMAT}")
+        raise unread_format(what, written, _FORMAT, is_newer=written > _FORMAT)
     return body
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from penstock.api.time.firing import TIMERS
 from penstock.checkpoint.record import CheckpointRecord, StoreLayout
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError
 from penstock.state.engines.engine import Content, Engine
@@ -109,13 +108,13 @@ def _look(
         tasks = ", ".join(map(str, missing))
         return BackendVerdict(backend, None, f"no marker yet in task {tasks}: its base is not complete")
     total, entries, size = hashlib.sha256(), 0, 0
-    expires = StoreLayout.parse(record.stores[store]).expires
+    layout = StoreLayout.parse(record.stores[store])
     for task in sorted(record.tasks):
         try:
             with reader.open(record, store, task, backend) as engine:
                 own = digest(engine)
-                problem = expiry_problem(engine) if expires else None
-                if store.endswith(TIMERS):
+                problem = expiry_problem(engine) if layout.expires else None
+                if layout.holds_timers:
                     problem = timed_entries.timer_problem(engine)
         except (CorruptError, NotFoundError, IncompatibleError) as error:
             return BackendVerdict(backend, None, str(error))

@@ -20,8 +20,8 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from penstock.base.documents import Count, decode
-from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError
+from penstock.base.documents import Count, decode, decode_format
+from penstock.errors import ConfigError, CorruptError, NotFoundError
 from penstock.objects.store import ObjectStore
 from penstock.system.files.manifests import MOST_PARTITIONS, Partitions, is_written
 
@@ -215,12 +215,8 @@ class Listing:
             data = self._objects.get(self._key(0))
         except NotFoundError:
             return
-        stream = decode(_Stream, data, f"`{self._key(0)}` of the listing is damaged")
-        if stream.format not in (FORMAT, ORDERED_FORMAT):
-            raise IncompatibleError(
-                f"the listing of `{self._folder}` has format {stream.format}, and this version of Penstock reads "
-                f"{FORMAT} and {ORDERED_FORMAT}: use the version that wrote it, or a newer one"
-            )
+        what = f"`{self._key(0)}` of the listing is damaged"
+        stream = decode_format(_Stream, data, what, f"the listing of `{self._folder}`", ORDERED_FORMAT)
         self._stream = stream
         self._bytes = [0] * stream.partitions
         self.files = [[] for _ in range(stream.partitions)]

@@ -26,8 +26,8 @@ import msgspec
 from msgspec import Struct
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.base.documents import Count, convert, decode, decoding
-from penstock.errors import FencedError, IncompatibleError, NotFoundError
+from penstock.base.documents import Count, convert, decode_format, decoding
+from penstock.errors import FencedError, NotFoundError
 from penstock.objects.store import ObjectStore
 from penstock.system.base import Progress, WriterIdentity
 
@@ -168,13 +168,8 @@ class PartitionLog:
 
     def _get(self, number: int) -> Manifest:
         data = self._objects.get(self._key(number))
-        manifest = decode(Manifest, data, f"`{self._key(number)}` of `{self._ssp}` is damaged")
-        if manifest.format != FORMAT:
-            raise IncompatibleError(
-                f"`{self._key(number)}` of `{self._ssp}` has format {manifest.format}, and this version of Penstock "
-                f"reads {FORMAT}: use the version that wrote it, or a newer one"
-            )
-        return manifest
+        name = f"`{self._key(number)}` of `{self._ssp}`"
+        return decode_format(Manifest, data, f"{name} is damaged", name, FORMAT)
 
     @property
     def _folder(self) -> str:

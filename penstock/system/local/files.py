@@ -31,7 +31,7 @@ from typing import TypeAlias
 
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
-from penstock.base.documents import Positive, decode_format
+from penstock.base.documents import Positive, decode_format, unread_format
 from penstock.base.files import PRIVATE_FOLDER, explain
 from penstock.base.wording import counted
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError, RetryableError
@@ -280,7 +280,7 @@ def _make_partition(connection: sqlite3.Connection, uid: str, partition: int, re
 def _verify(connection: sqlite3.Connection, path: str, uid: str, partition: int) -> None:
     found = connection.execute("SELECT format, uid, partition FROM head").fetchall()
     if len(found) == 1 and found[0][0] != FORMAT:
-        raise IncompatibleError(f"`{path}` has format {found[0][0]}; this version reads format {FORMAT}")
+        raise unread_format(f"`{path}`", found[0][0], FORMAT)
     if len(found) != 1 or found[0][1:] != (uid, partition):
         raise CorruptError(
             f"`{path}` is not the partition its name says: its stream has uid {uid}, the file says (format, uid, "

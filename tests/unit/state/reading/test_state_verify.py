@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +24,7 @@ from penstock.state.reading.comparison import BackendVerdict, digest, verify
 from penstock.state.reading.reader import StateReader
 from tests.support.faults.fault_backend import FaultyFactory
 from tests.support.tools.fixtures import fixture_of
+from tests.support.tools.places import GOLDEN
 
 FIRST = "changelog-files"
 SECOND = "tests.support.faults.fault_backend:SecondFiles"
@@ -62,7 +64,7 @@ class Written:
         manager.close()
 
     def record(self, **stores: str) -> CheckpointRecord:
-        """The checkpoint, with the stores `totals` unless told otherwise."""
+        """The checkpoint, with the store `totals` unless told otherwise."""
         values = {task: {"2": CheckpointV2(ID, {}, own).encode()} for task, own in self.markers.items()}
         return CheckpointRecord(
             id=ID,
@@ -78,19 +80,19 @@ class Written:
             tasks=values,
         )
 
-    def verdicts(self, *stores: str) -> dict[str, dict[str, BackendVerdict]]:
+    def verdicts(self, *stores: str, layout: str = "layout") -> dict[str, dict[str, BackendVerdict]]:
         """The texts of `verify` by store and backend; checks that `agrees` fits them."""
-        found = self._verify(stores)
+        found = self._verify(stores, layout)
         return {each.store: {verdict.backend: verdict for verdict in each.backends} for each in found}
 
     def agrees(self, *stores: str) -> bool:
         return all(each.agrees for each in self._verify(stores))
 
-    def _verify(self, stores: tuple[str, ...]) -> list[Any]:
+    def _verify(self, stores: tuple[str, ...], layout: str = "layout") -> list[Any]:
         names = stores or ("totals",)
         self.looked_at.clear()
         with StateReader(self.config, PATHS, self.objects, {}) as reader:
-            record = self.record(**dict.fromkeys(names, "layout"))
+            record = self.record(**dict.fromkeys(names, layout))
             return verify(reader, record, names, lambda *args: self.looked_at.append(args))
 
 
@@ -190,6 +192,37 @@ def test_each_store_is_judged_by_itself(both: Written) -> None:
     assert found["regions"][FIRST].digest != found["regions"][SECOND].digest
     assert both.agrees("totals")
     assert not both.agrees("regions")
+
+
+def _stores_of_operators() -> list[tuple[str, str, dict[bytes, bytes]]]:
+    """Each store in which operators of some kind have entries, with its layout and these. Long values are others."""
+    cases = json.loads((GOLDEN / "operator-stores.json").read_bytes())
+    return [
+        (name, each["layout"], {bytes.fromhex(key): _bytes(value) for key, value in each["entries"].items()})
+        for stores in cases.values()
+        for name, each in stores.items()
+    ]
+
+
+def _bytes(value: str) -> bytes:
+    return value.encode() if value.startswith("sha256") else bytes.fromhex(value)
+
+
+def test_the_stores_of_operators_are_what_their_layouts_say(written: Written) -> None:
+    """A store has the name of its operator and of its use, and two uses may have one name."""
+    timers = 0
+    for number, (name, layout, entries) in enumerate(_stores_of_operators()):
+        for task in range(TASKS):
+            written.put(FIRST, task, entries, store := f"whole{number}-{name}")
+        (verdict,) = written.verdicts(store, layout=layout)[store].values()
+        assert (verdict.problem, layout) == (None, layout)
+        if "timers(" in layout or "timers-1(" in layout:
+            timers += 1
+            for task in range(TASKS):
+                written.put(FIRST, task, dict(list(entries.items())[task:]), store := f"cut{number}-{name}")
+            (verdict,) = written.verdicts(store, layout=layout)[store].values()
+            assert "timer" in str(verdict.problem)
+    assert timers >= 2
 
 
 def test_a_store_the_checkpoint_does_not_cover_is_an_error(both: Written) -> None:

@@ -307,5 +307,8 @@ def test_stored_forms_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert (last.epochs, last.marks, last.files) == ({"job": 4}, {"job": (7, 3)}, 1)
     assert last.file == WrittenFile("part-00001-00000000000000000000-t.parquet", 9, 2)
     folder.put_if_absent(f"_penstock/00000/{0:020d}", b'{"format":2}')
-    with pytest.raises(IncompatibleError, match="has format 2, and this version of Penstock reads 1"):
+    with pytest.raises(IncompatibleError, match="has format 2; this Penstock reads formats up to 1"):
         PartitionLog(folder, at(0)).read()
+    objects.put_if_absent(f"later/log/{0:020d}", b'{"format":3}')
+    with pytest.raises(IncompatibleError, match="has format 3; this Penstock reads formats up to 2"):
+        Listing(objects, "later", "/lake/rides").read()
