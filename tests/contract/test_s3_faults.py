@@ -22,7 +22,8 @@ from penstock.errors import ConfigError, NotFoundError, RetryableError
 from penstock.objects.open import open_store
 from penstock.objects.store import ObjectStore
 from tests.support.jobs.home import wait_until
-from tests.support.stores.faulty_s3 import OF_READS, OF_WRITES, Weather, hurry
+from tests.support.stores.faulty_s3 import OF_READS, OF_WRITES, FaultyS3, Weather, hurry
+from tests.support.stores.random_life import live, no_pauses
 from tests.support.stores.s3 import S3, environment
 from tests.support.streams.line import Asked, Fault, LateRequest, Reply
 
@@ -285,3 +286,18 @@ def test_a_request_that_is_done_after_its_client_gave_it_up(s3: S3, monkeypatch:
     assert store.put_if_match("k", b"3", tag)
     wait_until(lambda: s3.line.answered == s3.line.requests.total(), "the late requests")
     assert store.get("k") == b"3"
+
+
+@pytest.mark.parametrize(
+    ("seed", "starts", "lags"),
+    [(18, 3, False), *(pytest.param(seed, 4, seed % 2 == 0, marks=pytest.mark.slow) for seed in range(100, 140))],
+)
+def test_a_life_of_a_jobs_storage(s3: S3, seed: int, starts: int, lags: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drivers die, and requests of theirs arrive while their successors run. Whatever is retained can be restored, also
+    where listings lag."""
+    no_pauses(monkeypatch)
+    weather = Weather(s3, seed, late=True, lags=lags)
+    live(seed, starts, FaultyS3(s3, weather))
+    print({fault.name: count for fault, count in s3.line.met.items()}, weather.lagged)
+    assert s3.line.met.total() > 0 or seed != 18
+    assert weather.lagged > 0 or not lags

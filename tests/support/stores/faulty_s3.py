@@ -1,4 +1,4 @@
-"""An S3 server whose requests meet faults by chance."""
+"""An S3 server whose requests meet faults by chance, and the store of a client of it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 
 from penstock.objects import open as open_module
+from penstock.objects.open import open_store
+from penstock.testing.forwarding_store import ForwardingStore
 from tests.support.stores.s3 import S3
 from tests.support.streams.line import Asked, Fault, LateRequest, Reply
 
@@ -23,6 +25,7 @@ OF_READS = (*ANY, Fault.LOST_REPLY, Fault.CUT_REPLY)
 OF_WRITES = (*ANY, Fault.CUT_REQUEST, Fault.LOST_REPLY, Fault.UNAVAILABLE_AFTER, Fault.FAILED_AFTER, Fault.CUT_REPLY)
 _ENTRY = re.compile(rb"<Contents><Key>([^<]*)</Key>.*?</Contents>", re.DOTALL)
 _MAY_LAG = 3
+_REQUESTS = 4
 
 
 def hurry(monkeypatch: pytest.MonkeyPatch, within_s: float) -> None:
@@ -57,7 +60,9 @@ class Weather:
 
     def late(self) -> LateRequest | None:
         """Any one of the requests that have not reached the server, which is the caller's from then on."""
-        return self._line.late.pop(self.random.randrange(len(self._line.late))) if self._line.late else None
+        with self._lock:
+            late = self._line.late
+            return late.pop(self.random.randrange(len(late))) if late else None
 
     def _draw(self, method: str, target: str) -> Fault | None:
         if self.random.random() >= self.rate:
@@ -94,3 +99,47 @@ class Weather:
                 )
             self.lagged += kept.count(b"<Key>") + reply.body.count(b"<Key>") - body[0].count(b"<Key>")
             return replace(reply, body=body[0].replace(b"</ListBucketResult>", kept + b"</ListBucketResult>"))
+
+
+class FaultyS3(ForwardingStore):
+    """A client of the server. Late requests arrive between its calls, or while these are under way."""
+
+    def __init__(self, s3: S3, weather: Weather) -> None:
+        super().__init__(open_store(s3.fresh_url()))
+        self._weather = weather
+        self.arrived = 0
+        """The late requests that the server has got."""
+
+    @property
+    def rate(self) -> float:
+        """The share of calls that meet a fault, about: obstore asks again where it can."""
+        return self._weather.rate / _REQUESTS
+
+    @rate.setter
+    def rate(self, rate: float) -> None:
+        self._weather.rate = rate * _REQUESTS
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        self._arrive()
+        return self._inner.put_if_absent(key, data)
+
+    def put_if_match(self, key: str, data: bytes, tag: str | None) -> bool:
+        self._arrive()
+        return self._inner.put_if_match(key, data, tag)
+
+    def get(self, key: str) -> bytes:
+        self._arrive()
+        return self._inner.get(key)
+
+    def list(self, prefix: str, after: str | None = None) -> list[str]:
+        self._arrive()
+        return self._inner.list(prefix, after)
+
+    def delete(self, key: str) -> None:
+        self._arrive()
+        self._inner.delete(key)
+
+    def _arrive(self) -> None:
+        if self._weather.random.random() < 0.1 and (late := self._weather.late()) is not None:
+            late.send()
+            self.arrived += 1
