@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from penstock.errors import RetryableError
 from penstock.testing.in_process import InProcessDriver
 from penstock.testing.kafka_broker import KafkaBroker
 from penstock.testing.kafka_cluster import KafkaCluster
 from tests.support.jobs.home import wait_until
+from tests.support.streams.kafka_proxy import ADD_PARTITIONS_TO_TXN, END_TXN, INIT_PRODUCER_ID, Fate
 from tests.support.tools.fixtures import fixture_of
+from tests.support.world.fated_requests import API_KEYS
 from tests.support.world.kafka_world import KafkaWorld
+from tests.support.world.late_requests import LIVES
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+OF_TRANSACTIONS = (ADD_PARTITIONS_TO_TXN, END_TXN, INIT_PRODUCER_ID)
 
 
 cluster = fixture_of(lambda: KafkaCluster(brokers=3), scope="module")
@@ -110,3 +116,42 @@ def test_a_cluster_without_a_majority_is_waited_for(world: KafkaWorld, cluster: 
     world.run(driver)
     assert driver_waits
     world.check()
+
+
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("api_key", API_KEYS)
+def test_a_leader_moves_at_a_request(cluster: KafkaCluster, api_key: int, beside: bool) -> None:
+    """A writer's request finds that its partition, or its transaction, has another broker: from before it on, or while
+    it is under way. Nothing is lost, doubled or torn, and a later epoch takes over."""
+    life = LIVES[API_KEYS.index(api_key) % len(LIVES)](cluster, api_key)
+    led = "__transaction_state" if api_key in OF_TRANSACTIONS else life.ssps[0].stream
+    moved: list[Future[KafkaBroker]] = []
+    with ThreadPoolExecutor(1) as pool:
+
+        def move() -> KafkaBroker:
+            leader = cluster.leader(led, 0)
+            leader.stop()
+            wait_until(lambda: leads(cluster, led) not in (leader, None), "another broker to lead")
+            return leader
+
+        def begin() -> None:
+            moved.append(pool.submit(move))
+            if not beside:
+                moved[0].result()
+
+        fated = life.proxy.give(api_key, Fate.PASSED, after=2, before=begin)
+        try:
+            verdict = life.walk(4)
+        finally:
+            for each in moved:
+                each.result().start()
+    assert fated.has_come
+    assert not verdict.wrong, verdict
+    assert verdict.committed == 4
+
+
+def leads(cluster: KafkaCluster, topic: str) -> KafkaBroker | None:
+    try:
+        return cluster.leader(topic, 0)
+    except RetryableError:
+        return None

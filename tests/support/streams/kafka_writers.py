@@ -15,13 +15,14 @@ from penstock.system.kafka.job_topic import JobTopic
 from penstock.system.kafka.options import KafkaOptions, parse_options
 from penstock.system.kafka.writer import KafkaWriter
 from penstock.testing.kafka_broker import KafkaBroker
+from penstock.testing.kafka_cluster import KafkaCluster
 from tests.support.streams.kafka import QUIET, TIMEOUT_S
 
 FOREVER = {"retention.ms": "-1"}
 """Records of these tests are of 1970."""
 
 
-def options_of(broker: KafkaBroker) -> KafkaOptions:
+def options_of(broker: KafkaBroker | KafkaCluster) -> KafkaOptions:
     return parse_options("kafka", {"consumer.bootstrap.servers": broker.bootstrap_servers})
 
 
