@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from penstock.errors import RetryableError
+from penstock.errors import PenstockError, RetryableError, SystemRefusedError
+from penstock.system.kafka.system import KafkaSystem
 from penstock.testing.in_process import InProcessDriver
 from penstock.testing.kafka_broker import KafkaBroker
 from penstock.testing.kafka_cluster import KafkaCluster
@@ -148,6 +150,21 @@ def test_a_leader_moves_at_a_request(cluster: KafkaCluster, api_key: int, beside
     assert fated.has_come
     assert not verdict.wrong, verdict
     assert verdict.committed == 4
+
+
+def test_replicas_that_the_brokers_cannot_have_now() -> None:
+    """A broker that ends in an orderly way does not count. If the brokers choose the number, it is asked for again
+    until the time is over; a number of the configuration may be a slip."""
+    with KafkaBroker(settings={"default.replication.factor": 3}) as broker:
+        options = {"consumer.bootstrap.servers": broker.bootstrap_servers, "consumer.default.api.timeout.ms": "1000"}
+        chosen = {**options, "default.stream.replication.factor": "2"}
+        create(chosen, SystemRefusedError, "factor of 2")
+        create(options, RetryableError, r"factor of 3 .*a broker is away, or")
+
+
+def create(options: dict[str, str], error: type[PenstockError], says: str) -> None:
+    with closing(KafkaSystem.configured("kafka", options).admin()) as admin, pytest.raises(error, match=says):
+        admin.create_stream("topic", 1)
 
 
 def leads(cluster: KafkaCluster, topic: str) -> KafkaBroker | None:
