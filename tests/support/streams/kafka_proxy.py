@@ -82,7 +82,7 @@ class FatedRequest:
         return self._others < 0
 
     def begin(self) -> None:
-        """What is to be done before its fate."""
+        """Do what comes before its fate."""
         self._before()
         self.has_come = True
 

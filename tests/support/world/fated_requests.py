@@ -57,7 +57,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Walked:
-    """What came of a case."""
+    """The outcome of a case."""
 
     case: Case
     verdict: Verdict
