@@ -1,4 +1,4 @@
-"""For tests of object stores."""
+"""The waits that all contracts have in common here, and a server for those of object stores."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
+from penstock.state.backends import base_backup
+from penstock.testing import state_backend_contract
 from tests.support.stores.s3 import S3, s3_server
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An upload waits less for a base, and a slow object store is slower than that."""
+    monkeypatch.setattr(base_backup, "SMALL_BASE_SECONDS", 0.1)
+    monkeypatch.setattr(state_backend_contract, "_SLOW_S", 0.4)
 
 
 @pytest.fixture(scope="session")
