@@ -150,16 +150,18 @@ def adopt(objects: ObjectStore, paths: JobPaths, url: str, *, moved: bool) -> tu
         NotFoundError: no job was ever started in the folder.
     """
     here = canonical_folder(url, paths)
+    tried: tuple[JobIdentity, JobIdentity] | None = None
     for _ in range(_TRIES):
         found = _read(objects, paths)
         if found is None:
             raise NotFoundError(f"no job was ever started in `{paths.root}`: there is no `{paths.uid}`")
         before, tag = found
+        if tried is not None and before == tried[1]:
+            return tried  # whatever the reply to its write was
         if before.folder == here:
             return before, before
-        after = JobIdentity(before.uid if moved else secrets.token_hex(6), here)
-        if objects.put_if_match(paths.uid, after.encode(), tag):
-            return before, after
+        tried = before, JobIdentity(before.uid if moved else secrets.token_hex(6), here)
+        objects.put_if_match(paths.uid, tried[1].encode(), tag)
     raise RetryableError(
         f"another process keeps changing `{paths.uid}`. Make sure that only one process starts this job, and try again"
     )

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 
 NOT_FOUND = (obstore_errors.NotFoundError, FileNotFoundError)
+EXISTS = (obstore_errors.AlreadyExistsError, FileExistsError)
 TAKEN = (
-    obstore_errors.AlreadyExistsError,
-    FileExistsError,
+    *EXISTS,
     obstore_errors.PreconditionError,
     obstore_errors.NotModifiedError,
 )
@@ -51,7 +51,8 @@ _NO_BUCKET = re.compile(r"<Code>(NoSuchBucket|ContainerNotFound)</Code>|specifie
 _NO_CREDENTIALS = re.compile(r"latest/api/token|latest/meta-data|computeMetadata|job/identity|Missing \w*Key")
 _LATE = "<Code>RequestTimeout</Code>"
 """S3's 400 for a body that came too slowly."""
-_FORBIDDEN = re.compile(r"status code: 40[13]")
+_FORBIDDEN = re.compile(r"status code: 40[13]|^Generic S3 error: DeleteObjects request .*\(code: AccessDenied\)")
+"""S3 answers a deletion with 200, and says in the body that it is denied."""
 _REFUSED = re.compile(r"status code: (?!408|409|412|425|429)4\d\d|incorrectly configured region")
 _SAID = re.compile(r"<Code>(?P<code>[^<]*)</Code>(?:\s*<Message>(?P<message>[^<]*)</Message>)?")
 _SYSTEM = re.compile(r'message: "([^"]+)"')
@@ -85,7 +86,7 @@ def cause_of(error: Exception) -> Cause:
     if _NO_BUCKET.search(text):
         return Cause.NO_BUCKET
     first = text.partition("\n")[0]
-    if isinstance(error, _DENIED) or _FORBIDDEN.search(first):  # obstore has no separate kind for a listing
+    if isinstance(error, _DENIED) or _FORBIDDEN.search(first):  # obstore has no kind for these
         return Cause.DENIED
     if isinstance(error, _UNSUPPORTED):
         return Cause.UNSUPPORTED
@@ -209,12 +210,7 @@ class RemoteObjectStore(ObjectStore):
     def put_if_absent(self, key: str, data: bytes) -> bool:
         check_key(key)
         with self._explained("write", key):
-            try:
-                _again(lambda: self._writer(data).put(key, data, mode="create"))
-            except TAKEN as error:
-                self._confirm_taken(key, error)
-                return False
-            return True
+            return _again(lambda: self._create(key, data))
 
     def get(self, key: str) -> bytes:
         return self.get_with_tag(key)[0]
@@ -235,6 +231,8 @@ class RemoteObjectStore(ObjectStore):
         with self._explained("write", key):
             try:
                 _again(lambda: self._writer(data).put(key, data, mode=_decode_tag(tag)))
+            except EXISTS as error:  # S3 has answered with nothing but conflicts
+                raise self._in_conflict(key) from error
             except CHANGED as error:
                 _refuse_without_bucket(error)
                 return False
@@ -279,12 +277,20 @@ class RemoteObjectStore(ObjectStore):
     def _writer(self, data: bytes) -> Obstore:
         return self._clients.patient if len(data) > LARGE_BYTES else self._clients.quick
 
-    def _confirm_taken(self, key: str, cause: Exception) -> None:
-        """S3 answers two racing creates with a conflict that obstore reports as "exists" even if neither does yet."""
+    def _create(self, key: str, data: bytes) -> bool:
         try:
-            self._store.head(key)
-        except NOT_FOUND:
-            raise RetryableError(f"could not write `{key}` in {self.url}: a conflicting write was in flight") from cause
+            self._writer(data).put(key, data, mode="create")
+        except TAKEN as error:
+            # S3 answers two racing creates with a conflict that obstore reports as "exists" even if neither does yet.
+            try:
+                self._store.head(key)
+            except NOT_FOUND:
+                raise self._in_conflict(key) from error
+            return False
+        return True
+
+    def _in_conflict(self, key: str) -> RetryableError:
+        return RetryableError(f"could not write `{key}` in {self.url}: a conflicting write was in flight")
 
     @contextmanager
     def _explained(self, action: str, key: str) -> Iterator[None]:
@@ -299,12 +305,13 @@ class RemoteObjectStore(ObjectStore):
 
 def _again(call: Callable[[], T]) -> T:
     """The result of the call. obstore retries most failures by itself, but gives up at once when a connection ends in
-    the middle of a listing or an error; every call of a store may be made twice."""
-    return retry(call, _AGAIN, passes=_broke_off)
+    the middle of a listing or an error, and when a create is in conflict; every call of a store may be made twice."""
+    return retry(call, _AGAIN, passes=_passes)
 
 
-def _broke_off(error: Exception) -> bool:
-    return isinstance(error, obstore_errors.GenericError) and cause_of(error).may_pass
+def _passes(error: Exception) -> bool:
+    broke_off = isinstance(error, obstore_errors.GenericError) and cause_of(error).may_pass
+    return broke_off or isinstance(error, RetryableError)
 
 
 def _refuse_without_bucket(error: Exception) -> None:

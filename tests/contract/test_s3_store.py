@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -12,10 +12,9 @@ from penstock.objects import open as open_module
 from penstock.objects.open import open_store
 from penstock.objects.store import ObjectStore
 from penstock.testing.object_store_contract import SharedObjectStoreContract
-from tests.support.stores.s3 import BUCKET, S3, give_up_soon, s3_server
+from tests.support.stores.s3 import BUCKET, S3, give_up_soon
 from tests.support.streams.line import Fault
 from tests.support.tools import contracts
-from tests.support.tools.fixtures import fixture_of
 
 RETRY_S = 0.5
 Call = Callable[[ObjectStore], object]
@@ -33,17 +32,6 @@ CALLS = {**READS, **WRITES}
 EACH_CALL = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in ("get", "put_if_match") else pytest.mark.slow) for name in CALLS]
 )
-
-
-server = fixture_of(s3_server, using=(), scope="module")
-
-
-@pytest.fixture
-def s3(server: S3, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
-    for name, value in server.environment.items():
-        monkeypatch.setenv(name, value)
-    yield server
-    server.line.restore()
 
 
 @pytest.fixture

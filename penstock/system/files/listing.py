@@ -133,9 +133,9 @@ class Listing:
         if partitions > MOST_PARTITIONS:
             raise ConfigError(f"a stream of files has at most {MOST_PARTITIONS:,} partitions, not {partitions:,}")
         made = _Stream(FORMAT if order is None else ORDERED_FORMAT, uuid.uuid4().hex, self._folder, partitions, order)
-        begun = self._objects.put_if_absent(self._key(0), msgspec.json.encode(made))
+        self._objects.put_if_absent(self._key(0), msgspec.json.encode(made))
         self.read()
-        return begun and self.identity == made.identity
+        return self.identity == made.identity
 
     def read(self) -> None:
         """Read the objects that were appended since the last call.
@@ -175,15 +175,16 @@ class Listing:
 
     def append(self, files: Sequence[FoundFile], partition: int | None = None) -> bool:
         """Append files to a partition, or each to the one with the fewest bytes. False if another process appended
-        meanwhile, whose files have then been read."""
+        other files meanwhile, which have then been read."""
         sizes = list(self._bytes)
         placed = []
         for file in files:
             place = 0 if self.order else sizes.index(min(sizes)) if partition is None else partition
             sizes[place] += max(file.size_bytes, 1)
             placed.append(_File(file.path, file.size_bytes, file.modified_ms, place))
-        number = self._next
-        appended = self._objects.put_if_absent(self._key(number), msgspec.json.encode(_Files(placed)))
+        number, data = self._next, msgspec.json.encode(_Files(placed))
+        # A lost reply looks like another process.
+        appended = self._objects.put_if_absent(self._key(number), data) or self._objects.get(self._key(number)) == data
         self.read()
         if appended and number % WHOLE_EVERY == 0:
             self._write_whole(number)

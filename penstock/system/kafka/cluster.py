@@ -134,8 +134,9 @@ class Cluster:
         return self._call(f"the offsets of `{self._name(stream)}` could not be read", ask, stream)
 
     def create(self, stream: str, partitions: int, settings: Mapping[str, str], replicas: int) -> bool:
-        """Create a topic; False if it exists."""
+        """Create a topic; False if it exists. `replicas`: -1 for the brokers' default."""
         check_stream_name(stream)
+        doing = f"the topic of `{self._name(stream)}` could not be created"
         new = NewTopic(stream, num_partitions=partitions, replication_factor=replicas, config=dict(settings))
 
         def ask() -> bool:
@@ -143,12 +144,17 @@ class Cluster:
                 self._one(self._client.create_topics([new], **self._limits))
             except KafkaException as error:
                 found = kafka_error(error)
+                if found is not None and found.code() == KafkaError.INVALID_REPLICATION_FACTOR and replicas < 0:
+                    raise errors.RetryableError(
+                        f"{doing}: {found.str()}: a broker is away, or the brokers' `default.replication.factor` is "
+                        "larger than their number"
+                    ) from error
                 if found is None or found.code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
                 return False
             return True
 
-        return self._call(f"the topic of `{self._name(stream)}` could not be created", ask, stream, "Create")
+        return self._call(doing, ask, stream, "Create")
 
     def delete(self, stream: str) -> None:
         self._call(

@@ -78,3 +78,15 @@ class HookedStore(ForwardingStore):
         self.before = self.after = nothing
         self.put_sizes.clear()
         self.read.clear()
+
+
+class RetriedWrites(ForwardingStore):
+    """Loses the reply to each write, and writes again, as a client does: it finds its own object, and says False."""
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        self._inner.put_if_absent(key, data)
+        return self._inner.put_if_absent(key, data)
+
+    def put_if_match(self, key: str, data: bytes, tag: str | None) -> bool:
+        self._inner.put_if_match(key, data, tag)
+        return self._inner.put_if_match(key, data, tag)

@@ -8,13 +8,18 @@ import random
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import TypeVar
 
+import pytest
+
+from penstock.admin.checkpoint import change
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim
 from penstock.checkpoint.task_versions import markers_of
+from penstock.driver.commit import coordinator
 from penstock.driver.commit.coordinator import CommitCoordinator
 from penstock.errors import ContainerLostError, PenstockError, RetryableError
 from penstock.job.identity import settle
@@ -22,11 +27,15 @@ from penstock.objects.open import RemoteObjectStore
 from penstock.objects.store import ObjectStore
 from penstock.repartition.move import MadePart, Move, move_here
 from penstock.repartition.placement import Rule
+from penstock.state import outside_backup, restore
+from penstock.state.backends import base_backup
+from penstock.state.backends.changelog_files import backup
 from penstock.state.reading.reader import StateReader
 from penstock.system.memory import MemorySystem
 from penstock.system.partitioner import partition_of
 from penstock.testing.faulty_store import FaultyStore
 from penstock.testing.forwarding_store import ForwardingStore
+from tests.support.stores.faulty_s3 import FaultyS3
 from tests.support.stores.storage_job import DEADLINE_S, PATHS, ROOT, StorageJob
 
 T = TypeVar("T")
@@ -117,11 +126,12 @@ class Lifeline(ForwardingStore):
 class Life:
     """One job, from its first start. `story` says what happened."""
 
-    def __init__(self, seed: int, folder: Path) -> None:
+    def __init__(self, seed: int, folder: Path, objects: FaultyStore | FaultyS3 | None = None) -> None:
+        """`objects`: None for a store in memory whose calls fail."""
         self.random = random.Random(seed)
         self.story: list[str] = []
         self._folder = folder
-        self._faulty = FaultyStore(memory(), seed, 0.0)
+        self._faulty: FaultyStore | FaultyS3 = objects or FaultyStore(memory(), seed, 0.0)
         stores = ("first", "second")[: self.random.choice((1, 1, 2))]
         self._moves = self.random.choice((0.0, 0.6))
         """The share of gaps between two drivers in which the state is moved to another number of tasks."""
@@ -445,6 +455,30 @@ class Life:
 
     def _tell(self, what: str) -> None:
         self.story.append(what)
+
+
+def no_pauses(patch: pytest.MonkeyPatch) -> None:
+    """Lives are lived without pauses."""
+    patch.setattr(restore, "_RESTORE", replace(restore._RESTORE, pause_s=0.001))
+    patch.setattr(coordinator, "_APPEND", replace(coordinator._APPEND, pause_s=0.001))
+    patch.setattr(coordinator, "_LOOK_SECONDS", 0.001)
+    patch.setattr(change, "_APPEND", replace(change._APPEND, pause_s=0.001))
+    patch.setattr(outside_backup, "_UPLOAD", replace(outside_backup._UPLOAD, pause_s=0.001))
+    patch.setattr(outside_backup, "_BASE_POLL_S", 0.001)
+    patch.setattr(base_backup, "SMALL_BASE_SECONDS", 0.0)
+    patch.setattr(backup, "_BASE", replace(backup._BASE, pause_s=0.001))
+    patch.setattr("penstock.container.epoch.commit._BASE_POLL_SECONDS", 0.001)
+
+
+def live(seed: int, starts: int, objects: FaultyStore | FaultyS3 | None = None) -> None:
+    """One life; a failure names its seed and tells its story."""
+    with TemporaryDirectory(prefix="penstock-life-") as folder:
+        life = Life(seed, Path(folder), objects)
+        try:
+            life.live(starts)
+        except BaseException as error:
+            story = "\n".join(life.story)
+            raise AssertionError(f"PENSTOCK_LIFE={seed} lives it again:\n{story}\n{error!r}") from error
 
 
 def memory() -> ObjectStore:

@@ -1,7 +1,8 @@
-"""A proxy between the clients of a broker and the broker, which does with single requests what a test says.
+"""A proxy between clients and brokers, which does with single requests what a test says.
 
 It passes on whole requests and answers. It can hold a request back: the client loses its connection, as by a fault of
-the network, and sends the request again by itself; the broker gets the first one whenever the test says.
+the network, and sends the request again by itself; the broker gets the first one whenever the test says. It can give a
+request one of the other fates too.
 """
 
 from __future__ import annotations
@@ -9,14 +10,22 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from enum import Enum
+from functools import partial
 from typing import Self
 
 from penstock.testing.kafka_broker import KafkaBroker
+from penstock.testing.kafka_cluster import KafkaCluster
 
 PRODUCE = 0
+FETCH = 1
+LIST_OFFSETS = 2
+METADATA = 3
+FIND_COORDINATOR = 10
 INIT_PRODUCER_ID = 22
 ADD_PARTITIONS_TO_TXN = 24
 END_TXN = 26
@@ -25,6 +34,57 @@ _NAME_BROKERS = frozenset({3, 10, 60})
 """The API keys of requests with answers that have addresses of brokers: Metadata, FindCoordinator, DescribeCluster."""
 _HOST = "127.0.0.1"
 _TIMEOUT_S = 60.0
+_SLOW_S = 0.25
+
+
+class Fate(Enum):
+    """The fate of one request."""
+
+    LOST = "the broker never gets it, and the client loses its connection"
+    UNANSWERED = "the broker gets it, and the client loses its connection in place of the answer"
+    TWICE_FIRST = "the broker gets it twice, and the client the first answer"
+    TWICE_SECOND = "the broker gets it twice, and the client the second answer"
+    LAST = "the broker gets it behind the next request of its connection"
+    SLOW = "the broker gets it after a while, and so all behind it"
+    PASSED = "the broker gets it once something else has been done"
+
+
+class _Answer(Enum):
+    """The fate of an answer."""
+
+    PASSED = "the client gets it"
+    DROPPED = "nobody gets it"
+    CUT = "the client loses its connection"
+
+
+_ANSWERS: Mapping[Fate, tuple[_Answer, ...]] = {
+    Fate.UNANSWERED: (_Answer.CUT,),
+    Fate.TWICE_FIRST: (_Answer.PASSED, _Answer.DROPPED),
+    Fate.TWICE_SECOND: (_Answer.DROPPED, _Answer.PASSED),
+}
+"""For each time that the broker gets the request."""
+
+
+class FatedRequest:
+    """The request that gets a fate, from when it has come."""
+
+    def __init__(self, fate: Fate, others: int, before: Callable[[], object]) -> None:
+        self.fate = fate
+        self.has_come = False
+        self.was_overtaken = False
+        """True if the broker got another request before it."""
+        self._others = others
+        self._before = before
+
+    def is_next(self) -> bool:
+        """True if the request that has come is meant."""
+        self._others -= 1
+        return self._others < 0
+
+    def begin(self) -> None:
+        """Do what comes before its fate."""
+        self._before()
+        self.has_come = True
 
 
 class HeldRequest:
@@ -51,33 +111,47 @@ class HeldRequest:
 
 
 class KafkaProxy:
-    """Listens on a port of this machine until `close`, or the end of a `with` block. Clients that begin here stay here:
-    in answers that name the broker's address, the proxy's stands instead.
+    """Listens on ports of this machine until `close`, or the end of a `with` block. Clients that begin here stay here:
+    in answers that name a broker's address, the proxy's stands instead.
 
     Args:
-        port: the port of a listener of the broker without TLS, on this machine.
+        ports: for each broker, the port of a listener without TLS, on this machine.
     """
 
-    def __init__(self, port: int) -> None:
-        self._target = (_HOST, port)
-        self._listening = socket.create_server((_HOST, 0), backlog=128)
+    def __init__(self, *ports: int) -> None:
+        self._listening = {port: socket.create_server((_HOST, 0), backlog=128) for port in ports}
         self.seen: Counter[int] = Counter()
         """The requests so far, by their API key."""
         self._lock = threading.Lock()
         self._to_hold: dict[int, deque[HeldRequest]] = {}
         self._to_release: dict[int, list[HeldRequest]] = {}
+        self._fated: dict[int, list[FatedRequest]] = {}
         self._links: set[_Link] = set()
-        threading.Thread(target=self._accept, name="kafka-proxy", daemon=True).start()
+        for port in ports:
+            threading.Thread(target=self._accept, args=(port,), name="kafka-proxy", daemon=True).start()
 
     @classmethod
-    def before(cls, broker: KafkaBroker) -> Self:
-        """A proxy in front of a broker."""
-        return cls(int(broker.client_options("PLAINTEXT")["bootstrap.servers"].rpartition(":")[2]))
+    def before(cls, brokers: KafkaBroker | KafkaCluster) -> Self:
+        """A proxy in front of a broker, or of each broker of a cluster."""
+        each = brokers.brokers if isinstance(brokers, KafkaCluster) else (brokers,)
+        return cls(
+            *(int(broker.client_options("PLAINTEXT")["bootstrap.servers"].rpartition(":")[2]) for broker in each)
+        )
 
     @property
     def address(self) -> str:
         """The value for `bootstrap.servers`."""
-        return f"{_HOST}:{self._port}"
+        return ",".join(f"{_HOST}:{_port(listening)}" for listening in self._listening.values())
+
+    def give(
+        self, api_key: int, fate: Fate, *, after: int = 0, before: Callable[[], object] = lambda: None
+    ) -> FatedRequest:
+        """Give a fate to a request of this API key: to the next one, or to that after so many others. `before` is
+        called first."""
+        fated = FatedRequest(fate, after, before)
+        with self._lock:
+            self._fated.setdefault(api_key, []).append(fated)
+        return fated
 
     def hold(self, api_key: int) -> HeldRequest:
         """Hold back the next request of this API key. Further calls are for the requests after it."""
@@ -93,9 +167,8 @@ class KafkaProxy:
 
     def close(self) -> None:
         """Cut all connections. The broker never gets what is held back."""
-        with contextlib.suppress(OSError):
-            self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
+        for listening in self._listening.values():
+            _close(listening)
         with self._lock:
             links = list(self._links)
         for link in links:
@@ -107,36 +180,39 @@ class KafkaProxy:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def _port(self) -> int:
-        return int(self._listening.getsockname()[1])
-
-    def _accept(self) -> None:
-        own, their = (_HOST.encode() + port.to_bytes(4) for port in (self._port, self._target[1]))
+    def _accept(self, target: int) -> None:
+        listening = self._listening[target]
+        names = [(_address(port), _address(_port(own))) for port, own in self._listening.items()]
         with contextlib.suppress(OSError):
             while True:
-                client, _ = self._listening.accept()
+                client, _ = listening.accept()
                 try:
-                    server = socket.create_connection(self._target)
+                    server = socket.create_connection((_HOST, target))
                 except OSError:  # the broker is away, and the client tries again
                     client.close()
                     continue
-                link = _Link(client, server, self._meet, lambda answer: answer.replace(their, own))
+                link = _Link(client, server, self._meet, partial(_renamed, names))
                 with self._lock:
                     self._links = {each for each in self._links if each.is_open} | {link}
                 link.start()
 
-    def _meet(self, api_key: int) -> HeldRequest | None:
-        """Do what is to be done before a request. Returns the order to hold it back, if there is one."""
+    def _meet(self, api_key: int) -> HeldRequest | FatedRequest | None:
+        """Do what is to be done before a request. Returns the order to hold it back, or its fate, if there is one."""
         with self._lock:
             self.seen[api_key] += 1
             late = self._to_release.pop(api_key, [])
             waiting = self._to_hold.get(api_key)
             held = waiting.popleft() if waiting else None
+            given = self._fated.get(api_key, [])
+            fated = next((each for each in given if each.is_next()), None)
+            if fated is not None:
+                given.remove(fated)
         for each in late:
             with contextlib.suppress(OSError):
                 each.release()
-        return held
+        if held is None and fated is not None:
+            fated.begin()
+        return held or fated
 
 
 class _Link:
@@ -146,14 +222,16 @@ class _Link:
         self,
         client: socket.socket,
         server: socket.socket,
-        meet: Callable[[int], HeldRequest | None],
+        meet: Callable[[int], HeldRequest | FatedRequest | None],
         renamed: Callable[[bytes], bytes],
     ) -> None:
         self._client = client
         self._server = server
         self._meet = meet
         self._renamed = renamed
-        self._unanswered: deque[tuple[int, Future[bytes] | None]] = deque()
+        self._unanswered: deque[tuple[int, Future[bytes] | _Answer]] = deque()
+        self._overtaken: tuple[FatedRequest, bytes] | None = None
+        self._sending = threading.Lock()
         self.is_open = True
 
     def start(self) -> None:
@@ -168,32 +246,82 @@ class _Link:
     def _pass_requests(self) -> None:
         with contextlib.suppress(OSError):
             while frame := _frame(self._client):
-                api_key = int.from_bytes(frame[4:6])
-                held = self._meet(api_key)
-                if held is not None:
-                    held._send.set_result(lambda answer: self._send(api_key, frame, answer))  # noqa: B023
+                order = self._meet(int.from_bytes(frame[4:6]))
+                if isinstance(order, HeldRequest):
+                    order._send.set_result(lambda answer: self._send(frame, answer))
                     _close(self._client)
                     return  # the connection to the broker stays open for it
-                self._send(api_key, frame)
+                if order is None:
+                    self._send(frame, _Answer.PASSED)
+                elif order.fate is Fate.LOST:
+                    break
+                elif order.fate is Fate.LAST:
+                    self._let_overtake(order, frame)
+                else:
+                    if order.fate is Fate.SLOW:
+                        time.sleep(_SLOW_S)
+                    for answer in _ANSWERS.get(order.fate, (_Answer.PASSED,)):
+                        self._send(frame, answer)
         self.cut()
 
-    def _send(self, api_key: int, frame: bytes, answer: Future[bytes] | None = None) -> None:
-        self._unanswered.append((api_key, answer))
+    def _send(self, frame: bytes, answer: Future[bytes] | _Answer) -> None:
+        with self._sending:
+            overtaken, self._overtaken = self._overtaken, None
+            self._send_now(frame, answer)
+            if overtaken is not None:
+                overtaken[0].was_overtaken = True
+                self._send_now(overtaken[1], _Answer.PASSED)
+
+    def _send_now(self, frame: bytes, answer: Future[bytes] | _Answer) -> None:
+        self._unanswered.append((int.from_bytes(frame[4:6]), answer))
         self._server.sendall(frame)
+
+    def _let_overtake(self, order: FatedRequest, frame: bytes) -> None:
+        """Keep the request until the next one has been sent, or none comes for a while."""
+        with self._sending:
+            self._overtaken = order, frame
+
+        def send() -> None:
+            with self._sending, contextlib.suppress(OSError):
+                if self._overtaken == (order, frame):
+                    self._overtaken = None
+                    self._send_now(frame, _Answer.PASSED)
+
+        timer = threading.Timer(_SLOW_S, send)
+        timer.daemon = True
+        timer.start()
 
     def _pass_answers(self) -> None:
         with contextlib.suppress(OSError):
             while frame := _frame(self._server):
                 api_key, answer = self._unanswered.popleft()
-                if answer is not None:
+                if isinstance(answer, Future):
                     answer.set_result(frame[8:])
                     break
-                with contextlib.suppress(OSError):  # the client may have gone
-                    self._client.sendall(self._renamed(frame) if api_key in _NAME_BROKERS else frame)
+                if answer is _Answer.CUT:
+                    break
+                if answer is _Answer.PASSED:
+                    with contextlib.suppress(OSError):  # the client may have gone
+                        self._client.sendall(self._renamed(frame) if api_key in _NAME_BROKERS else frame)
         self.cut()
         for _, answer in self._unanswered:
-            if answer is not None:
+            if isinstance(answer, Future):
                 answer.set_exception(ConnectionError("the broker has closed the connection"))
+
+
+def _port(listening: socket.socket) -> int:
+    return int(listening.getsockname()[1])
+
+
+def _address(port: int) -> bytes:
+    """As it is in answers."""
+    return _HOST.encode() + port.to_bytes(4)
+
+
+def _renamed(names: Sequence[tuple[bytes, bytes]], answer: bytes) -> bytes:
+    for their, own in names:
+        answer = answer.replace(their, own)
+    return answer
 
 
 def _frame(connection: socket.socket) -> bytes:

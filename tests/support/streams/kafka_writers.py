@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from contextlib import closing
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.system.base import Progress, RawRecord
@@ -15,13 +15,14 @@ from penstock.system.kafka.job_topic import JobTopic
 from penstock.system.kafka.options import KafkaOptions, parse_options
 from penstock.system.kafka.writer import KafkaWriter
 from penstock.testing.kafka_broker import KafkaBroker
+from penstock.testing.kafka_cluster import KafkaCluster
 from tests.support.streams.kafka import QUIET, TIMEOUT_S
 
 FOREVER = {"retention.ms": "-1"}
 """Records of these tests are of 1970."""
 
 
-def options_of(broker: KafkaBroker) -> KafkaOptions:
+def options_of(broker: KafkaBroker | KafkaCluster) -> KafkaOptions:
     return parse_options("kafka", {"consumer.bootstrap.servers": broker.bootstrap_servers})
 
 
@@ -76,8 +77,14 @@ def written_end(options: KafkaOptions, ssp: SystemStreamPartition) -> int:
         logger=QUIET,
     )
     try:
-        at = TopicPartition(ssp.stream, ssp.partition)
-        return int(consumer.get_watermark_offsets(at, TIMEOUT_S, cached=False)[1])
+        at, deadline = TopicPartition(ssp.stream, ssp.partition), time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                return int(consumer.get_watermark_offsets(at, TIMEOUT_S, cached=False)[1])
+            except KafkaException as error:  # its leader moves
+                if not error.args[0].retriable() or time.monotonic() > deadline:
+                    raise
+                consumer.poll(0.05)
     finally:
         consumer.close()
 

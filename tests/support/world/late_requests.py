@@ -13,19 +13,24 @@ import time
 import traceback
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from random import Random
 
+from confluent_kafka import KafkaException
+
 from penstock.api.ssp import SystemStreamPartition
-from penstock.errors import PenstockError, RetryableError
+from penstock.base.retry import Retry, retry
+from penstock.errors import FencedError, PenstockError, RetryableError
 from penstock.runtime.stage.sink import OutputWriters
 from penstock.state.backends.changelog_stream.partition import Changelog
 from penstock.system.base import Progress, RawRecord, WriterIdentity
 from penstock.system.kafka.system import KafkaSystem
 from penstock.system.kafka.writer import KafkaWriter
 from penstock.testing.kafka_broker import KafkaBroker
+from penstock.testing.kafka_cluster import KafkaCluster
 from tests.support.streams.kafka import TIMEOUT_S, new_name, new_topic
 from tests.support.streams.kafka_proxy import (
     ADD_PARTITIONS_TO_TXN,
@@ -41,6 +46,8 @@ _PARTITIONS = 3
 _POINTS = (PRODUCE, ADD_PARTITIONS_TO_TXN, END_TXN, INIT_PRODUCER_ID, None)
 """A late request comes right before a request of these, or at a point of a later transaction."""
 _MOST_LATE = 8
+_TRIES = 20
+_AGAIN = Retry(pause_s=0.02, tries=_TRIES)
 Part = tuple[int, int]
 """A number of a transaction, and of the attempt at it."""
 
@@ -63,6 +70,7 @@ class Verdict:
     shown: int = 0
     """Messages of aborted transactions that readers see."""
     reordered: int = 0
+    unfenced: int = 0
     failed: int = 0
     """Errors that repeating does not remove."""
     answers: Counter[int] = field(default_factory=Counter)
@@ -70,7 +78,7 @@ class Verdict:
 
     @property
     def wrong(self) -> int:
-        return self.lost + self.doubled + self.torn + self.shown + self.reordered + self.failed
+        return self.lost + self.doubled + self.torn + self.shown + self.reordered + self.unfenced + self.failed
 
     def __add__(self, other: Verdict) -> Verdict:
         return Verdict(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
@@ -79,7 +87,7 @@ class Verdict:
 class LateLife(ABC):
     """A writer behind a proxy of its own. Each transaction has a number, and is attempted until it is committed."""
 
-    def __init__(self, broker: KafkaBroker, seed: int) -> None:
+    def __init__(self, broker: KafkaBroker | KafkaCluster, seed: int) -> None:
         self.random = Random(seed)
         self.broker = broker
         self.proxy = KafkaProxy.before(broker)
@@ -95,6 +103,7 @@ class LateLife(ABC):
         self._armed: list[HeldRequest] = []
         self._late: list[HeldRequest] = []
         self._released: list[HeldRequest] = []
+        self._holds = True
         self._places: dict[int, list[SystemStreamPartition]] = {}
         self._outcomes: dict[Part, bool | None] = {}
 
@@ -109,12 +118,30 @@ class LateLife(ABC):
 
     def run(self, held: int) -> Verdict:
         """Hold up so many requests, and compare what readers see with what was committed."""
-        number = 0
+
+        def transactions() -> None:
+            number = 0
+            while self.verdict.held < held:
+                self._transaction(number)
+                number += 1
+
+        return self._judged(transactions)
+
+    def walk(self, transactions: int) -> Verdict:
+        """So many transactions with the fates that the proxy gives, and then a later epoch that takes over."""
+        self._holds = False
+
+        def walked() -> None:
+            for number in range(transactions):
+                self._transaction(number)
+            self._is_taken_over(transactions)
+
+        return self._judged(walked)
+
+    def _judged(self, work: Callable[[], None]) -> Verdict:
         try:
             try:
-                while self.verdict.held < held:
-                    self._transaction(number)
-                    number += 1
+                work()
             except PenstockError:
                 traceback.print_exc()
                 self.verdict.failed += 1
@@ -126,6 +153,21 @@ class LateLife(ABC):
             self.close()
             self.proxy.close()
         return self.verdict
+
+    def _is_taken_over(self, number: int) -> None:
+        """From the fence on, nothing of this writer is committed any more, and it says so."""
+        successor = WriterIdentity(self.identity.name, self.identity.epoch + 1)
+        with closing(self.system.admin()) as admin:
+            retry(lambda: admin.fence(self.ssps[0].stream, successor), _AGAIN)
+        self._places[number] = self.ssps
+        for attempt in range(_TRIES):
+            part = number, attempt
+            self._outcomes[part] = False
+            try:
+                self.attempt(part, self.ssps, stops=False)
+            except FencedError:
+                return
+        self.verdict.unfenced += 1
 
     def _transaction(self, number: int) -> None:
         ssps = sorted(self.random.sample(self.ssps, self.random.randint(1, len(self.ssps))))
@@ -154,7 +196,7 @@ class LateLife(ABC):
             self._note(late)
 
     def _arm(self) -> None:
-        if not self._armed:
+        if not self._armed and self._holds:
             self._armed = [self.proxy.hold(END_TXN) for _ in range(self.random.choice((0, 1, 1, 1, 2, 3)))]
 
     def _disarm(self) -> None:
@@ -203,7 +245,7 @@ class LateLife(ABC):
 class OnceLife(LateLife):
     """Publishes with marks, as the outbox does: what has an unknown outcome is looked up."""
 
-    def __init__(self, broker: KafkaBroker, seed: int) -> None:
+    def __init__(self, broker: KafkaBroker | KafkaCluster, seed: int) -> None:
         super().__init__(broker, seed)
         self._writer = KafkaWriter(self.system.options, self.identity)
 
@@ -216,12 +258,12 @@ class OnceLife(LateLife):
                 for ssp in ssps:
                     begun.append(ssp, [self.record(part)])
                     if self.random.random() < 0.7:
-                        self._writer.session.producer().flush(TIMEOUT_S)
+                        _let_send(self._writer)
                     self.pause()
                 if stops:
                     raise StopError
         except RetryableError:
-            return self._writer.progress(ssps).get(ssps[0]) == mark
+            return retry(lambda: self._writer.progress(ssps), _AGAIN).get(ssps[0]) == mark
         return True
 
     def close(self) -> None:
@@ -231,7 +273,7 @@ class OnceLife(LateLife):
 class LeastLife(LateLife):
     """Appends as the last stage does for outputs that are at least once."""
 
-    def __init__(self, broker: KafkaBroker, seed: int) -> None:
+    def __init__(self, broker: KafkaBroker | KafkaCluster, seed: int) -> None:
         super().__init__(broker, seed)
         self._writers = OutputWriters({"kafka": self.system}, self.identity)
 
@@ -249,7 +291,7 @@ class LeastLife(LateLife):
         if self.random.random() < 0.7:
             writer = self._writers._writers["kafka"]
             assert isinstance(writer, KafkaWriter)
-            writer.session.producer().flush(TIMEOUT_S)
+            _let_send(writer)
         self.pause()
         if stops:
             raise StopError
@@ -261,7 +303,7 @@ class LeastLife(LateLife):
 class ChangelogLife(LateLife):
     """Appends to a changelog, which is of one partition. Nothing aborts it but errors."""
 
-    def __init__(self, broker: KafkaBroker, seed: int) -> None:
+    def __init__(self, broker: KafkaBroker | KafkaCluster, seed: int) -> None:
         super().__init__(broker, seed)
         del self.ssps[1:]
         self._changelog = Changelog(self.system, self.ssps[0], self.identity)
@@ -277,6 +319,12 @@ class ChangelogLife(LateLife):
 
     def close(self) -> None:
         self._changelog.close()
+
+
+def _let_send(writer: KafkaWriter) -> None:
+    """Wait until the brokers have all messages. The next call of the writer says why they do not take them."""
+    with suppress(KafkaException, SystemError):  # the latter from a client that calls back while it raises
+        writer.session.producer().flush(TIMEOUT_S)
 
 
 LIVES: Sequence[type[LateLife]] = (OnceLife, LeastLife, ChangelogLife)

@@ -12,6 +12,7 @@ from penstock.errors import CorruptError, IncompatibleError, NotFoundError
 from penstock.job.identity import JobIdentity, adopt, canonical_root, check_root, known_uid, settle
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
+from tests.support.stores.hooked_store import RetriedWrites
 from tests.support.stores.stopped_job import PATHS, StoppedJob, call, saved
 
 OTHER = JobPaths("other", "1")
@@ -81,6 +82,15 @@ def test_a_copy_becomes_a_job_of_its_own_and_a_moved_folder_does_not(objects: Fi
     assert adopt(objects, PATHS, str(root), moved=False) == (after, after)
     with pytest.raises(NotFoundError, match="no job was ever started"):
         adopt(objects, OTHER, str(root), moved=True)
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_an_adoption_whose_reply_was_lost_is_told(objects: FileObjectStore, root: Path, moved: bool) -> None:
+    uid = settle(objects, PATHS, str(root))
+    before, after = adopt(RetriedWrites(objects), PATHS, "s3://bucket/jobs", moved=moved)
+    assert (before.uid, after.folder) == (uid, "s3://bucket/jobs/flights-1")
+    assert known_uid(objects, PATHS) == after.uid
+    assert (after.uid == uid) == moved
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,10 @@ from penstock.system.base import ColumnChunk, RawMessage
 from penstock.system.contract.messages import UnreadableRow, unreadable_row
 from penstock.system.files import listing
 from penstock.system.files.formats import SourceFile, read_columns
-from penstock.system.files.listing import Listing
+from penstock.system.files.listing import FoundFile, Listing
 from penstock.system.files.system import FilesSystem
 from penstock.system.registry import open_system
+from tests.support.stores.hooked_store import RetriedWrites
 from tests.support.streams.folder import STREAM, Room, chunks, csv, jsonl, numbered, of, parquet
 from tests.support.tools.configs import load
 
@@ -418,6 +419,22 @@ def test_a_damaged_listing_is_refused(tmp_path: Path, number: int, data: bytes, 
     objects.put_if_absent(f"p/log/{number:020d}", data)
     with pytest.raises(CorruptError, match=says):
         Listing(objects, "p", "f").read()
+
+
+def test_a_listing_knows_its_own_objects_whose_replies_were_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "WHOLE_EVERY", 2)
+    objects = open_store(str(tmp_path))
+    own, others = Listing(RetriedWrites(objects), "p", "f"), Listing(objects, "p", "f")
+    assert own.begin(1)
+    assert not others.begin(1)
+    assert [own.append([FoundFile(name, 1, 1)]) for name in ("a", "b")] == [True, True]
+    assert objects.list("p/whole"), "the object of all files is written"
+    others.read()
+    own.append([FoundFile("c", 1, 1)])
+    assert not others.append([FoundFile("d", 1, 1)])
+    assert [file.path for file in others.files[0]] == ["a", "b", "c"]
 
 
 def test_files_without_rows_and_names_of_any_kind(room: Room) -> None:
