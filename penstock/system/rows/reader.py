@@ -27,7 +27,7 @@ import pyarrow.parquet
 from penstock.api.ssp import SystemStreamPartition
 from penstock.arrays.given import is_bytes, is_text
 from penstock.base.budgets import check_budget
-from penstock.errors import SystemRefusedError
+from penstock.errors import CorruptError, SystemRefusedError
 from penstock.system.base import CHUNK_BYTES, ColumnChunk, OffsetRange, RawMessage, SystemReader
 from penstock.system.ranges import check_call, take_chunk
 from penstock.system.rows.messages import ROWS
@@ -202,6 +202,18 @@ def opened_inside(base: str, path: str, advice: str = "") -> Iterator[str]:
 def refused(path: str, outside: str, advice: str = "") -> SystemRefusedError:
     """The error for a path that leads out of its folder."""
     return SystemRefusedError(f"`{path}` leads out of its folder, to `{outside}`, and is not read{advice}")
+
+
+@contextmanager
+def readable(what: str) -> Iterator[None]:
+    """Turn whatever Arrow raises over bytes that it does not read into a CorruptError that begins with `what`. Too
+    little memory, and errors of the operating system, are not about the bytes: they pass."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise CorruptError(f"{what}: {error}") from error
 
 
 BATCH_BYTES = 64 << 20
