@@ -221,6 +221,8 @@ BATCH_BYTES = 64 << 20
 GROUP_VALUES = 1 << 24
 ROW_VALUES = 1 << 14
 """The most values that the lists of a row group have: so many, and so many more for each row."""
+_LOOK_BYTES = 1 << 12
+"""Without a buffer, Arrow reads a column chunk as soon as it looks at it."""
 _SHORT_BYTES = 1 << 13
 """No batch becomes too large by texts that are shorter."""
 
@@ -233,9 +235,10 @@ def opened_parquet(source: IO[bytes] | pa.NativeFile, title: str) -> pa.parquet.
         title: its name, for errors.
 
     Raises:
-        CorruptError: lists have more values than are read.
+        CorruptError: lists have more values than are read, or the description of a column is damaged.
     """
     file = pa.parquet.ParquetFile(source, coerce_int96_timestamp_unit="us")
+    _check_chunks(source, file.metadata, title)
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
     repeated = set()
     for number in range(len(file.schema)):
@@ -252,6 +255,19 @@ def opened_parquet(source: IO[bytes] | pa.NativeFile, title: str) -> pa.parquet.
     return pa.parquet.ParquetFile(
         source, metadata=file.metadata, read_dictionary=sorted(repeated), coerce_int96_timestamp_unit="us"
     )
+
+
+def _check_chunks(source: IO[bytes] | pa.NativeFile, metadata: Any, title: str) -> None:
+    """Let Arrow look at the description of each column chunk as it does before it reads: there it raises an error.
+    Somebody who asks for the description alone, as `opened_parquet` does, ends the process if it is damaged."""
+    file = pa.parquet.ParquetFile(source, metadata=metadata, buffer_size=_LOOK_BYTES)
+    try:
+        for number in range(metadata.num_row_groups):
+            next(file.reader.iter_batches(0, row_groups=[number], use_threads=False), None)
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise CorruptError(f"`{title}` is damaged: {error}") from error
 
 
 def row_batches(

@@ -78,7 +78,7 @@ def serde_named(text: str) -> object:
 DOCUMENTS = {
     "row of a database table": Parser(
         lambda d: TableForm("t", COLUMNS, ["shop"]).change(*d.partition(b"\n")[::-2]),
-        [TABLE_ROW, TABLE_ROW + b"\ns"],
+        [TABLE_ROW, b'{"integer":5}\ns', b'{"integer":5}\n{"shop":"s"}'],
         ValueError,
     ),
     "kept schema": Parser(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -48,26 +49,27 @@ CSV = b'a,b\n1,"x, y"\n,"z""\n2"\n'
 STREAM = b'{"format":1,"identity":"00ff","folder":"/f","partitions":4}'
 LISTED = b'{"files":[["a.parquet",10,5,0],["b.parquet",20,6,3]]}'
 FOLDER = "00000000000000000000"
+_OnFiles = partial(Parser, touches_files=True)
 FILES = {
-    "rows of jsonl": Parser(rows_of_file("json", "jsonl"), [LINES]),
-    "rows of jsonl.gz": Parser(rows_of_file("json", "jsonl.gz"), [packed(LINES)]),
-    "rows of csv": Parser(rows_of_file("csv", "csv"), [CSV]),
-    "rows of parquet": Parser(rows_of_file("parquet", "parquet"), [parquet()]),
-    "published jsonl": Parser(published("jsonl"), [LINES]),
-    "published csv": Parser(published("csv"), [CSV]),
-    "published csv.gz": Parser(published("csv.gz"), [packed(CSV)]),
-    "listing": Parser(of_object(f"p/log/{FOLDER}", lambda o: Listing(o, "p", "/f").read()), [STREAM]),
-    "listed files": Parser(
+    "rows of jsonl": _OnFiles(rows_of_file("json", "jsonl"), [LINES]),
+    "rows of jsonl.gz": _OnFiles(rows_of_file("json", "jsonl.gz"), [packed(LINES)]),
+    "rows of csv": _OnFiles(rows_of_file("csv", "csv"), [CSV]),
+    "rows of parquet": _OnFiles(rows_of_file("parquet", "parquet"), [parquet()]),
+    "published jsonl": _OnFiles(published("jsonl"), [LINES]),
+    "published csv": _OnFiles(published("csv"), [CSV]),
+    "published csv.gz": _OnFiles(published("csv.gz"), [packed(CSV)]),
+    "listing": _OnFiles(of_object(f"p/log/{FOLDER}", lambda o: Listing(o, "p", "/f").read()), [STREAM]),
+    "listed files": _OnFiles(
         of_object("p/log/00000000000000000001", lambda o: Listing(o, "p", "/f").read(), {f"p/log/{FOLDER}": STREAM}),
         [LISTED],
     ),
-    "manifest of files": Parser(
+    "manifest of files": _OnFiles(
         of_object(f"_penstock/00000/{FOLDER}", lambda o: PartitionLog(o, SSP).read()),
         [
             b'{"format":1,"token":"t","epochs":{"w":3},"marks":{"w":[1,2]},"files":1,"file":{"name":"f","size_bytes":1,"rows":1}}'
         ],
     ),
-    "number of partitions": Parser(of_object("_penstock/partitions", noted_partitions), [b"12"]),
+    "number of partitions": _OnFiles(of_object("_penstock/partitions", noted_partitions), [b"12"]),
     "name of a file": Parser(
         lambda d: number_of(d.decode(errors="replace")), [b"part-00000-00000000000000000001-ab.parquet"]
     ),

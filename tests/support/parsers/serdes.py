@@ -6,6 +6,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 from google.protobuf import json_format, struct_pb2
@@ -40,6 +41,7 @@ COLUMNS = pa.schema(
     }
 )
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+IN_ZURICH = NOON.astimezone(ZoneInfo("Europe/Zurich"))
 ROW = {"d": Decimal("1.50"), "l": [None, Decimal(2)], "b": [b"abc"], "m": [(3, 4)], "s": {"n": 1, "f": 0.5}, "t": NOON}
 NODE = {
     "next": {"next": None, "none": [], "d": Decimal(0), "m": {}},
@@ -59,6 +61,7 @@ SERDES: dict[str, tuple[ps.Serde[Any], Any]] = {
     "Panes": (Panes(), ps.WindowPane("k", ps.TimeWindow(0, 10), {"n": 1}, "early", 0)),
     "IntermediateMessageSerde": (ps.IntermediateMessageSerde(ps.String()), ps.WatermarkMessage(60_000)),
     "Avro": (ps.Avro(AVRO), NODE),
+    "Avro of a float": (ps.Avro('{"type":"array","items":"float"}'), [0.5]),
     "AvroState": (ps.Avro(AVRO).for_store_values(), NODE),
     "JsonSchema": (ps.JsonSchema(JSON_SCHEMA), {"d": "aa", "s": [], "aa": 1}),
     "Protobuf": (ps.Protobuf(struct_pb2.Struct), json_format.ParseDict({"a": [1, {"b": None}]}, struct_pb2.Struct())),
@@ -98,7 +101,10 @@ READ_BY_SERDES = {
         again=ROWS.to_bytes,
     ),
     "value of a state": Parser(
-        exact_value, [exact_bytes([Decimal("1.5"), NOON, {1: b"x"}, {2}])], Exception, again=exact_bytes
+        exact_value,
+        [exact_bytes([Decimal("1.5"), NOON, {1: b"x"}, {2}, NOON.astimezone(ZoneInfo("Europe/Zurich"))])],
+        Exception,
+        again=exact_bytes,
     ),
     "row of a processor": Parser(
         ROW_CODEC.decode,

@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 
 import orjson
 
+from penstock.spark.query.checkpoint_location import query_in
 from penstock.spark.state_import import files
 from penstock.spark.state_import.checkpoint import OperatorFacts, SparkCheckpoint, _operator
 from penstock.spark.state_import.files import EntrySchema, read_schema
@@ -97,5 +98,6 @@ SPARK = {
         lambda d: SparkCheckpoint(OneFile(d), "u")._checkpoint_ids(0, 0, 0), several("commits/0")
     ),
     "query of Spark": Parser(lambda d: SparkCheckpoint(OneFile(d), "u").query_id(), several("checkpoint/metadata")),
+    "query that a location is of": Parser(lambda d: query_in(d, "metadata"), several("checkpoint/metadata"), kind=str),
     "row of Spark": Parser(row_decoder(SPARK_ROW, "w"), [SPARK_DATA]),
 }

@@ -4,8 +4,8 @@
 
 Each parser of `tests/support/parsers/table.py`, or each that is named, has so many minutes of CPU in a process of its
 own, with limits of memory and of the time for one input. It begins with the parser's valid bytes and its kept inputs.
-At the end, what was found is printed; with `--keep`, inputs that failed and those that reach other code are added to the
-kept ones, which `tests/property/test_parsers.py` runs. `--list` names the parsers.
+At the end, what was found is printed. With `--keep`, inputs that failed and those that reach other code are added to
+the kept ones, which `tests/property/test_parsers.py` runs. `--list` names the parsers.
 """
 
 from __future__ import annotations
