@@ -1,4 +1,4 @@
-"""What processes of a job send each other, and what a container leaves behind."""
+"""Messages between the processes of a job, and the page that a container leaves behind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from penstock.api.messages import pack_headers
+from penstock.api.messages import Headers, pack_headers, unpack_headers
 from penstock.batch.batch import Batch
 from penstock.dashboard.server import _body
 from penstock.errors import FailedMessage, PenstockError
@@ -150,6 +150,9 @@ def read_body(data: bytes) -> object:
 
 BAD_BODY = (ValueError, TypeError, RecursionError)
 BETWEEN = {
+    "headers of a message": Parser(
+        unpack_headers, [pack_headers((("trace", b"7f"), ("none", None)))], again=pack_headers, kind=Headers
+    ),
     "messages": Parser(read_messages, [PAYLOAD, HEADED]),
     "names in a trailer": Parser(lambda data: read_trailer(TRAILER._replace(payload=data)), [TRAILER.payload or b""]),
     "counts in a trailer": Parser(lambda data: read_trailer(TRAILER._replace(places=data)), [TRAILER.places or b""]),

@@ -1,4 +1,7 @@
-"""The functions of Penstock that make values of bytes, and those that ran: the table of parsers is to run them all."""
+"""The functions of Penstock that make values of bytes, and those that ran: the table of parsers is to run them all.
+
+As a program, it prints those that no parser of the table runs over its valid bytes, each on a line.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ _PARSES = re.compile(
 )
 _READS_A_FORM = re.compile(r"(documents\.)?decode")
 _LEAST_ARGUMENTS = 3
-"""Of `documents.decode`: the form, the data, and their name."""
+"""The arguments of `documents.decode`: the form, the data, and their name."""
 
 _PICKLED = "pickled by the driver of this run; whoever may call has its token"
 _TYPED = "typed by the user who called"
@@ -74,8 +77,9 @@ def parsing_functions() -> Mapping[Place, str]:
     found: dict[Place, str] = {}
     for file in sorted(_PENSTOCK.rglob("*.py")):
         module = file.relative_to(_PENSTOCK)
-        if module.parts[0] != "testing":
-            for name, function in _functions(ast.parse(file.read_text("utf-8")), ""):
+        text = file.read_text("utf-8")
+        if module.parts[0] != "testing" and (_PARSES.search(text) or "decode(" in text):
+            for name, function in _functions(ast.parse(text), ""):
                 if any(_is_parser(call) for call in _calls(function)):
                     line = min(each.lineno for each in (function, *function.decorator_list))
                     found[str(file), line] = f"{module.as_posix()} {name}"
@@ -128,3 +132,19 @@ def _is_parser(call: ast.Call) -> bool:
     if _READS_A_FORM.fullmatch(name):
         return len(call.args) >= _LEAST_ARGUMENTS
     return _PARSES.fullmatch(name) is not None
+
+
+def main() -> None:
+    from tests.support.parsers.table import PARSERS
+
+    def read() -> None:
+        for parser in PARSERS.values():
+            for data in parser.seeds:
+                parser.judge(data)
+
+    found = parsing_functions()
+    print("\n".join(sorted(found[place] for place in found.keys() - run_while(read))))
+
+
+if __name__ == "__main__":
+    main()

@@ -42,7 +42,7 @@ class Parser:
 
     read: Callable[[bytes], object]
     seeds: Sequence[bytes]
-    refuses: type[Exception] = PenstockError
+    refuses: type[Exception] | tuple[type[Exception], ...] = PenstockError
     again: Callable[[Any], bytes] | None = None
     """Writes the value: it is the same one when it is read again."""
     kind: Any = Any

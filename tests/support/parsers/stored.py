@@ -1,4 +1,4 @@
-"""What is stored below the root of a job, on a host, and in the streams of a job: records, markers, snapshots."""
+"""Stored documents and files: below the root of a job, on a host, and in the streams of a job."""
 
 from __future__ import annotations
 
