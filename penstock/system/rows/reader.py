@@ -260,6 +260,8 @@ def opened_parquet(source: IO[bytes] | pa.NativeFile, title: str) -> pa.parquet.
 def _check_chunks(source: IO[bytes] | pa.NativeFile, metadata: Any, title: str) -> None:
     """Let Arrow look at the description of each column chunk as it does before it reads: there it raises an error.
     Somebody who asks for the description alone, as `opened_parquet` does, ends the process if it is damaged."""
+    if not metadata.num_columns:  # Arrow would divide by the number of rows of a batch
+        return
     file = pa.parquet.ParquetFile(source, metadata=metadata, buffer_size=_LOOK_BYTES)
     try:
         for number in range(metadata.num_row_groups):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,10 +35,14 @@ def published(ending: str) -> Callable[[bytes], object]:
     return of_file(f"f.{ending}", lambda file: list(read_lines(str(file), infer=True)))
 
 
-def parquet() -> bytes:
+def parquet(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
-    pa.parquet.write_table(pa.table({"n": list(range(50)), "s": ["a", "b"] * 25}), sink, compression="zstd")
+    pa.parquet.write_table(table, sink, compression="zstd")
     return bytes(sink.getvalue())
+
+
+PLAIN = pa.table({"n": list(range(50)), "s": ["a", "b"] * 25})
+NESTED = pa.table({"l": [[1], None], "s": [{"a": [{"b": "x"}]}, None], "d": [Decimal("1.5"), None]})
 
 
 def packed(data: bytes) -> bytes:
@@ -54,7 +59,9 @@ FILES = {
     "rows of jsonl": _OnFiles(rows_of_file("json", "jsonl"), [LINES]),
     "rows of jsonl.gz": _OnFiles(rows_of_file("json", "jsonl.gz"), [packed(LINES)]),
     "rows of csv": _OnFiles(rows_of_file("csv", "csv"), [CSV]),
-    "rows of parquet": _OnFiles(rows_of_file("parquet", "parquet"), [parquet()]),
+    "rows of parquet": _OnFiles(
+        rows_of_file("parquet", "parquet"), [*map(parquet, (PLAIN, NESTED, PLAIN.select([]), PLAIN.slice(0, 0)))]
+    ),
     "published jsonl": _OnFiles(published("jsonl"), [LINES]),
     "published csv": _OnFiles(published("csv"), [CSV]),
     "published csv.gz": _OnFiles(published("csv.gz"), [packed(CSV)]),
