@@ -17,7 +17,7 @@ JAVA := $(shell command -v java 2>/dev/null)$(JAVA_HOME)
 # Each module is compiled once, and not by each of the many processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: lock demo demo-crash demo-windows demo-windows-crash demo-drain demo-enrich demo-enrich-crash demo-kafka demo-pyspark test slow attack prove test-all all-phases durations check wheel-check keep release-check bench bench-scale pictures docs format clean
+.PHONY: lock demo demo-crash demo-windows demo-windows-crash demo-drain demo-enrich demo-enrich-crash demo-kafka demo-pyspark test slow attack fuzz prove test-all all-phases durations check wheel-check keep release-check bench bench-scale pictures docs format clean
 .DELETE_ON_ERROR:
 
 # What builds PySpark, also in the image of a new project and in that of Kubernetes.
@@ -111,6 +111,11 @@ durations:
 # of the host where that matters. Where there is no Kafka, its attacks are skipped.
 attack: $(CLASSES) $(COMPILED)
 	$(LIMIT) 3600 $(PYTEST) --attacks --in-memory -n 2 $(LOADFILE) -m attack
+
+# Damages what parsers read, guided by the code that runs: two minutes of CPU for each parser, or `MINUTES=1`, or one parser
+# alone, as in `PARSER='row of Spark'`. `KEEP=1` keeps what it finds for the tests. Fails if anything is found.
+fuzz: $(STAMP)
+	nice -n 10 $(BIN)/python -m tests.support.tools.fuzz --minutes $(or $(MINUTES),2) $(if $(KEEP),--keep) $(if $(PARSER),'$(PARSER)')
 
 # Simulated lives of whole jobs for an hour, or `MINUTES=5`, each with another seed; then each rule is taken out in turn,
 # and the seed that finds that it is missing is printed. Fails if a life does not end as its oracle says.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, Typ
 import msgspec
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.errors import CorruptError
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 """Pairs of name and value, in order. A name may occur more than once."""
@@ -57,8 +58,11 @@ def pack_headers(headers: Headers) -> bytes:
 
 
 def unpack_headers(data: bytes) -> Headers:
-    """The headers of the bytes. Raises msgspec.DecodeError if they are damaged."""
-    return _DECODER.decode(data)
+    """The headers of the bytes. Raises CorruptError if they are damaged."""
+    try:
+        return _DECODER.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CorruptError(f"headers of a message are not readable: {error}") from error
 
 
 def check_readable(headers: Headers) -> Headers:

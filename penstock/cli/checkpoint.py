@@ -176,7 +176,7 @@ def parse_offsets(text: str, name: str) -> dict[OffsetKey, int]:
         for key, offset in _shown(document) if "tasks" in document else _given(document):
             if found.setdefault(key, offset) != offset:
                 raise ValueError(f"{key} has two offsets, {found[key]} and {offset}")
-    except (ValueError, TypeError, ConfigError) as error:
+    except (ValueError, TypeError, RecursionError, ConfigError) as error:
         raise ConfigError(f"`{name}` does not name next offsets: {error}; {_FORM}") from error
     if not found:
         raise ConfigError(f"`{name}` names no offset; {_FORM}")

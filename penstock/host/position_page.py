@@ -221,10 +221,11 @@ def read_page(path: Path) -> tuple[Spot, ...]:
 def spots_in(data: bytes) -> tuple[Spot, ...]:
     """The spots in the content of a page."""
     try:
-        streams = tuple(orjson.loads(data[:_HEAD_BYTES].strip()))
-    except (orjson.JSONDecodeError, TypeError):
-        streams = ()
-    return tuple(_spots(data, streams))
+        streams = orjson.loads(data[:_HEAD_BYTES].strip())
+    except orjson.JSONDecodeError:
+        streams = []
+    known = isinstance(streams, list) and all(isinstance(each, str) for each in streams)
+    return tuple(_spots(data, tuple(streams) if known else ()))
 
 
 def _spots(data: bytes, streams: tuple[str, ...]) -> Iterator[Spot]:
@@ -238,6 +239,8 @@ def _spots(data: bytes, streams: tuple[str, ...]) -> Iterator[Spot]:
         if zlib.crc32(body) != int.from_bytes(slot[1:5], "little"):
             continue  # it was being written
         doing, epoch, batch, run, stage, task, way, mark, *bounds, since = _FORM.unpack(body[: _FORM.size])
+        if not 0 <= doing < len(_DOING):
+            continue  # of another Penstock
         span = Span(*bounds)
         message = MessageId(stage, task, way, span.first_origin, span.first_offset, mark) if doing == 1 else None
         text = body[_FORM.size + 2 :].decode(errors="replace")

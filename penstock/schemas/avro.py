@@ -57,7 +57,7 @@ class AvroState(Serde[Any]):
         try:
             found = json.loads(f"[{unquote(name.removeprefix('avro(')[:-1])}]")
             return cls(tuple(json.dumps(each, separators=(",", ":")) for each in found))
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
 
     @property

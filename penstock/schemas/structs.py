@@ -114,7 +114,10 @@ def _of_msgspec(kind: Any) -> _Codec:
     def write(obj: Any) -> bytes:
         if has_class and not isinstance(obj, kind):
             raise TypeError(f"ps.Struct({kind.__name__}) takes a {kind.__name__}, not a {type(obj).__name__}")
-        return encode(obj)
+        try:
+            return encode(obj)
+        except TypeError:  # msgspec sorts no keys but texts; what it cannot write raises again
+            return encode(msgspec.to_builtins(obj, str_keys=True))
 
     return decode, write, partial(msgspec.to_builtins, builtin_types=(Decimal,), str_keys=False)
 

@@ -164,10 +164,10 @@ def decompress(data: bytes, size: int, what: str) -> bytes:
 
 def _decompressed_size(data: bytes) -> int:
     """Decompress everything, a piece at a time, to count it."""
-    total = 0
+    total, piece = 0, bytearray(_COUNT_BYTES)  # Arrow keeps the memory of a `read` that fails
     with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
-        while piece := stream.read(_COUNT_BYTES):
-            total += len(piece)
+        while count := stream.readinto(piece):
+            total += count
     return total
 
 

@@ -388,5 +388,8 @@ class Panes(Serde[WindowPane[Any, Any]]):
         return Json().to_bytes([obj.key, span, obj.message, obj.firing, obj.number])
 
     def from_bytes(self, data: bytes) -> WindowPane[Any, Any]:
-        key, span, message, firing, number = msgspec.json.decode(data)
+        key, span, message, firing, number = _pane(data)
         return WindowPane(key, None if span is None else TimeWindow(*span), message, firing, number)
+
+
+_pane = msgspec.json.Decoder(tuple[Any, tuple[int, int] | None, Any, Firing, int]).decode

@@ -19,6 +19,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.errors import CorruptError
 from penstock.runtime.timers import time_bytes, time_of
 
 TIME_BYTES = 8
@@ -104,8 +105,13 @@ def pack(waiting: WaitingMessage) -> bytes:
 
 
 def unpack(data: bytes) -> WaitingMessage:
+    """The content of a value. Raises CorruptError if it breaks off."""
     source, flags, stream_length, headers_length = _HEAD.unpack_from(data)
     headers_at = _HEAD.size + stream_length
     value_at = headers_at + headers_length
+    if value_at > len(data):
+        raise CorruptError(
+            f"a message that waits for its turn is damaged: its value begins at {value_at} of {len(data)}"
+        )
     value = data[value_at:] if flags & _HAS_VALUE else None
     return WaitingMessage(source, data[_HEAD.size : headers_at].decode(), data[headers_at:value_at], value)

@@ -27,6 +27,7 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from penstock.api.store import KeyValueStore
+from penstock.errors import CorruptError
 from penstock.spark.processor.fields import Field, FixedField, field_of
 from penstock.spark.versions import plain
 
@@ -192,6 +193,22 @@ _LENGTH = struct.Struct("<I")
 _TIMED = struct.Struct("<qI")
 
 
+_MOST_PASSED = 256
+"""Expired pieces that one `append` passes over; the next one goes on."""
+
+
+def _bounds(head: bytes) -> tuple[int, int]:
+    """The numbers of the first piece, and of the one behind the last."""
+    first, end = _HEAD.unpack_from(head)
+    if first > end:
+        raise CorruptError(f"a stored list is damaged: its pieces are {first} to {end}")
+    return first, end
+
+
+def _broken_off(wanted: int, found: int) -> CorruptError:
+    return CorruptError(f"a stored list is damaged: an element ends at byte {wanted} of {found}")
+
+
 class StoredLists:
     """The lists of all keys."""
 
@@ -210,16 +227,17 @@ class StoredLists:
         head = self._read(key)
         if head is None:
             return iter(())
-        first, end = _HEAD.unpack_from(head)
+        first, end = _bounds(head)
         if first == end:
             return self._elements([head], _HEAD.size)
-        pieces = [self._read(key + _NUMBER.pack(number)) for number in range(first, end)]
-        return self._elements([bytes(_HEAD.size) + piece for piece in pieces if piece is not None] + [head], _HEAD.size)
+        return self._elements(
+            [*(bytes(_HEAD.size) + piece for piece in self._pieces(key, first, end)), head], _HEAD.size
+        )
 
     def put(self, key: bytes, elements: Sequence[bytes]) -> None:
         head = self._read(key)
-        first, end = (0, 0) if head is None else _HEAD.unpack_from(head)
-        for number in range(first, end):
+        first, end = (0, 0) if head is None else _bounds(head)
+        for number in range(end - len(self._pieces(key, first, end)), end):
             self._write(key + _NUMBER.pack(number), None)
         if not elements:
             if head is not None:
@@ -234,11 +252,27 @@ class StoredLists:
         if head is None:
             self._store_all(key, 0, 0, b"", elements)
             return
-        first, end = _HEAD.unpack_from(head)
-        while first < end and self._ttl_ms is not None and self._read(key + _NUMBER.pack(first)) is None:
+        first, end = _bounds(head)
+        until = first if self._ttl_ms is None else min(end, first + _MOST_PASSED)
+        while first < until and self._read(key + _NUMBER.pack(first)) is None:
             first += 1
         newest = head[_HEAD.size :]
         self._store_all(key, first, end, newest if self._ttl_ms is None else self._still_alive(newest), elements)
+
+    def _pieces(self, key: bytes, first: int, end: int) -> list[bytes]:
+        """The pieces that are there, oldest first. They expire in this order, so the newest is looked for first, and
+        nothing behind one that is missing: a damaged head may claim any number. Raises CorruptError if one is missing
+        that does not expire."""
+        found: list[bytes] = []
+        for number in range(end - 1, first - 1, -1):
+            piece = self._read(key + _NUMBER.pack(number))
+            if piece is None:
+                if self._ttl_ms is None:
+                    raise CorruptError(f"a stored list is damaged: its piece {number} is missing")
+                break
+            found.append(piece)
+        found.reverse()
+        return found
 
     def _still_alive(self, piece: bytes) -> bytes:
         at, now = 0, self._now()
@@ -271,6 +305,8 @@ class StoredLists:
             at, end = begin, len(piece)
             while at < end:
                 at, last = at + 4, at + 4 + unpack(piece, at)[0]
+                if last > end:
+                    raise _broken_off(last, end)
                 yield piece[at:last]
                 at = last
 
@@ -281,6 +317,8 @@ class StoredLists:
             while at < end:
                 expires, length = _TIMED.unpack_from(piece, at)
                 at += _TIMED.size
+                if at + length > end:
+                    raise _broken_off(at + length, end)
                 if expires > now:
                     yield piece[at : at + length]
                 at += length

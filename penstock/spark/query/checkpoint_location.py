@@ -6,11 +6,12 @@ Spark's log of the offsets of the query's batches is in it, as `offsets/`.
 from __future__ import annotations
 
 import hashlib
-import json
 from typing import Any
 
+from msgspec import Struct
 from pyspark.sql import SparkSession
 
+from penstock.base.documents import decode
 from penstock.errors import IncompatibleError, NotFoundError, PenstockError
 
 HEARTBEAT = "penstock.heartbeat"
@@ -52,7 +53,9 @@ class OffsetLog:
 
     def query(self) -> str | None:
         """The id of the query; None if it has had no batch."""
-        return json.loads(self._read(self._metadata))["id"] if self._files.exists(self._metadata) else None
+        if not self._files.exists(self._metadata):
+            return None
+        return query_in(self._read(self._metadata), str(self._metadata.toString()))
 
     def is_read(self) -> bool:
         """True if the query runs in any session of this program."""
@@ -103,6 +106,15 @@ class OffsetLog:
 
     def _path(self, folder: Any, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(folder, name)
+
+
+def query_in(content: bytes, path: str) -> str:
+    """The id of the query whose file `metadata` has this content. Raises CorruptError."""
+    return decode(_Query, content, f"`{path}` is damaged").id
+
+
+class _Query(Struct):
+    id: str
 
 
 def plan_of(content: bytes) -> str:

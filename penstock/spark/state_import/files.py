@@ -67,10 +67,11 @@ def plain_chunks(data: bytes, name: str) -> Iterator[bytes]:
 
 
 def _zstd_chunks(data: bytes, name: str) -> Iterator[bytes]:
+    chunk = bytearray(_CHUNK_BYTES)  # Arrow keeps the memory of a `read` that fails
     try:
         with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
-            while chunk := stream.read(_CHUNK_BYTES):
-                yield chunk
+            while count := stream.readinto(chunk):
+                yield bytes(chunk[:count])
     except (OSError, pa.ArrowException) as error:
         raise CorruptError(f"`{name}` is damaged: {error}") from error
 

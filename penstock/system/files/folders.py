@@ -22,7 +22,7 @@ from penstock.base.files import explain
 from penstock.base.wording import counted, utc_text
 from penstock.system.files.listing import FoundFile, Listing
 from penstock.system.files.manifests import MANIFESTS, is_written
-from penstock.system.rows.reader import leads_out, opened_inside, refused
+from penstock.system.rows.reader import leads_out, opened_inside, readable, refused
 
 Links: TypeAlias = Literal["inside", "follow"]
 """The links of a folder that are followed: those to other places below it, or all."""
@@ -116,9 +116,8 @@ class Folder:
                     "Put the earlier one back, or continue behind it with a startpoint"
                 )
             try:
-                yield system, path
-            except (pa.ArrowInvalid, UnicodeDecodeError) as error:
-                raise errors.CorruptError(f"`{name}` cannot be read: {error}") from error
+                with readable(f"`{name}` cannot be read"):
+                    yield system, path
             except OSError as error:
                 if error.errno is None and _PACKED_DAMAGE.search(str(error)):
                     raise errors.CorruptError(

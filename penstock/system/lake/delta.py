@@ -20,9 +20,9 @@ from penstock.errors import ConfigError, NotFoundError, SystemAwayError
 from penstock.system.base import Progress
 from penstock.system.contract.writer import WriterMark
 from penstock.system.lake.delta_log import DeltaLog
+from penstock.system.lake.files import PARTITIONS, partitions_in
 from penstock.system.lake.tables import ConflictError, Lake, LakeTable
 
-_PARTITIONS = "penstock.partitions"
 _CHUNK_BITS = 24
 """A mark is one number: the slot, and the chunk in so many bits."""
 
@@ -60,7 +60,7 @@ class DeltaLake(Lake):
                     self._url(stream),
                     schema,
                     mode="error",
-                    configuration={_PARTITIONS: str(partitions)},
+                    configuration={PARTITIONS: str(partitions)},
                     storage_options=self._options,
                     raise_if_key_not_exists=False,
                 )
@@ -106,12 +106,11 @@ class DeltaLakeTable(LakeTable):
 
     @property
     def partitions(self) -> int | None:
-        noted = self._table.metadata().configuration.get(_PARTITIONS)
-        return None if noted is None else int(noted)
+        return partitions_in(self._table.metadata().configuration.get(PARTITIONS), f"the Delta table `{self._stream}`")
 
     def note_partitions(self, count: int) -> None:
         with _errors(self._folder, self._stream):
-            self._table.alter.set_table_properties({_PARTITIONS: str(count)}, raise_if_not_exists=False)
+            self._table.alter.set_table_properties({PARTITIONS: str(count)}, raise_if_not_exists=False)
 
     def mark(self, writer: str, partition: int) -> WriterMark | None:
         with _errors(self._folder, self._stream):  # it may have to read the log

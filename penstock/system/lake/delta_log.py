@@ -14,16 +14,26 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
+import msgspec
 import orjson
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
+from msgspec import Struct
 
+from penstock.base.documents import Count, convert
 from penstock.errors import IncompatibleError, NotFoundError, SystemAwayError, SystemRefusedError
-from penstock.system.lake.files import ColumnSelection, TableFiles, count_rows, reading
+from penstock.system.lake.files import (
+    PARTITIONS,
+    ColumnSelection,
+    TableFiles,
+    count_rows,
+    parsing,
+    partitions_in,
+    reading,
+)
 from penstock.system.lake.log import Commit, DataFile, TableLog, gone
 
-_PARTITIONS = "penstock.partitions"
 _ESCAPED = re.compile(rb"(?:\\u00[0-9A-Fa-f]{2})+")
 _READ_FEATURES = frozenset(
     ("columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "v2Checkpoint", "vacuumProtocolCheck")
@@ -40,14 +50,49 @@ _WEEK_MS = 604_800_000
 """The default of `delta.deletedFileRetentionDuration`."""
 
 
+class _Remove(Struct, rename="camel"):
+    path: str
+    data_change: bool = True
+
+
+class _Add(_Remove, rename="camel"):
+    stats: str | None = None
+    partition_values: dict[str, str | None] | None = None
+
+
+class _Stats(Struct, rename="camel"):
+    num_records: Count | None = None
+
+
+class _Metadata(Struct, rename="camel"):
+    id: str
+    schema_string: str
+    configuration: Mapping[str, str | None] = msgspec.field(default_factory=dict)
+
+
+class _Protocol(Struct, rename="camel"):
+    reader_features: list[str] | None = None
+
+
+class _Line(Struct, rename="camel"):
+    """One action of a commit. A commit may have others, and other fields."""
+
+    add: _Add | None = None
+    remove: _Remove | None = None
+    metadata: _Metadata | None = msgspec.field(name="metaData", default=None)
+    protocol: _Protocol | None = None
+    commit_info: dict[str, Any] | None = None
+    """Whatever its writer says."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Actions:
     """The parts of a commit."""
 
     commit: Commit
     removes_files: bool
-    metadata: Mapping[str, Any] | None
-    protocol: Mapping[str, Any] | None
+    metadata: _Metadata | None
+    protocol: _Protocol | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +140,11 @@ class DeltaLog(TableLog):
 
     @property
     def identity(self) -> str:
-        return str(self._metadata["id"])
+        return self._metadata.id
 
     @property
     def partitions(self) -> int | None:
-        noted = self._metadata["configuration"].get(_PARTITIONS)
-        return None if noted is None else int(noted)
+        return partitions_in(self._metadata.configuration.get(PARTITIONS), self.title)
 
     @property
     def schema(self) -> pa.Schema:
@@ -116,7 +160,7 @@ class DeltaLog(TableLog):
         if time.monotonic() >= self._list_at:
             with self._errors():
                 self._list()
-        keeps = _KEEPS.fullmatch(self._metadata["configuration"].get("delta.deletedFileRetentionDuration", ""))
+        keeps = _KEEPS.fullmatch(self._metadata.configuration.get("delta.deletedFileRetentionDuration") or "")
         keeps_ms = int(keeps[1]) * _SECONDS[keeps[2].lower()] * 1000 if keeps else _WEEK_MS
         old = [each for each, at in self._times.items() if each > self._looked and at < now_ms - keeps_ms]
         for version in sorted(old, reverse=True):
@@ -203,29 +247,26 @@ class DeltaLog(TableLog):
         self._version = table.version()
         metadata, protocol = table.metadata(), table.protocol()
         self._describe(
-            {
-                "id": metadata.id,
-                "configuration": metadata.configuration,
-                "schemaString": table.schema().to_json(),
-            },
-            {"readerFeatures": protocol.reader_features},
+            _Metadata(str(metadata.id), table.schema().to_json(), metadata.configuration),
+            _Protocol(protocol.reader_features),
         )
         self._files = TableFiles(self._url, self._options)
         self._newest = self._files.stamp(_commit_path(self._version))
         self._list()
 
-    def _describe(self, metadata: Mapping[str, Any] | None, protocol: Mapping[str, Any] | None) -> None:
+    def _describe(self, metadata: _Metadata | None, protocol: _Protocol | None) -> None:
         """Take over what a commit says of the table."""
         if protocol is not None:
-            unknown = sorted({*(protocol.get("readerFeatures") or ())} - _READ_FEATURES)
+            unknown = sorted({*(protocol.reader_features or ())} - _READ_FEATURES)
             if unknown:
                 raise IncompatibleError(
                     f"{self.title} has features that Penstock does not read: {', '.join(unknown)}. Let Spark write its "
                     "rows to a folder, and read that with a system `files`"
                 )
         if metadata is not None:
-            self._metadata = {"configuration": {}, **metadata}
-            self._schema = pa.schema(Schema.from_json(metadata["schemaString"]).to_arrow())
+            with parsing(f"the schema of {self.title}"):
+                schema = pa.schema(Schema.from_json(metadata.schema_string).to_arrow())
+            self._metadata, self._schema = metadata, schema
 
     def _list(self) -> None:
         """Find the commits that the log still has, and the oldest state that they lead on from."""
@@ -253,32 +294,32 @@ class DeltaLog(TableLog):
                         lines = file.read().splitlines()
                 except FileNotFoundError:
                     raise gone(self, version + 1) from None
-            known = self._actions[version] = self._parsed(version, [orjson.loads(line) for line in lines if line])
+            with parsing(f"{self.title}: `{_commit_path(version)}`"):
+                known = self._parsed(version, [convert(_Line, orjson.loads(line)) for line in lines if line])
+            self._actions[version] = known
             if len(self._actions) > _KEPT_COMMITS:
                 del self._actions[next(iter(self._actions))]
         return known
 
-    def _parsed(self, version: int, actions: Sequence[Mapping[str, Any]]) -> _Actions:
-        by_kind: dict[str, list[Any]] = {}
-        for action in actions:
-            for kind, body in action.items():
-                by_kind.setdefault(kind, []).append(body)
-        info: Mapping[str, Any] = next(iter(by_kind.get("commitInfo", ())), {})
-        removes = by_kind.get("remove", [])
-        removed = {each["path"] for each in removes if each.get("dataChange", True)}
-        at = info.get("inCommitTimestamp") or info.get("timestamp") or self._modified_ms(version)
+    def _parsed(self, version: int, actions: Sequence[_Line]) -> _Actions:
+        info: Mapping[str, Any] = next((each.commit_info for each in actions if each.commit_info is not None), {})
+        removes = [each.remove for each in actions if each.remove is not None]
+        removed = {each.path for each in removes if each.data_change}
+        said = (info.get(name) for name in ("inCommitTimestamp", "timestamp"))
+        at = next((each for each in said if type(each) is int and each), None) or self._modified_ms(version)
         files = [
             DataFile(
-                self._path(add["path"]),
-                orjson.loads(add.get("stats") or b"{}").get("numRecords"),
+                self._path(add.path),
+                convert(_Stats, orjson.loads(add.stats or b"{}")).num_records,
                 at,
-                _KnownFile(add.get("partitionValues") or {}),
+                _KnownFile(add.partition_values or {}),
             )
-            for add in by_kind.get("add", ())
-            if add.get("dataChange", True) and add["path"] not in removed  # which a deletion vector makes smaller
+            for add in (each.add for each in actions)
+            if add is not None and add.data_change and add.path not in removed  # which a deletion vector makes smaller
         ]
-        commit = Commit(version + 1, at, info.get("operation", "remove") if removed else None, lambda: files)
-        metadata, protocol = (next(iter(by_kind.get(kind, ())), None) for kind in ("metaData", "protocol"))
+        commit = Commit(version + 1, at, str(info.get("operation", "remove")) if removed else None, lambda: files)
+        metadata = next((each.metadata for each in actions if each.metadata is not None), None)
+        protocol = next((each.protocol for each in actions if each.protocol is not None), None)
         return _Actions(commit, bool(removes), metadata, protocol)
 
     def _modified_ms(self, version: int) -> int:

@@ -18,10 +18,20 @@ from obstore import exceptions as obstore_errors
 from obstore.store import LocalStore, from_url
 from pyarrow import fs
 
-from penstock.errors import CorruptError, IncompatibleError, NotFoundError, SystemAwayError, SystemRefusedError
-from penstock.system.rows.reader import opened_inside, opened_parquet, row_batches
+from penstock.errors import (
+    CorruptError,
+    IncompatibleError,
+    NotFoundError,
+    PenstockError,
+    SystemAwayError,
+    SystemRefusedError,
+)
+from penstock.system.rows.reader import opened_inside, opened_parquet, readable, row_batches
 
 Key = Callable[[pa.Field], str | None]
+PARTITIONS = "penstock.partitions"
+_COUNT = re.compile("[0-9]{1,9}")
+_LONGEST_REASON = 1000
 """Gives the key of a field; None if it has none."""
 
 
@@ -242,7 +252,7 @@ def reading(title: str, path: str, *, is_local: bool) -> Iterator[None]:
     """
     what = f"{title}: `{path}`"
     try:
-        with _as_os_errors():
+        with _as_os_errors(), readable(f"{what} is damaged"):
             yield
     except FileNotFoundError as error:
         raise NotFoundError(
@@ -252,9 +262,26 @@ def reading(title: str, path: str, *, is_local: bool) -> Iterator[None]:
         ) from error
     except PermissionError as error:
         raise SystemRefusedError(f"{what} cannot be read: {error}. Let this user read there") from error
-    except (pa.ArrowInvalid, UnicodeDecodeError) as error:
-        raise CorruptError(f"{what} is damaged: {error}") from error
     except OSError as error:
         if is_local and error.errno is None:  # packed data that is cut off
             raise CorruptError(f"{what} is damaged: {error}") from error
         raise SystemAwayError(f"{what} cannot be read: {error}") from error
+
+
+@contextmanager
+def parsing(what: str) -> Iterator[None]:
+    """Turn whatever a library of tables raises over a log that it does not read into a CorruptError that begins with
+    `what`. Errors of Penstock, of the operating system, and too little memory pass."""
+    try:
+        yield
+    except (PenstockError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise CorruptError(f"{what} is damaged: {type(error).__name__}: {str(error)[:_LONGEST_REASON]}") from error
+
+
+def partitions_in(noted: str | None, title: str) -> int | None:
+    """The number of partitions that a table's properties name. Raises CorruptError if it is none."""
+    if noted is None or (_COUNT.fullmatch(noted) and int(noted)):
+        return None if noted is None else int(noted)
+    raise CorruptError(f"{title} has the property `{PARTITIONS}` with the value {noted!r:.100}: write a number there")

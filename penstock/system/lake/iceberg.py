@@ -20,6 +20,7 @@ from pyiceberg.table import Table as IcebergTable
 from penstock.errors import ConfigError, CorruptError, NotFoundError, SystemAwayError
 from penstock.system.base import Progress
 from penstock.system.contract.writer import WriterMark
+from penstock.system.lake.files import PARTITIONS, parsing, partitions_in
 from penstock.system.lake.iceberg_log import IcebergLog, Outside
 from penstock.system.lake.tables import ConflictError, Lake, LakeTable
 
@@ -29,7 +30,6 @@ try:
     _AWAY: tuple[type[Exception], ...] = (OSError, exceptions.RESTError, SQLAlchemyError)
 except ImportError:  # only catalogs in databases need it
     _AWAY = (OSError, exceptions.RESTError)
-_PARTITIONS = "penstock.partitions"
 _MARK = "penstock.mark"
 _FORM = re.compile(r"(\d+)(?: (\d+) (\d+))?")
 
@@ -63,7 +63,7 @@ class IcebergLake(Lake):
             with contextlib.suppress(exceptions.NamespaceAlreadyExistsError):
                 catalog.create_namespace(self.namespace)
             try:
-                catalog.create_table(self._path(stream), schema, properties={_PARTITIONS: str(partitions)})
+                catalog.create_table(self._path(stream), schema, properties={PARTITIONS: str(partitions)})
             except exceptions.TableAlreadyExistsError:
                 return False
             return True
@@ -76,7 +76,8 @@ class IcebergLake(Lake):
                 return []
 
     def _load(self, stream: str) -> IcebergTable:
-        with _errors(self.namespace, stream):
+        what = f"the metadata of the Iceberg table `{self.namespace}.{stream}`"
+        with parsing(what), _errors(self.namespace, stream):
             try:
                 return self._catalog().load_table(self._path(stream))
             except (exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError) as error:
@@ -125,12 +126,13 @@ class IcebergLakeTable(LakeTable):
 
     @property
     def partitions(self) -> int | None:
-        noted = self._table.properties.get(_PARTITIONS)
-        return None if noted is None else int(noted)
+        return partitions_in(
+            self._table.properties.get(PARTITIONS), f"the Iceberg table `{self._namespace}.{self._stream}`"
+        )
 
     def note_partitions(self, count: int) -> None:
         with _errors(self._namespace, self._stream), self._table.transaction() as transaction:
-            transaction.set_properties({_PARTITIONS: str(count)})
+            transaction.set_properties({PARTITIONS: str(count)})
 
     def mark(self, writer: str, partition: int) -> WriterMark | None:
         text = self._table.properties.get(f"{_MARK}.{writer}/{partition}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeAlias
@@ -24,12 +24,11 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.transforms import IdentityTransform
 
-from penstock.errors import IncompatibleError
-from penstock.system.lake.files import ColumnSelection, count_rows, reading
+from penstock.errors import CorruptError, IncompatibleError
+from penstock.system.lake.files import PARTITIONS, ColumnSelection, count_rows, parsing, partitions_in, reading
 from penstock.system.lake.log import Commit, DataFile, TableLog, gone
 from penstock.system.rows.reader import leads_out
 
-_PARTITIONS = "penstock.partitions"
 _ID = b"PARQUET:field_id"
 _KEPT_COMMITS = 64
 Outside: TypeAlias = Literal["refuse", "read"]
@@ -86,6 +85,8 @@ class IcebergLog(TableLog):
         by_id = {each.snapshot_id: each for each in metadata.snapshots}
         chain, number = list[Snapshot](), metadata.current_snapshot_id
         while number is not None and (found := by_id.get(number)) is not None:
+            if len(chain) == len(by_id):
+                raise CorruptError(f"the metadata of {self.title} is damaged: a snapshot is its own ancestor")
             chain.append(found)
             if not _number(found):
                 break  # the table had format version 1 then
@@ -116,13 +117,13 @@ class IcebergLog(TableLog):
 
     @property
     def partitions(self) -> int | None:
-        noted = self._table.properties.get(_PARTITIONS)
-        return None if noted is None else int(noted)
+        return partitions_in(self._table.properties.get(PARTITIONS), self.title)
 
     @property
     def schema(self) -> pa.Schema:
-        found = schema_to_pyarrow(self._table.schema(), include_field_ids=True)
-        return pa.schema([field.with_type(_plain(field.type)) for field in found])
+        with parsing(f"the schema of {self.title}"):
+            found = schema_to_pyarrow(self._table.schema(), include_field_ids=True)
+            return pa.schema([field.with_type(_plain(field.type)) for field in found])
 
     @property
     def head(self) -> int:
@@ -146,7 +147,7 @@ class IcebergLog(TableLog):
             if number == 0 and self._is_whole:
                 return []
             raise gone(self, number)
-        with self._errors(), self._reading(found.manifest_list):
+        with self._reading(found.manifest_list):
             manifests = found.manifests(self._table.io)
             tasks = self._tasks(found) if any(each.content == ManifestContent.DELETES for each in manifests) else {}
             entries = [
@@ -169,7 +170,7 @@ class IcebergLog(TableLog):
 
     def count(self, file: DataFile) -> int:
         self._check_inside(file.path)
-        with self._errors(), self._reading(file.path):
+        with self._reading(file.path):
             return count_rows(self._table.io.new_input(file.path).open())
 
     def batches(
@@ -185,7 +186,7 @@ class IcebergLog(TableLog):
         for path in (file.path, *(each.file_path for each in deletes)):
             self._check_inside(path)
         shape = ColumnSelection(self.schema, columns, _key, self._file_key)
-        with self._errors(), self._reading(file.path):
+        with self._reading(file.path):
             if file.known.task is not None:
                 yield from self._undeleted(file.known.task, shape, first)
                 return
@@ -217,7 +218,7 @@ class IcebergLog(TableLog):
         summary = snapshot.summary
         if summary is not None and summary.operation == Operation.REPLACE:
             return []
-        with self._errors(), self._reading(snapshot.manifest_list):
+        with self._reading(snapshot.manifest_list):
             entries = [
                 entry
                 for manifest in self._manifests(snapshot)
@@ -295,8 +296,11 @@ class IcebergLog(TableLog):
             )
         return str(found)
 
-    def _reading(self, path: str) -> AbstractContextManager[None]:
-        return reading(self.title, path, is_local=path.startswith(("/", "file:")))
+    @contextmanager
+    def _reading(self, path: str) -> Iterator[None]:
+        is_local = path.startswith(("/", "file:"))
+        with parsing(f"{self.title}: `{path}`"), self._errors(), reading(self.title, path, is_local=is_local):
+            yield
 
 
 def _is_inside(location: str, path: str) -> bool:

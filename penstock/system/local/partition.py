@@ -25,8 +25,6 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from msgspec import MsgspecError
-
 from penstock.api.messages import unpack_headers
 from penstock.api.retention import LEAST_RETENTION_BYTES, StreamRetention
 from penstock.api.ssp import SystemStreamPartition
@@ -149,7 +147,9 @@ def add_headers(connection: sqlite3.Connection, path: str, chunk: list[RawMessag
         return [
             (*message[:4], unpack_headers(found[message[0]])) if message[0] in found else message for message in chunk
         ]
-    except (MsgspecError, TypeError) as error:
+    except CorruptError as error:
+        raise CorruptError(f"`{path}` is damaged: {error}") from error
+    except TypeError as error:  # the database holds no column to its type
         raise CorruptError(f"`{path}` is damaged: headers of a message are not readable: {error}") from error
 
 

@@ -179,6 +179,9 @@ class ConnectionPool:
             except sqlite3.Error as error:
                 self._drop(path)
                 raise translate(error, path, self._busy_timeout_ms) from error
+            except UnicodeDecodeError as error:  # SQLite's words for damage quote the file's bytes
+                self._drop(path)
+                raise CorruptError(f"`{path}` is damaged: {error}") from error
             except (OverflowError, UnicodeEncodeError) as error:
                 raise ConfigError(f"a value for `{path}` cannot be stored: {error}") from error
 

@@ -27,7 +27,7 @@ import pyarrow.parquet
 from penstock.api.ssp import SystemStreamPartition
 from penstock.arrays.given import is_bytes, is_text
 from penstock.base.budgets import check_budget
-from penstock.errors import SystemRefusedError
+from penstock.errors import CorruptError, SystemRefusedError
 from penstock.system.base import CHUNK_BYTES, ColumnChunk, OffsetRange, RawMessage, SystemReader
 from penstock.system.ranges import check_call, take_chunk
 from penstock.system.rows.messages import ROWS
@@ -204,11 +204,25 @@ def refused(path: str, outside: str, advice: str = "") -> SystemRefusedError:
     return SystemRefusedError(f"`{path}` leads out of its folder, to `{outside}`, and is not read{advice}")
 
 
+@contextmanager
+def readable(what: str) -> Iterator[None]:
+    """Turn whatever Arrow raises over bytes that it does not read into a CorruptError that begins with `what`. Too
+    little memory, and errors of the operating system, are not about the bytes: they pass."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise CorruptError(f"{what}: {error}") from error
+
+
 BATCH_BYTES = 64 << 20
 """The bytes of the texts that a batch has, or those of one row if these are more."""
 GROUP_VALUES = 1 << 24
 ROW_VALUES = 1 << 14
 """The most values that the lists of a row group have: so many, and so many more for each row."""
+_LOOK_BYTES = 1 << 12
+"""Without a buffer, Arrow reads a column chunk as soon as it looks at it."""
 _SHORT_BYTES = 1 << 13
 """No batch becomes too large by texts that are shorter."""
 
@@ -221,9 +235,10 @@ def opened_parquet(source: IO[bytes] | pa.NativeFile, title: str) -> pa.parquet.
         title: its name, for errors.
 
     Raises:
-        CorruptError: lists have more values than are read.
+        CorruptError: lists have more values than are read, or the description of a column is damaged.
     """
     file = pa.parquet.ParquetFile(source, coerce_int96_timestamp_unit="us")
+    _check_chunks(source, file.metadata, title)
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
     repeated = set()
     for number in range(len(file.schema)):
@@ -240,6 +255,21 @@ def opened_parquet(source: IO[bytes] | pa.NativeFile, title: str) -> pa.parquet.
     return pa.parquet.ParquetFile(
         source, metadata=file.metadata, read_dictionary=sorted(repeated), coerce_int96_timestamp_unit="us"
     )
+
+
+def _check_chunks(source: IO[bytes] | pa.NativeFile, metadata: Any, title: str) -> None:
+    """Let Arrow look at the description of each column chunk as it does before it reads: there it raises an error.
+    Somebody who asks for the description alone, as `opened_parquet` does, ends the process if it is damaged."""
+    if not metadata.num_columns:  # Arrow would divide by the number of rows of a batch
+        return
+    file = pa.parquet.ParquetFile(source, metadata=metadata, buffer_size=_LOOK_BYTES)
+    try:
+        for number in range(metadata.num_row_groups):
+            next(file.reader.iter_batches(0, row_groups=[number], use_threads=False), None)
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise CorruptError(f"`{title}` is damaged: {error}") from error
 
 
 def row_batches(

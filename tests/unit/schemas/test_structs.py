@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
+from types import GenericAlias
 from typing import Annotated, Any, NamedTuple, TypedDict, get_origin
 from uuid import UUID
 
@@ -330,3 +331,10 @@ def test_keys_that_all_have_one_hash_are_refused(kind: Any) -> None:
         ps.Struct(kind).from_bytes(data.encode())
     usual = {number * 7919 + 2**62: number for number in range(5000)}
     assert ps.Struct(dict[int, int]).from_bytes(msgspec.json.encode(usual)) == usual
+
+
+@pytest.mark.parametrize("key", [7, Decimal("1.50"), UUID(int=5), AT, AT.date(), 0.5, b"k", "k"], ids=repr)
+def test_a_dict_with_keys_of_any_type_that_json_has_a_text_for(key: Any) -> None:
+    kind: Any = GenericAlias(dict, (type(key), list[Decimal]))
+    serde: ps.Serde[Any] = ps.Struct(kind)
+    assert serde.from_bytes(serde.to_bytes({key: [Decimal("2.5")]})) == {key: [Decimal("2.5")]}
