@@ -251,7 +251,7 @@ def floats_in(kind: pa.DataType) -> frozenset[pa.DataType]:
 
 
 def is_finite(column: pa.Array) -> bool:
-    """True if the column has no NaN and no infinity, in nested values neither."""
+    """True if the column has no NaN and no infinity, in nested values neither. Values below a null do not count."""
     kind = column.type
     if not floats_in(kind):
         return True
@@ -263,8 +263,9 @@ def is_finite(column: pa.Array) -> bool:
     if pa.types.is_struct(kind):
         return all(map(is_finite, column.flatten()))
     if pa.types.is_map(kind):
-        first, end = column.offsets[0].as_py(), column.offsets[-1].as_py()
-        return all(is_finite(part.slice(first, end - first)) for part in (column.keys, column.items))
+        shown = column.drop_null()
+        first, end = shown.offsets[0].as_py(), shown.offsets[-1].as_py()
+        return all(is_finite(part.slice(first, end - first)) for part in (shown.keys, shown.items))
     return is_finite(column.flatten())
 
 
