@@ -29,10 +29,15 @@ from penstock.errors import (
 from penstock.system.rows.reader import opened_inside, opened_parquet, readable, row_batches
 
 Key = Callable[[pa.Field], str | None]
+"""Gives the key of a field; None if it has none."""
 PARTITIONS = "penstock.partitions"
+"""The property of a table that says how many partitions it has as a stream."""
 _COUNT = re.compile("[0-9]{1,9}")
 _LONGEST_REASON = 1000
-"""Gives the key of a field; None if it has none."""
+_CLIENTS = frozenset(
+    {"aiobotocore", "azure", "boto3", "botocore", "google", "obstore", "requests", "sqlalchemy", "urllib3"}
+)
+"""Packages whose errors tell of a store or a catalog, and not of the bytes that came from it."""
 
 
 class ColumnSelection:
@@ -271,12 +276,14 @@ def reading(title: str, path: str, *, is_local: bool) -> Iterator[None]:
 @contextmanager
 def parsing(what: str) -> Iterator[None]:
     """Turn whatever a library of tables raises over a log that it does not read into a CorruptError that begins with
-    `what`. Errors of Penstock, of the operating system, and too little memory pass."""
+    `what`. Errors of Penstock, of the operating system, of clients, and too little memory pass."""
     try:
         yield
     except (PenstockError, OSError, MemoryError):
         raise
     except Exception as error:
+        if type(error).__module__.partition(".")[0] in _CLIENTS:
+            raise
         raise CorruptError(f"{what} is damaged: {type(error).__name__}: {str(error)[:_LONGEST_REASON]}") from error
 
 

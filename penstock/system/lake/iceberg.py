@@ -77,9 +77,11 @@ class IcebergLake(Lake):
 
     def _load(self, stream: str) -> IcebergTable:
         what = f"the metadata of the Iceberg table `{self.namespace}.{stream}`"
+        with _errors(self.namespace, stream):
+            catalog = self._catalog()
         with parsing(what), _errors(self.namespace, stream):
             try:
-                return self._catalog().load_table(self._path(stream))
+                return catalog.load_table(self._path(stream))
             except (exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError) as error:
                 raise NotFoundError(
                     f"the catalog `{self.name}` has no Iceberg table `{self.namespace}.{stream}`: create it, or "

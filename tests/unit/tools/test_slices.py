@@ -175,6 +175,7 @@ def test_seconds_of_slow_tests_are_recorded_apart(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "quick.json").read_text()) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the memory that is written")
 def test_a_test_that_grows_without_end_fails_and_says_what_the_limit_is(tmp_path: Path) -> None:
     suite(tmp_path)

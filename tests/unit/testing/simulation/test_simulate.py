@@ -66,6 +66,7 @@ def all_counted(inputs: Any, outputs: Any, stores: Any) -> str | None:
 # ---- what holds
 
 
+@pytest.mark.slow
 def test_a_job_without_mistakes_holds_with_streams_and_backups_of_any_system() -> None:
     report = simulate(
         counting("kafka"),
@@ -103,6 +104,7 @@ def test_messages_that_come_twice_are_counted_twice() -> None:
 # ---- what does not
 
 
+@pytest.mark.slow
 def test_the_mistake_of_the_page_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own_home(tmp_path, monkeypatch)
     job, test = blocks(PAGE)[:2]
