@@ -1,5 +1,5 @@
-"""Bytes from outside of the process, whoever wrote them: each parser of the table reads them, or refuses them with an
-error of Penstock, in little time and memory. What is read is what it says, and is the same when it is written again.
+"""Bytes from outside the process: each parser of the table reads them, or refuses them with an error of Penstock, in
+little time and memory. A value that was read has the declared type, and is the same when it is written and read again.
 
 The table is `tests/support/parsers/table.py`. `make fuzz` damages the same bytes for longer, guided by the code that
 runs; what it found before is kept, and run here.

@@ -293,8 +293,9 @@ def _on_disk(real: Callable[..., Any], *, writes: Callable[..., bool]) -> Callab
 
     def call(path: Any, *args: Any, **options: Any) -> Any:
         scheduler = active()
-        mine = scheduler is not None and scheduler.mine() is not None
-        if mine and writes(path, *args, **options) and scheduler.disk_fails(os.fspath(path)):  # type: ignore[union-attr]
+        if scheduler is None or scheduler.mine() is None or not writes(path, *args, **options):
+            return real(path, *args, **options)
+        if scheduler.disk_fails(os.fspath(path)):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         return real(path, *args, **options)
 

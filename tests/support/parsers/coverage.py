@@ -27,7 +27,7 @@ _READS_A_FORM = re.compile(r"(documents\.)?decode")
 _LEAST_ARGUMENTS = 3
 """The arguments of `documents.decode`: the form, the data, and their name."""
 
-_PICKLED = "pickled by the driver of this run; whoever may call has its token"
+_PICKLED = "pickled by the driver of this run; only callers with its token are heard"
 _TYPED = "typed by the user who called"
 _OWN = "a value of this process, or what it wrote itself to a program that it started"
 _OF_SPARK = "from Spark, in the process that asked for it"

@@ -1,4 +1,4 @@
-"""Files of rows, tables of a lake, and what is written beside them."""
+"""Files of rows, and the manifests and listings beside them."""
 
 from __future__ import annotations
 

@@ -27,6 +27,7 @@ from typing import Any
 
 import psutil
 
+from penstock.base.wording import counted
 from tests.support.parsers.kept import folder_of, kept
 from tests.support.tools.places import ROOT
 
@@ -60,12 +61,12 @@ def main(arguments: list[str]) -> int:
     if unknown:
         sys.exit(f"there is no parser `{unknown[0]}`: `--list` names them")
     found = sum(run(name, given.minutes, keep=given.keep) for name in given.parsers or PARSERS)
-    print(f"{found} findings in {len(given.parsers or PARSERS)} parsers")
+    print(f"{counted(found, 'finding')} in {counted(len(given.parsers or PARSERS), 'parser')}")
     return 1 if found else 0
 
 
 def run(name: str, minutes: float, *, keep: bool) -> int:
-    """Fuzz one parser in a process of its own, and print what was found. Returns the number of findings."""
+    """Fuzz one parser in a separate process, and print the findings. Returns the number of findings."""
     with TemporaryDirectory() as folder:
         work = Path(folder)
         for part in ("found", "inputs"):
