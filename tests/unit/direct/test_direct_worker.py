@@ -105,8 +105,8 @@ def world(tmp_path: Path) -> World:
 
 
 @contextmanager
-def started(world: World) -> Iterator[DirectWorker]:
-    worker = DirectWorker(world.package, 2.0, 2.0, {"FROM_SPARK": "as in a worker of Spark"})
+def started(world: World, patience_s: float = 2.0) -> Iterator[DirectWorker]:
+    worker = DirectWorker(world.package, patience_s, patience_s, {"FROM_SPARK": "as in a worker of Spark"})
     wait_until(lambda: worker.is_ready or worker.failure, "the worker to start")
     assert worker.failure == ""
     yield worker
@@ -118,9 +118,9 @@ worker = fixture_of(started, using=("world",))
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, DirectWorker]]:
-    """One that lives on, for several tests."""
+    """One that lives on, for several tests, also on a machine that is slow."""
     world = World(tmp_path_factory.mktemp("shared"))
-    with started(world) as worker:
+    with started(world, 120.0) as worker:
         yield world, worker
 
 
