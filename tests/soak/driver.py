@@ -94,6 +94,12 @@ def command_of(process: psutil.Process) -> list[str]:
     return []
 
 
+def lives(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
 def _parent(process: psutil.Process) -> int | None:
     with contextlib.suppress(psutil.Error):
         return process.ppid()

@@ -14,7 +14,7 @@ import psutil
 
 from penstock.checkpoint.record import CheckpointRecord
 from tests.soak import figures
-from tests.soak.driver import Driver, command_of, of_starts
+from tests.soak.driver import Driver, command_of, lives, of_starts
 from tests.soak.job import NAME, PANES, TOTALS
 from tests.soak.oracle import (
     Emitted,
@@ -285,7 +285,7 @@ class Soak:
             elif now - since > GONE_S:
                 left += [_shown(process, f"start {number}, {how}, {now - since:.0f} s ago") for process in there]
         for process, (since, why) in list(self._alone.items()):
-            if not process.is_running():
+            if not lives(process):
                 del self._alone[process]
             elif now - since > GONE_S:
                 left.append(_shown(process, f"{why}, {now - since:.0f} s ago"))
