@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
 import pytest
@@ -24,6 +25,7 @@ from tests.soak.oracle import (
     broken_once,
     broken_state,
 )
+from tests.support.tools.fixtures import fixture_of
 
 
 @dataclass
@@ -64,12 +66,21 @@ class Life:
         return [(message.key, *message.value) for message in self.runner.output(stream)]
 
 
-@pytest.fixture
-def life() -> Iterator[Life]:
+@contextmanager
+def begun(count: int = 0) -> Iterator[Life]:
+    """A life that has so many events behind it."""
     once = {f"streams.kafka.{name}.output.guarantee": "exactly-once" for name in (TOTALS, PANES)}
-    runner = TestRunner(application(), partitions=PARTITIONS, config=once)
-    yield Life(runner)
-    runner.close()
+    with closing(TestRunner(application(), partitions=PARTITIONS, config=once)) as runner:
+        life = Life(runner)
+        if count:
+            life.load(count)
+            life.forward(1)
+        yield life
+
+
+life = fixture_of(begun, using=())
+lived = fixture_of(begun, 300, using=(), scope="module")
+"""One that no test changes."""
 
 
 def broken(life: Life, found: Emitted) -> list[str]:
@@ -84,18 +95,18 @@ def broken(life: Life, found: Emitted) -> list[str]:
 
 def test_it_says_what_the_job_does(life: Life) -> None:
     """In any batches, over a crash, and over a drain."""
-    life.load(300)
+    life.load(250)
     life.forward(1)
     assert broken(life, life.found()) == []
     life.runner.crash().restore()
-    life.load(200)
+    life.load(150)
     life.forward(2)
     assert broken(life, life.found()) == []
     life.runner.drain()
     life.expected.add(life.line.drain(3))
     life.runner.restore()
     assert broken(life, life.found()) == []
-    life.load(200)
+    life.load(150)
     life.forward(4)
     assert broken(life, life.found()) == []
     assert len(life.expected.panes) > 20
@@ -140,22 +151,18 @@ def change(found: Counter[Result], key: Result) -> None:
 @pytest.mark.parametrize("damage", [lose, double, change])
 @pytest.mark.parametrize("output", [TOTALS, PANES])
 def test_one_wrong_record_of_exactly_once_output_is_found(
-    life: Life, output: str, damage: Callable[[Counter[Result], Result], None]
+    lived: Life, output: str, damage: Callable[[Counter[Result], Result], None]
 ) -> None:
-    life.load(300)
-    life.forward(1)
-    found = life.found()
+    found = lived.found()
     records = getattr(found, output)
-    damage(records, life.chance.choice(sorted(records)))
-    (said, *_) = broken(life, found)
+    damage(records, lived.chance.choice(sorted(records)))
+    (said, *_) = broken(lived, found)
     assert said.startswith(output)
 
 
-def test_damage_of_everything_else_is_found(life: Life) -> None:
-    life.load(200)
-    life.forward(1)
+def test_damage_of_everything_else_is_found(lived: Life) -> None:
+    life, right = lived, lived.expected.totals
     audit = life.output(f"local.{AUDIT}")
-    right = life.expected.totals
     assert broken_at_least_once("audit", [*audit, *audit], right) == []
     assert broken_at_least_once("audit", audit[1:], right) != []
     assert broken_at_least_once("audit", [*audit, ("k1", 10**6, 1, 1)], right) != []
