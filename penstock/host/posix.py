@@ -32,7 +32,7 @@ SOCKET_PATH_BYTES = 103
 """The longest path of a Unix socket on macOS and BSD; Linux has room for 107."""
 _LOOK_SECONDS = 0.2
 _PR_SET_CHILD_SUBREAPER = 36
-_DRIVER, _MARK = "PENSTOCK_DRIVER", "{} {} {}"
+_DRIVER, _MARK = "PENSTOCK_DRIVER", "{},{},{}"
 """A driver's pid, its start, and the namespace that its pid is of."""
 _NO_FULL_SYNC = frozenset({errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOTTY})
 
@@ -143,7 +143,7 @@ def wake_left() -> list[int]:
 
 
 def _is_left(mark: str) -> bool:
-    pid, start, where = mark.split(" ")
+    pid, start, where = mark.split(",")
     return where == namespace("pid") and is_process(int(pid), start) is False
 
 

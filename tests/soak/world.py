@@ -165,6 +165,7 @@ class World:
             "job.logged.store.base.dir": str(self.folder / "state"),
             "systems.local.path": str(self.folder / "streams"),
             "job.batch.interval.ms": 20,
+            "job.batch.max.messages": 100,
             "job.batch.target.ms": 0,
             "job.retry.max": 20,
             "job.container.start.timeout.ms": int(DEADLINE_S * 1000),

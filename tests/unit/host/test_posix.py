@@ -287,7 +287,7 @@ def test_nothing_else_is_continued(case: str) -> None:
     """What somebody has stopped stays so: to look at it, or because its driver is another host's."""
     gone = subprocess.Popen(["true"])
     gone.wait()
-    marks = {"another namespace": f"{gone.pid} 1 pid:[1]", "no driver": "nobody"}
+    marks = {"another namespace": f"{gone.pid},1,pid:[1]", "no driver": "nobody"}
     with started_driver(marks.get(case, "own")) as (driver, child, _):
         if case != "runs":
             child.suspend()
