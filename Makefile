@@ -17,7 +17,7 @@ JAVA := $(shell command -v java 2>/dev/null)$(JAVA_HOME)
 # Each module is compiled once, and not by each of the many processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: lock demo demo-crash demo-windows demo-windows-crash demo-drain demo-enrich demo-enrich-crash demo-kafka demo-pyspark test slow attack fuzz prove test-all all-phases durations check wheel-check keep release-check bench bench-scale pictures docs format clean
+.PHONY: lock demo demo-crash demo-windows demo-windows-crash demo-drain demo-enrich demo-enrich-crash demo-kafka demo-pyspark test slow attack fuzz prove soak test-all all-phases durations check wheel-check keep release-check bench bench-scale pictures docs format clean
 .DELETE_ON_ERROR:
 
 # What builds PySpark, also in the image of a new project and in that of Kubernetes.
@@ -122,6 +122,12 @@ fuzz: $(STAMP)
 prove: $(STAMP)
 	$(BIN)/python -m tests.simulation.prove --minutes $(or $(MINUTES),60)
 	$(BIN)/python -m tests.simulation.prove --rules
+
+# One job on real Spark and three real brokers for an hour, or `HOURS=0.1`, under random load, while its processes and
+# brokers are killed and stopped, commands change it and its state moves between backends. Output, state, memory, open
+# files, logs and disk are checked all the time. `SEED=` gives the events of an earlier soak. Fails if anything is broken.
+soak: $(STAMP)
+	nice -n 7 $(BIN)/python -m tests.soak --hours $(or $(HOURS),1) $(if $(SEED),--seed $(SEED))
 
 # Everything, within three hours. All phases run, whatever fails before them; the last lines say what ran.
 test-all: $(CLASSES) $(COMPILED)

@@ -117,7 +117,8 @@ class Interrupted(KeyboardInterrupt):
 
 
 FIRED_OFFSET = -2
-"""The offset of firings, which have no message: timers, windows that close, the end of a batch."""
+"""The offset of firings, which have no message: timers, windows that close, the end of a batch. Messages that they make
+have it too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +128,9 @@ class FailedMessage:
     `stream`, `partition` and `offset` name the input message that the failing message was made from. `key` is the
     printable form of the failing message's key, `operator` the operator that failed.
     Offset -1: the operator failed in its constructor or `init`, before any message; the partition is its task.
-    Offset -2: the operator failed without a message, at a timer or at the end of a batch; the partition is its task,
-    and `what` says more of a timer.
+    Offset -2: no input message led to it. The operator failed at a timer, a window or the end of a batch, and `what`
+    says more of a timer; or for a message that was made there, and `sender` names the operator that it came from. The
+    partition is the task in which that was.
     """
 
     stream: str
@@ -143,6 +145,8 @@ class FailedMessage:
     """The store that the message was to fill, as one of its side inputs; empty if an operator failed."""
     name: str = ""
     """The input message's name, as people know it, such as its file, row and line; empty if it has none."""
+    sender: str = ""
+    """The operator that the failing message came from, if it is of no input message; empty otherwise."""
 
     @property
     def place(self) -> str:
@@ -151,6 +155,11 @@ class FailedMessage:
             return (
                 f"the side inputs of store `{self.store}`, at stream `{self.stream}` partition {self.partition} offset "
                 f"{self.offset}{named} key {self.key}"
+            )
+        if self.sender:
+            return (
+                f"operator `{self.operator}`, at a message from operator `{self.sender}` that a timer, a window or the "
+                f"end of a batch made in task {self.partition}, key {self.key}"
             )
         if self.offset == FIRED_OFFSET:
             what = self.what or "the end of a batch"

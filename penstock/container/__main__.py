@@ -28,7 +28,7 @@ from penstock.container.process.server import ContainerPort, ContainerServer
 from penstock.host import process
 from penstock.host.logs import log_path, log_to, page_path, setup_logging
 from penstock.host.position_page import PositionPage, use_page, void_page
-from penstock.host.posix import machine_id, watch_process
+from penstock.host.posix import machine_id, wake_left, watch_process
 from penstock.state.restore import tasks_with_copies
 from penstock.wire.containers import ContainerAddress, ContainerSpec
 from penstock.wire.security import TokenCheck
@@ -63,6 +63,7 @@ def main() -> None:
     logging.info("container %s, incarnation %s, of executor %d", name, incarnation, parent)
     process.settle()
     process.remove_dead_folders()
+    wake_left()
     _wait_for_end(container)
     with suppress(OSError):
         Register.of(spec.run_id, parent).remove()
@@ -111,6 +112,7 @@ def _wait_for_end(container: Container) -> None:
     while not container.closed.wait(_LOOK_SECONDS):
         if container.audience.absent_s > _ALONE_SECONDS:
             logging.critical("no driver has listened to this container for %.0f s: it ends", _ALONE_SECONDS)
+            wake_left()  # its executor may stand still, which otherwise ends before this container notices anything
             break
 
 

@@ -23,7 +23,7 @@ from typing import TypeAlias
 from penstock.batch.batch import Batch
 from penstock.batch.portions import Portion
 from penstock.host.position_page import spots_in
-from penstock.host.posix import ending
+from penstock.host.posix import driver_mark, ending
 from penstock.system.base import WriterIdentity
 from penstock.wire.containers import Lane, ProcessDeath
 from penstock.wire.ports import OtherWayError, PackedPackage
@@ -118,7 +118,7 @@ class DirectWorker:
                     command,
                     stdin=subprocess.DEVNULL,
                     stdout=2,
-                    env={**_ENVIRONMENT, **os.environ, **environment, "PYTHONPATH": path},
+                    env={**_ENVIRONMENT, **os.environ, **environment, **driver_mark(), "PYTHONPATH": path},
                     pass_fds=[other.fileno(), page],
                 )
             except BaseException:

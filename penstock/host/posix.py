@@ -32,6 +32,8 @@ SOCKET_PATH_BYTES = 103
 """The longest path of a Unix socket on macOS and BSD; Linux has room for 107."""
 _LOOK_SECONDS = 0.2
 _PR_SET_CHILD_SUBREAPER = 36
+_DRIVER, _MARK = "PENSTOCK_DRIVER", "{},{},{}"
+"""A driver's pid, its start, and the namespace that its pid is of."""
 _NO_FULL_SYNC = frozenset({errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOTTY})
 
 
@@ -118,6 +120,31 @@ def await_end(pid: int) -> None:
             process = psutil.Process(pid)
             while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:  # nor has another one its pid
                 time.sleep(_LOOK_SECONDS)
+
+
+def driver_mark() -> dict[str, str]:
+    """Environment variables for what this driver starts, and for all that starts in turn: `wake_left` knows it by them."""
+    return {_DRIVER: _MARK.format(os.getpid(), process_start(os.getpid()) or "", namespace("pid"))}
+
+
+def wake_left() -> list[int]:
+    """Continue (SIGCONT) what stands still on this host and was started by a driver that is dead. Returns the pids.
+
+    Every process of a job ends by itself when its driver or its executor does. One that somebody has stopped (SIGSTOP)
+    does not notice that, and nobody is left who would continue it. What belongs to a living driver stays as it is.
+    """
+    woken = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError, ValueError):  # it has ended, or is another user's
+            if process.status() == psutil.STATUS_STOPPED and _is_left(process.environ().get(_DRIVER, "")):
+                process.send_signal(signal.SIGCONT)
+                woken.append(process.pid)
+    return woken
+
+
+def _is_left(mark: str) -> bool:
+    pid, start, where = mark.split(",")
+    return where == namespace("pid") and is_process(int(pid), start) is False
 
 
 def adopt_orphans() -> bool:

@@ -37,7 +37,10 @@ class OperatorFailedError(BaseException):
         self.what = what
         super().__init__(operator)
 
-    def describe(self, ssp: SystemStreamPartition, offset: int, key: object, what: str = "") -> FailedMessage:
+    def describe(
+        self, ssp: SystemStreamPartition, offset: int, key: object, what: str = "", sender: str = ""
+    ) -> FailedMessage:
+        """The failure at this place. `sender`: the operator that the message came from, if it failed for one."""
         error = self.cause
         inner = error.__traceback__
         while inner is not None and inner.tb_frame.f_globals.get("__name__", "").startswith(_RUNTIME):
@@ -52,6 +55,7 @@ class OperatorFailedError(BaseException):
             reason=_encodable(_reason(error)),
             traceback=_encodable(text),
             what=_encodable(self.what or what),
+            sender=sender if offset == FIRED_OFFSET else "",
         )
 
 
@@ -295,6 +299,8 @@ class MessageOrigin:
     ssp: SystemStreamPartition
     offset: int
     headers: bytes
+    sender: str
+    """The operator that the message came from."""
 
 
 class FiredPage(MessagePage):
@@ -349,7 +355,7 @@ class Position:
             return "no message yet"
         ssp = page.ssp(row)
         if page.offsets[row] == FIRED_OFFSET:
-            return f"a timer or the end of input of task {ssp.partition}"
+            return f"a timer, a window or the end of input of task {ssp.partition}, or what it made"
         return f"about offset {page.offsets[row]} of stream `{ssp.system_stream}` partition {ssp.partition}"
 
 

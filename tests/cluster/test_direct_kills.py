@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.support.faults.chaos import Chaos, Victims, chaos
 from tests.support.jobs.home import DriverProcess, Home, wait_until
+from tests.support.processes.inspection import has_ended
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -85,3 +88,20 @@ def _strike_somebody(attack: Chaos) -> None:
     attack.told.append(f"kill the driver {driver.pid}")
     driver.kill()
     attack.start()
+
+
+@pytest.mark.parametrize("still", ["the direct worker", "everything"])
+def test_what_stood_still_when_the_driver_was_killed_ends_with_the_next_one(home: Home, still: str) -> None:
+    """A process that is stopped does not see that its driver has gone, and nobody is left who would continue it."""
+    with chaos(home, 7) as attack:
+        driver = attack.start()
+        attack.await_moment(1000)
+        wait_until(lambda: driver.direct_workers() and driver.containers(), "all kinds of processes")
+        started = {*driver.descendants(), *driver.containers()}
+        for process in started if still == "everything" else driver.direct_workers():
+            with contextlib.suppress(psutil.NoSuchProcess):  # one that has just ended
+                process.suspend()
+        driver.kill()
+        attack.start()
+        wait_until(lambda: all(has_ended(process.pid) for process in started), "the end of what it had started")
+        attack.finish()

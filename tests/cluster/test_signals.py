@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -24,7 +24,8 @@ from penstock.errors import NotFoundError
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
 from penstock.system.local import LocalSystem
-from tests.support.processes.inspection import HEARD, containers_of, hear_ctrl_c, print_logs, write_stacks
+from tests.support.jobs.home import wait_until
+from tests.support.processes.inspection import HEARD, containers_of, has_ended, hear_ctrl_c, print_logs, write_stacks
 from tests.support.processes.python import PENSTOCK, run_python
 
 pytestmark = pytest.mark.spark
@@ -343,3 +344,41 @@ def test_a_script_may_end_before_its_job_is_ready(folder: Path) -> None:
     finally:
         run.process.kill()
     assert run.last.ended == "stopped", run.log
+
+
+JVM = """
+import threading
+from penstock.spark.session import gateway
+
+gateway.start_jvm({})
+print(gateway._CurrentGateway.jvm.process.pid, flush=True)
+threading.Event().wait()
+"""
+
+
+@pytest.mark.slow
+def test_a_jvm_that_stood_still_when_its_driver_was_killed_ends_with_the_next_start() -> None:
+    """A JVM that is stopped does not see the end of its input."""
+
+    def started(stack: ExitStack) -> tuple[subprocess.Popen[str], psutil.Process]:
+        driver = subprocess.Popen([sys.executable, "-c", JVM], stdout=subprocess.PIPE, text=True)
+        stack.callback(driver.wait)
+        stack.callback(driver.kill)
+        assert driver.stdout is not None
+        jvm = psutil.Process(int(driver.stdout.readline()))
+        stack.callback(end, jvm)
+        return driver, jvm
+
+    def end(jvm: psutil.Process) -> None:
+        with suppress(psutil.NoSuchProcess):
+            jvm.kill()
+
+    with ExitStack() as stack:
+        driver, jvm = started(stack)
+        jvm.suspend()
+        driver.kill()
+        driver.wait()
+        assert jvm.status() == psutil.STATUS_STOPPED
+        _, second = started(stack)
+        wait_until(lambda: has_ended(jvm.pid), "the end of the JVM")
+        assert not has_ended(second.pid)

@@ -161,7 +161,8 @@ class _Replay:
     def _target(self, letter: DeadLetter) -> tuple[_Input, SystemStreamPartition]:
         if letter.offset < 0:
             raise _RefusedError(
-                f"it is of operator `{letter.operator}` at a timer or the end of input, and of no message"
+                f"no input message led to it: operator `{letter.operator}` failed at a timer, a window or the end of "
+                "input, or for a message that was made there"
             )
         source = self._input(letter.ssp.system_stream if self._to is None else self._to.stream)
         if source.closed is not None:

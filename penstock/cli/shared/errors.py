@@ -106,7 +106,7 @@ def report_failed_message(failed: FailedMessage, last_checkpoint: str | None) ->
     _print(failed.traceback if failed.traceback.strip() else failed.reason)
     say(f"error: the application failed in {failed.place}")
     state = f"The state is as of checkpoint {last_checkpoint}. " if last_checkpoint else ""
-    if failed.offset < 0:
+    if failed.offset < 0 and not failed.sender:
         say(f"{state}Correct the application and run it again")
         return
     if failed.store:

@@ -75,6 +75,7 @@ def encode_dead_letter(
             "offset": failed.offset,
             **({} if identity is None else {"identity": identity}),
             "operator": failed.operator,
+            **({"sender": failed.sender} if failed.sender else {}),
             "reason": reason,
             "traceback": failed.traceback,
             "repartitioned": repartitioned,

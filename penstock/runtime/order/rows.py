@@ -161,7 +161,7 @@ class OrderedNode(Node):
             stream = SystemStream.parse(waiting.stream)
             found = SystemStreamPartition(stream.system, stream.stream, partition)
             self._ssps[waiting.stream, partition] = found
-        return MessageOrigin(found, offset, waiting.headers)
+        return MessageOrigin(found, offset, waiting.headers, self._inlets[waiting.source].source.id)
 
     def _hand_on(self, inlet: _Inlet, key: bytes | None, waiting: WaitingMessage) -> None:
         self._targets[inlet.number].push(inlet.key_of(key), inlet.value_of(waiting))

@@ -206,7 +206,7 @@ class Attempt(ABC):
             entry.run(keys, values, first)
         except (OperatorFailedError, EngineFailedError) as failure:
             if self._failures.is_applications(failure):
-                self._failures.note(failure, keys[self.instance.position.row - first])
+                self._failures.note(failure, keys[self.instance.position.row - first], entry.source)
         else:
             self._messages += len(keys)
 
@@ -250,7 +250,7 @@ class Attempt(ABC):
 
     def _bury(self, entry: StageEntry, failure: OperatorFailedError, key: bytes | None, value: Raw, row: int) -> None:
         page, identities = self.instance.position.page, self.instance.settings.identities
-        failed = failure.describe(page.ssp(row), page.offsets[row], key)
+        failed = failure.describe(page.ssp(row), page.offsets[row], key, sender=entry.source)
         letter = encode_dead_letter(
             failed,
             key,

@@ -77,18 +77,21 @@ class AttemptFailures:
             self.error = engine_error(failures[0], self._instance.task)
         return bool(failures)
 
-    def note(self, failure: OperatorFailedError, key: bytes | None) -> None:
-        """Note that the application failed for the message at the position."""
-        self.message = self.at_position(failure, key)
+    def note(self, failure: OperatorFailedError, key: bytes | None, sender: str = "") -> None:
+        """Note that the application failed for the message at the position. `sender`: see `at_position`."""
+        self.message = self.at_position(failure, key, sender=sender)
 
     def note_without_message(self, failure: OperatorFailedError | EngineFailedError) -> None:
         """Note that something failed for no message or firing."""
         if self.is_applications(failure):
             self.message = self.of_firing(failure, None)
 
-    def at_position(self, failure: OperatorFailedError, key: bytes | None, what: str = "") -> FailedMessage:
+    def at_position(
+        self, failure: OperatorFailedError, key: bytes | None, what: str = "", sender: str = ""
+    ) -> FailedMessage:
+        """The failure for the message or firing at the position. `sender`: the operator that a message came from."""
         page, row = self._instance.position.page, self._instance.position.row
-        return failure.describe(page.ssp(row), page.offsets[row], key, what)
+        return failure.describe(page.ssp(row), page.offsets[row], key, what, sender)
 
     def of_firing(self, failure: OperatorFailedError, key: bytes | None) -> FailedMessage:
         return failure.describe(self._instance.ssps[fired_origin(self._instance.task)], FIRED_OFFSET, key)

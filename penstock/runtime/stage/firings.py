@@ -124,7 +124,11 @@ class FiringRuns:
         except (OperatorFailedError, EngineFailedError) as failure:
             if not failures.is_applications(failure):
                 return
-            failed = failures.at_position(failure, firing.key, firing.what)
+            if firing.origin is None:
+                failed = failures.at_position(failure, firing.key, firing.what)
+            else:  # its stream may be no input any more
+                own = firing.origin
+                failed = failure.describe(own.ssp, own.offset, firing.key, firing.what, own.sender)
             if mark is None:
                 failures.message = failed
                 return

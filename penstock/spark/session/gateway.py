@@ -31,7 +31,7 @@ from pyspark.sql import SparkSession
 
 from penstock.base.files import UMASK
 from penstock.errors import PenstockError
-from penstock.host.posix import ending
+from penstock.host.posix import driver_mark, ending, wake_left
 
 logger = logging.getLogger(__name__)
 _DEAF = f'export {UMASK}="${{{UMASK}:-$(umask)}}"; umask 077; trap "" INT TERM; exec "$0" "$@"'
@@ -132,9 +132,15 @@ def submit_command(script: str, conf: Path, arguments: Sequence[str]) -> list[st
 
 def _launch(conf: Path, connection: Path) -> SparkJvm:
     """Start the command that pyspark would run, behind a shell."""
+    wake_left()
     script = str(Path(_find_spark_home()) / "bin" / "spark-submit")
     command = submit_command(script, conf, shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")))
-    environment = {**os.environ, "SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection)}
+    environment = {
+        **os.environ,
+        **driver_mark(),
+        "SPARK_CONNECT_MODE": "0",
+        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection),
+    }
     if not _has_log4j(environment):
         ours = f"-D{_LOG4J}={Path(__file__).with_name('log4j2.properties').as_uri()}"
         if logger.isEnabledFor(logging.DEBUG):

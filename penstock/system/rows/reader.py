@@ -11,7 +11,9 @@ copied.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import threading
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -222,7 +224,12 @@ GROUP_VALUES = 1 << 24
 ROW_VALUES = 1 << 14
 """The most values that the lists of a row group have: so many, and so many more for each row."""
 _LOOK_BYTES = 1 << 12
-"""Without a buffer, Arrow reads a column chunk as soon as it looks at it."""
+"""Without a buffer, or with one that is filled ahead (`pre_buffer`), Arrow reads a column chunk as soon as it looks at
+it."""
+_END_BYTES = 1 << 16
+"""The end of a file that is read first: most footers are in it."""
+_MARK = b"PAR1"
+_MOST_CHECKED = 4096
 _SHORT_BYTES = 1 << 13
 """No batch becomes too large by texts that are shorter."""
 
@@ -237,12 +244,68 @@ def opened_parquet(source: IO[bytes] | pa.NativeFile, title: str) -> pa.parquet.
     Raises:
         CorruptError: lists have more values than are read, or the description of a column is damaged.
     """
-    file = pa.parquet.ParquetFile(source, coerce_int96_timestamp_unit="us")
-    _check_chunks(source, file.metadata, title)
-    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-    repeated = set()
-    for number in range(len(file.schema)):
-        leaf = file.schema.column(number)
+    size = source.seek(0, os.SEEK_END)
+    footer = _footer(source, size)
+    if footer is None:
+        return pa.parquet.ParquetFile(source)  # Arrow says what is wrong
+    metadata = pa.parquet.read_metadata(pa.BufferReader(footer))
+    known = hashlib.sha256(footer + size.to_bytes(8, "little")).digest()
+    repeated = _CHECKED.get(known)
+    if repeated is None:
+        repeated = _checked(source, metadata, title)
+        _CHECKED.put(known, repeated)
+    return pa.parquet.ParquetFile(
+        source, metadata=metadata, read_dictionary=list(repeated), coerce_int96_timestamp_unit="us"
+    )
+
+
+class _CheckedFooters:
+    """The footers that were checked last, each with the columns that may refer to one long text in many rows.
+
+    Each batch opens its files again, and a check takes as long as Arrow needs to prepare the reading of each column
+    chunk. A check looks at the footer and at the size of the file, and at nothing else. So a file that is replaced is
+    checked again, whatever its name and its time are.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[bytes, tuple[str, ...]] = {}
+        self._lock = threading.Lock()
+
+    def get(self, known: bytes) -> tuple[str, ...] | None:
+        with self._lock:
+            return self._found.get(known)
+
+    def put(self, known: bytes, repeated: tuple[str, ...]) -> None:
+        with self._lock:
+            while len(self._found) >= _MOST_CHECKED:
+                del self._found[next(iter(self._found))]
+            self._found[known] = repeated
+
+
+_CHECKED = _CheckedFooters()
+
+
+def _footer(source: IO[bytes] | pa.NativeFile, size: int) -> bytes | None:
+    """The footer of a Parquet file with its length and mark, by as many reads as Arrow makes; None if there is none."""
+    end = _read_at(source, max(0, size - _END_BYTES), size)
+    count = int.from_bytes(end[-8:-4], "little") + 8
+    if not end.endswith(_MARK) or count > size:
+        return None
+    return end[-count:] if count <= len(end) else _read_at(source, size - count, size)
+
+
+def _read_at(source: IO[bytes] | pa.NativeFile, begin: int, end: int) -> bytes:
+    source.seek(begin)
+    return bytes(source.read(end - begin))
+
+
+def _checked(source: IO[bytes] | pa.NativeFile, metadata: Any, title: str) -> tuple[str, ...]:
+    """Check what a footer says, and give the columns that may refer to one long text in many rows."""
+    _check_chunks(source, metadata, title)
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    schema, repeated = metadata.schema, set()
+    for number in range(len(schema)):
+        leaf = schema.column(number)
         for group in groups:
             chunk = group.column(number)
             if leaf.max_repetition_level:
@@ -250,19 +313,15 @@ def opened_parquet(source: IO[bytes] | pa.NativeFile, title: str) -> pa.parquet.
                 check_budget(chunk.num_values, most, f"the lists of column `{leaf.path}` of `{title}`", "values")
             elif _may_repeat(leaf, chunk) and "." not in leaf.path:
                 repeated.add(leaf.path)
-    if not repeated:
-        return file
-    return pa.parquet.ParquetFile(
-        source, metadata=file.metadata, read_dictionary=sorted(repeated), coerce_int96_timestamp_unit="us"
-    )
+    return tuple(sorted(repeated))
 
 
 def _check_chunks(source: IO[bytes] | pa.NativeFile, metadata: Any, title: str) -> None:
     """Let Arrow look at the description of each column chunk as it does before it reads: there it raises an error.
-    Somebody who asks for the description alone, as `opened_parquet` does, ends the process if it is damaged."""
+    Somebody who asks for the description alone, as `_checked` does, ends the process if it is damaged."""
     if not metadata.num_columns:  # Arrow would divide by the number of rows of a batch
         return
-    file = pa.parquet.ParquetFile(source, metadata=metadata, buffer_size=_LOOK_BYTES)
+    file = pa.parquet.ParquetFile(source, metadata=metadata, buffer_size=_LOOK_BYTES, pre_buffer=False)
     try:
         for number in range(metadata.num_row_groups):
             next(file.reader.iter_batches(0, row_groups=[number], use_threads=False), None)

@@ -62,7 +62,7 @@ def decide_swap(facts: SwapFacts) -> Swap:
     if wanted is None or (current is not None and wanted < current and not facts.pinned):
         return Swap(current)
     if asked is None or not _is_meant(facts):
-        return Swap(current, None if asked == wanted else wanted)
+        return Swap(current, wanted)
     if facts.state == "loaded":
         return Swap(asked, wanted if asked == current and asked != wanted else None)
     if facts.state == "failed" and (facts.may_retry or asked != wanted):

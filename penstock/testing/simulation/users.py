@@ -8,15 +8,17 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.admin.state.serdes import aggregate_states
 from penstock.api.serdes import Serde
 from penstock.api.ssp import SystemStream
 from penstock.base.plugins import PICKLERS, load
+from penstock.base.wording import listed
 from penstock.checkpoint.record import StoreLayout
 from penstock.config.load import load_config
 from penstock.config.settings import DEFAULT_SYSTEM, SystemKeys
+from penstock.errors import ConfigError
 from penstock.graph.specs import ApplicationGraph
 from penstock.graph.stores import WAITING_STORES
 from penstock.start.part import complete
@@ -29,6 +31,7 @@ from penstock.testing.simulation.life import Fed, JobUnderTest, Outcome
 from penstock.testing.simulation.results import Reference, Results, text_of
 from penstock.testing.simulation.users_job import REFERENCE, UsersJob
 
+T = TypeVar("T")
 _PER_MILLE = 60
 """So many of a thousand messages come late or twice, of an input whose messages may."""
 
@@ -119,7 +122,9 @@ class UsersSubject:
         for function in functions:
             name = getattr(function, "__name__", repr(function))
             try:
-                told = function(decoded.inputs(), decoded.outputs(), stores)
+                told = function(
+                    _Named("input", decoded.inputs()), _Named("output", decoded.outputs()), _Named("store", stores)
+                )
             except Exception as error:
                 place = _last_place(error)
                 found.append(f"invariant `{name}`: {type(error).__name__}: {str(error) or 'it does not hold'}{place}")
@@ -190,6 +195,25 @@ class CalmSubject(UsersSubject):
         results = self.results(outcome)
         calls = [] if self._finder is None else [each.as_json() for each in self._finder.found.values()]
         return {"results": {"outputs": results.outputs, "stores": results.stores}, "calls": calls}
+
+
+class UnknownNameError(ConfigError, KeyError):
+    """An invariant asks for an input, output or store that the application does not have."""
+
+    def __str__(self) -> str:  # and not as KeyError shows its text
+        return str(self.args[0])
+
+
+class _Named(dict[str, T]):
+    """Values by name. The error for another name says which there are."""
+
+    def __init__(self, noun: str, values: Mapping[str, T]) -> None:
+        super().__init__(values)
+        self._noun = noun
+
+    def __missing__(self, name: object) -> T:
+        known = listed([f"`{each}`" for each in sorted(self)]) or f"no {self._noun}"
+        raise UnknownNameError(f"there is no {self._noun} `{name}`; the application has {known}")
 
 
 class Decoded:

@@ -178,6 +178,24 @@ def test_rows_of_fewer_fields_have_nulls(
         assert one is None or repr(one) == repr({field.name: expected[number].get(field.name) for field in fields})
 
 
+@pytest.mark.parametrize("kind", [pa.int8(), pa.int64(), pa.float64(), pa.string()])
+@pytest.mark.parametrize("value", [None, 1])
+def test_one_row_of_fewer_fields_has_nulls_in_the_order_of_the_schema(kind: pa.DataType, value: int | None) -> None:
+    """Fields of a type that needs no Arrow, up to more than one byte of nulls."""
+    written = None if value is None else pa.scalar(value).cast(kind).as_py()
+    for count in (2, 3, 9, 17):
+        names = [f"f{number}" for number in range(count)]
+        whole = PackedRows([pa.field(name, kind) for name in names], counted=True)
+        for fewer in range(1, count):
+            short = PackedRows([pa.field(name, kind) for name in names[:fewer]], counted=True)
+            data = short.pack_one(dict.fromkeys(names[:fewer], written))
+            assert data is not None
+            one = whole.unpack_one(data)
+            assert one is not None
+            assert [*one.items()] == [(name, written if number < fewer else None) for number, name in enumerate(names)]
+            assert whole.unpack(ByteArray.of_list([data])).to_pylist() == [one]
+
+
 @pytest.mark.parametrize("data", [b"", b"\x01", b"\x00\x00", b"\x03\x00" + bytes(20)])
 def test_counted_rows_with_another_number_of_fields_are_refused(data: bytes) -> None:
     packed = PackedRows([pa.field("n", pa.int64()), pa.field("s", pa.string())], counted=True)

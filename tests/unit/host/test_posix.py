@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -236,3 +238,61 @@ print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 def test_as_many_files_as_the_host_allows(soft: int, hard: int, then: str) -> None:
     run = [sys.executable, "-c", PROGRAM, str(soft), str(hard)]
     assert subprocess.run(run, capture_output=True, text=True, check=True, timeout=60).stdout.strip() == then
+
+
+DRIVER = """
+import subprocess, sys, time
+from penstock.host.posix import driver_mark
+mark = driver_mark() if sys.argv[1] == "own" else {"PENSTOCK_DRIVER": sys.argv[1]}
+waits = "import subprocess, sys; print(subprocess.Popen(['sleep', '600']).pid, flush=True); sys.stdin.read()"
+child = subprocess.Popen([sys.executable, "-c", waits], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=mark)
+print(child.pid, int(child.stdout.readline()), flush=True)
+time.sleep(600)
+"""
+
+
+@contextmanager
+def started_driver(mark: str = "own") -> Iterator[tuple[psutil.Process, psutil.Process, psutil.Process]]:
+    """A process, one that it has started and that waits for its input, and one that this one has started in turn."""
+    with subprocess.Popen([sys.executable, "-c", DRIVER, mark], cwd=ROOT, stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout is not None
+        own = [psutil.Process(driver.pid), *map(psutil.Process, map(int, driver.stdout.readline().split()))]
+        try:
+            yield own[0], own[1], own[2]
+        finally:
+            for process in own:
+                if process.is_running():
+                    process.kill()
+
+
+def is_stopped(process: psutil.Process) -> bool:
+    return process.status() == psutil.STATUS_STOPPED
+
+
+def test_what_a_dead_driver_left_standing_still_goes_on() -> None:
+    with started_driver() as (driver, child, grandchild):
+        for process in (child, grandchild):
+            process.suspend()
+            wait_until(lambda: is_stopped(process), "it stands still")  # noqa: B023
+        driver.kill()
+        wait_until(lambda: not driver.is_running() or driver.status() == psutil.STATUS_ZOMBIE, "the end of the driver")
+        assert is_stopped(child), "its input has ended, and it does not notice"
+        assert {child.pid, grandchild.pid} <= set(posix.wake_left())
+        wait_until(lambda: not child.is_running(), "it ends by itself")
+        assert grandchild.status() != psutil.STATUS_STOPPED
+
+
+@pytest.mark.parametrize("case", ["living driver", "another namespace", "no driver", "runs"])
+def test_nothing_else_is_continued(case: str) -> None:
+    """What somebody has stopped stays so: to look at it, or because its driver is another host's."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    marks = {"another namespace": f"{gone.pid},1,pid:[1]", "no driver": "nobody"}
+    with started_driver(marks.get(case, "own")) as (driver, child, _):
+        if case != "runs":
+            child.suspend()
+            wait_until(lambda: is_stopped(child), "it stands still")
+        if case == "runs":
+            driver.kill()
+        assert child.pid not in posix.wake_left()
+        assert case == "runs" or is_stopped(child)

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -245,6 +246,25 @@ def test_standbys_follow_only_what_is_in_the_log(world: SumsWorld, monkeypatch: 
         commit(driver)
     assert len(followed) == 3
     assert all(checkpoint == latest for checkpoint, latest in followed)
+
+
+def test_standbys_do_not_follow_a_record_whose_epoch_has_ended(
+    world: SumsWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The containers would refuse the call, and its warning would tell of a failure that is none. The next epoch
+    tells them what they follow."""
+    driver = started(world)
+    world.put(*range(5))
+    commit(driver)
+    steps: list[str] = []
+    driver.fleet.at = steps.append
+    record = driver.log.read().latest
+    assert record is not None
+    with caplog.at_level(logging.WARNING):
+        part_of(driver).recorded(replace(record, epoch=record.epoch - 1), {}, abandoned=True)
+    assert (steps, caplog.messages) == ([], [])
+    part_of(driver).recorded(record, {}, abandoned=False)
+    assert steps == ["follow"]
 
 
 @pytest.mark.few(1)

@@ -198,7 +198,7 @@ def test_what_cannot_be_put_back_is_said_and_the_rest_is(home: Home) -> None:
     _, error = call("stream", "replay", "dead", status=1)
     said = " ".join(error.split())
     assert "3 dead letters cannot be put back" in said
-    assert "operator `count` at a timer" in said
+    assert "no input message led to it: operator `count` failed at a timer" in said
     assert said.count("it is not a dead letter of this version of Penstock") == 2
     assert len(home.messages("in")) == len(home.given) + BAD
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import orjson
@@ -183,3 +183,89 @@ def test_an_operator_may_be_called_dead_letter() -> None:
     runner = TestRunner(app, partitions=1, dead_letter="m.dead").input("m.in", [1, 0]).run()
     assert [m.value for m in runner.output("m.out")] == [1]
     assert len(runner.output("m.dead")) == 1
+
+
+class Refuses(ps.StreamTask):
+    """Fails for what no input message led to."""
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        raise ValueError(f"no {envelope.offset}")
+
+
+class Alarm(ps.StreamTask):
+    """A timer of each key sends a message."""
+
+    def init(self, context: ps.TaskContext) -> None:
+        self.context = context
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        self.context.schedule(envelope.key, envelope.value)
+
+    def on_timer(self, timer: Any, collector: Any, coordinator: Any) -> None:
+        collector.emit(key=timer.key, value=timer.time_ms)
+
+
+def counted(stream: Any, app: Any) -> Any:
+    return stream.window(ps.Windows.tumbling(10, aggregates={"n": ps.Count()}), id="made").map(
+        lambda pane: pane.message
+    )
+
+
+def alarmed(stream: Any, app: Any) -> Any:
+    return stream.process(Alarm, timers=ps.Long(), id="made")
+
+
+def unpaired(stream: Any, app: Any) -> Any:
+    """The left messages have no partner."""
+    right = app.input("m.right").partition_by(lambda v: v, key=ps.Long())
+    return stream.join(right, lambda a, b: [a, b], within_ms=10, kind="left", id="made")
+
+
+@pytest.mark.parametrize("makes", [counted, alarmed, unpaired])
+@pytest.mark.parametrize("order", [None, "event-time"])
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_a_message_of_no_input_message_names_the_operator_that_it_came_from(
+    makes: Callable[[Any, Any], Any], order: Any, tasks: int
+) -> None:
+    """A window, a timer or a join made it, and a later operator refuses it."""
+    app = ps.StreamApplication("a")
+    made = makes(app.input("m.in").partition_by(lambda v: v % 3, key=ps.Long()), app)
+    made.partition_by(lambda v: "7", id="moved").process(Refuses, id="refuses", order=order)
+    runner = TestRunner(app, partitions=tasks, dead_letter="m.dead")
+    runner.input("m.in", [(None, n) for n in range(6)], timestamp=5).run().end_inputs()
+    letters = [orjson.loads(each.value) for each in runner.output("m.dead")]
+    assert letters
+    for letter in letters:
+        assert (letter["stream"], letter["offset"]) == ("none.none", -2)
+        assert (letter["operator"], letter["sender"], letter["reason"]) == ("refuses", "moved", "ValueError: no -2")
+        assert letter["key"] == "7"
+        assert letter["partition"] < tasks
+        assert "name" not in letter
+
+
+def test_a_message_that_waits_for_its_time_has_the_place_of_its_input() -> None:
+    """The application may have it as an input no more."""
+
+    def app(*names: str) -> ps.StreamApplication:
+        made = ps.StreamApplication("a")
+        first, *others = (made.input(name, id=name[2:]) for name in names)
+        merged = first.merge(*others, id="merged") if others else first.filter(lambda _: True, id="merged")
+        merged.process(Refuses, order="event-time", id="refuses")
+        return made
+
+    runner = TestRunner(app("m.a", "m.b"), partitions=1, dead_letter="m.dead")
+    runner.input("m.b", [("k", 7), ("k", 8)], timestamp=5).run().commit().crash()
+    runner.restore(app("m.a")).end_inputs()
+    letters = [orjson.loads(each.value) for each in runner.output("m.dead")]
+    assert [(each["stream"], each["partition"], each["offset"]) for each in letters] == [("m.b", 0, 0), ("m.b", 0, 1)]
+    assert all("sender" not in each and "name" not in each for each in letters)
+
+
+@pytest.mark.parametrize("makes", [counted, alarmed, unpaired])
+def test_without_a_dead_letter_stream_the_error_names_the_operator(makes: Callable[[Any, Any], Any]) -> None:
+    app = ps.StreamApplication("a")
+    made = makes(app.input("m.in").partition_by(lambda v: v % 3, key=ps.Long()), app)
+    made.partition_by(lambda v: "7", id="moved").process(Refuses, id="refuses")
+    runner = TestRunner(app, partitions=1).input("m.in", [(None, n) for n in range(6)], timestamp=5)
+    with pytest.raises(ps.UserCodeError, match="at a message from operator `moved` that a timer, a window or the end"):
+        runner.run().end_inputs()

@@ -9,14 +9,14 @@ import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.errors import PenstockTimeoutError
-from penstock.tables.driver.run import Swap, SwapFacts, Tables, decide_swap
+from penstock.tables.driver.run import LoadState, Swap, SwapFacts, Tables, decide_swap
 from penstock.tables.store import TableFolders
 from penstock.testing.in_process import InProcessDriver
 from penstock.wire.protocol import EndBatch
@@ -287,3 +287,21 @@ def test_a_random_life(world: PushedWorld, seed: int) -> None:
 )
 def test_the_next_step(facts: SwapFacts, swap: Swap) -> None:
     assert decide_swap(facts) == swap
+
+
+def test_no_version_is_asked_for_twice() -> None:
+    """One that failed is, once its pause is over. All facts of three versions are tried."""
+    versions = (None, 1, 2, 3)
+    states: tuple[LoadState, ...] = ("loading", "loaded", "failed")
+    asked_for = 0
+    for wanted, pinned, current, asked, state, may_retry in product(
+        versions, (False, True), versions, versions, states, (False, True)
+    ):
+        facts = SwapFacts(wanted, pinned, current, asked, state, may_retry)
+        swap = decide_swap(facts)
+        assert swap.load in (None, wanted), facts
+        assert swap.use in (current, asked if state == "loaded" else current), facts
+        if swap.load is not None and swap.load == asked:
+            assert (state, may_retry) == ("failed", True), facts
+        asked_for += swap.load is not None
+    assert asked_for > 100

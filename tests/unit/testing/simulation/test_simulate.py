@@ -164,6 +164,34 @@ def test_an_invariant_that_returns_a_bool_is_told_what_to_return() -> None:
     ]
 
 
+def test_an_invariant_that_asks_for_what_is_not_there_is_told_what_is() -> None:
+    """One that only looks holds."""
+
+    def looks(inputs: Any, outputs: Any, stores: Any) -> None:
+        assert "sums" not in stores
+        assert stores.get("sums") is None
+        with pytest.raises(KeyError):
+            stores["sums"]
+
+    def asks_inputs(inputs: Any, outputs: Any, stores: Any) -> None:
+        inputs["trips"]
+
+    def asks_outputs(inputs: Any, outputs: Any, stores: Any) -> None:
+        outputs["n"]
+
+    def asks_stores(inputs: Any, outputs: Any, stores: Any) -> None:
+        stores["sums"]
+
+    with pytest.raises(SimulationFailedError) as failed:
+        run(counting(), invariants=[looks, asks_inputs, asks_outputs, asks_stores])
+    lines = [line for line in str(failed.value).splitlines() if line.startswith("  invariant")]
+    assert [re.sub(f" .{re.escape(__file__)}:[0-9]+.$", "", line) for line in lines] == [
+        "  invariant `asks_inputs`: UnknownNameError: there is no input `trips`; the application has `local.trips`",
+        "  invariant `asks_outputs`: UnknownNameError: there is no output `n`; the application has `local.counts`",
+        "  invariant `asks_stores`: UnknownNameError: there is no store `sums`; the application has `flights`",
+    ]
+
+
 def test_an_operator_that_does_not_end_is_named() -> None:
     with pytest.raises(SimulationFailedError, match=r"has not ended within 3 s: it is in `endless`, line \d+ of .*py"):
         run(mapping(endless), limit_s=3)
