@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,9 +12,10 @@ import typer
 
 from penstock.base.wording import escaped
 from penstock.cli.shared.application import load_application, load_function
+from penstock.cli.shared.errors import report as report_failure
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import Call
-from penstock.errors import ConfigError, NotFoundError
+from penstock.errors import ConfigError, NotFoundError, PenstockError
 
 if TYPE_CHECKING:
     from penstock.admin.stream.publish import PublishOptions
@@ -31,7 +33,7 @@ def simulate(
     value: Annotated[list[str] | None, typer.Option("--value", metavar="[STREAM=]FIELD")] = None,
     timestamp: Annotated[list[str] | None, typer.Option("--timestamp", metavar="[STREAM=]FIELD")] = None,
     headers: Annotated[list[str] | None, typer.Option("--headers", metavar="[STREAM=]FIELD")] = None,
-    seeds: Annotated[int, typer.Option("--seeds", metavar="N", min=1)] = 100,
+    seeds: Annotated[int | None, typer.Option("--seeds", metavar="N", min=1, show_default=False)] = None,
     seed: Annotated[int | None, typer.Option("--seed", metavar="N", min=1)] = None,
     invariants: Annotated[list[str] | None, typer.Option("--invariants", metavar="FUNCTION")] = None,
     compare: Annotated[bool | None, typer.Option("--compare/--no-compare", show_default=False)] = None,
@@ -40,23 +42,26 @@ def simulate(
     partitions: Annotated[int, typer.Option("--partitions", metavar="N", min=1)] = 2,
     processes: Annotated[int | None, typer.Option("--processes", metavar="N", min=1)] = None,
     limit: Annotated[float, typer.Option("--limit", metavar="SECONDS", min=1)] = 60.0,
+    network: Annotated[bool, typer.Option("--network")] = False,
 ) -> None:
     """Run an application under many faults, in simulated processes, and check what has to hold in the end.
 
     Each seed is a life of the job: it is killed, stopped and started again, loses containers, repeats attempts, and
-    meets stores and streams that are slow or fail. Nothing outside is touched: every stream is a simulated one, and so
-    is the object store. The command ends with status 1 if something is broken; the seed that it names lives that life
-    again.
+    meets stores and streams that are slow or fail. The first life that is broken ends the search, and the seed that is
+    named lives it again. Every stream is a simulated one, and so is the object store. The application's own code is
+    real, and runs once for each attempt of each life: files that it writes are written.
+
+    The exit status is 1 if something is broken, and 2 if nothing could be simulated.
 
     Args:
         application: The application, as `penstock run` takes it.
-        inputs: A file with the messages of an input, as for `penstock stream publish`. STREAM may be left out if there
-            is only one input; may be repeated.
+        inputs: A file with the messages of an input or side input, as for `penstock stream publish`. STREAM may be left
+            out if there is only one input; may be repeated.
         key: The field with the key, as for `penstock stream publish`; with STREAM, of this input.
         value: The field with the value; without it, the whole record.
         timestamp: The field with the time, as for `penstock stream publish`.
         headers: The field with the headers, as for `penstock stream publish`.
-        seeds: Live the seeds from 1 to N.
+        seeds: Live the seeds from 1 to N, until one is broken; 100 by default.
         seed: Live only this seed.
         invariants: A function of inputs, outputs and stores that raises AssertionError, or returns a text, if something
             does not hold: module:function or file.py:function; may be repeated.
@@ -66,40 +71,71 @@ def simulate(
         partitions: The partitions of each stream, and so the tasks of the job.
         processes: The worker processes; one a core by default.
         limit: The most seconds that a life may take.
+        network: Let the application's code reach the network, again in each attempt. Without it, a call fails.
     """
-    preparation: Any = importlib.import_module(f"{_SIMULATION}.preparation")
-    simulation: Any = importlib.import_module(f"{_SIMULATION}.simulate")
-    app = load_application(application).app
-    functions = [load_function(each) for each in invariants or ()]
-    config = preparation.load_for_simulation(app, call.config, call.assignments or ())
-    files = _files(app, inputs or ())
-    fields = {"key_field": key, "value_field": value, "timestamp_field": timestamp, "headers_field": headers}
-    _check_streams(fields, {stream for stream, _ in files})
-    options = {stream: _options(stream, fields) for stream, _ in files}
-    report = simulation.run_simulation(
-        app,
-        _giver(files, options, partitions),
-        config,
-        seeds=range(1, seeds + 1) if seed is None else [seed],
-        invariants=functions,
-        partitions=partitions,
-        late=[_stream(each) for each in late or ()],
-        doubled=[_stream(each) for each in doubled or ()],
-        compare=compare,
-        processes=processes,
-        limit_s=limit,
-        tell=say,
-    )
+    if seed is not None and seeds is not None:
+        raise ConfigError("`--seed` lives one seed and `--seeds` many: give one of the two")
+    before = signal.signal(signal.SIGTERM, _end)
+    try:
+        report = _lives(
+            application, call, inputs or (),
+            {"key_field": key, "value_field": value, "timestamp_field": timestamp, "headers_field": headers},
+            seeds=range(1, (seeds or 100) + 1) if seed is None else [seed],
+            invariants=invariants or (),
+            partitions=partitions,
+            late=[_stream(each) for each in late or ()],
+            doubled=[_stream(each) for each in doubled or ()],
+            compare=compare,
+            processes=processes,
+            limit_s=limit,
+            network=network,
+        )  # fmt: skip
+    except PenstockError as error:  # a life that fails is in the report
+        report_failure(error)
+        raise typer.Exit(2) from error
+    finally:
+        signal.signal(signal.SIGTERM, before)
     typer.echo("\n".join(escaped(line) for line in str(report).splitlines()))
     if not report.holds:
         if report.failure is not None and report.failure.seed and seed is None:
-            say(f"`--seed {report.failure.seed}` lives this life again")
+            typer.echo(f"`--seed {report.failure.seed}` lives this life again")
         raise typer.Exit(1)
+
+
+def _end(_number: int, _frame: object) -> None:
+    """End by SIGTERM as by Ctrl-C: worker processes and files go."""
+    raise SystemExit(128 + signal.SIGTERM)
+
+
+def _lives(
+    application: str,
+    call: Call,
+    inputs: Sequence[str],
+    fields: Mapping[str, Sequence[str] | None],
+    *,
+    invariants: Sequence[str],
+    partitions: int,
+    **options: Any,
+) -> Any:
+    """The report of `run_simulation`."""
+    preparation: Any = importlib.import_module(f"{_SIMULATION}.preparation")
+    simulation: Any = importlib.import_module(f"{_SIMULATION}.simulate")
+    app = load_application(application).app
+    functions = [load_function(each) for each in invariants]
+    config = preparation.load_for_simulation(app, call.config, call.assignments or ())
+    files = _files(app, inputs)
+    _check_streams(fields, {stream for stream, _ in files})
+    read = {stream: _options(stream, fields) for stream, _ in files}
+    give = _giver(files, read, partitions)
+    return simulation.run_simulation(
+        app, give, config, invariants=functions, partitions=partitions, tell=say, **options
+    )
 
 
 def _files(app: Application, inputs: Sequence[str]) -> list[tuple[str, str]]:
     """Stream and file of each `--inputs`."""
-    names = [str(op.stream) for op in app.graph().inputs]
+    graph = app.graph()
+    names, sides = [str(op.stream) for op in graph.inputs], sorted(map(str, graph.side_streams()))
     if not inputs:
         first = names[0] if names else "STREAM"
         raise ConfigError(
@@ -118,7 +154,16 @@ def _files(app: Application, inputs: Sequence[str]) -> list[tuple[str, str]]:
                 f"`--inputs {each}` does not say which input the file is for: give `--inputs STREAM={each}`, where "
                 f"STREAM is one of {', '.join(f'`{name}`' for name in names) or 'none'}"
             )
-        file = found[-1][1]
+        stream, file = found[-1]
+        if stream not in {*names, *sides}:
+            known = ", ".join(f"`{one}`" for one in names) or "none"
+            also = f" and whose side inputs are {', '.join(f'`{one}`' for one in sides)}" if sides else ""
+            raise ConfigError(
+                f"`{stream}` is not an input of application `{app.name}`, whose inputs are {known}{also}: "
+                f"`--inputs {each}` names it"
+            )
+        if any(other == stream for other, _ in found[:-1]):
+            raise ConfigError(f"`--inputs {each}` is a second file for `{stream}`: give one file for each input")
         if file != "-" and not Path(file).exists():
             raise NotFoundError(f"there is no file {file}, which `--inputs {each}` names")
     return found
@@ -159,13 +204,13 @@ def _giver(
     def give(inputs: Any) -> None:
         for stream, file in files:
             for number, (message, timestamp) in enumerate(_messages(file, options[stream])):
-                inputs.input(
+                inputs.append_raw(
                     stream,
-                    [(message.key, message.value)],
+                    message.key,
+                    message.value,
                     partition=number % partitions if message.key is None else None,
                     timestamp=timestamp,
                     headers=message.headers,
-                    raw=True,
                 )
 
     return give

@@ -1,4 +1,5 @@
-"""Finds calls in the user's operators that are not the same in each life: clocks, random numbers, network and files."""
+"""Finds calls in the user's operators that are not the same in each life: of clocks, random numbers, network, files and
+other programs."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from penstock.runtime.context import Position
 from penstock.runtime.operators.base import operator_of
 from penstock.testing.simulation.frames import users_frame
 
-Kind: TypeAlias = Literal["clock", "random", "network", "file"]
+Kind: TypeAlias = Literal["clock", "random", "network", "file", "program"]
 ADVICE: Mapping[Kind, str] = {
     "clock": "a message that is processed again sees another time. `context.batch_time_ms` is the same in every "
     "attempt of a batch, `envelope.timestamp` in every run",
@@ -32,10 +33,13 @@ ADVICE: Mapping[Kind, str] = {
     "network": "the call is made again with each attempt, and may have another answer. `map_async` and tables are made "
     "for look-ups",
     "file": "each attempt reads or writes the file again, on whichever host it runs",
+    "program": "each attempt starts the program again, on whichever host it runs",
 }
 _CLOCKS = {"now", "utcnow", "today"}
 _MORE_CLOCKS = {"process_time", "process_time_ns", "thread_time", "clock_gettime_ns", "localtime", "gmtime", "ctime"}
 _CONNECTS = {"connect", "connect_ex", "sendto"}
+_FILES = {"open", "remove", "unlink", "rename", "replace", "rmdir", "truncate", "link", "symlink"}
+_PROGRAMS = {"system", "posix_spawn", "posix_spawnp", "fork", "forkpty"}
 _WALK = 60
 
 
@@ -108,7 +112,7 @@ class CallFinder:
             name = "" if kind is None else _name_of(arg)
         elif event == "call" and frame.f_code in self._replaced:
             kind, caller = self._replaced[frame.f_code], frame.f_back
-            name = "os.urandom" if kind == "random" else f"time.{frame.f_locals['real'].__name__}"
+            name = "os.urandom" if kind == "random" else _name_of(frame.f_locals["real"])
         else:
             return
         if kind is None or caller is None:
@@ -155,10 +159,13 @@ def _numpy_state() -> object:
 def _replaced() -> dict[Any, Kind]:
     """The functions of Python that replace those of C in a simulation."""
     clocks = (time.time, time.time_ns, time.monotonic, time.monotonic_ns, time.perf_counter, time.perf_counter_ns)
-    found: dict[Any, Kind] = {each.__code__: "clock" for each in clocks if hasattr(each, "__code__")}
-    if hasattr(os.urandom, "__code__"):
-        found[os.urandom.__code__] = "random"
-    return found
+    kinds: dict[Kind, tuple[Any, ...]] = {
+        "clock": clocks,
+        "random": (os.urandom,),
+        "file": (builtins.open, os.mkdir),
+        "network": (socket.socket.connect, socket.socket.connect_ex, socket.socket.sendto),
+    }
+    return {each.__code__: kind for kind, own in kinds.items() for each in own if hasattr(each, "__code__")}
 
 
 def _kind_of(function: Any) -> Kind | None:
@@ -166,8 +173,11 @@ def _kind_of(function: Any) -> Kind | None:
     name, owner = getattr(function, "__name__", ""), getattr(function, "__self__", None)
     if name in _CLOCKS and isinstance(owner, type) and issubclass(owner, datetime.date):
         return "clock"
-    if function is builtins.open or function is os.open:
+    module = getattr(owner, "__name__", "")
+    if (module, name) == ("io", "open") or (module == "posix" and name in _FILES):
         return "file"
+    if (module == "posix" and name in _PROGRAMS) or (module, name) == ("_posixsubprocess", "fork_exec"):
+        return "program"
     if owner is time and name in _MORE_CLOCKS:
         return "clock"
     if owner is _shared_random or name == "getrandom":
@@ -185,7 +195,7 @@ _shared_random: Any = random.random.__self__  # type: ignore[attr-defined]
 
 def _name_of(function: Any) -> str:
     owner = getattr(function, "__self__", None)
-    if function is builtins.open:
+    if function.__name__ == "open" and getattr(owner, "__name__", "") == "io":
         return "open"
     if owner is _shared_random:
         return f"random.{function.__name__}"
@@ -193,7 +203,10 @@ def _name_of(function: Any) -> str:
         return f"{owner.__module__}.{owner.__qualname__}.{function.__name__}"
     if owner is not None and type(owner).__name__ != "module":
         return f"{type(owner).__module__}.{type(owner).__name__}.{function.__name__}"
-    return f"{getattr(owner, '__name__', None) or function.__module__}.{function.__name__}"
+    if (kind := getattr(function, "__objclass__", None)) is not None:
+        return f"{kind.__module__}.{kind.__qualname__}.{function.__name__}"
+    module = getattr(owner, "__name__", None) or function.__module__
+    return f"{'os' if module == 'posix' else module}.{function.__name__}"
 
 
 def _through(frame: FrameType, users: FrameType) -> str:

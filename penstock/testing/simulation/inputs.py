@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from penstock.api.messages import HeadersLike, headers_of
@@ -93,6 +94,35 @@ class SimulationInputs:
             SerdeError: a key or a value does not fit the side input's serdes.
         """
         return self._append(side_stream(self._graph, stream), values, partition, timestamp, headers)
+
+    def append_raw(
+        self,
+        stream: str,
+        key: bytes | None,
+        value: bytes | None,
+        *,
+        partition: int | None = None,
+        timestamp: int = 0,
+        headers: HeadersLike = (),
+    ) -> SimulationInputs:
+        """Append a message to an input or a side input, as bytes that another program wrote. Returns this object.
+
+        Args:
+            stream: the input or side input, `system.stream`.
+            key: of the message, or None.
+            value: of the message, or None.
+            partition: as for `input`.
+            timestamp: of the message, in epoch milliseconds.
+            headers: as for `input`.
+
+        Raises:
+            ConfigError: the application does not read the stream.
+        """
+        if SystemStream.parse(stream) in self._graph.side_streams():
+            found = replace(side_stream(self._graph, stream), raw=True)
+        else:
+            found = StreamOfTest.of_input(self._graph, stream, raw=True)
+        return self._append(found, [(key, value)], partition, timestamp, headers)
 
     def _append(
         self,

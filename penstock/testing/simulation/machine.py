@@ -1,4 +1,4 @@
-"""The machine that a simulated program sees: its locks, threads, clocks, random numbers and disk.
+"""The machine that a simulated program sees: its locks, threads, clocks, random numbers, disk and network.
 
 `install` replaces them in this process, before anything else of Penstock is imported, so that every lock that a module
 makes is one of these. A thread that is not in a simulation uses them as it would use the real ones.
@@ -306,11 +306,37 @@ def _opens_to_write(path: Any, mode: str = "r", *_args: Any, **_options: Any) ->
     return not isinstance(path, int) and any(letter in mode for letter in "wax+")
 
 
+_NO_NETWORK = (
+    "a simulated life does not reach the network, because each of its attempts would call again: give the application "
+    "a client that answers by itself, or allow calls with `--network`, in a test with `network=True`"
+)
+_network = False
+
+
+def allow_network(allowed: bool) -> None:
+    """Let actors of simulations in this process reach the network, or not. At first they do not."""
+    global _network
+    _network = allowed
+
+
+def _on_network(real: Callable[..., Any]) -> Callable[..., Any]:
+    """A call of a socket that reaches another machine, or another process of this one."""
+
+    def call(own: socket.socket, *args: Any) -> Any:
+        scheduler = active()
+        if scheduler is None or scheduler.mine() is None or _network or own.family not in _INTERNET:
+            return real(own, *args)
+        raise PermissionError(errno.EACCES, _NO_NETWORK)
+
+    return call
+
+
+_INTERNET = (socket.AF_INET, socket.AF_INET6)
 _installed = False
 
 
 def install() -> None:
-    """Replace locks, threads, clocks, random numbers and the disk of this process."""
+    """Replace locks, threads, clocks, random numbers, the disk and the network of this process."""
     global _installed
     if _installed:
         return
@@ -351,6 +377,9 @@ def install() -> None:
     in_time.sleep = _sleep
     in_threading._time = in_queue.time = in_time.monotonic
     socket.gethostname = _hostname
+    in_socket: Any = socket.socket
+    for name in ("connect", "connect_ex", "sendto"):
+        setattr(in_socket, name, _on_network(getattr(socket.socket, name)))
     in_os.getpid = _getpid
     in_io: Any = io
     in_io.open = in_builtins.open = _on_disk(io.open, writes=_opens_to_write)

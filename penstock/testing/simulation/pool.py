@@ -32,8 +32,8 @@ class WorkerProcess:
         Args:
             subject: `module:name` of the subject.
             arguments: what it is made with, if it is a class.
-            folder: for all files of the process: what it prints to its standard error, and the temporary files of its
-                lives, which a life that is ended by force leaves. The caller removes it.
+            folder: for all files of the process: what its last life printed, and the temporary files of its lives,
+                which a life that is ended by force leaves. The caller removes it.
             hash_seed: the value of PYTHONHASHSEED.
             limit_s: the seconds after which an answer is given up, if the process itself has not done so.
             environ: further variables of its environment.
@@ -47,7 +47,7 @@ class WorkerProcess:
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         }
         self._errors = folder / f"errors-{os.urandom(4).hex()}"
-        with self._errors.open("wb") as errors:
+        with self._errors.open("ab") as errors:
             self._process = subprocess.Popen(  # noqa: S603 - this interpreter
                 [sys.executable, "-m", _WORKER, subject, *arguments],
                 stdin=subprocess.PIPE,
@@ -74,7 +74,7 @@ class WorkerProcess:
         finally:
             timer.cancel()
         if not line:
-            text = self._errors.read_text("utf-8", "replace").strip()
+            text = self._errors.read_text("utf-8", "replace").strip()[-4000:]
             return {"broken": [f"the worker process ended with status {self._process.wait()}"], "traceback": text}
         report: dict[str, Any] = json.loads(line)
         if any(each.startswith("the simulation itself") for each in report["broken"]):

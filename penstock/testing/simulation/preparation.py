@@ -76,6 +76,7 @@ def prepare(
     invariants: Sequence[Invariant],
     compare: bool | None,
     limit_s: float,
+    network: bool,
 ) -> tuple[UsersJob, list[str]]:
     """The job for the workers, and notes for the user."""
     if partitions < 1:
@@ -103,10 +104,11 @@ def prepare(
         frozenset(config.exactly_once_streams),
         functions,
         compare if compare is not None else not invariants,
+        network,
         limit_s,
         _MEMORY_BYTES,
     )
-    return job, _replacements(graph, config)
+    return job, [*_replacements(graph, config), *_empty_sides(graph, given)]
 
 
 def _given(graph: ApplicationGraph, inputs: Inputs, partitions: int) -> SimulationInputs:
@@ -182,6 +184,17 @@ def _replacements(graph: ApplicationGraph, config: JobConfig) -> list[str]:
     if others := sorted(backends - {"changelog-files", "blob"}):
         told.append(f"stores are backed up in memory, by `changelog-files` or `blob`, in place of {', '.join(others)}")
     return told
+
+
+def _empty_sides(graph: ApplicationGraph, given: SimulationInputs) -> list[str]:
+    """Each side input without messages, in words."""
+    fed = {stream for stream, _, _ in given.feed}
+    return [
+        f"side input `{stream}` has no messages, so that nothing is found in its store: give it a file with `--inputs "
+        f"{stream}=FILE`, in a test messages with `side_input`"
+        for stream in sorted(graph.side_streams(), key=str)
+        if stream not in fed
+    ]
 
 
 @contextmanager

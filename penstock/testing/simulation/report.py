@@ -20,8 +20,9 @@ class FailedLife:
         broken: what does not hold, in words.
         story: the last events of the life.
         traceback: that of the user's code, if it raised, or of the simulation.
-        shrunk: a life with fewer faults that is broken as well; None if none was found.
         decisions: how many decisions are other than the mildest, in the shrunk life or else in this one.
+        shrunk: a life with fewer faults that is broken as well; None if none was found.
+        told: the messages that came late or twice, in words.
     """
 
     seed: int
@@ -30,6 +31,7 @@ class FailedLife:
     traceback: str = ""
     decisions: int = 0
     shrunk: FailedLife | None = None
+    told: Sequence[str] = ()
 
     def __str__(self) -> str:
         shown = self.shrunk or self
@@ -41,11 +43,13 @@ class FailedLife:
             lines += ["with fewer faults:", *(f"  {each}" for each in self.shrunk.broken)]
         if shown.traceback:
             lines += ["", shown.traceback.rstrip(), ""]
+        if shown.told:
+            lines += ["what came late or twice:", *(f"  {each}" for each in shown.told)]
         if shown.story:
             fewer = ""
             if self.shrunk:
                 left = counted(shown.decisions, "decision")
-                fewer = f"; {left} left that matter" if shown.decisions else "; the kill at the end is enough"
+                fewer = f"; {left} left" if shown.decisions else "; the kill at the end is enough"
             lines += [f"what happened (simulated seconds{fewer}):", *(f"  {each}" for each in shown.story[-_STORY:])]
         return "\n".join(lines)
 

@@ -61,12 +61,12 @@ class Reference:
     Attributes:
         results: of the first such life.
         compared: what all of them agree in, as (aspect, name): what the inputs alone decide.
-        unsettled: what they differ in.
+        unsettled: what they differ in, each with a difference in words.
     """
 
     results: Results
     compared: Sequence[tuple[Aspect, str]]
-    unsettled: Sequence[tuple[Aspect, str]]
+    unsettled: Mapping[tuple[Aspect, str], str]
 
     @classmethod
     def of(cls, lives: Sequence[Results], exactly_once: Set[str]) -> Reference:
@@ -75,8 +75,12 @@ class Reference:
         for name in sorted(first.outputs):
             kinds: tuple[Aspect, ...] = ("messages", "last") if name in exactly_once else ("set", "last")
             wanted += [(kind, name) for kind in kinds]
-        agreed = [each for each in wanted if all(life.aspect(*each) == first.aspect(*each) for life in lives[1:])]
-        return cls(first, agreed, [each for each in wanted if each not in agreed])
+        unsettled = dict[tuple[Aspect, str], str]()
+        for each in wanted:
+            other = next((life for life in lives[1:] if life.aspect(*each) != first.aspect(*each)), None)
+            if other is not None:
+                unsettled[each] = _unequal(first.aspect(*each), other.aspect(*each))
+        return cls(first, [each for each in wanted if each not in unsettled], unsettled)
 
     def broken(self, found: Results) -> list[str]:
         """Where a life with faults differs, in words."""
@@ -88,18 +92,34 @@ class Reference:
                 faults.append(f"{what} `{name}`: {difference(before, after)}")
         return faults
 
-    def notes(self) -> list[str]:
+    def notes(self, partitions: int) -> list[str]:
         """Say which parts are not compared, and why."""
         if not self.unsettled:
             return []
         found = [
-            f"{_WORDS[kind]} of {'store' if kind == 'entries' else 'output'} `{name}`" for kind, name in self.unsettled
+            f"{_WORDS[kind]} of {'store' if kind == 'entries' else 'output'} `{name}` ({differs})"
+            for (kind, name), differs in self.unsettled.items()
         ]
-        why = "the sizes of batches, the order between partitions, time or random numbers do"
+        causes = ["the sizes of batches", "time", "random numbers", "what the code keeps outside of its stores"]
+        advice = ""
+        if partitions > 1:
+            causes.insert(1, "the order between partitions")
+            advice = ". With `--partitions 1`, in a test with `partitions=1`, that order is always the same"
         text = (
             f"not compared: {', '.join(found)}. Lives without any fault differ in it, so that the inputs alone do not"
         )
-        return [f"{text} decide it: {why}"]
+        return [f"{text} decide it: {', '.join(causes[:-1])} or {causes[-1]} may{advice}"]
+
+
+def _unequal(one: Any, other: Any) -> str:
+    """The first difference between two parts of results of lives without faults."""
+    if isinstance(one, dict) and not isinstance(one, Counter):
+        key = min(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
+        return f"{_cut(key)} is {_side(one, key)} and {_side(other, key)}"
+    if isinstance(one, Counter):
+        message = min(each for each in one.keys() | other.keys() if one[each] != other[each])
+        return f"{_message(message)} comes {one[message]} and {counted(other[message], 'time')}"
+    return f"{_message(min(one ^ other))} is in one of them only"
 
 
 def difference(before: Any, after: Any) -> str:

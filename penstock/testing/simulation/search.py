@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +70,11 @@ class Search:
             lives.append(Results.of(found["results"]))
         if not self._depends_on_luck(calm, lives[-1], calls):
             self._order_of_sets(calm, other)
+        for each in self._report.errors:  # the report has them too, but may be long in coming
+            self._tell(f"found without any fault: {each}")
         reference = Reference.of(lives, {str(each) for each in self._job.exactly_once})
         if self._job.compares:
-            self._report.notes += reference.notes()
+            self._report.notes += reference.notes(min(self._job.streams.values()))
             text = {"results": first["results"], "compared": list(reference.compared)}
             (self._folder / REFERENCE).write_text(json.dumps(text), "utf-8")
         return True
@@ -140,10 +143,10 @@ class Search:
         shrink(found["choices"], fails, _SHRINK_TRIES)
         if not best:
             return whole
-        shorter = _failed(seed, best)
-        return FailedLife(seed, whole.broken, whole.story, whole.traceback, whole.decisions, shorter)
+        return replace(whole, shrunk=_failed(seed, best))
 
 
 def _failed(seed: int, found: Mapping[str, Any]) -> FailedLife:
     decisions = sum(map(bool, found.get("choices", ())))
-    return FailedLife(seed, found["broken"], found.get("story", ()), found.get("traceback", ""), decisions)
+    traceback, told = found.get("traceback", ""), found.get("told", ())
+    return FailedLife(seed, found["broken"], found.get("story", ()), traceback, decisions, told=told)

@@ -16,6 +16,11 @@ from penstock.testing.simulation.preparation import Inputs, Invariant, load_for_
 from penstock.testing.simulation.report import SimulationFailedError, SimulationReport
 from penstock.testing.simulation.search import Search
 
+_INVARIANTS_ALONE = (
+    "invariants alone were checked: `--compare`, in a test `compare=True`, also compares each life with one without "
+    "faults"
+)
+
 
 def simulate(
     app: Application,
@@ -30,12 +35,14 @@ def simulate(
     compare: bool | None = None,
     processes: int | None = None,
     limit_s: float = 60.0,
+    network: bool = False,
 ) -> SimulationReport:
     """Run a job many times under faults, in simulated processes, and check what has to hold in the end.
 
     Each seed is a life of the job: it is killed, stopped and started again, loses containers, repeats attempts, and
-    meets stores and streams that are slow or fail. The same seed is the same life. Nothing outside of this machine's
-    worker processes is touched: every stream is a simulated one, whatever its system is.
+    meets stores and streams that are slow or fail. The same seed is the same life. Every stream is a simulated one,
+    whatever its system is, and so is the object store. The application's own code is real: it runs once for each
+    attempt of each life. It does not reach the network unless `network` says so, but files and other programs.
 
     Without `invariants`, the outputs and stores of each life are compared with those of a life without faults. An
     output that is exactly once has the same messages as often; another has the same ones, and the same last value for
@@ -56,6 +63,7 @@ def simulate(
         compare: compare with a life without faults; by default if there are no `invariants`.
         processes: how many worker processes; by default one a core.
         limit_s: the most seconds that a life may take. One that takes longer is broken.
+        network: the application's code may reach the network, again in each attempt.
 
     Returns:
         What was found, if everything holds.
@@ -91,6 +99,7 @@ def simulate(
         compare=compare,
         processes=processes,
         limit_s=limit_s,
+        network=network,
     )
     if not report.holds:
         raise SimulationFailedError(report)
@@ -110,6 +119,7 @@ def run_simulation(
     compare: bool | None = None,
     processes: int | None = None,
     limit_s: float = 60.0,
+    network: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> SimulationReport:
     """As `simulate`, with a loaded configuration, and without the error. `tell` gets a line now and then."""
@@ -119,9 +129,11 @@ def run_simulation(
         raise ConfigError("a simulation needs at least one seed, and each is a whole number of 1 or more")
     if importlib.util.find_spec("greenlet") is None:
         raise ConfigError("a simulation needs the package `greenlet`: pip install 'penstock-streams[testing]'")
-    job, notes = prepare(app, inputs, config, partitions, late, doubled, invariants, compare, limit_s)
+    job, notes = prepare(app, inputs, config, partitions, late, doubled, invariants, compare, limit_s, network)
     with tempfile.TemporaryDirectory(prefix="penstock-simulate-") as folder:
         report = Search(job, Path(folder), tell).run(chosen, processes or os.cpu_count() or 1)
     report.notes[:0] = notes
+    if report.holds and not job.compares and compare is None:
+        report.notes.append(_INVARIANTS_ALONE)
     report.seconds = time.monotonic() - began
     return report

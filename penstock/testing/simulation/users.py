@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from penstock.admin.state.serdes import aggregate_states
 from penstock.api.serdes import Serde
 from penstock.api.ssp import SystemStream
 from penstock.base.plugins import PICKLERS, load
-from penstock.base.wording import listed
+from penstock.base.wording import counted, listed
 from penstock.checkpoint.record import StoreLayout
 from penstock.config.load import load_config
 from penstock.config.settings import DEFAULT_SYSTEM, SystemKeys
@@ -23,6 +24,7 @@ from penstock.graph.specs import ApplicationGraph
 from penstock.graph.stores import WAITING_STORES
 from penstock.start.part import complete
 from penstock.testing.runner.streams import OutputMessage
+from penstock.testing.simulation import machine
 from penstock.testing.simulation.calls import CallFinder
 from penstock.testing.simulation.choices import Choices
 from penstock.testing.simulation.faults import Rates
@@ -41,6 +43,8 @@ class UsersSubject:
 
     def __init__(self, path: str) -> None:
         self.given: UsersJob = UsersJob.read(path)
+        machine.allow_network(self.given.network)
+        self.told: list[str] = []
         self.limit_s, self.memory_bytes = self.given.limit_s, self.given.memory_bytes
         self._reference = Path(path).parent / REFERENCE
         self.ship: Callable[[object], bytes] = load(PICKLERS["spark"])
@@ -78,7 +82,7 @@ class UsersSubject:
         if self.given.compares and self._reference.exists():
             reference = json.loads(self._reference.read_bytes())
             compared = [(kind, name) for kind, name in reference["compared"]]
-            found += Reference(Results.of(reference["results"]), compared, ()).broken(self.results(outcome))
+            found += Reference(Results.of(reference["results"]), compared, {}).broken(self.results(outcome))
         return found
 
     def asked(self, request: dict[str, Any]) -> tuple[UsersSubject, Choices, int]:
@@ -125,11 +129,11 @@ class UsersSubject:
                 told = function(
                     _Named("input", decoded.inputs()), _Named("output", decoded.outputs()), _Named("store", stores)
                 )
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 place = _last_place(error)
                 found.append(f"invariant `{name}`: {type(error).__name__}: {str(error) or 'it does not hold'}{place}")
             else:
-                if isinstance(told, str):
+                if isinstance(told, str) and told:
                     found.append(f"invariant `{name}`: {told}")
                 elif told is not None:
                     advice = "use `assert`, or return a text if it does not hold"
@@ -154,8 +158,32 @@ class UsersSubject:
             feed = _interleaved(feed, rng)
         for streams, delay in ((given.doubled, False), (given.late, True)):
             if streams and choices.draw(4):
-                feed = _disturbed(feed, streams, rng, move=delay)
+                feed = self._disturbed(feed, streams, rng, move=delay)
         return feed
+
+    def _disturbed(
+        self, feed: Sequence[Fed], streams: frozenset[SystemStream], rng: random.Random, *, move: bool
+    ) -> list[Fed]:
+        """Some messages of these streams come later: they themselves, or a second time."""
+        found: list[Fed] = []
+        waiting: list[tuple[int, Fed]] = []
+        number_of = Counter[object]()
+        for number, each in enumerate(feed):
+            hit = each[0] in streams and rng.randrange(1000) < _PER_MILLE
+            if hit:
+                later = rng.choice((0, 1, 5, 20))
+                waiting.append((number + later, each))
+                again = "" if move else "again "
+                self.told.append(
+                    f"message {number_of[each[:2]]} of input `{each[0]}` partition {each[1]} comes {again}"
+                    f"{counted(later, 'message')} later"
+                )
+            number_of[each[:2]] += 1
+            if not (hit and move):
+                found.append(each)
+            found += [late for at, late in waiting if at <= number]
+            waiting = [(at, late) for at, late in waiting if at > number]
+        return found + [late for _, late in waiting]
 
 
 class CalmSubject(UsersSubject):
@@ -166,6 +194,7 @@ class CalmSubject(UsersSubject):
         self.given = whole.given
         self.limit_s, self.memory_bytes = whole.limit_s, whole.memory_bytes
         self.ship = whole.ship
+        self.told = []
         self._variant: int = request.get("variant", 0)
         self._finder = CallFinder() if request.get("watch") else None
 
@@ -278,21 +307,6 @@ def _interleaved(feed: Sequence[Fed], rng: random.Random) -> list[Fed]:
     rng.shuffle(turns)
     heads = {id(own): iter(own) for own in queues.values()}
     return [next(heads[id(own)]) for own in turns]
-
-
-def _disturbed(feed: Sequence[Fed], streams: frozenset[SystemStream], rng: random.Random, *, move: bool) -> list[Fed]:
-    """Some messages of these streams come later: they themselves, or a second time."""
-    found: list[Fed] = []
-    waiting: list[tuple[int, Fed]] = []
-    for number, each in enumerate(feed):
-        hit = each[0] in streams and rng.randrange(1000) < _PER_MILLE
-        if hit:
-            waiting.append((number + rng.choice((0, 1, 5, 20)), each))
-        if not (hit and move):
-            found.append(each)
-        found += [late for at, late in waiting if at <= number]
-        waiting = [(at, late) for at, late in waiting if at > number]
-    return found + [late for _, late in waiting]
 
 
 def _last_place(error: BaseException) -> str:

@@ -29,6 +29,7 @@ class UsersJob:
         exactly_once: outputs that have each message once.
         invariants: the pickled functions (inputs, outputs, stores).
         compares: whether to compare each life with one without faults.
+        network: the application's code may reach the network.
         limit_s: the most seconds that a life takes.
         memory_bytes: the most memory that a life takes.
     """
@@ -42,6 +43,7 @@ class UsersJob:
     exactly_once: frozenset[SystemStream]
     invariants: bytes
     compares: bool
+    network: bool
     limit_s: float
     memory_bytes: int
 

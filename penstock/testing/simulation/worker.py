@@ -20,13 +20,16 @@ import os
 import resource
 import shutil
 import signal
+import stat
 import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 from penstock.testing.simulation import machine
 
@@ -68,6 +71,8 @@ class AskedSubject(Subject, Protocol):
     """The most seconds that a life takes."""
     memory_bytes: int
     """The most memory that a life takes."""
+    told: list[str]
+    """The messages that come late or twice in the life, in words."""
 
     def asked(self, request: dict[str, Any]) -> tuple[AskedSubject, Choices, int]:
         """The subject, the decisions and the seed of a life that has its own request; {} is one without faults."""
@@ -114,7 +119,9 @@ def live(subject: Subject, choices: Choices, seed: int) -> dict[str, Any]:
     if broken:
         report["raised"] = any(isinstance(each, UserCodeError) for each in outcome.failures)
         errors = [_traceback(each) for each in outcome.failures[:1]]
+        told = [] if not is_asked else subject.told  # type: ignore[attr-defined]
         report |= {"choices": outcome.choices, "story": outcome.events[-_STORY:], "traceback": "".join(errors)}
+        report |= {"told": told}
     return report
 
 
@@ -193,7 +200,9 @@ def _in_fork(subject: Subject, request: int | list[int] | dict[str, Any]) -> str
         except BaseException:
             traceback.print_exc()
         finally:
-            sys.stderr.flush()
+            with suppress(Exception):  # the application may have closed them
+                sys.stdout.flush()
+                sys.stderr.flush()
             os._exit(code)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
@@ -204,14 +213,32 @@ def _in_fork(subject: Subject, request: int | list[int] | dict[str, Any]) -> str
     return data.decode()
 
 
-def _answer_all(report: dict[str, Any]) -> None:
+def _answer_all(report: dict[str, Any], requests: Iterable[str], reports: TextIO) -> None:
     """The job fails without any fault. What it began may still run, so that no life can be forked from here."""
-    for _ in sys.stdin:
-        print(json.dumps(report), flush=True)
+    for _ in requests:
+        print(json.dumps(report), file=reports, flush=True)
     os._exit(0)
 
 
+def _own_pipes() -> tuple[TextIO, TextIO]:
+    """The pipes of requests and reports, which no code of the application can reach: it reads nothing, and what it
+    prints goes where errors go."""
+    requests, reports = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="utf-8")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return requests, reports
+
+
+def _forget_prints() -> None:
+    """Empty the file of errors, which would grow with each life."""
+    if stat.S_ISREG(os.fstat(2).st_mode):
+        os.ftruncate(2, 0)
+
+
 def main() -> None:
+    requests, reports = _own_pipes()
     module, _, name = sys.argv[1].partition(":")
     found = getattr(importlib.import_module(module), name)
     gc.disable()
@@ -221,15 +248,18 @@ def main() -> None:
         first = live(*subject.asked({}))
         _unlimit()
         if first["broken"]:
-            _answer_all(first)
+            _answer_all(first, requests, reports)
     else:
         subject = found
         for seed in range(_WARM_LIVES):
             live(subject, Choices.of_seed(-1 - seed), seed)
     gc.collect()
     gc.freeze()
-    for line in sys.stdin:
-        print(_in_fork(subject, json.loads(line)), flush=True)
+    for line in requests:
+        with suppress(Exception):
+            sys.stdout.flush()
+        _forget_prints()
+        print(_in_fork(subject, json.loads(line)), file=reports, flush=True)
 
 
 if __name__ == "__main__":

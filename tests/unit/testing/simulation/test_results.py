@@ -63,10 +63,28 @@ def test_what_calm_lives_differ_in_is_not_compared() -> None:
     other = Results({"out": [("'a'", "3"), ("'a'", "2"), ("None", "7")]}, CALM.stores)
     reference = Reference.of([CALM, other], set())
     assert reference.broken(Results({"out": [("'a'", "2")]}, CALM.stores)) == []
-    assert reference.unsettled == [("set", "out")]
-    (note,) = reference.notes()
-    assert note.startswith("not compared: which messages there are of output `out`. ")
+    assert list(reference.unsettled) == [("set", "out")]
+    differs = "key 'a' with value 1 is in one of them only"
+    (note,) = reference.notes(2)
+    assert note.startswith(f"not compared: which messages there are of output `out` ({differs}). ")
+    assert "the order between partitions" in note
+    assert "the order between partitions" not in reference.notes(1)[0]
     assert len(reference.broken(Results({"out": [("'a'", "3")]}, {}))) == 2
+
+
+@pytest.mark.parametrize(
+    ("outputs", "stores", "differs"),
+    [
+        ([("'a'", "1"), ("'a'", "2"), ("None", "7"), ("None", "7")], {}, "key None with value 7 comes 1 and 2 times"),
+        ([("'a'", "2"), ("'a'", "1"), ("None", "7")], {}, "'a' is 2 and 1"),
+        (CALM.outputs["out"], {"'a'": "2"}, "'b' is 1 and not there"),
+    ],
+)
+def test_what_is_not_compared_has_a_difference(
+    outputs: list[tuple[str, str]], stores: dict[str, str], differs: str
+) -> None:
+    other = Results({"out": outputs}, {"s": stores or CALM.stores["s"]})
+    assert list(Reference.of([CALM, CALM, other], {"out"}).unsettled.values()) == [differs]
 
 
 def test_the_first_difference_of_two_lives() -> None:

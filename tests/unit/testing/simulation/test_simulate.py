@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import random
 import re
+import socket
+import subprocess
+import sys
 import tempfile
 import time
 import uuid
@@ -17,6 +20,9 @@ import pytest
 import penstock as ps
 from penstock.errors import ConfigError
 from penstock.testing import SimulationFailedError, SimulationInputs, SimulationReport, simulate
+from penstock.testing.simulation.preparation import load_for_simulation, prepare
+from tests.support.jobs.home import wait_until
+from tests.support.processes.python import PENSTOCK, variables
 from tests.support.tools.cli import call, own_home
 from tests.support.tools.pages import blocks
 from tests.support.tools.places import ROOT
@@ -93,8 +99,10 @@ def test_a_job_without_mistakes_holds_with_streams_and_backups_of_any_system() -
 @pytest.mark.slow
 def test_messages_that_come_twice_are_counted_twice() -> None:
     """And a job that drops them holds."""
-    with pytest.raises(SimulationFailedError, match="store `flights`"):
+    with pytest.raises(SimulationFailedError, match="store `flights`") as failed:
         run(counting(), seeds=10, doubled=["local.trips"])
+    shown = str(failed.value)
+    assert re.search(r"what came late or twice:\n  message \d+ of input `local.trips` partition \d comes again ", shown)
     app = ps.StreamApplication("once")
     trips = app.input("local.trips").partition_by(lambda trip: str(trip["n"]), id="by-number")
     trips.deduplicate("1h", id="once").map(lambda trip: trip["n"], id="n").send_to(app.output("local.out"))
@@ -112,12 +120,12 @@ def test_the_mistake_of_the_page_is_found(tmp_path: Path, monkeypatch: pytest.Mo
     Path("job.py").write_text(job, "utf-8")
     Path("trips.jsonl").write_text(messages, "utf-8")
     exec(compile(job + test, "simulation.md", "exec"), {"__name__": "simulation_page"})
-    out, err = call(*command.split()[1:], status=1)
+    out, _ = call(*command.split()[1:], status=1)
     title, first, *_ = out.splitlines()
     found, expected = re.fullmatch(r"seed (\d+) is broken", title), shown.splitlines()
     assert found is not None
     assert first.startswith("  output `local.flights`: ")
-    assert f"`--seed {found[1]}` lives this life again" in err
+    assert out.endswith(f"`--seed {found[1]}` lives this life again\n")
     lived = re.fullmatch(r"seed (\d+) is broken", expected[0])
     assert lived is not None
     again, _ = call(*command.split()[1:], "--seed", lived[1], status=1)
@@ -193,8 +201,8 @@ def test_an_invariant_that_asks_for_what_is_not_there_is_told_what_is() -> None:
 
 
 def test_an_operator_that_does_not_end_is_named() -> None:
-    with pytest.raises(SimulationFailedError, match=r"has not ended within 3 s: it is in `endless`, line \d+ of .*py"):
-        run(mapping(endless), limit_s=3)
+    with pytest.raises(SimulationFailedError, match=r"has not ended within 8 s: it is in `endless`, line \d+ of .*py"):
+        run(mapping(endless), limit_s=8)
 
 
 @pytest.mark.slow
@@ -219,6 +227,25 @@ def varied(trip: dict[str, Any]) -> list[object]:
     return [time.time() > 0, len(str(uuid.uuid4())), random.random() < 2]
 
 
+def reaching(trip: dict[str, Any]) -> int:
+    """Files, another program, and the pipes of the process."""
+    with open(os.devnull, "a") as file:
+        file.write("x")
+    Path(os.devnull).read_text("utf-8")
+    os.remove(tempfile.mkstemp()[1])
+    print("no report", subprocess.run(["true"], check=True), file=sys.stdout)
+    os.write(1, b"{}\n")
+    return len(sys.stdin.read())
+
+
+def calling(trip: dict[str, Any]) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", 1))
+    except PermissionError as error:
+        return "a simulated life does not reach the network" in str(error)
+    return False
+
+
 def test_calls_that_are_not_the_same_in_each_life_are_notes() -> None:
     notes = run(mapping(varied)).notes
     found = [note.split(": ")[0] for note in notes]
@@ -227,6 +254,36 @@ def test_calls_that_are_not_the_same_in_each_life_are_notes() -> None:
         f"calls {name} in operator `map`, at about offset 0 of stream `local.trips` partition {partition}"
         for name, partition in (("time.time", 0), ("uuid.uuid4", 0), ("random.random", 0))
     ]
+
+
+def test_calls_of_files_and_programs_are_notes_and_prints_do_no_harm() -> None:
+    def prints(inputs: Any, outputs: Any, stores: Any) -> None:
+        print("not a report either")
+        assert {message.value for message in outputs["local.out"]} == {0}
+
+    report = run(mapping(reaching), invariants=[prints], compare=True)
+    assert report.holds
+    notes = [note.split(f"{__file__}:")[-1].split(" in operator")[0] for note in report.notes]
+    first = reaching.__code__.co_firstlineno
+    assert {f"{first + 2} calls open", f"{first + 4} calls pathlib.Path.read_text", f"{first + 5} calls os.remove"} <= {
+        *notes
+    }
+    assert f"{first + 6} calls subprocess.run" in notes
+
+
+def test_a_life_does_not_reach_the_network() -> None:
+    def refused(inputs: Any, outputs: Any, stores: Any) -> None:
+        assert {message.value for message in outputs["local.out"]} == {True}
+
+    note, more = run(mapping(calling), invariants=[refused]).notes
+    assert "calls socket.create_connection in operator `map`" in note
+    assert more.startswith("invariants alone were checked: `--compare`")
+
+
+@pytest.mark.slow
+def test_a_life_reaches_the_network_if_it_may() -> None:
+    with pytest.raises(SimulationFailedError, match="ConnectionRefusedError"):
+        run(mapping(calling), network=True)
 
 
 @pytest.mark.parametrize(
@@ -277,23 +334,84 @@ def test_an_input_has_the_partitions_that_the_simulation_has() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "status", "error"),
+    ("options", "error"),
     [
-        ([], 2, "give `--inputs local.trips=FILE`"),
-        (["--inputs", "other=t.jsonl"], 2, "`local.other` is not an input"),
-        (["--inputs", "none.jsonl"], 1, "there is no file none.jsonl"),
-        (["--inputs", "t.jsonl", "--key", "nothing"], 1, "has no field 'nothing'"),
-        (["--inputs", "t.jsonl", "--key", "trip=tail"], 2, "`--key trip=tail` is for an input without a file"),
-        (["--inputs", "t.jsonl", "--invariants", "job.py:nothing"], 2, "there is no function `nothing`"),
-        (["--inputs", "t.jsonl", "-c", "task.commit.ms=soon"], 2, "task.commit.ms"),
-        (["--inputs", "t.jsonl", "--late", "other"], 2, "`local.other` is not an input"),
+        ([], "give `--inputs local.trips=FILE`"),
+        (["--inputs", "other=t.jsonl"], "`local.other` is not an input"),
+        (["--inputs", "none.jsonl"], "there is no file none.jsonl"),
+        (["--inputs", "t.jsonl", "--inputs", "trips=t.jsonl"], "is a second file for `local.trips`"),
+        (["--inputs", "t.jsonl", "--key", "nothing"], "has no field 'nothing'"),
+        (["--inputs", "t.jsonl", "--key", "trip=tail"], "`--key trip=tail` is for an input without a file"),
+        (["--inputs", "t.jsonl", "--invariants", "job.py:nothing"], "there is no function `nothing`"),
+        (["--inputs", "t.jsonl", "--invariants", "none.py:nothing"], "none.py"),
+        (["--inputs", "t.jsonl", "-c", "task.commit.ms=soon"], "task.commit.ms"),
+        (["--inputs", "t.jsonl", "--late", "other"], "`local.other` is not an input"),
+        (["--inputs", "t.jsonl", "--seed", "1", "--seeds", "2"], "give one of the two"),
     ],
 )
 def test_a_wrong_call_is_refused(
-    options: list[str], status: int, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: list[str], error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own_home(tmp_path, monkeypatch)
     Path("job.py").write_text(blocks(PAGE)[0], "utf-8")
     Path("t.jsonl").write_text('{"tail": "N1"}\n', "utf-8")
-    _, err = call("simulate", "job.py:app", *options, status=status)
+    _, err = call("simulate", "job.py:app", *options, status=2)
     assert error in err
+
+
+def rated() -> ps.StreamApplication:
+    """Look-ups in a side input."""
+    app = ps.StreamApplication("rated")
+    app.store("rates", key=ps.String(), value=ps.Integer(), side_inputs=["local.rates"])
+    app.input("local.trips").process(Rated, stores=["rates"], id="rate").send_to(app.output("local.out"))
+    return app
+
+
+class Rated(ps.StreamTask):
+    def init(self, context: ps.TaskContext) -> None:
+        self.rates: ps.KeyValueStore[str, int] = context.store("rates")
+
+    def process(
+        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
+    ) -> None:
+        collector.emit(value=self.rates.get("N1"))
+
+
+def test_what_is_not_checked_is_said_before_the_first_life() -> None:
+    app = rated()
+    config = load_for_simulation(app)
+    _, (note,) = prepare(app, {"local.trips": TRIPS}, config, 2, (), (), [], None, 60.0, False)
+    assert note.startswith("side input `local.rates` has no messages, so that nothing is found in its store: give it ")
+
+
+@pytest.mark.slow
+def test_a_file_may_be_that_of_a_side_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own_home(tmp_path, monkeypatch)
+    app = f"from {rated.__module__} import rated\n\napp = rated()\n"
+    Path("job.py").write_text(app, "utf-8")
+    Path("trips.jsonl").write_text('{"tail": "N1"}\n' * 20, "utf-8")
+    Path("rates.jsonl").write_text('{"key": "N1", "value": 5}\n', "utf-8")
+    Path("checks.py").write_text(
+        "def rated(inputs, outputs, stores):\n    assert {each.value for each in outputs['local.out']} == {5}\n",
+        "utf-8",
+    )
+    files = ["--inputs", "trips.jsonl", "--inputs", "rates=rates.jsonl"]
+    fields = ["--key", "rates=key", "--value", "rates=value"]
+    out, _ = call("simulate", "job.py:app", *files, *fields, "--seeds", "2", "--invariants", "checks.py:rated")
+    assert "everything holds: 2 lives" in out
+
+
+@pytest.mark.slow
+def test_nothing_is_left_of_a_simulation_that_is_ended(tmp_path: Path) -> None:
+    """By SIGTERM, as a timeout of a build does."""
+    (tmp_path / "job.py").write_text(blocks(PAGE)[0], "utf-8")
+    (tmp_path / "trips.jsonl").write_text('{"tail": "N1"}\n' * 200, "utf-8")
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    command = [sys.executable, *PENSTOCK, "simulate", "job.py:app", "--inputs", "trips.jsonl", "--seeds", "100000"]
+    environ = variables({"PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)})
+    with subprocess.Popen(command, cwd=tmp_path, env=environ, stderr=subprocess.DEVNULL) as process:
+        wait_until(lambda: list(temporary.glob("penstock-simulate-*/errors-*")), "the worker processes")
+        process.terminate()
+        assert process.wait(120) == 143
+    assert list(temporary.iterdir()) == []
