@@ -49,7 +49,7 @@ class FoundJob:
     @cached_property
     def log(self) -> CheckpointLog:
         """The checkpoint log. Each reading reads the objects as they are then."""
-        from penstock.checkpoint.log import CheckpointLog
+        from penstock.checkpoint.log import CheckpointLog  # late, as those below: completion in a shell is not to wait
 
         return CheckpointLog(self.objects, self.paths)
 

@@ -182,8 +182,7 @@ def refuse_side_stores(job: FoundJob, record: CheckpointRecord, stores: Iterable
 
 def refuse_side_inputs(job: FoundJob, record: CheckpointRecord, streams: Iterable[SystemStream]) -> None:
     """Raise NotFoundError for a stream that has no position in the checkpoint because it is a side input."""
-    read = {ssp.system_stream for own in record.next_offsets.values() for ssp in own}
-    missing = {str(stream) for stream in streams if stream not in read}
+    missing = {str(stream) for stream in {*streams} - record.streams}
     if not missing:
         return
     for each in side_stores(job):

@@ -1,4 +1,7 @@
-"""Expressions over the columns of a message: evaluated by column where a stream has columns, else row by row."""
+"""Expressions over the columns of a message: evaluated by column where a stream has columns, else row by row.
+
+Arrow is imported in the functions that need it: an application without columns starts without it.
+"""
 
 from __future__ import annotations
 

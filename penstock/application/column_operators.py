@@ -1,4 +1,7 @@
-"""The operators of a stream that work on columns."""
+"""The operators of a stream that work on columns.
+
+Arrow is imported in the functions that need it: an application without columns starts without it.
+"""
 
 from __future__ import annotations
 

@@ -262,7 +262,7 @@ class MessageStream(WindowsAndJoins[T], Patterns[T]):
             place = partition_by_place(f"operator `{i}`")
             same["key_serde"] = place.serde("key", key, String()).for_keys()
             if kind is not None:
-                from penstock.graph.keys import check_key_type
+                from penstock.graph.keys import check_key_type  # late: it brings Arrow
 
                 check_key_type(same["key_serde"], kind, f"partition_by({function})")
             same["value_serde"] = place.serde("value", value, same["value_serde"])

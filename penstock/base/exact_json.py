@@ -204,7 +204,7 @@ def _zone(name: str) -> str:
 
 
 def _numpy(parts: list[Any]) -> Any:
-    import numpy as np
+    import numpy as np  # late, as pandas below: only such values need it
 
     name, value = parts
     if name not in np.sctypeDict or np.dtype(name).kind not in "biuf":

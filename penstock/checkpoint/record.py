@@ -162,6 +162,11 @@ class CheckpointRecord:
         return replace(self, sections=self.sections.having({section: value}))
 
     @property
+    def streams(self) -> frozenset[SystemStream]:
+        """The streams that it has positions in."""
+        return frozenset(ssp.system_stream for own in self.next_offsets.values() for ssp in own)
+
+    @property
     def closing(self) -> Closing | None:
         """The end at which everything that waited for time fired; None if nothing did."""
         return self.ended if self.ended == "end-of-stream" or self.ended == "drained" else None

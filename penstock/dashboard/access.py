@@ -187,7 +187,7 @@ def guarded_protocol(knows: Callable[[RawHeaders], bool]) -> Any:  # noqa: C901 
     Args:
         knows: True for the headers of a request that has the token.
     """
-    import h11
+    import h11  # an extra, as uvicorn: so the class is in a function
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     places = Places()

@@ -89,46 +89,16 @@ class Dashboard:
                 "the dashboard's token can be guessed or typed wrongly: at least 16 letters, digits and signs are "
                 "expected, without blanks, such as `openssl rand -hex 16` prints"
             )
-        import uvicorn
-
         self.token = secrets.token_urlsafe(18) if token is None else token
         self._is_chosen = token is not None
-        try:
-            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-            self._socket = socket.create_server((host, port), family=family)
-        except (OSError, UnicodeError) as error:
-            raise ConfigError(
-                f"the dashboard cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}. Choose a "
-                "free port, and an address of this host"
-            ) from error
+        self._socket = _listening(host, port)
         self.host, self.port = host, int(self._socket.getsockname()[1])
         self._file = self._written(address_file)
         self._watches = watches
         self._closing = threading.Event()
         access = Access(host, self.token)
-        self._application = app = _Application(watches, open_job, access, home, self._closing)
-        config = uvicorn.Config(
-            app.routes(),
-            http=guarded_protocol(access.knows),
-            proxy_headers=False,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            log_level="error",
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=1,
-            backlog=AT_ONCE,
-        )
-        logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # it would report calls that its end cuts off
-
-        class Server(uvicorn.Server):
-            async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-                await super().startup(sockets)
-                for each in sockets or ():
-                    each.listen(WAITING)
-
-        self._server = Server(config)
+        self._application = _Application(watches, open_job, access, home, self._closing)
+        self._server = _server(self._application.routes(), access)
         self._thread = threading.Thread(target=self._run, name="penstock-dashboard", daemon=True)
         self._thread.start()
 
@@ -182,6 +152,46 @@ class Dashboard:
         self._server.run(sockets=[self._socket])
 
 
+def _listening(host: str, port: int) -> socket.socket:
+    """Raises ConfigError if nothing can listen there."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family)
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(
+            f"the dashboard cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}. Choose a "
+            "free port, and an address of this host"
+        ) from error
+
+
+def _server(routes: Any, access: Access) -> Any:
+    """The server of the routes. A connection keeps its place once `access` knows it."""
+    import uvicorn  # an extra
+
+    config = uvicorn.Config(
+        routes,
+        http=guarded_protocol(access.knows),
+        proxy_headers=False,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=1,
+        backlog=AT_ONCE,
+    )
+    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # it would report calls that its end cuts off
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            for each in sockets or ():
+                each.listen(WAITING)
+
+    return Server(config)
+
+
 class _Application:
     def __init__(
         self, watches: Watches, open_job: OpenJob, access: Access, home: str, closing: threading.Event
@@ -196,7 +206,7 @@ class _Application:
         self._calls = threading.BoundedSemaphore(CALLS)
 
     def routes(self) -> Any:
-        from starlette.applications import Starlette
+        from starlette.applications import Starlette  # an extra, here and below
         from starlette.routing import Route
 
         routes = [

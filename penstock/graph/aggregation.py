@@ -3,7 +3,7 @@
 It is said here whether aggregates can be computed by column, and the states of many groups are kept so. A definition
 is one word with the properties that a store's bytes depend on. A checkpoint has the word, and a start refuses
 another one, so the words of before must stay as they are. Each form is declared once; it writes the word and reads
-it.
+it. Arrow is imported in the functions that need it: an application without columns starts without it.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ def _refuse_unread(record: CheckpointRecord) -> None:
 def _positions(
     record: CheckpointRecord, task: int, ssps: tuple[SystemStreamPartition, ...], ends: Ends
 ) -> dict[SystemStreamPartition, int]:
-    found, streams = {}, {ssp.system_stream for own in record.next_offsets.values() for ssp in own}
+    found, streams = {}, record.streams
     for ssp in ssps:
         if ssp.system_stream not in streams:
             continue  # an input that was added since: the next start decides where it begins

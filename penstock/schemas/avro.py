@@ -258,7 +258,7 @@ def _check(schema: Any) -> None:
 
 def _of_registry(schema: Schema) -> AvroTypes:
     """The schema, with those that it refers to."""
-    from fastavro import parse_schema
+    from fastavro import parse_schema  # an extra
 
     named: dict[str, Any] = {}
     for each in schema.references:

@@ -31,7 +31,7 @@ class AvroTypes:
         Raises:
             Exception: it is not valid. Whatever fastavro raises, or ValueError if it is too deep.
         """
-        from fastavro import parse_schema
+        from fastavro import parse_schema  # an extra
 
         _check_levels(schema)
         named: dict[str, Any] = {}

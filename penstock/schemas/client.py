@@ -1,7 +1,7 @@
 """Opens registries: by the client of confluent-kafka, or in the memory of a process, for tests.
 
 A call to a registry ends in time, and takes answers of a limited size. A schema comes with those that it refers to.
-Whoever may register schemas decides which these are, so their number and size are limited.
+Whoever may register schemas decides which these are, so their number and size are limited. The client is an extra.
 """
 
 from __future__ import annotations

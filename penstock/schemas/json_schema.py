@@ -1,4 +1,4 @@
-"""JSON that is checked against a JSON Schema, within the budget of a message."""
+"""JSON that is checked against a JSON Schema, within the budget of a message. The package `jsonschema` is an extra."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def _tokens(pattern: str) -> Iterator[tuple[str, _Place]]:
 
 def _in_one_pass(pattern: str) -> Search | None:
     """The search by RE2; None if it does not take the expression."""
-    import pyarrow as pa
+    import pyarrow as pa  # late: few expressions need it
     import pyarrow.compute as pc
 
     translated = _translated(pattern)

@@ -204,52 +204,21 @@ def transform_with_state(
         ...     .start()
         ... )
     """
-    needs(QUERIES, "transform_with_state")
-    needs_classic(df, "transform_with_state")
-    given: object = df
-    if isinstance(given, GroupedData):
-        raise ConfigError("transform_with_state takes the DataFrame before `groupBy`: name the columns as key=[...]")
-    if not df.isStreaming:
-        raise ConfigError("transform_with_state takes a streaming DataFrame, as `spark.readStream` makes them")
-    if isinstance(processor, type):
-        raise ConfigError(f"processor={processor.__name__} is a class: give an object, {processor.__name__}()")
+    _check_given(df, processor)
     mode = parsed_time_mode(time_mode)
     _check_form(form, mode, {"import_state": import_state, "initial_state": initial_state is not None})
-    keys = (key,) if isinstance(key, str | Column) else tuple(key)
-    if any(not isinstance(each, str) for each in keys):
-        raise ConfigError(
-            'key= takes names of columns, as key="user" or key=["user", "day"]; add others to the DataFrame'
-        )
-    schema = df.schema
-    keys = tuple(_column(each, schema.names, df.sparkSession, f"key={list(keys)}: the DataFrame") for each in keys)
-    timed = _event_time(schema, mode)
+    keys = _key_columns(df, key)
+    timed = _event_time(df.schema, mode)
     if any(name.startswith("TransformWithState") for name in operators(df)):
         raise ConfigError(
             "the DataFrame is the output of a processor of PySpark: begin a second query with what the first one writes"
         )
-    before = None if initial_state is None else _initial(initial_state, schema, keys)
+    before = None if initial_state is None else _initial(initial_state, df.schema, keys)
     check_begin_at(begin_at)
     if import_state and begin_at is not None:
         raise ConfigError(f'import_state=True and begin_at="{begin_at}" exclude each other: with state, or without it')
 
-    conf = df.sparkSession.conf
-    # By column, times are in UTC as those of the state are: two zones in one computation are an error in Polars.
-    zone = "UTC" if form == "columns" else conf.get("spark.sql.session.timeZone") or "UTC"
-    spec = ProcessorSpec(
-        operator="processor",
-        processor=pickled(processor),
-        declared=_declared(processor, form, mode),
-        key=StructType([schema[each] for each in keys]),
-        input=arrow_schema(schema, timezone=zone),
-        output=_parsed(output) if isinstance(output, str) else output,
-        mode=mode,
-        form=form,
-        event_time=None if timed is None else timed.name,
-        initial=None if before is None else arrow_schema(before.schema, timezone=zone),
-        timezone=zone,
-        checks_casts=conf.get("spark.sql.execution.pandas.convertToArrowArraySafely") == "true",
-        makes_decimals=conf.get("spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled") == "true",
-    )
+    spec = _processor_spec(df, processor, form=form, mode=mode, keys=keys, output=output, timed=timed, before=before)
     graph = _graph(name or type(processor).__name__, spec, timed)
     first = None if before is None else partial(_with_initial, before)
     return TransformedStream(
@@ -265,6 +234,61 @@ def transform_with_state(
             from_checkpoint=from_checkpoint,
             takeover=Takeover(graph, spec, imports=import_state, begins_here=begin_at == "here"),
         ),
+    )
+
+
+def _check_given(df: DataFrame, processor: object) -> None:
+    """Raise ConfigError if these are no streaming DataFrame, and no processor for it."""
+    needs(QUERIES, "transform_with_state")
+    needs_classic(df, "transform_with_state")
+    given: object = df
+    if isinstance(given, GroupedData):
+        raise ConfigError("transform_with_state takes the DataFrame before `groupBy`: name the columns as key=[...]")
+    if not df.isStreaming:
+        raise ConfigError("transform_with_state takes a streaming DataFrame, as `spark.readStream` makes them")
+    if isinstance(processor, type):
+        raise ConfigError(f"processor={processor.__name__} is a class: give an object, {processor.__name__}()")
+
+
+def _key_columns(df: DataFrame, key: str | Sequence[str]) -> tuple[str, ...]:
+    """The columns of the key, as the schema writes them. Raises ConfigError."""
+    keys = (key,) if isinstance(key, str | Column) else tuple(key)
+    if any(not isinstance(each, str) for each in keys):
+        raise ConfigError(
+            'key= takes names of columns, as key="user" or key=["user", "day"]; add others to the DataFrame'
+        )
+    return tuple(_column(each, df.schema.names, df.sparkSession, f"key={list(keys)}: the DataFrame") for each in keys)
+
+
+def _processor_spec(
+    df: DataFrame,
+    processor: StatefulProcessor | ColumnsProcessor,
+    *,
+    form: Form,
+    mode: TimeMode,
+    keys: Sequence[str],
+    output: StructType | str,
+    timed: StructField | None,
+    before: DataFrame | None,
+) -> ProcessorSpec:
+    """The processor as tasks get it. `timed` is the column with a watermark, `before` the initial state."""
+    schema, conf = df.schema, df.sparkSession.conf
+    # By column, times are in UTC as those of the state are: two zones in one computation are an error in Polars.
+    zone = "UTC" if form == "columns" else conf.get("spark.sql.session.timeZone") or "UTC"
+    return ProcessorSpec(
+        operator="processor",
+        processor=pickled(processor),
+        declared=_declared(processor, form, mode),
+        key=StructType([schema[each] for each in keys]),
+        input=arrow_schema(schema, timezone=zone),
+        output=_parsed(output) if isinstance(output, str) else output,
+        mode=mode,
+        form=form,
+        event_time=None if timed is None else timed.name,
+        initial=None if before is None else arrow_schema(before.schema, timezone=zone),
+        timezone=zone,
+        checks_casts=conf.get("spark.sql.execution.pandas.convertToArrowArraySafely") == "true",
+        makes_decimals=conf.get("spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled") == "true",
     )
 
 

@@ -152,7 +152,7 @@ def _read_facts(
         logger.warning("%s", warning)
     view = sources.read_log()
     if view.latest is not None:
-        streams.check_left(ssp.system_stream for own in view.latest.next_offsets.values() for ssp in own)
+        streams.check_left(view.latest.streams)
     return StartFacts(
         graph,
         config,

@@ -223,23 +223,12 @@ def _changed_operator(
     operator, _, kind = store.rpartition(".")
     kind = kind.removeprefix("in-")
     was = before.split(" ")[-1]
-    verb, it = ("are", "them") if kind == "timers" else ("is", "it")
+    verb, it = _grammar(kind)
     is_now = "" if now is None else now.split(" ")[-1]
     drain, reset = _ways_on(operator, it, job)
-    if is_now and layout_of(was) != layout_of(is_now) and kind == "aggregate":
-        return IncompatibleError(
-            f"the totals of operator `{operator}` are in checkpoint {record.id} in layout {layout_of(was)} of the "
-            f"store, which another version of Penstock wrote. This version reads layout {layout_of(is_now)}. Start the "
-            f"job with that version. Or drop the totals, and keep all other state: "
-            f"{argument('reset_operators', [operator])}. They begin at 0 again"
-        )
     if is_now and layout_of(was) != layout_of(is_now):
-        return IncompatibleError(
-            f"the {kind} of operator `{operator}` {verb} in checkpoint {record.id} in layout {layout_of(was)} of the "
-            f"store, which another version of Penstock wrote. This version reads layout {layout_of(is_now)}: what "
-            f"waits in {it} would be read wrongly. Start the application, as it was, with that version, and {drain} "
-            f"this version. {reset}"
-        )
+        where = f"in checkpoint {record.id} in layout {layout_of(was)} of the store"
+        return _other_layout(operator, kind, where, layout_of(is_now), job)
     if kind == "order":
         now_is = f"It is ordered as `{is_now}` now" if is_now else "It is not ordered by event time any more"
         return IncompatibleError(
@@ -261,6 +250,27 @@ def _changed_operator(
         f"the {kind} of operator `{operator}` {found}. The content that waits in {it} would be lost. {put} {it} back, "
         f'with id="{operator}". To change {it}, start the application as it was, and {drain} the changed one. {reset}'
     )
+
+
+def _other_layout(operator: str, kind: str, where: str, now: int, job: str) -> IncompatibleError:
+    """Another version of Penstock wrote the store."""
+    which = f"{where}, which another version of Penstock wrote. This version reads layout {now}"
+    if kind == "aggregate":
+        return IncompatibleError(
+            f"the totals of operator `{operator}` are {which}. Start the job with that version. Or drop the totals, "
+            f"and keep all other state: {argument('reset_operators', [operator])}. They begin at 0 again"
+        )
+    verb, it = _grammar(kind)
+    drain, reset = _ways_on(operator, it, job)
+    return IncompatibleError(
+        f"the {kind} of operator `{operator}` {verb} {which}: what waits in {it} would be read wrongly. Start the "
+        f"application, as it was, with that version, and {drain} this version. {reset}"
+    )
+
+
+def _grammar(kind: str) -> tuple[str, str]:
+    """The verb and the pronoun for what an operator's store has."""
+    return ("are", "them") if kind == "timers" else ("is", "it")
 
 
 def _ways_on(operator: str, it: str, job: str) -> tuple[str, str]:

@@ -90,7 +90,8 @@ def _unread(versions: PublishedVersions, number: int) -> str:
 class VersionPin:
     """A version to use until another one is chosen."""
 
-    version: Positive
+    version: Positive | None
+    """None: the newest one. The document is never deleted: a late delete could remove a later choice."""
     who: str = ""
 
 
@@ -105,7 +106,7 @@ class VersionRefusal:
 
 
 def pin_of(objects: ObjectStore, paths: JobPaths, table: str) -> Board[VersionPin]:
-    """The version to use; without it, the newest one is used."""
+    """The version to use; the newest one is used until somebody has chosen one."""
     damage = "is damaged, it does not name the version of a table; set it with `penstock table use`"
     return Board(objects, paths.metadata("table-use", table), VersionPin, damage)
 
@@ -204,16 +205,16 @@ class TableRegistry:
     def pin(self, version: int | None, who: str = "") -> None:
         """Use this version from now on, or the newest one if it is None. Durable when it returns. Raises NotFoundError
         if there is no such version, or files of it are gone; names the existing versions."""
-        if version is None:
-            retry(self._pin.remove, _WRITE)
-            return
-        self._check_files(self.manifest(version))
+        if version is not None:
+            self._check_files(self.manifest(version))
         retry(lambda: self._put_pin(VersionPin(version, who)), _WRITE)
+        if version is None:
+            return
         # It may have expired between the look and the pin, which nobody saw then.
         try:
             self._objects.get(self._paths.table_version(self.table, version))
         except NotFoundError:
-            retry(self._pin.remove, _WRITE)
+            retry(lambda: self._put_pin(VersionPin(None, who)), _WRITE)
             raise NotFoundError(self._no_version(version)) from None
 
     def _put_pin(self, pin: VersionPin) -> None:

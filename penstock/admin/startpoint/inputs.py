@@ -120,7 +120,7 @@ def open_inputs(found: FoundJob) -> Iterator[StartpointJob]:
 
 def _of_checkpoint(found: FoundJob, record: CheckpointRecord, admins: Mapping[str, SystemAdmin]) -> JobInputs:
     config = found.config
-    read = {ssp.system_stream for own in record.next_offsets.values() for ssp in own}
+    read = record.streams
     ends: dict[SystemStreamPartition, PartitionOffsets] = {}
     for stream in read:
         for partition, end in admins[stream.system].offsets(stream.stream).items():

@@ -207,8 +207,7 @@ class SparkImport(Shown):
             "positions": "as they are" if target.ran else "where a first start begins: the job never ran",
             "the query read": tuple(state.checkpoint.source_offsets(state.batch)),
         }
-        rows = [(c.of, c.column, c.type, c.mapping or f"CANNOT BE MAPPED: {c.problem}") for c in self.columns]
-        return Facts(lines, (FactTable.of("", "of, column, Spark's type, becomes", rows),))
+        return Facts(lines, (FactTable("", self.columns),))
 
 
 @contextmanager

@@ -125,8 +125,7 @@ def audited_stream(
 
 def is_position(stream: SystemStream, record: CheckpointRecord) -> bool:
     """True if a checkpoint has a position in the stream."""
-    read = {ssp.system_stream for own in record.next_offsets.values() for ssp in own}
-    return stream in read or stream in record.section(STREAMS).streams
+    return stream in record.streams or stream in record.section(STREAMS).streams
 
 
 def is_side_input(stream: SystemStream, job: FoundJob) -> bool:

@@ -1,4 +1,7 @@
-"""The serde of rows with a schema, which pass through an application as columns of Arrow."""
+"""The serde of rows with a schema, which pass through an application as columns of Arrow.
+
+Arrow is imported in the functions that need it: an application without columns starts without it.
+"""
 
 from __future__ import annotations
 

@@ -105,7 +105,6 @@ class Call:
         from penstock.admin.checkpoint.target import NAME_IT
         from penstock.admin.jobs import open_job
         from penstock.cli.shared.application import load_application
-        from penstock.errors import NotFoundError
 
         app = None if application is None else load_application(application).app
         with ExitStack() as stack:

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal as Number
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from penstock.api.serdes import Bytes, Json, Serde, not_bytes
 from penstock.base.wording import argument, flag
 from penstock.errors import ConfigError, IncompatibleError, PenstockError
+from penstock.facts import Column
 from penstock.graph.stores import StoreSpec
 from penstock.spark.state_import import files
 from penstock.spark.state_import.reader import SparkState
@@ -28,10 +29,12 @@ messages that belong to the entry, as bytes or text, where that is not the store
 class MappedColumn:
     """A column of Spark's, and its target, or the reason why it cannot be mapped."""
 
-    of: Literal["key", "value"]
-    column: str
-    type: str
-    mapping: str | None
+    of: Annotated[Literal["key", "value"], Column("of")]
+    column: Annotated[str, Column("column")]
+    type: Annotated[str, Column("Spark's type")]
+    mapping: Annotated[
+        str | None, Column("becomes", of=lambda each: each.mapping or f"CANNOT BE MAPPED: {each.problem}")
+    ]
     problem: str | None = None
 
 

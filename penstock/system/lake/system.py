@@ -1,6 +1,7 @@
 """The systems `delta` and `iceberg`: a stream is a table, and a message a row.
 
-Their admin looks at tables and creates them, and their readers read ranges of a table's rows.
+Their admin looks at tables and creates them, and their readers read ranges of a table's rows. The libraries of the two
+formats are extras.
 """
 
 from __future__ import annotations

@@ -291,6 +291,34 @@ def test_a_pin_names_a_whole_version(objects: ObjectStore) -> None:
     assert table.pinned() is None
 
 
+def test_a_choice_is_replaced_and_never_deleted(objects: ObjectStore) -> None:
+    """A late delete could remove a later choice."""
+    deleted: list[str] = []
+
+    class Deletes(ForwardingStore):
+        def delete(self, key: str) -> None:
+            deleted.append(key)
+            super().delete(key)
+
+        def delete_durably(self, key: str) -> None:
+            deleted.append(key)
+            super().delete_durably(key)
+
+    table = registry(Deletes(objects))
+    publish(table, "1-a")
+    publish(table, "1-b")
+    for version in (None, 1, None, None, 2, 1, None):
+        table.pin(version)
+        assert table.pinned() == version
+    damaged = PATHS.metadata("table-use", "planes")
+    objects.delete(damaged)
+    objects.put_if_absent(damaged, b"x")
+    with pytest.raises(CorruptError):
+        table.pinned()
+    table.pin(None)
+    assert (table.pinned(), deleted) == (None, [])
+
+
 def test_the_choice() -> None:
     other = replace(PRINT, tasks=4, value_columns=("year",))
     one, two, three = (replace(draft(f"1-{n}"), version=n) for n in (1, 2, 3))
