@@ -13,6 +13,7 @@ import psutil
 
 from benchmarks import harness
 from benchmarks.soak import Growth, growth
+from penstock.checkpoint.log import LogView
 from tests.soak.driver import Driver
 from tests.soak.world import CHANGELOG, World
 
@@ -68,8 +69,9 @@ def _allowed(each: Growth) -> float:
     return ALLOWED[each.kind, each.figure]
 
 
-def sample(world: World, driver: Driver, log_records: int) -> dict[str, dict[str, float]]:
-    """Kind of process or `files` -> figure -> value."""
+def sample(world: World, driver: Driver, log: LogView) -> dict[str, dict[str, float]]:
+    """Kind of process or `files` -> figure -> value. The claims of the log are no growth: each epoch has one, and a
+    claim is never deleted."""
     found: dict[str, list[dict[str, float]]] = {}
     for kind, process in harness.processes_by_kind(driver.process.pid):
         with contextlib.suppress(psutil.Error, OSError):
@@ -80,12 +82,12 @@ def sample(world: World, driver: Driver, log_records: int) -> dict[str, dict[str
     folder = world.folder
     root = files(folder / "jobs")
     figures["files"] = {
-        "job_root": len(root),
+        "job_root": len(root) - len(log.claims),
         "job_root_bytes": sum(map(_size, root)),
         "local_state": len(files(folder / "state")),
         "temporary": len(files(folder / "tmp")),
         "spark": len(files(folder / "spark")),
-        "log_records": log_records,
+        "log_records": len(log.checkpoints),
         "logged_bytes": world.logged_bytes(),
         "changelog_bytes": changelog_bytes(world),
     }

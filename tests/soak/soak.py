@@ -211,7 +211,7 @@ class Soak:
         self.expected, self.found, self.audited = Emitted(), Emitted(), set()
         self.look_for_left()
         self.samples.append(
-            {"batches": self.batches, "figures": figures.sample(self.world, self.driver, self.world.log().end)}
+            {"batches": self.batches, "figures": figures.sample(self.world, self.driver, self.world.log())}
         )
         self.checks += 1
         self.say(
