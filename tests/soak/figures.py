@@ -35,6 +35,10 @@ ALLOWED: Mapping[tuple[str, str], float] = {
 kind it is that of each. The JVM's memory goes up to its heap's limit before it collects, and its files go with that."""
 THREADS_AND_FILES = 40
 """For threads and open files, whose number follows from the containers and brokers that there are."""
+JVM_THREADS = 250
+"""Spark's pools take another thread for each task until they have 100."""
+_LEAST = 8
+"""Fewer samples are of the time in which everything begins."""
 LOGGED_BYTES = 2000
 """The most that drivers and containers may log for each batch, restarts included."""
 
@@ -56,7 +60,7 @@ class Found:
 
 def table(samples: Sequence[Mapping[str, Any]]) -> list[Found]:
     """The growth of every figure. Empty before there are enough samples."""
-    if len(samples) < 3:
+    if len(samples) < _LEAST:
         return []
     return [Found(each, _allowed(each)) for each in growth(samples)]
 
@@ -65,7 +69,7 @@ def _allowed(each: Growth) -> float:
     if each.figure == "logged_bytes":
         return LOGGED_BYTES * each.batches
     if each.figure in ("threads", "open_files"):
-        return THREADS_AND_FILES
+        return JVM_THREADS if each.kind == "jvm" else THREADS_AND_FILES
     return ALLOWED[each.kind, each.figure]
 
 
