@@ -120,8 +120,8 @@ class Line:
         Args:
             checkpoint: its id.
             positions: those that it has.
-            watermark: that of the windows in it. A batch fires what batches before it have made due, so a checkpoint may
-                have windows that are due and have not fired.
+            watermark: that of the windows in it. A batch fires what batches before it have made due, so windows may be
+                due in a checkpoint that have not fired.
         """
         line = Line(self.input)
         for behind, step, to in self.way:
