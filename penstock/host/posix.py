@@ -123,7 +123,7 @@ def await_end(pid: int) -> None:
 
 
 def driver_mark() -> dict[str, str]:
-    """Environment variables for what this driver starts, and for all that starts in turn: `wake_left` knows it by them."""
+    """Environment variables for what this driver starts, and what that starts in turn: `wake_left` knows it by them."""
     return {_DRIVER: _MARK.format(os.getpid(), process_start(os.getpid()) or "", namespace("pid"))}
 
 
