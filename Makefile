@@ -137,7 +137,7 @@ test-all: $(CLASSES) $(COMPILED)
 all-phases:
 	-$(PYTEST) --junitxml=build/phases/without-spark.xml -n 4 --dist worksteal --hypothesis-profile=deep -m "not spark"
 	-$(PYTEST) --junitxml=build/phases/integration.xml -n 3 $(LOADFILE) -m spark tests/integration
-	-$(PYTEST) --junitxml=build/phases/cluster.xml -n 3 $(LOADFILE) -m spark tests/cluster tests/unit
+	-$(PYTEST) --junitxml=build/phases/cluster.xml -n 3 $(LOADFILE) -m spark tests/cluster tests/unit tests/soak
 	-$(PYTEST) --junitxml=build/phases/faults.xml -n 3 --dist worksteal -m spark tests/fault
 	$(BIN)/python -m tests.support.tools.phases build/phases/*.xml
 

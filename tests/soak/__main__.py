@@ -77,12 +77,12 @@ def live(soak: Soak, seconds: float, calm_s: float, events: Sequence[str], round
         for name in names:
             if time.monotonic() >= deadline:
                 break
+            threading.Event().wait(soak.chance.uniform(0.1, 1.0) * calm_s)  # the load goes on
             began = time.monotonic()
             soak.say(f"{name} ...")
             said = EVENTS[name](soak)
             soak.happened[name] += 1
             soak.say(f"{name}: {said}, {time.monotonic() - began:.0f} s")
-            threading.Event().wait(soak.chance.uniform(0.1, 1.0) * calm_s)  # the load goes on
             soak.check()
         done += 1
     soak.stop()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import psutil
 from confluent_kafka.admin import AdminClient
 
+from penstock.batch.watermarks import TIME
 from tests.soak.driver import Driver, send
 from tests.soak.job import INPUT, NAME, PARTITIONS
 from tests.soak.oracle import Line
@@ -204,8 +205,7 @@ def drain(soak: Soak) -> str:
 
 def go_back(soak: Soak) -> str:
     """A startpoint some messages before, with the state of a checkpoint that is near."""
-    soak.load("pause")
-    latest = soak.settled()
+    latest = soak.rest()
     partition = soak.chance.randrange(PARTITIONS)
     offset = max(0, positions_of(latest)[partition] - soak.chance.randrange(1, 40))
     soak.world.command(
@@ -216,16 +216,15 @@ def go_back(soak: Soak) -> str:
     first = soak.start()
     if first.parent is None or positions_of(first)[partition] > offset:
         raise BrokenError(f"a startpoint at {offset} of partition {partition} began at {positions_of(first)}")
-    origin = first.parent
-    soak.move(soak.line_of(origin).back(origin, positions_of(first)), left, first.batch)
+    origin, watermark = first.parent, first.section(TIME).watermarks.get("seconds")
+    soak.move(soak.line_of(origin).back(origin, positions_of(first), watermark), left, first.batch)
     soak.load("run")
     return f"a startpoint at {offset} of partition {partition}, with checkpoint {origin}"
 
 
 def begin_again(soak: Soak) -> str:
     """A startpoint with empty stores, in all partitions."""
-    soak.load("pause")
-    soak.settled()
+    soak.rest()
     soak.world.command(
         "startpoint", "set", NAME, "--stream", f"kafka.{INPUT}", "--all-partitions", "--timestamp", "20s ago",
         "--with-state", "clear",

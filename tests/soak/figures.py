@@ -13,6 +13,7 @@ import psutil
 
 from benchmarks import harness
 from benchmarks.soak import Growth, growth
+from penstock.checkpoint.log import LogView
 from tests.soak.driver import Driver
 from tests.soak.world import CHANGELOG, World
 
@@ -34,6 +35,10 @@ ALLOWED: Mapping[tuple[str, str], float] = {
 kind it is that of each. The JVM's memory goes up to its heap's limit before it collects, and its files go with that."""
 THREADS_AND_FILES = 40
 """For threads and open files, whose number follows from the containers and brokers that there are."""
+JVM_THREADS = 250
+"""Spark's pools take another thread for each task until they have 100."""
+_LEAST = 8
+"""Fewer samples are of the time in which everything begins."""
 LOGGED_BYTES = 2000
 """The most that drivers and containers may log for each batch, restarts included."""
 
@@ -55,7 +60,7 @@ class Found:
 
 def table(samples: Sequence[Mapping[str, Any]]) -> list[Found]:
     """The growth of every figure. Empty before there are enough samples."""
-    if len(samples) < 3:
+    if len(samples) < _LEAST:
         return []
     return [Found(each, _allowed(each)) for each in growth(samples)]
 
@@ -64,12 +69,13 @@ def _allowed(each: Growth) -> float:
     if each.figure == "logged_bytes":
         return LOGGED_BYTES * each.batches
     if each.figure in ("threads", "open_files"):
-        return THREADS_AND_FILES
+        return JVM_THREADS if each.kind == "jvm" else THREADS_AND_FILES
     return ALLOWED[each.kind, each.figure]
 
 
-def sample(world: World, driver: Driver, log_records: int) -> dict[str, dict[str, float]]:
-    """Kind of process or `files` -> figure -> value."""
+def sample(world: World, driver: Driver, log: LogView) -> dict[str, dict[str, float]]:
+    """Kind of process or `files` -> figure -> value. The claims of the log are no growth: each epoch has one, and a
+    claim is never deleted."""
     found: dict[str, list[dict[str, float]]] = {}
     for kind, process in harness.processes_by_kind(driver.process.pid):
         with contextlib.suppress(psutil.Error, OSError):
@@ -80,12 +86,12 @@ def sample(world: World, driver: Driver, log_records: int) -> dict[str, dict[str
     folder = world.folder
     root = files(folder / "jobs")
     figures["files"] = {
-        "job_root": len(root),
+        "job_root": len(root) - len(log.claims),
         "job_root_bytes": sum(map(_size, root)),
         "local_state": len(files(folder / "state")),
         "temporary": len(files(folder / "tmp")),
         "spark": len(files(folder / "spark")),
-        "log_records": log_records,
+        "log_records": len(log.checkpoints),
         "logged_bytes": world.logged_bytes(),
         "changelog_bytes": changelog_bytes(world),
     }

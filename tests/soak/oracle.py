@@ -82,6 +82,13 @@ class Line:
 
     def forward(self, to: Positions, behind: Any = None) -> Emitted:
         """Process everything up to these positions, which a checkpoint has."""
+        emitted = self._read(to)
+        if len(self.tops) == PARTITIONS:
+            self._fire(min(self.tops.values()), emitted)
+        self.way.append((behind, "forward", dict(to)))
+        return emitted
+
+    def _read(self, to: Positions) -> Emitted:
         emitted = Emitted()
         for partition, end in to.items():
             own, place = self.input.events[partition], self.places[partition]
@@ -89,9 +96,6 @@ class Line:
                 self._process(own[place], partition, emitted)
                 place += 1
             self.places[partition] = place
-        if len(self.tops) == PARTITIONS:
-            self._fire(min(self.tops.values()), emitted)
-        self.way.append((behind, "forward", dict(to)))
         return emitted
 
     def drain(self, behind: Any = None) -> Emitted:
@@ -110,23 +114,31 @@ class Line:
                 self.places[partition] += 1
         self.way.append((behind, "skip", dict(to)))
 
-    def back(self, checkpoint: Any, positions: Positions) -> Line:
-        """The line that begins at a checkpoint of this one, which has these positions."""
+    def back(self, checkpoint: Any, positions: Positions, watermark: int | None) -> Line:
+        """The line that begins at a checkpoint of this one.
+
+        Args:
+            checkpoint: its id.
+            positions: those that it has.
+            watermark: that of the windows in it. A batch fires what batches before it have made due, so windows may be
+                due in a checkpoint that have not fired.
+        """
         line = Line(self.input)
         for behind, step, to in self.way:
             if behind is None or behind > checkpoint:
                 break
-            line.step(step, to, behind)
-        line.forward(positions, checkpoint)
+            if step == "drain":
+                line.drain(behind)
+            elif step == "skip":
+                line.skip(to, behind)
+            else:
+                line._read(to)
+                line.way.append((behind, step, to))
+        line._read(positions)
+        line.way.append((checkpoint, "forward", dict(positions)))
+        if watermark is not None:
+            line._fire(watermark, Emitted())
         return line
-
-    def step(self, step: str, to: Positions, behind: Any) -> None:
-        if step == "drain":
-            self.drain(behind)
-        elif step == "skip":
-            self.skip(to, behind)
-        else:
-            self.forward(to, behind)
 
     def _process(self, event: Event, partition: int, emitted: Emitted) -> None:
         total = self.totals.setdefault(event.key, [0, 0])

@@ -190,10 +190,7 @@ class Soak:
             BrokenError: something differs, or is left of what has ended.
         """
         began = time.monotonic()
-        self.load("pause")
-        last = self.settled()
-        self.advance(last)
-        self._await_outputs()
+        self.rest()
         broken = [
             *broken_at_least_once("audit", self.audited, self.expected.totals, self.earlier),
             *broken_input(self.world.ids, self.world.load.fates.fates),
@@ -211,7 +208,7 @@ class Soak:
         self.expected, self.found, self.audited = Emitted(), Emitted(), set()
         self.look_for_left()
         self.samples.append(
-            {"batches": self.batches, "figures": figures.sample(self.world, self.driver, self.world.log().end)}
+            {"batches": self.batches, "figures": figures.sample(self.world, self.driver, self.world.log())}
         )
         self.checks += 1
         self.say(
@@ -219,6 +216,14 @@ class Soak:
             f"{self.results:,} results, {len(totals)} and {len(seen)} entries, as the oracle says, "
             f"{time.monotonic() - began:.0f} s"
         )
+
+    def rest(self) -> CheckpointRecord:
+        """Pause the load until everything is processed and written, and nothing is due: a checkpoint at the end."""
+        self.load("pause")
+        last = self.settled()
+        self.advance(last)
+        self._await_outputs()
+        return last
 
     def settled(self) -> CheckpointRecord:
         """Wait until all that is committed in the input is in a checkpoint: that one."""

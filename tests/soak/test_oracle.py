@@ -126,13 +126,23 @@ def test_a_line_that_goes_back_lives_the_same_again(life: Life) -> None:
     end = dict(life.input.ends)
     for checkpoint in range(1, 10):
         positions = {p: place - 1 for p, place in life.line.places.items()} if checkpoint == 9 else end
-        back = life.line.back(checkpoint, positions)
+        back = life.line.back(checkpoint, positions, None)
         back.forward(end, 9)
         assert (back.places, set(back.last)) == (life.line.places, set(life.line.last))
-    back = life.line.back(8, {p: place - 1 for p, place in life.line.places.items()})
+    back = life.line.back(8, {p: place - 1 for p, place in life.line.places.items()}, None)
     again = back.forward(end, 9)
     assert (back.totals, back.last, back.windows) == (life.line.totals, life.line.last, life.line.windows)
     assert again.totals.items() <= rest.totals.items()
+
+
+def test_windows_that_were_due_and_had_not_fired_do_so_behind_a_checkpoint_that_is_gone_back_to(life: Life) -> None:
+    life.load(300)
+    panes = life.line.forward(life.input.ends, 1).panes
+    starts = sorted({start for _, start, *_ in panes})
+    back = life.line.back(1, life.input.ends, starts[1])
+    assert back.forward(life.input.ends, 2).panes == Counter({pane: 1 for pane in panes if pane[1] >= starts[1]}), (
+        "the first window alone ends with the watermark of the checkpoint"
+    )
 
 
 def lose(found: Counter[Result], key: Result) -> None:
@@ -183,7 +193,7 @@ def test_damage_of_everything_else_is_found(lived: Life) -> None:
     [
         ("containers", "memory_bytes", 1 << 20),
         ("driver", "open_files", 1),
-        ("jvm", "threads", 1),
+        ("jvm", "threads", 3),
         ("files", "temporary", 1),
         ("files", "job_root", 3),
         ("files", "log_records", 1),

@@ -26,6 +26,7 @@ OTHERS = (
     "tests/unit/testing/test_test_runner.py::test_a_restore_goes_back_to_the_last_commit_and_reads_again",
     "tests/unit/direct/test_direct_worker.py::test_it_runs_one_batch_after_the_other",
     "tests/unit/host/test_host_folder.py",
+    "tests/unit/host/test_posix.py::test_what_a_dead_driver_left_standing_still_goes_on",
     "tests/fault/test_container_endings.py::test_a_container_ends_when_its_parent_process_dies",
     "tests/fault/test_container_endings.py::test_a_lost_container_breaks_its_beats_and_every_call",
 )
