@@ -76,7 +76,7 @@ class Topics:
         )
 
     def rates(self, choices: Choices) -> Rates:
-        return Rates().scaled((1.0, 0.2, 3.0)[choices.draw(3)])
+        return Rates(stream=40).scaled((1.0, 0.2, 3.0)[choices.draw(3)])
 
     def broken(self, outcome: Outcome) -> list[str]:
         running: Counter[str] = Counter()

@@ -77,7 +77,7 @@ class AdminClient(Client):
         new = {each.topic: each for each in topics}
 
         def request(name: str) -> None:
-            self.cluster.create(name, new[name].num_partitions, dict(new[name].config))
+            self.cluster.create(name, new[name].num_partitions, dict(new[name].config or {}))
 
         return self._ask_each("CreateTopics", new, request, request_timeout, changes=True)
 
@@ -123,7 +123,7 @@ class AdminClient(Client):
         futures: dict[K, Future[T]] = {key: Future() for key in asked}
         until_s = self.now_s() + limit_s
 
-        def take() -> list[tuple[T | None, BrokerError | None]]:
+        def take() -> list[tuple[T | None, Exception | None]]:
             return [_tried(request, key) for key in asked]
 
         def work() -> None:
@@ -137,6 +137,8 @@ class AdminClient(Client):
             except LostError:
                 error = failure(KafkaError._TRANSPORT, retriable=True) if changes else timed_out(what)
                 answers = [(None, error)] * len(asked)
+            except Exception as error:
+                answers = [(None, error)] * len(asked)
             for key, (answer, refused) in zip(asked, answers, strict=True):
                 if isinstance(refused, BrokerError):
                     futures[key].set_exception(failure(refused.code))
@@ -149,7 +151,7 @@ class AdminClient(Client):
         return futures
 
 
-def _tried(request: Callable[[K], T], key: K) -> tuple[T | None, BrokerError | None]:
+def _tried(request: Callable[[K], T], key: K) -> tuple[T | None, Exception | None]:
     try:
         return request(key), None
     except BrokerError as error:

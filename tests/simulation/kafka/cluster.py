@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeVar
@@ -108,7 +109,7 @@ class Cluster:
 
     def now_ms(self) -> int:
         scheduler = active()
-        return 0 if scheduler is None else scheduler.now_ns // 1_000_000
+        return time.time_ns() // 1_000_000 if scheduler is None else scheduler.now_ns // 1_000_000
 
     def ask(self, what: str, request: Callable[[], T], *, changes: bool = False) -> T:
         """A request of the current actor, and its answer. The request is on its way by itself: its sender may die.

@@ -74,7 +74,10 @@ class Consumer(Client):
             return None if own is None else own.ends
 
         def request() -> tuple[int, int]:
-            found = self.cluster.partition(place)
+            try:
+                found = self.cluster.partition(place)
+            except BrokerError:
+                raise BrokerError(KafkaError._UNKNOWN_PARTITION) from None
             return found.start, found.stable if self._committed else found.end
 
         return within(Call(self, "offsets", lambda: self.insist("ListOffsets", request)), timeout)
@@ -117,11 +120,11 @@ class Consumer(Client):
                 continue
             try:
                 partition = self.cluster.partition(place)
-            except BrokerError as error:
-                self._fail(place, own, error.code)
-                continue
+            except BrokerError:
+                continue  # the client goes on looking for the topic
             if not partition.start <= own.next <= partition.end:
-                self._fail(place, own, KafkaError._AUTO_OFFSET_RESET)
+                own.failed = True
+                self._queue.append(_told(place, own.next, KafkaError._AUTO_OFFSET_RESET))
                 continue
             own.ends = partition.start, partition.end
             entries, own.next = partition.read(own.next, committed=self._committed, most=most)
@@ -131,10 +134,6 @@ class Consumer(Client):
                 own.told = own.next
                 if self._tells_ends:
                     self._queue.append(_told(place, own.next, KafkaError._PARTITION_EOF))
-
-    def _fail(self, place: Place, own: _Assigned, code: int) -> None:
-        own.failed = True
-        self._queue.append(_told(place, own.next, code))
 
 
 def _message(place: Place, entry: Entry) -> Message:

@@ -16,6 +16,7 @@ from tests.simulation.kafka.coordinator import Place
 from tests.simulation.kafka.partition import NO_PRODUCER, BrokerError, Sent
 
 Report: TypeAlias = Callable[[KafkaError | None, Message], None]
+_ABSENT: Any = object()
 _LINGER_S = 0.005
 _FENCED = (KafkaError.INVALID_PRODUCER_EPOCH, 90)
 _BATCH = 500
@@ -54,6 +55,8 @@ class Producer(Client):
     _call: Call[None] | None = None
     """The call to initialise, commit or abort that has not returned yet."""
     _fatal: KafkaError | None = None
+    _has_raised: bool = False
+    """True once a fatal error was raised where reports are made: the client does so once."""
     _abortable: KafkaError | None = None
 
     def __post_init__(self) -> None:
@@ -147,16 +150,19 @@ class Producer(Client):
         value: bytes | None = None,
         key: bytes | None = None,
         partition: int = 0,
-        callback: Report | None = None,
+        callback: Any = _ABSENT,
         on_delivery: Report | None = None,
         timestamp: int = 0,
         headers: Any = None,
     ) -> None:
-        if self._fatal is not None or self._abortable is not None or (self._id and self._state != "begun"):
+        if self._fatal is not None:
+            raise failure(KafkaError._FATAL)
+        if self._abortable is not None or (self._id and self._state != "begun"):
             raise failure(KafkaError._STATE)
         now_s = self.now_s()
         record = timestamp or round(now_s * 1000), key, value, tuple(headers or ())
-        self._queue.append(_Queued((topic, partition), record, callback or on_delivery, now_s))
+        report = on_delivery if callback is _ABSENT else callback  # a None hides the other one
+        self._queue.append(_Queued((topic, partition), record, report, now_s))
         if self._sender is None and not self.is_alone:
             self._sender = Call(self, "sender", self._send_all)
 
@@ -194,6 +200,9 @@ class Producer(Client):
 
     def _serve(self) -> int:
         self.report()
+        if self._fatal is not None and not self._has_raised:
+            self._has_raised = True
+            raise self._raised(self._fatal)
         served = 0
         while self._reports:
             report, error, message = self._reports.popleft()
