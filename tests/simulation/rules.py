@@ -139,6 +139,7 @@ def older_initialised() -> None:
 @rule("A writer of Kafka looks at the fences after it has initialised its transactions.")
 def fences_last() -> None:
     from penstock.system.kafka import fences
+    from penstock.system.kafka.job_topic import JobTopic
 
     def initialised(*given: Any) -> Any:
         checked.clear()
@@ -149,16 +150,16 @@ def fences_last() -> None:
             look(self, writer, system)
 
     checked = [True]
-    real, look = fences.initialised, fences.JobTopic.check_fence
+    real, look = fences.initialised, JobTopic.check_fence
     _replace(fences, "initialised", initialised)
-    _replace(fences.JobTopic, "check_fence", check_fence)
+    _replace(JobTopic, "check_fence", check_fence)
 
 
 @rule("A producer is on record before it writes, so that a take-over finds it.")
 def registered() -> None:
-    from penstock.system.kafka import fences
+    from penstock.system.kafka import fences, job_topic
 
-    _replace(fences, "producer_record", lambda name, epoch: fences.fence_record(0))
+    _replace(fences, "producer_record", lambda name, epoch: job_topic.fence_record(0))
 
 
 @rule("A publication to Kafka goes on behind the marks of the job's topic.")

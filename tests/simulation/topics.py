@@ -15,9 +15,10 @@ from penstock.testing.simulation.life import Fed, JobUnderTest, Outcome
 from tests.simulation.kafka import world
 from tests.simulation.rules import remove_asked
 
-RECORDS = 48
+RECORDS = 90
 KEYS = "abcde"
 PARTITIONS = 3
+EVENTS, SUMS = SystemStream("kafka", "events"), SystemStream("kafka", "sums")
 
 
 class Sum(ps.StreamTask):
@@ -51,14 +52,19 @@ class Topics:
         self.once = choices.draw(3) != 2
         streams_back = choices.draw(3) == 2
         feed: list[Fed] = [
-            (SystemStream("kafka", "events"), n % len(KEYS) % PARTITIONS, (1000 + n, key.encode(), ps.Integer().to_bytes(value)))
+            (
+                EVENTS,
+                n % len(KEYS) % PARTITIONS,
+                (1000 + n, key.encode(), ps.Integer().to_bytes(value)),
+            )
             for n, (key, value) in enumerate(self.given)
         ]
         config: dict[str, object] = {
             "job.batch.max.messages": 6,
             "job.batch.target.ms": 0,
-            "task.commit.ms": (3000, 400)[choices.draw(2)],
-            "job.lease.ms": (15_000, 5_000)[choices.draw(2)],
+            "job.batch.interval.ms": 400,
+            "task.commit.ms": (400, 2000)[choices.draw(2)],
+            "job.lease.ms": (5_000, 2_000)[choices.draw(2)],
         }
         if self.once:
             config["streams.kafka.sums.output.guarantee"] = "exactly-once"
@@ -68,15 +74,16 @@ class Topics:
         return JobUnderTest(
             application,
             config,
-            {SystemStream("kafka", "events"): PARTITIONS, SystemStream("kafka", "sums"): PARTITIONS},
+            {EVENTS: PARTITIONS, SUMS: PARTITIONS},
             feed,
+            at_once=4,
             may_go_back=not self.once,
             may_repartition=not streams_back,
             outside=partial(_outside, {}),
         )
 
     def rates(self, choices: Choices) -> Rates:
-        return Rates(stream=40).scaled((1.0, 0.2, 3.0)[choices.draw(3)])
+        return Rates(stream=40, kill_s=60.0).scaled((1.0, 0.2, 2.0)[choices.draw(3)])
 
     def broken(self, outcome: Outcome) -> list[str]:
         running: Counter[str] = Counter()

@@ -124,9 +124,7 @@ class Life:
         self.buckets: dict[str, Bucket] = {}
         names = {"m", "local", *(_name(each).system for each in job.streams)}
         self.outside = job.outside(self.trouble)
-        self.systems = {
-            name: SimulatedSystem(name, self.trouble) for name in sorted(names) if name not in self.outside
-        }
+        self.systems = {name: SimulatedSystem(name, self.trouble) for name in sorted(names) if name not in self.outside}
         self.errors: list[BaseException] = []
         self.broken: list[str] = []
         """The invariants that did not hold, in words."""
@@ -300,7 +298,11 @@ class Life:
                 "job.logged.store.base.dir": str(self.folder),
                 "job.retry.max": 1000,
                 **{f"systems.{name}.samza.factory": factory for name in self.systems},
-                **{f"systems.{n}.{key}": value for n, own in self.outside.items() for key, value in own.options().items()},
+                **{
+                    f"systems.{n}.{key}": value
+                    for n, own in self.outside.items()
+                    for key, value in own.options().items()
+                },
                 **{
                     f"stores.{name}.factory": "columns" if store.by_column else "memory"
                     for name, store in stores.items()

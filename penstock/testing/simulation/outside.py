@@ -26,7 +26,7 @@ class OutsideSystem(Protocol):
     """A system that outlives every process."""
 
     def options(self) -> Mapping[str, str]:
-        """What processes are configured with, below `systems.<name>.`."""
+        """The configuration of a process, below `systems.<name>.`."""
         ...
 
     def calm(self) -> System:

@@ -28,7 +28,8 @@ from confluent_kafka.admin import (
 
 from penstock.testing.simulation.scheduler import KilledError
 from tests.simulation.kafka.base import Call, Client, failure, timed_out
-from tests.simulation.kafka.cluster import LostError, Topic
+from tests.simulation.kafka.cluster import Topic
+from tests.simulation.kafka.network import LostError
 from tests.simulation.kafka.partition import BrokerError, Partition
 
 T = TypeVar("T")
@@ -37,7 +38,7 @@ _NODE = Node(1, "simulated", 9092)
 
 
 class AdminClient(Client):
-    """Each method returns at once; its futures have the answers later."""
+    """A change goes on beside the caller, whose future has the answer later. A question is answered at once."""
 
     def poll(self, timeout: float = 0) -> int:
         self.report()
@@ -147,7 +148,10 @@ class AdminClient(Client):
                 else:
                     futures[key].set_result(answer)  # type: ignore[arg-type]
 
-        Call(self, what, work)
+        if changes:
+            Call(self, what, work)
+        else:
+            work()  # at once: the calls of an idle job are many
         return futures
 
 

@@ -9,7 +9,8 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import ClusterMetadata, PartitionMetadata, TopicMetadata
 
 from penstock.testing.simulation.scheduler import Actor, KilledError, active
-from tests.simulation.kafka.cluster import CALM, Cluster, LostError
+from tests.simulation.kafka.cluster import CALM, Cluster
+from tests.simulation.kafka.network import LostError
 from tests.simulation.kafka.partition import BrokerError
 
 T = TypeVar("T")
@@ -35,7 +36,7 @@ def timed_out(what: str) -> Any:
 
 
 class Client:
-    """What is common to producers, consumers and admins. Used in the process that made it."""
+    """The common part of producers, consumers and admins. Used in the process that made it."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = config
@@ -48,8 +49,7 @@ class Client:
     @property
     def is_alone(self) -> bool:
         """True if nobody else runs while a request is answered."""
-        scheduler = active()
-        return self._is_calm or self.cluster.trouble is None or scheduler is None or scheduler.mine() is None
+        return self._is_calm or self.cluster.network.living is None
 
     def ask(self, what: str, request: Callable[[], T], *, changes: bool = False) -> T:
         """One request. Raises LostError and BrokerError."""
@@ -81,6 +81,11 @@ class Client:
         scheduler = active()
         if scheduler is not None and scheduler.mine() is not None:
             scheduler.sleep(seconds)
+
+    def at_most(self, usual: int, rate: int) -> int:
+        """The most messages of one request: now and then, few."""
+        living = None if self._is_calm else self.cluster.network.living
+        return 1 + living[1].choices.draw(3) if living is not None and living[0].happens(rate) else usual
 
     def now_s(self) -> float:
         scheduler = active()

@@ -9,9 +9,10 @@ from typing import ClassVar, TypeVar
 
 from confluent_kafka import KafkaError
 
-from penstock.testing.simulation.faults import Fate, Trouble
+from penstock.testing.simulation.faults import Trouble
 from penstock.testing.simulation.scheduler import active
 from tests.simulation.kafka.coordinator import Coordinator, Place
+from tests.simulation.kafka.network import Network
 from tests.simulation.kafka.partition import BrokerError, Partition, Sent
 
 T = TypeVar("T")
@@ -33,10 +34,6 @@ _EXPIRY_S = 10.0
 """Transactions that are open for too long are looked for so often."""
 
 
-class LostError(Exception):
-    """No answer to a request came."""
-
-
 @dataclass(slots=True)
 class Topic:
     name: str
@@ -53,11 +50,11 @@ class Cluster:
     """The cluster of the life that is lived now."""
 
     def __init__(self, trouble: Trouble | None) -> None:
-        self.trouble = trouble
+        self.network = Network(trouble)
         self.topics: dict[str, Topic] = {}
         self.groups: dict[str, dict[Place, int]] = {}
         self._made = 0
-        self.coordinator = Coordinator(self._found, self.now_ms, self._later, self._watch)
+        self.coordinator = Coordinator(self._found, self.now_ms, self._mark_later, self._watch)
 
     # Topics.
 
@@ -65,9 +62,7 @@ class Cluster:
         if name in self.topics:
             raise BrokerError(KafkaError.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         self._made += 1
-        self.topics[name] = Topic(
-            name, self._made, [Partition() for _ in range(partitions)], {**_DEFAULTS, **settings}
-        )
+        self.topics[name] = Topic(name, self._made, [Partition() for _ in range(partitions)], {**_DEFAULTS, **settings})
 
     def delete(self, name: str) -> None:
         self.topic(name)
@@ -112,80 +107,19 @@ class Cluster:
         return time.time_ns() // 1_000_000 if scheduler is None else scheduler.now_ns // 1_000_000
 
     def ask(self, what: str, request: Callable[[], T], *, changes: bool = False) -> T:
-        """A request of the current actor, and its answer. The request is on its way by itself: its sender may die.
+        """See `Network.ask`."""
+        return self.network.ask(what, request, changes=changes)
 
-        Raises:
-            BrokerError: the answer is a refusal.
-            LostError: the connection broke, or no answer came.
-        """
-        trouble, scheduler = self.trouble, active()
-        if trouble is None or scheduler is None or scheduler.mine() is None:
-            return request()
-        answers: list[T] = []
-        errors: list[BaseException] = []
-
-        def take() -> None:
-            try:
-                answers.append(request())
-            except BrokerError as error:
-                errors.append(error)
-
-        def travel() -> None:
-            trouble.pass_time()
-            if not trouble.happens(trouble.rates.stream):
-                take()
-                trouble.pass_time()
-                return
-            fate = (Fate.FAILS, Fate.LOST_REPLY, Fate.LATE, Fate.TWICE)[scheduler.choices.draw(4 if changes else 1)]
-            trouble.counts[f"{fate.name.lower()} {what.partition(' ')[0]}"] += 1
-            scheduler.note(f"{what} {fate.value}")
-            errors.append(LostError(what))
-            if fate is Fate.LATE:
-                after = (0.05, 0.5, 3.0, 20.0, 70.0)[scheduler.choices.draw(5)]
-                scheduler.spawn(trouble.network, "late", lambda: self._take_late(what, request, after))
-            elif fate is not Fate.FAILS:
-                self._take_late(what, request, 0.0)
-                if fate is Fate.TWICE:
-                    scheduler.spawn(trouble.network, "late", lambda: self._take_late(what, request, 0.01))
-            scheduler.sleep((0.001, 0.05, 1.0, 10.0)[scheduler.choices.draw(4)])
-
-        actor = scheduler.spawn(trouble.network, "request", travel)
-        scheduler.join(scheduler.me(), actor, None)
-        if errors:
-            raise errors[0]
-        return answers[0]
-
-    def _take_late(self, what: str, request: Callable[[], object], after: float) -> None:
-        scheduler = active()
-        if scheduler is None:
-            return
-        if after:
-            scheduler.sleep(after)
-        try:
-            request()
-            scheduler.note(f"{what} takes effect")
-        except BrokerError as error:
-            scheduler.note(f"{what} came too late: {error}")
-
-    def _later(self, work: Callable[[], None]) -> None:
-        trouble, scheduler = self.trouble, active()
-        if trouble is None or scheduler is None or scheduler.mine() is None:
-            work()
-            return
-        after = (0.002, 0.02, 0.2, 2.0)[scheduler.choices.draw(4)] if trouble.happens(300) else 0.001
-        scheduler.spawn(trouble.network, "marker", lambda: self._after(after, work))
+    def _mark_later(self, mark: Callable[[], None]) -> None:
+        """The markers of a transaction come a while after the reply that it has ended."""
+        living = self.network.living
+        is_slow = living is not None and living[0].happens(300)
+        after = (0.002, 0.02, 0.2, 2.0)[living[1].choices.draw(4)] if is_slow and living is not None else 0.001
+        self.network.later(after, mark)
 
     def _watch(self, name: str, number: int) -> None:
-        trouble, scheduler = self.trouble, active()
-        if trouble is None or scheduler is None or scheduler.mine() is None:
-            return
-        limit_s = self.coordinator.ids[name].timeout_ms / 1000 + _EXPIRY_S * scheduler.choices.draw(3) / 2
-        scheduler.spawn(
-            trouble.network, "expiry", lambda: self._after(limit_s, lambda: self.coordinator.expire(name, number))
-        )
-
-    def _after(self, seconds: float, work: Callable[[], None]) -> None:
-        scheduler = active()
-        if scheduler is not None:
-            scheduler.sleep(seconds)
-        work()
+        living = self.network.living
+        if living is not None:
+            timeout_s = self.coordinator.ids[name].timeout_ms / 1000
+            after = timeout_s + _EXPIRY_S * living[1].choices.draw(3) / 2
+            self.network.later(after, lambda: self.coordinator.expire(name, number))

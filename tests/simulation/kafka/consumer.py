@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +12,8 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, Message, TopicPar
 
 from penstock.testing.simulation.scheduler import active
 from tests.simulation.kafka.base import Call, Client, within
-from tests.simulation.kafka.cluster import LostError
 from tests.simulation.kafka.coordinator import Place
+from tests.simulation.kafka.network import LostError
 from tests.simulation.kafka.partition import BrokerError, Entry
 
 _FETCH = 500
@@ -99,12 +100,10 @@ class Consumer(Client):
     def _fetch_within(self, timeout: float) -> None:
         until_s = self.now_s() + timeout
         while True:
-            try:
+            with suppress(LostError):
                 self.ask("Fetch", self._fetch)
-            except LostError:
-                pass
             left_s = until_s - self.now_s()
-            if self._queue or (0 <= timeout and left_s <= 0):
+            if self._queue or (timeout >= 0 and left_s <= 0):
                 return
             if active() is None:
                 return
@@ -112,9 +111,7 @@ class Consumer(Client):
 
     def _fetch(self) -> None:
         """One look at all partitions that are assigned."""
-        most, trouble, scheduler = _FETCH, self.cluster.trouble, active()
-        if not self.is_alone and trouble is not None and scheduler is not None and trouble.happens(60):
-            most = 1 + scheduler.choices.draw(3)
+        most = self.at_most(_FETCH, 60)
         for place, own in list(self._assigned.items()):
             if own.failed or own.paused:
                 continue

@@ -121,9 +121,7 @@ class Coordinator:
         if own.state is State.ONGOING:
             self._prepare(own, commits=commits)
             return
-        prepared, complete = (
-            (State.COMMITS, State.COMMITTED) if commits else (State.ABORTS, State.ABORTED)
-        )
+        prepared, complete = (State.COMMITS, State.COMMITTED) if commits else (State.ABORTS, State.ABORTED)
         if own.state is prepared:
             raise BrokerError(KafkaError.CONCURRENT_TRANSACTIONS)
         if own.state is not complete:

@@ -9,10 +9,9 @@ from typing import Any, TypeAlias
 
 from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, Message
 
-from penstock.testing.simulation.scheduler import active
 from tests.simulation.kafka.base import Call, Client, failure, timed_out
-from tests.simulation.kafka.cluster import LostError
 from tests.simulation.kafka.coordinator import Place
+from tests.simulation.kafka.network import LostError
 from tests.simulation.kafka.partition import NO_PRODUCER, BrokerError, Sent
 
 Report: TypeAlias = Callable[[KafkaError | None, Message], None]
@@ -232,11 +231,9 @@ class Producer(Client):
 
     def _next_batch(self) -> list[_Queued]:
         """The first messages of the queue that are for one partition."""
-        most, trouble, scheduler = _BATCH, self.cluster.trouble, active()
-        if trouble is not None and scheduler is not None and not self.is_alone and trouble.happens(100):
-            most = 1 + scheduler.choices.draw(3)
+        most = self.at_most(_BATCH, 100)
         place = self._queue[0].place
-        batch = []
+        batch: list[_Queued] = []
         while self._queue and self._queue[0].place == place and len(batch) < most:
             batch.append(self._queue.popleft())
         return batch

@@ -74,8 +74,8 @@ class ForeignProducers:
                 if choice == 5:
                     self._write(self._of_kind(commits=False), place, (timestamp, key, ABORTED, ()))
                 self._write(self._of_kind(commits=True), place, (timestamp, key, value, ()))
-            if self._draw(3) == 0:
-                self.close(keeps_one=self._draw(2) == 1)
+            if self._draw(2) == 0:
+                self.close(keeps_one=self._draw(4) == 3)
 
     def close(self, *, keeps_one: bool = False) -> None:
         """End the open transactions, but perhaps the one that began last."""
@@ -102,5 +102,5 @@ class ForeignProducers:
         numbers[place] = first + 1
 
     def _draw(self, outcomes: int) -> int:
-        trouble = self._cluster.trouble
-        return 0 if trouble is None else trouble.scheduler.choices.draw(outcomes)
+        living = self._cluster.network.living
+        return 0 if living is None else living[1].choices.draw(outcomes)
