@@ -15,5 +15,6 @@ def test_the_model_shows_what_a_broker_shows(scenario: Scenario, kafka_broker: K
     model = ModelBench()
     scenario(model)
     real = RealBench(kafka_broker, model.seen)
-    scenario(real)
+    with real.proxy:
+        scenario(real)
     assert dict(enumerate(model.seen)) == dict(enumerate(real.seen))

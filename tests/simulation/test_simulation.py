@@ -18,9 +18,9 @@ MOST_SECONDS = 300.0
 
 
 def seeds(subject: str, part: int, lives: int) -> range:
-    """Others at each commit, and the same ones where there is no history. The lives of `graphs` are the same each time:
-    `make prove` has others."""
-    if subject == "graphs":
+    """Others at each commit, and the same ones where there is no history. The lives of `graphs` and `topics` are the same
+    each time: `make prove` has others."""
+    if subject != "sums":
         return range(10_000 * part, 10_000 * part + lives)
     counted = subprocess.run(["git", "rev-list", "--count", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     first = 1_000_000 * (int(counted.stdout) if counted.returncode == 0 else 1) + 10_000 * part
@@ -32,8 +32,10 @@ def seeds(subject: str, part: int, lives: int) -> range:
     [
         *(("sums", part, 50) for part in range(4)),
         *(("graphs", part, 25) for part in range(4, 8)),
+        ("topics", 8, 15),
         *(pytest.param("sums", part, 250, marks=pytest.mark.slow) for part in range(10, 14)),
         *(pytest.param("graphs", part, 120, marks=pytest.mark.slow) for part in range(14, 22)),
+        *(pytest.param("topics", part, 80, marks=pytest.mark.slow) for part in range(22, 27)),
     ],
 )
 def test_lives_end_as_the_oracle_says(subject: str, part: int, lives: int) -> None:

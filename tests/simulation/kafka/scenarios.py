@@ -10,6 +10,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import confluent_kafka
@@ -21,8 +22,10 @@ from penstock.testing.kafka_broker import KafkaBroker
 from tests.simulation.kafka import cluster as model
 from tests.simulation.kafka.admin import AdminClient
 from tests.simulation.kafka.consumer import Consumer
+from tests.simulation.kafka.partition import BrokerError
 from tests.simulation.kafka.producer import Producer
 from tests.support.streams.kafka import QUIET
+from tests.support.streams.kafka_proxy import END_TXN, KafkaProxy
 
 _WITHIN_S = 20.0
 _COMMITTED, _EVERY = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
@@ -52,6 +55,11 @@ class Bench(ABC):
     @abstractmethod
     def expire(self, transactional_id: str) -> None:
         """Wait until the brokers have ended the open transaction of this id, whose timeout has passed."""
+
+    @abstractmethod
+    def hold_end(self) -> Callable[[], object]:
+        """Hold up the next request that ends a transaction. The client sends it again; the brokers get the one that was
+        held up when the returned function is called."""
 
     def note(self, what: str, call: Callable[[], Any]) -> None:
         """Note what a call gives, or how it is refused."""
@@ -146,6 +154,22 @@ class ModelBench(Bench):
         coordinator = model.Cluster.world.coordinator
         coordinator.expire(transactional_id, coordinator.ids[transactional_id].number)
 
+    def hold_end(self) -> Callable[[], object]:
+        coordinator: Any = model.Cluster.world.coordinator
+        real, held = coordinator.end, []
+
+        def end(*given: Any, commits: bool) -> None:
+            coordinator.end = real
+            held.append(lambda: real(*given, commits=commits))
+            real(*given, commits=commits)
+
+        def release() -> None:
+            with suppress(BrokerError):
+                held[0]()
+
+        coordinator.end = end
+        return release
+
     def note_later(self, what: str, call: Callable[[], Any]) -> None:
         self.note(what, call)
 
@@ -155,14 +179,19 @@ class RealBench(Bench):
         """`expected`: what the model has shown."""
         self._broker = broker
         self._expected = expected
+        self.proxy = KafkaProxy.before(broker)
         super().__init__()
 
     def make(self, kind: str, config: dict[str, Any]) -> Any:
         made: Any = getattr(confluent_kafka if kind != "AdminClient" else real_admin, kind)
-        return made({"bootstrap.servers": self._broker.bootstrap_servers, **config}, logger=QUIET)
+        through = self.proxy.address if kind == "Producer" else self._broker.bootstrap_servers
+        return made({"bootstrap.servers": through, **config}, logger=QUIET)
 
     def settle(self, what: str, look: Callable[[], Any], expected: Any) -> None:
         assert _looked(look, expected) == expected, what
+
+    def hold_end(self) -> Callable[[], object]:
+        return self.proxy.hold(END_TXN).release
 
     def expire(self, transactional_id: str) -> None:
         """Brokers look for such transactions every ten seconds. Until then the partition is not stable."""
@@ -296,6 +325,55 @@ def a_transaction_that_takes_too_long(bench: Bench) -> None:
     bench.note("ends", bench.ends)
 
 
+def a_late_commit(bench: Bench) -> None:
+    """A request that comes late ends the next transaction of its producer."""
+    producer = bench.producer(bench.name())
+    producer.begin_transaction()
+    bench.send(producer, "a")
+    release = bench.hold_end()
+    bench.note("commit", lambda: producer.commit_transaction(_WITHIN_S))
+    producer.begin_transaction()
+    bench.note("sent", lambda: bench.send(producer, "b"))
+    release()
+    bench.note_later("the second one is committed", bench.ends)
+    bench.note("sent behind it", lambda: bench.send(producer, "c"))
+    bench.note("commit the second one", lambda: producer.commit_transaction(_WITHIN_S))
+    bench.note("abort it", lambda: producer.abort_transaction(_WITHIN_S))
+    bench.note_later("ends", bench.ends)
+    bench.note("read", bench.read)
+
+
+def a_late_abort(bench: Bench) -> None:
+    producer = bench.producer(bench.name())
+    producer.begin_transaction()
+    bench.send(producer, "a")
+    release = bench.hold_end()
+    bench.note("abort", lambda: producer.abort_transaction(_WITHIN_S))
+    producer.begin_transaction()
+    bench.note("sent", lambda: bench.send(producer, "b"))
+    release()
+    bench.note_later("the second one is aborted", bench.ends)
+    bench.note("commit the second one", lambda: producer.commit_transaction(_WITHIN_S))
+    bench.note_later("ends", bench.ends)
+    bench.note("read", bench.read)
+
+
+def a_late_commit_before_a_commit(bench: Bench) -> None:
+    """Nobody notices."""
+    producer = bench.producer(bench.name())
+    producer.begin_transaction()
+    bench.send(producer, "a")
+    release = bench.hold_end()
+    producer.commit_transaction(_WITHIN_S)
+    producer.begin_transaction()
+    bench.send(producer, "b")
+    release()
+    bench.note_later("the second one is committed", bench.ends)
+    bench.note("commit the second one", lambda: producer.commit_transaction(_WITHIN_S))
+    bench.note_later("ends", bench.ends)
+    bench.note("read", bench.read)
+
+
 def reports(bench: Bench) -> None:
     producer = bench.producer()
     for name, given in {
@@ -375,6 +453,9 @@ SCENARIOS: Sequence[Scenario] = (
     a_fenced_producer,
     a_commit_of_a_fenced_producer,
     a_producer_fenced_before_it_begins,
+    a_late_commit,
+    a_late_abort,
+    a_late_commit_before_a_commit,
     reports,
     calls_at_the_wrong_time,
     deleted_records,
