@@ -26,7 +26,6 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
-from penstock.testing.simulation.scheduler import KilledError
 from tests.simulation.kafka.base import Call, Client, failure, timed_out
 from tests.simulation.kafka.cluster import Topic
 from tests.simulation.kafka.network import LostError
@@ -129,22 +128,12 @@ class AdminClient(Client):
 
         def work() -> None:
             try:
-                if changes:
-                    answers = self.ask(f"{what} {asked[0]}", take, changes=True)
-                else:
-                    answers = self.insist(what, take, stop=lambda: self.now_s() > until_s)
-            except KilledError:
-                raise
-            except LostError:
-                error = failure(KafkaError._TRANSPORT, retriable=True) if changes else timed_out(what)
-                answers = [(None, error)] * len(asked)
+                answers = self._answers(what, take, until_s, changes=changes)
             except Exception as error:
                 answers = [(None, error)] * len(asked)
             for key, (answer, refused) in zip(asked, answers, strict=True):
-                if isinstance(refused, BrokerError):
-                    futures[key].set_exception(failure(refused.code))
-                elif refused is not None:
-                    futures[key].set_exception(refused)
+                if refused is not None:
+                    futures[key].set_exception(failure(refused.code) if isinstance(refused, BrokerError) else refused)
                 else:
                     futures[key].set_result(answer)  # type: ignore[arg-type]
 
@@ -153,6 +142,18 @@ class AdminClient(Client):
         else:
             work()  # at once: the calls of an idle job are many
         return futures
+
+    def _answers(self, what: str, take: Callable[[], T], until_s: float, *, changes: bool) -> T:
+        """The answer to a question, which is asked again until then; a change is asked for once."""
+        if not changes:
+            try:
+                return self.insist(what, take, stop=lambda: self.now_s() > until_s)
+            except LostError:
+                raise timed_out(what) from None
+        try:
+            return self.ask(what, take, changes=True)
+        except LostError:
+            raise failure(KafkaError._TRANSPORT, retriable=True) from None
 
 
 def _tried(request: Callable[[K], T], key: K) -> tuple[T | None, Exception | None]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from itertools import count
 from typing import TypeAlias
 
@@ -42,7 +43,7 @@ class Transactional:
     state: State = State.EMPTY
     timeout_ms: int = 60_000
     places: set[Place] = field(default_factory=set)
-    """The partitions of the transaction."""
+    """The partitions of the transaction; while it ends, those without a marker."""
     number: int = 0
     """Counts the transactions."""
     begun_ms: int = 0
@@ -142,24 +143,28 @@ class Coordinator:
             raise BrokerError(90)  # PRODUCER_FENCED
         return own
 
+    def settle(self) -> None:
+        """Time passes until no transaction is open, and all markers are written."""
+        for name, own in self.ids.items():
+            self.expire(name, own.number)
+            for place in sorted(own.places if own.state in _PREPARED else ()):
+                self._mark(own, own.epoch, place)
+
     def _prepare(self, own: Transactional, *, commits: bool) -> None:
         own.state = State.COMMITS if commits else State.ABORTS
-        left, epoch = set(own.places), own.epoch
-        if not left:
+        if not own.places:
             self._complete(own)
-            return
+        for place in sorted(own.places):
+            self._later(partial(self._mark, own, own.epoch, place))
 
-        def mark(place: Place) -> None:
-            found = self._partition(place)
-            if found is not None:
-                found.mark(own.producer, epoch, self._now_ms(), commits=commits)
-            left.discard(place)
-            if not left:
-                self._complete(own)
-
-        for each in sorted(left):
-            self._later(lambda place=each: mark(place))  # type: ignore[misc]
+    def _mark(self, own: Transactional, epoch: int, place: Place) -> None:
+        """Write the marker to one partition."""
+        found = self._partition(place)
+        if found is not None:
+            found.mark(own.producer, epoch, self._now_ms(), commits=own.state is State.COMMITS)
+        own.places.discard(place)
+        if not own.places:
+            self._complete(own)
 
     def _complete(self, own: Transactional) -> None:
         own.state = State.COMMITTED if own.state is State.COMMITS else State.ABORTED
-        own.places = set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from penstock.testing.simulation.faults import Fate, Trouble
@@ -24,6 +25,7 @@ class Network:
     def __init__(self, trouble: Trouble | None) -> None:
         self.trouble = trouble
         self._away_until = 0
+        self._held: list[_Held] = []
 
     @property
     def living(self) -> tuple[Trouble, Scheduler] | None:
@@ -34,8 +36,8 @@ class Network:
         return self.trouble, scheduler
 
     def ask(self, what: str, request: Callable[[], T], *, changes: bool) -> T:
-        """A request of the current actor, and its answer. One that changes something is on its way by itself: its sender
-        may die.
+        """A request of the current actor, and its answer. One that changes something is on its way by itself, whatever
+        becomes of its sender.
 
         Raises:
             BrokerError: the answer is a refusal.
@@ -68,6 +70,21 @@ class Network:
 
         scheduler.spawn(trouble.network, "later", wait)
 
+    def hold(self, trouble: Trouble, take: Callable[[], None]) -> None:
+        """Let a late request come right before one of the next changes, or after a while."""
+        choices = trouble.scheduler.choices
+        held = _Held(choices.draw(8), take)
+        self._held.append(held)
+        self.later((0.05, 0.5, 3.0, 20.0, 70.0)[choices.draw(5)], held.release)
+
+    def let_come(self) -> None:
+        """A change comes: late ones may overtake it."""
+        for held in list(self._held):
+            held.left -= 1
+            if held.left < 0:
+                self._held.remove(held)
+                held.release()
+
     def is_away(self, trouble: Trouble) -> bool:
         """Now and then all brokers are away for a while."""
         scheduler = trouble.scheduler
@@ -79,6 +96,20 @@ class Network:
             trouble.counts["brokers away"] += 1
             scheduler.note(f"the brokers are away for {seconds:g} s")
         return True
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """A request that is held up."""
+
+    left: int
+    """So many changes come before it."""
+    take: Callable[[], None] | None
+
+    def release(self) -> None:
+        take, self.take = self.take, None
+        if take is not None:
+            take()
 
 
 class _Request(Generic[T]):
@@ -98,6 +129,8 @@ class _Request(Generic[T]):
 
     def travel(self, trouble: Trouble, *, changes: bool) -> None:
         trouble.pass_time()
+        if changes:
+            self._network.let_come()
         if self._network.is_away(trouble):
             self._errors.append(LostError(self._what))
             trouble.scheduler.sleep(0.05)
@@ -117,7 +150,7 @@ class _Request(Generic[T]):
         scheduler.note(f"{what} {fate.value}")
         self._errors.append(LostError(what))
         if fate is Fate.LATE:
-            self._network.later((0.05, 0.5, 3.0, 20.0, 70.0)[scheduler.choices.draw(5)], self._take_late)
+            self._network.hold(trouble, self._take_late)
         elif fate is not Fate.FAILS:
             self._take_late()
             if fate is Fate.TWICE:

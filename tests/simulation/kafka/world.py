@@ -44,6 +44,7 @@ class KafkaOutside:
 
     def content(self) -> dict[str, dict[int, list[RawRecord]]]:
         """The committed records, read from the logs themselves, but for topics that Penstock keeps for itself."""
+        self.cluster.coordinator.settle()
         found: dict[str, dict[int, list[RawRecord]]] = {}
         for name, topic in sorted(self.cluster.topics.items()):
             if name.startswith("__"):
