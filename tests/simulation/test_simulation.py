@@ -62,6 +62,8 @@ def test_two_runs_of_a_seed_are_equal_event_for_event(subject: str, tmp_path: Pa
         ("retained", "sums", range(4)),
         ("progress", "sums", range(8)),
         ("trailers", "sums", range(24)),
+        ("only_committed", "topics", range(4)),
+        ("kafka_progress", "topics", range(4)),
         pytest.param("one_token", "sums", range(300, 400), marks=pytest.mark.slow),
     ],
 )

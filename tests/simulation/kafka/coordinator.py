@@ -143,6 +143,10 @@ class Coordinator:
             raise BrokerError(90)  # PRODUCER_FENCED
         return own
 
+    def is_ending(self, name: str) -> bool:
+        """True while markers are missing."""
+        return self.ids[name].state in _PREPARED
+
     def settle(self) -> None:
         """Time passes until no transaction is open, and all markers are written."""
         for name, own in self.ids.items():

@@ -14,6 +14,8 @@ T = TypeVar("T")
 _NO_HOST = "here"
 """The host of those who are no part of the job."""
 
+_OF_TRANSACTIONS = ("AddPartitionsToTxn", "EndTxn")
+
 
 class LostError(Exception):
     """No answer to a request came."""
@@ -50,7 +52,7 @@ class Network:
         sent = _Request(self, what, request)
         if changes:
             actor = scheduler.spawn(trouble.network, "request", lambda: sent.travel(trouble, changes=True))
-            _strike(trouble)
+            _strike(trouble, what)
             scheduler.join(scheduler.me(), actor, None)
         else:
             sent.travel(trouble, changes=False)
@@ -168,16 +170,17 @@ class _Request(Generic[T]):
             scheduler.note(text)
 
 
-def _strike(trouble: Trouble) -> None:
-    """The sender of a request dies or stands still, with its request under way."""
+def _strike(trouble: Trouble, what: str) -> None:
+    """The sender of a request dies or stands still, with its request under way: above all within a transaction."""
     scheduler = trouble.scheduler
     sender = scheduler.me().process
-    if sender.host == _NO_HOST or not trouble.happens(trouble.rates.stream // 3):
+    rate = trouble.rates.stream if what.partition(" ")[0] in _OF_TRANSACTIONS else trouble.rates.stream // 4
+    if sender.host == _NO_HOST or not trouble.happens(rate):
         return
-    what = scheduler.choices.draw(6)
-    if what == 5:
+    how = scheduler.choices.draw(6)
+    if how == 5:
         trouble.counts["killed process"] += 1
         scheduler.kill(sender, "kill -9 at a request")
     else:
         trouble.counts["stopped process"] += 1
-        scheduler.stop(sender, (0.5, 8.0, 20.0, 45.0, 100.0)[what])
+        scheduler.stop(sender, (0.5, 8.0, 20.0, 45.0, 100.0)[how])

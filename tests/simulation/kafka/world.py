@@ -76,9 +76,16 @@ class ForeignProducers:
                     self._write(self._of_kind(commits=False), place, (timestamp, key, ABORTED, ()))
                 self._write(self._of_kind(commits=True), place, (timestamp, key, value, ()))
             if self._draw(2) == 0:
-                self.close(keeps_one=self._draw(4) == 3)
+                self._end(keeps_one=self._draw(4) == 3)
 
-    def close(self, *, keeps_one: bool = False) -> None:
+    def close(self) -> None:
+        """End all transactions, and wait for their markers."""
+        self._end(keeps_one=False)
+        living, coordinator = self._cluster.network.living, self._cluster.coordinator
+        while living is not None and any(coordinator.is_ending(_name(n)) for n in range(1, self._made + 1)):
+            living[1].sleep(0.1)
+
+    def _end(self, *, keeps_one: bool) -> None:
         """End the open transactions, but perhaps the one that began last."""
         names = list(self._open)
         for name in names[:-1] if keeps_one else names:
@@ -91,7 +98,7 @@ class ForeignProducers:
         if found is not None:
             return found
         self._made += 1
-        name = f"foreign-{self._made}"
+        name = _name(self._made)
         self._open[name] = (*self._cluster.coordinator.initialise(name, 900_000), {}, commits)
         return name
 
@@ -105,3 +112,7 @@ class ForeignProducers:
     def _draw(self, outcomes: int) -> int:
         living = self._cluster.network.living
         return 0 if living is None else living[1].choices.draw(outcomes)
+
+
+def _name(number: int) -> str:
+    return f"foreign-{number}"
