@@ -16,13 +16,20 @@ import psutil
 import pytest
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.errors import FencedError, PenstockError, PenstockTimeoutError, RetryableError
+from penstock.errors import (
+    FencedError,
+    PenstockError,
+    PenstockTimeoutError,
+    RetryableError,
+    SystemAwayError,
+    SystemRefusedError,
+)
 from penstock.system.base import Progress, RawRecord, WriterIdentity
 from penstock.system.kafka import fences, job_log, transaction
 from penstock.system.kafka.errors import ClientErrors
 from penstock.system.kafka.fences import TOPIC, Owners
 from penstock.system.kafka.job_topic import job_topic
-from penstock.system.kafka.options import KafkaOptions
+from penstock.system.kafka.options import KafkaOptions, parse_options
 from penstock.system.kafka.writer import KafkaWriter
 from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.jobs.home import wait_until
@@ -43,6 +50,23 @@ def test_that_another_epoch_has_taken_over_is_raised_and_not_logged(
             begun.commit()
         begun.abort()
     assert [record for record in caplog.records if record.levelno > logging.DEBUG] == []
+
+
+def test_a_record_that_no_broker_takes_is_an_error() -> None:
+    """Whoever believes that a fence is there would let an older epoch go on."""
+    options = parse_options("kafka", {"consumer.bootstrap.servers": "127.0.0.1:1"})
+    with pytest.raises(SystemAwayError, match=r"within 0\.1 s"):
+        job_log.put(options, "topic", [(b"fence", b"v")], within_s=0.1)
+
+
+@pytest.mark.parametrize("large", [[1], [0, 2], [0, 1, 2]])
+def test_a_record_that_the_brokers_refuse_is_an_error(
+    options: KafkaOptions, kafka_broker: KafkaBroker, large: list[int]
+) -> None:
+    topic = new_topic(kafka_broker, 1, {**FOREVER, "max.message.bytes": "1000"})
+    put = [(b"%d" % n, os.urandom(5000 if n in large else 5)) for n in range(3)]
+    with pytest.raises(SystemRefusedError, match="MSG_SIZE_TOO_LARGE"):
+        job_log.put(options, topic, put)
 
 
 @pytest.mark.attack

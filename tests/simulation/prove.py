@@ -22,7 +22,11 @@ from typing import Any
 from penstock.testing.simulation.pool import WorkerProcess, in_parallel
 from tests.simulation.rules import RULES, WITHOUT
 
-SUBJECTS = {"sums": "tests.simulation.sums:subject", "graphs": "tests.simulation.graphs:subject"}
+SUBJECTS = {
+    "sums": "tests.simulation.sums:subject",
+    "graphs": "tests.simulation.graphs:subject",
+    "topics": "tests.simulation.topics:subject",
+}
 
 
 @dataclass

@@ -38,7 +38,7 @@ from confluent_kafka import KafkaException, Producer
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.documents import VersionedDocument, decode_format, decoding
-from penstock.errors import CorruptError, FencedError, IncompatibleError, NotFoundError
+from penstock.errors import CorruptError, FencedError, IncompatibleError, NotFoundError, PenstockError
 from penstock.system.base import WriterIdentity
 from penstock.system.kafka import job_log
 from penstock.system.kafka.client import open_producer
@@ -121,7 +121,8 @@ def register(
             state.check_fence(writer, options.system)
         except FencedError:
             job_log.discard(made)
-            job_log.put(options, topic, [(producer_key(transactional_id), None)])  # it has written nothing
+            with suppress(PenstockError):  # it has written nothing, and whoever fenced it has this id
+                job_log.put(options, topic, [(producer_key(transactional_id), None)])
             raise
     return transactional_id, made, state
 

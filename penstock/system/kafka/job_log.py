@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from contextvars import copy_context
+from dataclasses import replace
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -216,6 +217,8 @@ def put(
         RetryableError: the outcome is unknown.
     """
     failed: list[KafkaError] = []
+    refused: Sequence[KafkaError | KafkaException] = ()
+    left = 0
 
     def delivered(error: KafkaError | None, _message: Message) -> None:
         if error is not None:
@@ -230,18 +233,32 @@ def put(
             writer.list_topics(topic, STEP_SECONDS)
         for key, value in records:
             headers = signer.headers(topic, key, value)
-            writer.produce(topic, value, key, 0, None, delivered, headers=headers)
+            # Not as `on_delivery` behind a callback of None, which the client would take for no report at all.
+            writer.produce(topic, value, key, 0, delivered, headers=headers)
         deadline = time.monotonic() + limit_s + STEP_SECONDS
-        while writer.flush(STEP_SECONDS) and time.monotonic() < deadline:
+        while flushed(writer) and time.monotonic() < deadline:
             check_interrupt(doing)
             reported.check(doing, options)
-        left = len(writer)
+        left, refused = len(writer), failed[:1]  # what is given up below is reported as failed, too
+    except KafkaException as error:
+        refused = [error]
     finally:
         discard(writer)
-    if failed:
-        raise explain(failed[0], doing, options, reported, access.topic("Write", topic))
+    if refused:
+        limits = replace(options, timeout_ms=max(1, round(limit_s * 1000)))
+        raise explain(refused[0], doing, limits, reported, access.topic("Write", topic))
     if left:
         raise away(doing, options, reported, within_s=limit_s)
+
+
+def flushed(producer: Producer) -> int:
+    """Wait a while. Returns the number of messages that the brokers still do not have."""
+    try:
+        return producer.flush(STEP_SECONDS)
+    except SystemError as error:  # the client calls back while it raises
+        if isinstance(error.__cause__, KafkaException):
+            raise error.__cause__ from None
+        raise
 
 
 def _create(options: KafkaOptions, topic: str) -> None:

@@ -224,7 +224,7 @@ class KafkaTransaction(WriterTransaction):
     def _flush(self, producer: Producer) -> None:
         patience_s, servers = self._session.options.timeout_s, self._session.options.servers
         deadline = time.monotonic() + patience_s
-        while _flushed(producer):
+        while job_log.flushed(producer):
             check_interrupt(_COMMIT)
             self._check_places()
             if time.monotonic() > deadline:
@@ -349,16 +349,6 @@ class KafkaTransaction(WriterTransaction):
         except errors.PenstockError as fenced:
             return fenced
         return self._session.refused(what, reason.str())
-
-
-def _flushed(producer: Producer) -> int:
-    """Wait a while. Returns the number of messages that the brokers still do not have."""
-    try:
-        return producer.flush(job_log.STEP_SECONDS)
-    except SystemError as error:  # the client calls back while it raises
-        if isinstance(error.__cause__, KafkaException):
-            raise error.__cause__ from None
-        raise
 
 
 _Report = Callable[[KafkaError | None, Message], None]

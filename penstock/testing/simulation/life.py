@@ -29,7 +29,7 @@ from penstock.start.inputs import with_matches
 from penstock.start.job_streams import JobStreams
 from penstock.start.part import complete
 from penstock.start.plan import StartRequest
-from penstock.system.base import OffsetRange, RawRecord
+from penstock.system.base import OffsetRange, RawRecord, System
 from penstock.testing.simulation import machine
 from penstock.testing.simulation.chaos import Chaos
 from penstock.testing.simulation.checkpoints import CheckpointWatch
@@ -37,6 +37,7 @@ from penstock.testing.simulation.choices import Choices
 from penstock.testing.simulation.faults import Rates, Trouble
 from penstock.testing.simulation.hosts import SimulatedFleet, SimulatedRunner
 from penstock.testing.simulation.operator import Operator
+from penstock.testing.simulation.outside import Feeder, OutsideSystem, nothing_outside
 from penstock.testing.simulation.scheduler import Process, Scheduler, StuckError
 from penstock.testing.simulation.storage import SCHEME, Bucket, SimulatedStore
 from penstock.testing.simulation.streams import SimulatedSystem
@@ -69,6 +70,7 @@ class JobUnderTest:
         may_repartition: False if the job keeps its number of tasks.
         may_go_back: False if output that is sent again after `--from` is an error.
         may_move: messages may be read again while the state stays, or is cleared: the results do not depend on it.
+        outside: makes the systems that are not in memory, by name.
     """
 
     graph: Callable[[], ApplicationGraph]
@@ -84,6 +86,7 @@ class JobUnderTest:
     may_go_back: bool = True
     may_repartition: bool = True
     may_move: bool = False
+    outside: Callable[[Trouble], Mapping[str, OutsideSystem]] = nothing_outside
 
 
 @dataclass
@@ -120,7 +123,8 @@ class Life:
         self._inputs = sorted({_name(stream) for stream, _, _ in job.feed}, key=str)
         self.buckets: dict[str, Bucket] = {}
         names = {"m", "local", *(_name(each).system for each in job.streams)}
-        self.systems = {name: SimulatedSystem(name, self.trouble) for name in sorted(names)}
+        self.outside = job.outside(self.trouble)
+        self.systems = {name: SimulatedSystem(name, self.trouble) for name in sorted(names) if name not in self.outside}
         self.errors: list[BaseException] = []
         self.broken: list[str] = []
         """The invariants that did not hold, in words."""
@@ -172,7 +176,9 @@ class Life:
 
     def _content(self) -> dict[str, dict[int, list[RawRecord]]]:
         found: dict[str, dict[int, list[RawRecord]]] = {}
-        for system in self._calm().values():
+        for name, other in self.outside.items():
+            found |= {f"{name}.{stream}": dict(own) for stream, own in other.content().items()}
+        for system in (own.undisturbed() for own in self.systems.values()):
             for stream in sorted(set(system.streams()) - system.owners.keys()):  # changelogs have gaps, and no reader
                 shown = stream if system.name == "m" else f"{system.name}.{stream}"
                 for partition, ends in system.admin().offsets(stream).items():
@@ -181,9 +187,14 @@ class Life:
                     found.setdefault(shown, {})[partition] = [message[1:] for chunk in chunks for message in chunk]
         return found
 
-    def _calm(self) -> dict[str, SimulatedSystem]:
+    def _calm(self) -> dict[str, System]:
         """The same streams, whose clients meet no faults."""
-        return {name: system.undisturbed() for name, system in self.systems.items()}
+        in_memory = {name: system.undisturbed() for name, system in self.systems.items()}
+        return {**in_memory, **{name: system.calm() for name, system in self.outside.items()}}
+
+    def _feeders(self) -> dict[str, Feeder]:
+        in_memory = {name: system.undisturbed().writer(None) for name, system in self.systems.items()}
+        return {**in_memory, **{name: system.feeder() for name, system in self.outside.items()}}
 
     def _main(self) -> None:
         scheduler, choices = self.scheduler, self.scheduler.choices
@@ -191,8 +202,8 @@ class Life:
         for stream, partitions in self.job.streams.items():
             name = _name(stream)
             calm[name.system].admin().create_stream(name.stream, partitions)
-        _Feed(self.job.before, calm).append(len(self.job.before))
-        feed = _Feed(self.job.feed, calm)
+        _Feed(self.job.before, self._feeders()).append(len(self.job.before))
+        feed = _Feed(self.job.feed, self._feeders())
         if self.job.fed:
             feed.append(len(self.job.feed))
             self._all_fed = True
@@ -288,6 +299,11 @@ class Life:
                 "job.retry.max": 1000,
                 **{f"systems.{name}.samza.factory": factory for name in self.systems},
                 **{
+                    f"systems.{n}.{key}": value
+                    for n, own in self.outside.items()
+                    for key, value in own.options().items()
+                },
+                **{
                     f"stores.{name}.factory": "columns" if store.by_column else "memory"
                     for name, store in stores.items()
                 },
@@ -382,9 +398,9 @@ class Life:
 class _Feed:
     """The records that are still to come."""
 
-    def __init__(self, records: Sequence[Fed], systems: Mapping[str, SimulatedSystem]) -> None:
+    def __init__(self, records: Sequence[Fed], writers: Mapping[str, Feeder]) -> None:
         self.left = deque(records)
-        self._writers = {name: system.writer(None) for name, system in systems.items()}
+        self._writers = writers
 
     def append(self, count: int) -> None:
         """Append so many of them."""
@@ -393,6 +409,9 @@ class _Feed:
             name = _name(stream)
             ssp = SystemStreamPartition(name.system, name.stream, partition)
             self._writers[name.system].append(ssp, [record])
+        if not self.left:
+            for writer in self._writers.values():
+                writer.close()
 
 
 def _first_words(error: PenstockError) -> str:
