@@ -313,6 +313,9 @@ class Life:
             "state.snapshot.interval.seconds": 0,
             "task.checkpoint.retained": 1 + choices.draw(4),
         }
+        in_columns = [store.name for store in self.job.graph().stores if store.by_column]
+        if in_columns and choices.draw(2):  # their bytes are the same in each engine
+            self._variant |= {f"stores.{name}.factory": "memory" for name in in_columns}
 
     # Drivers.
 
