@@ -122,7 +122,7 @@ def _row(node: Node, source: Any) -> Any:
         case "where":
             return source.filter(columns.condition(node), id=name)
         case "select":
-            return source.select("n", "trace", v=ps.col("v") * (1 + a) - node.b, id=name)
+            return _selected(node, source).map(partial(tasks.named, f"s{number}"), id=f"named{number}")
         case "with_key":
             return source.map(tasks.with_its_key, envelope=True, id=name)
         case "flat_map":
@@ -132,6 +132,10 @@ def _row(node: Node, source: Any) -> Any:
         case "fail":
             return source.map(partial(tasks.failing, a), id=name)
     return _with_own_store(node, source)
+
+
+def _selected(node: Node, source: Any) -> Any:
+    return source.select("n", "trace", v=ps.col("v") * (1 + node.a) - node.b, id=node.name)
 
 
 def _with_own_store(node: Node, source: Any) -> Any:
@@ -161,6 +165,9 @@ def _by_column(node: Node, source: Any) -> Any:
         case "with_key":
             named = columns.RowByRow(columns.named_by_key)
             return source.with_key("k", id=f"k{number}").map_batches(named, columns.SCHEMA, id=name)
+        case "select":
+            function = columns.RowByRow(partial(tasks.named, f"s{number}"))
+            return _selected(node, source).map_batches(function, columns.SCHEMA, id=f"named{number}")
         case "aggregate":
             totals = source.aggregate(columns.aggregates(node), id=name)
             return totals.with_key("key", id=f"k{number}") if node.form == 3 else totals
@@ -289,6 +296,8 @@ class Graphs:
             **{f"streams.m.{stream}.idle.ms": _DAY for stream in plan.partitions},
             **{f"streams.m.out{each}.output.guarantee": "exactly-once" for each, once in plan.outputs.items() if once},
         }
+        if plan.latency_ms:
+            config["job.latency.target.ms"] = plan.latency_ms
         if plan.dead:
             config["task.dead.letter.stream"] = "m.dead"
         if plan.dead == 2:
@@ -304,6 +313,7 @@ class Graphs:
             config,
             streams,
             feed,
+            at_once=4 if plan.latency_ms else 8,  # more batches, of which Spark runs the first ones
             before=early,
             may_drain=not any(node.kind in TIMED for node in plan.nodes),  # it fires what waits
             may_go_back=not any(plan.outputs.values()) and plan.dead < 2 and not plan.broadcast,

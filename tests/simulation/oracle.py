@@ -157,7 +157,7 @@ def _rows(node: Node, messages: list[Message]) -> list[Message]:
         case "where":
             return [each for each in messages if is_where(node, each.v)]
         case "select":
-            return [replace(each, v=each.v * (1 + a) - node.b) for each in messages]
+            return [replace(each, n=f"{each.n}s{number}", v=each.v * (1 + a) - node.b) for each in messages]
         case "with_key":
             return [replace(each, n=f"{each.n}@{each.key}") for each in messages]
         case "flat_map":

@@ -111,6 +111,8 @@ class Plan:
     commit_ms: int = 3000
     backend: int = 0
     standbys: int = 0
+    latency_ms: int = 0
+    """Small batches go the direct way; 0: all are Spark's."""
 
     @property
     def tasks(self) -> int:
@@ -144,6 +146,7 @@ def drawn(draws: Draws, kinds: tuple[str, ...] = _ALL) -> Plan:
     plan.commit_ms = (3000, 500, 10_000)[draws.draw(3)]
     plan.backend = draws.draw(2)
     plan.standbys = int(draws.draw(6) == 5)
+    plan.latency_ms = (0, 0, 3000, 10_000)[draws.draw(4)]
     _give(plan, 20 + 10 * draws.draw(8), draws)
     for node in plan.nodes:
         if node.kind == "side":
@@ -204,13 +207,13 @@ def _has_columns(kind: str, first: Node, form: int) -> bool:
             return True
         case "sum" | "list" | "last" | "clear" | "timer" | "join" | "reduce":
             return form >= 2
-        case "map" | "fail" | "with_key":
+        case "map" | "fail" | "with_key" | "select":
             return first.columns and form >= 2
         case "side":
             return first.columns and form == 3
         case "tumbling" | "hopping":
             return first.columns and form == 2
-        case "filter" | "where" | "select" | "deduplicate" | "merge":
+        case "filter" | "where" | "deduplicate" | "merge":
             return first.columns
     return False
 

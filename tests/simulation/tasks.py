@@ -33,6 +33,10 @@ def mapped(mark: str, a: int, value: Message) -> Message:
     return {**value, "n": f"{value['n']}{mark}", "v": value["v"] * (1 + a) + 1}
 
 
+def named(mark: str, value: Message) -> Message:
+    return {**value, "n": f"{value['n']}{mark}"}
+
+
 def kept(a: int, b: int, value: Message) -> bool:
     return bool(value["v"] % (3 + a) != b)
 
