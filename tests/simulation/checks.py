@@ -156,9 +156,16 @@ def _broken_order(node: Node, expected: Expected, places: dict[str, dict[int, Pl
             ordered = [found[place] for place in sorted(found)]
             states = list(replayed(node.kind, [(n, own[n][0].v) for n, _ in ordered]))
             told = [len(state) if isinstance(state, list) else state for state in states]
+            if node.kind == "expire":
+                told = _counted([each[1] for each in ordered])
             if told != [each[1] for each in ordered]:
                 bad.append(f"{node.name} {key}: {ordered} in place of {told}")
     return bad
+
+
+def _counted(told: list[Any]) -> list[Any]:
+    """The counts of a store whose entries expire: each is one more than the last one, or the first again."""
+    return [1 if place == 0 or count == 1 else told[place - 1] + 1 for place, count in enumerate(told)]
 
 
 def _broken_store(node: Node, expected: Expected, found: Found, places: dict[str, dict[int, Place]]) -> list[str]:
@@ -187,6 +194,9 @@ def _broken_store(node: Node, expected: Expected, found: Found, places: dict[str
 def _is_right(kind: str, value: Any, messages: list[Message], places: dict[int, Place]) -> bool:
     """True if a task may have left this value, and must have if all places are known."""
     names = Counter(each.n for each in messages)
+    if kind == "expire":
+        last_told = max(places.items())[1][1] if len(places) == len(messages) else value
+        return value is None or (value == last_told and 1 <= value <= len(messages))
     if len(places) == len(messages):
         by_name = {each.n: each.v for each in messages}
         (*_, last) = replayed(kind, [(places[at][0], by_name[places[at][0]]) for at in sorted(places)])
@@ -220,10 +230,10 @@ def _left_behind(plan: Plan, expected: Expected, found: Found) -> list[str]:
     for name, entries in found.stores.items():
         operator, _, what = name.partition(".")
         kind = next((node.kind for node in plan.nodes if node.name == operator), "")
-        if (what in ("window", "join", "in-order") or (what == "timers" and kind == "timer")) and entries:
+        if (what in ("window", "join", "in-order") or (what == "timers" and kind in ("timer", "due"))) and entries:
             bad.append(f"{name}: {len(entries)} entries are left: {entries[:3]}")
     for node in plan.nodes:
-        if node.kind == "timer" and found.stores.get(f"store{node.number}"):
+        if node.kind in ("timer", "due") and found.stores.get(f"store{node.number}"):
             bad.append(f"store{node.number}: left {found.stores[f'store{node.number}'][:3]}")
         if node.kind in ("table", "temporal"):
             keys = {each.key for each in expected.streams[node.sources[1]]}

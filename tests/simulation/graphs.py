@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import penstock as ps
+from penstock.api.key_state import list_keys
 from penstock.graph.specs import ApplicationGraph
 from penstock.system.partitioner import partition_of
 from penstock.testing.simulation.choices import Choices
@@ -29,13 +30,21 @@ def application(plan: Plan) -> ApplicationGraph:
     for node in plan.nodes:
         streams[node.number] = _stream(app, plan, node, [streams[each] for each in node.sources])
         if node.number in plan.outputs:
-            serde = ps.Columns(columns.SCHEMA) if node.columns and node.form == 3 else None
-            streams[node.number].send_to(app.output(f"m.out{node.number}", value=serde), id=f"to{node.number}")
+            _send(app, node, streams[node.number])
     if plan.broadcast:
         app.store("all", value=ps.Integer())
         every = app.input("m.all", id="all").process(tasks.Everything, stores=["all"], id="everything")
         every.send_to(app.output("m.all-out"), id="to-all")
     return app.graph()
+
+
+def _send(app: ps.StreamApplication, node: Node, stream: Any) -> None:
+    serde = ps.Columns(columns.SCHEMA) if node.columns and node.form == 3 else None
+    output = app.output(f"m.out{node.number}", value=serde)
+    if node.form == 1:
+        stream.sink(partial(tasks.sunk, str(output)), id=f"to{node.number}")
+    else:
+        stream.send_to(output, id=f"to{node.number}")
 
 
 def _stream(app: ps.StreamApplication, plan: Plan, node: Node, sources: list[Any]) -> Any:
@@ -47,15 +56,17 @@ def _stream(app: ps.StreamApplication, plan: Plan, node: Node, sources: list[Any
     match node.kind:
         case "exchange":
             return _exchange(plan, node, sources[0], by_column=by_column)
-        case "timer":
+        case "timer" | "due":
             return _timer(app, node, sources[0])
+        case "state":
+            return _stated(app, node, sources[0])
         case "side":
             return _side(app, node, sources[0], by_column=by_column)
         case "batch":
             return _batch(app, plan, node, sources[0])
     if node.kind in WINDOWS:
         return _window(node, sources[0])
-    if node.kind in TASKS:
+    if node.kind in TASKS or node.kind == "expire":
         return _kept(app, plan, node, sources[0])
     found = _by_column(node, sources[0]) if by_column else None
     return _row(node, sources[0]) if found is None else found
@@ -69,7 +80,16 @@ def _of_two(app: ps.StreamApplication, plan: Plan, node: Node, first: Any, secon
     if node.kind != "join":
         return _looked_up(app, plan, node, first, second)
     before, after, kind = oracle.bounds(node)
-    return first.join(second, tasks.paired, within_ms=(before, after), kind=kind, value=_serde(node), id=node.name)
+    order: Any = "event-time" if node.form == 1 else None
+    return first.join(
+        second,
+        tasks.paired,
+        within_ms=(before, after),
+        kind=kind,
+        order=order,
+        value=_serde(node),
+        id=node.name,
+    )
 
 
 def _input(app: ps.StreamApplication, node: Node) -> Any:
@@ -118,7 +138,10 @@ def _row(node: Node, source: Any) -> Any:
         case "map":
             return source.map(partial(tasks.mapped, f"m{number}", a), id=name)
         case "filter":
-            return source.filter(partial(tasks.kept, a, node.b), id=name)
+            seen = source.peek(tasks.nothing, id=f"seen{number}") if node.form == 1 else source
+            return seen.filter(partial(tasks.kept, a, node.b), id=name)
+        case "branch":
+            return _branched(node, source)
         case "where":
             return source.filter(columns.condition(node), id=name)
         case "select":
@@ -136,6 +159,21 @@ def _row(node: Node, source: Any) -> Any:
 
 def _selected(node: Node, source: Any) -> Any:
     return source.select("n", "trace", v=ps.col("v") * (1 + node.a) - node.b, id=node.name)
+
+
+def _branched(node: Node, source: Any) -> Any:
+    number, condition = node.number, columns.condition(node)
+    given = condition if node.form % 2 == 0 else partial(_holds, condition)
+    first, second = source.branch(given, id=node.name)
+    streams = [
+        each.map(partial(tasks.named, f"{mark}{number}"), id=f"{mark}{number}")
+        for mark, each in (("y", first), ("z", second))
+    ]
+    return streams[0].merge(streams[1], id=f"both{number}")
+
+
+def _holds(condition: Any, value: Any) -> bool:
+    return bool(condition(value))
 
 
 def _with_own_store(node: Node, source: Any) -> Any:
@@ -177,9 +215,17 @@ def _by_column(node: Node, source: Any) -> Any:
 def _timer(app: ps.StreamApplication, node: Node, source: Any) -> Any:
     stores = [f"store{node.number}"]
     app.store(*stores, key=ps.Tuple(ps.String(), ps.String()), value=_serde(node))
-    made = partial(tasks.Timed, node.number, oracle.wait(node))
-    order = "event-time" if node.b == 3 else None
+    made = partial(tasks.Timed if node.kind == "timer" else tasks.Due, node.number, oracle.wait(node))
+    order = "event-time" if node.b == 3 and node.kind == "timer" else None
     return source.process(made, stores=stores, timers=ps.String(), order=order, value=_serde(node), id=node.name)
+
+
+def _stated(app: ps.StreamApplication, node: Node, source: Any) -> Any:
+    names = [f"{what}{node.number}" for what in ("count", "list", "map")]
+    app.value_state(names[0], value=ps.Integer())
+    app.list_state(names[1], value=ps.String())
+    app.map_state(names[2], value=ps.Long())
+    return source.process(partial(tasks.Stated, node.number), stores=names, value=_serde(node), id=node.name)
 
 
 def _looked_up(app: ps.StreamApplication, plan: Plan, node: Node, source: Any, versions: Any) -> Any:
@@ -192,7 +238,8 @@ def _looked_up(app: ps.StreamApplication, plan: Plan, node: Node, source: Any, v
     table = app.table(f"table{node.number}", value=serde, history_ms=_DAY if as_of else None)
     versions.send_to(table, id=f"fill{node.number}")
     function = tasks.paired if as_of else partial(tasks.looked_up, node.number)
-    return source.join_table(table, function, kind="left", as_of=as_of, id=node.name)
+    kind: Any = "inner" if as_of and oracle.is_inner(node) else "left"
+    return source.join_table(table, function, kind=kind, as_of=as_of, id=node.name)
 
 
 def _side(app: ps.StreamApplication, node: Node, source: Any, *, by_column: bool) -> Any:
@@ -220,10 +267,15 @@ def _batch(app: ps.StreamApplication, plan: Plan, node: Node, source: Any) -> An
 def _kept(app: ps.StreamApplication, plan: Plan, node: Node, source: Any) -> Any:
     stores = [f"count{node.number}", f"store{node.number}"]
     app.store(stores[0], value=ps.Integer())
-    app.store(stores[1], ttl_ms=_DAY if node.a == 3 else None)
+    expires = 2000 * (1 + node.a) if node.kind == "expire" else _DAY if node.a == 3 else None
+    app.store(stores[1], ttl_ms=expires, ttl_from="access" if expires and node.b % 2 else "write")
     fails = node.b if oracle.failing(plan, node) else None
     task = partial(tasks.Kept, node.number, node.kind, fails)
     return source.process(task, stores=stores, value=_serde(node), id=node.name)
+
+
+def _is_ordered(plan: Plan, node: Node) -> bool:
+    return node.kind == "batch" and oracle.in_order(node, plan)
 
 
 def _is_everywhere(node: Node) -> bool:
@@ -243,8 +295,13 @@ def _window(node: Node, source: Any) -> Any:
     elif node.form >= 2:
         content["aggregates"] = columns.of_window()
     number, rows = node.number, node.form == 2
+    if node.b == 2 and node.kind != "sliding":  # no message is late
+        content["allowed_lateness_ms"] = 3000
+    if node.b == 3 and node.kind != "sliding" and not rows:
+        content["early"] = ps.Triggers.repeat(ps.Triggers.count(2))
     panes = source.window(_windows(node, content), rows=rows, id=node.name)
     if not rows:
+        panes = panes.filter(tasks.on_time, id=f"on-time{number}")
         function = tasks.paned if node.form < 2 else tasks.summed
         return panes.map(partial(function, number), id=f"pane{number}")
     of_row = partial(tasks.pane_row, number)
@@ -315,7 +372,9 @@ class Graphs:
             feed,
             at_once=4 if plan.latency_ms else 8,  # more batches, of which Spark runs the first ones
             before=early,
-            may_drain=not any(node.kind in TIMED for node in plan.nodes),  # it fires what waits
+            may_drain=not any(
+                node.kind in TIMED or _is_ordered(plan, node) for node in plan.nodes
+            ),  # it fires what waits
             may_go_back=not any(plan.outputs.values()) and plan.dead < 2 and not plan.broadcast,
             may_repartition=not plan.broadcast and not plan.backend and not any(map(_is_durable, plan.nodes)),
         )
@@ -329,6 +388,9 @@ class Graphs:
         kept = {f"store{node.number}": node.kind for node in self.plan.nodes}
         kept |= {node.name: f"columns of {node.kind}" for node in self.plan.nodes if node.columns}
         stores = {name: _entries(name, kept.get(name, ""), entries) for name, entries in outcome.stores.items()}
+        for node in self.plan.nodes:
+            if node.kind == "state":
+                stores[f"store{node.number}"] = _lists(outcome.stores[f"list{node.number}"])
         found = broken(self.plan, self.expected, Found(outputs, letters, stores))
         if self.plan.broadcast:
             found += self._broken_broadcast(outcome)
@@ -367,11 +429,20 @@ def _entries(name: str, kind: str, entries: list[tuple[int, bytes, bytes]]) -> l
         read = _total
     elif kind == "columns of reduce":
         read = partial(columns.decoded, schema=columns.SCHEMA)
-    elif kind in TASKS or name.startswith("reduce"):
+    elif kind in TASKS or kind == "expire" or name.startswith("reduce"):
         read = json.loads
     else:
         return list(entries)
     return [(task, key.decode(), read(value)) for task, key, value in entries]
+
+
+def _lists(entries: list[tuple[int, bytes, bytes]]) -> list[tuple[int, Any, Any]]:
+    """The lists of a list state, whose elements are in the order of their keys."""
+    keys = list_keys(ps.String()).for_store_keys()
+    found: dict[tuple[int, str], list[str]] = defaultdict(list)
+    for task, key, value in sorted(entries):
+        found[task, keys.from_bytes(key)[0]].append(ps.String().from_bytes(value))
+    return [(task, key, names) for (task, key), names in found.items()]
 
 
 def _total(data: bytes) -> int:

@@ -108,6 +108,8 @@ def _made(node: Node, sources: list[list[Message]], plan: Plan, found: Expected)
             own = _by_key(first)
             found.totals[node.number] = {str(key): _totals(each) for key, each in own.items()}
             return []
+        case "due":
+            return [_alone(node, replace(each, n=f"{each.n}!{node.number}")) for each in first]
         case "batch":
             if in_order(node, plan):
                 first = [replace(each, path=(node.number,), order=(each.t,)) for each in first]
@@ -124,7 +126,7 @@ def _timed(node: Node, first: list[Message], sources: list[list[Message]]) -> li
             fired = (replace(each, n=f"{each.n}!{node.number}", t=each.t + wait(node)) for each in first)
             return [_alone(node, each) for each in fired]
         case "temporal":
-            return [_alone(node, each) for each in _as_of(first, sources[1])]
+            return [_alone(node, each) for each in _as_of(node, first, sources[1])]
     return [_pane(node, *each) for each in _windows(node, first)]
 
 
@@ -158,6 +160,8 @@ def _rows(node: Node, messages: list[Message]) -> list[Message]:
             return [each for each in messages if is_where(node, each.v)]
         case "select":
             return [replace(each, n=f"{each.n}s{number}", v=each.v * (1 + a) - node.b) for each in messages]
+        case "branch":
+            return [_branched(node, each, "y" if is_where(node, each.v) else "z") for each in messages]
         case "with_key":
             return [replace(each, n=f"{each.n}@{each.key}") for each in messages]
         case "flat_map":
@@ -172,6 +176,10 @@ def _rows(node: Node, messages: list[Message]) -> list[Message]:
             once = {(each.key, each.n): replace(each, order=None) for each in reversed(messages)}
             return list(reversed(once.values()))
     return messages
+
+
+def _branched(node: Node, message: Message, name: str) -> Message:
+    return replace(message, n=f"{message.n}{name}{node.number}", path=(*message.path, name))
 
 
 def is_where(node: Node, v: int) -> bool:
@@ -287,11 +295,18 @@ def _joined(node: Node, lefts: list[Message], rights: list[Message]) -> Iterator
             yield replace(each, n=f"(-&{each.n})", v=each.v % 1000, t=each.t + before)
 
 
-def _as_of(messages: list[Message], versions: list[Message]) -> Iterator[Message]:
+def is_inner(node: Node) -> bool:
+    """A temporal join leaves out messages for whose key there was no version."""
+    return node.form == 1
+
+
+def _as_of(node: Node, messages: list[Message], versions: list[Message]) -> Iterator[Message]:
     """Each message with the version that its key had at its time."""
     known = _by_key(sorted(versions, key=lambda m: m.t))
     for each in messages:
         last = next((version for version in reversed(known[each.key]) if version.t <= each.t), None)
+        if last is None and is_inner(node):
+            continue
         n, v = ("-", 0) if last is None else (last.n, last.v)
         yield replace(each, n=f"({each.n}&{n})", v=(each.v + v) % 1000)
 
@@ -304,7 +319,7 @@ def replayed(kind: str, messages: Iterable[tuple[str, int]]) -> Iterator[Any]:
             state = (state or 0) + v
         elif kind == "last":
             state = n
-        elif kind == "clear" and v % 3 == 0:
+        elif kind in ("clear", "state") and v % 3 == 0:
             state = None
         else:
             state = [*(state or []), n]

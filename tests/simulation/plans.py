@@ -13,16 +13,18 @@ BOUND = 15
 KEYS = "abcde"
 TASKS = ("sum", "list", "last", "clear")
 """Tasks with a store. They pass each message on, with a note of its place among those of its key."""
-ROWS = ("map", "filter", "flat_map", "where", "select")
+ROWS = ("map", "filter", "flat_map", "where", "select", "branch")
 WINDOWS = ("tumbling", "hopping", "sliding", "session")
-PLACED = (*TASKS, "reduce", "batch")
+PLACED = (*TASKS, "reduce", "batch", "state", "expire")
 """These note the place that each message has among those of its key, and keep something of all of them."""
 _ALL = (
     *ROWS, *TASKS, "reduce", "merge", "exchange", "aggregate", "twice", "deduplicate", "fail", *WINDOWS, "join",
-    "timer", "table", "temporal", "side", "batch", "with_key",
+    "timer", "due", "table", "temporal", "side", "batch", "with_key", "state", "expire",
 )  # fmt: skip
 TIMED = frozenset({*WINDOWS, "join", "timer", "temporal"})
-_BY_KEY = frozenset({*PLACED, *TIMED, "aggregate", "deduplicate", "table", "side", "with_key"})
+_BY_KEY = frozenset({*PLACED, *TIMED, "due", "aggregate", "deduplicate", "table", "side", "with_key"})
+_UNTIMES = frozenset({"batch", "due"})
+"""The results of these have the time of a batch."""
 _OF_TWO = frozenset({"merge", "join", "table", "temporal"})
 _ENDS = frozenset({"aggregate"})
 """The results of these are not in the form of a message."""
@@ -163,7 +165,7 @@ def _add(plan: Plan, kind: str, draws: Draws, ended: set[int]) -> None:
     a, b, form = draws.draw(4), draws.draw(4), draws.draw(4)
     if kind == "fail" and (not plan.dead or source.waits):
         kind = "map"
-    if (kind == "timer" and source.doubled) or (kind in TIMED and source.timeless):
+    if (kind in ("timer", "due") and source.doubled) or (kind in TIMED and source.timeless):
         kind = "map"
     if (kind in _BY_KEY and not source.keyed) or (kind == "batch" and not source.columns):
         source = _exchanged(plan, source, draws, columns=kind == "batch")
@@ -205,7 +207,7 @@ def _has_columns(kind: str, first: Node, form: int) -> bool:
     match kind:
         case "batch":
             return True
-        case "sum" | "list" | "last" | "clear" | "timer" | "join" | "reduce":
+        case "sum" | "list" | "last" | "clear" | "state" | "expire" | "timer" | "due" | "join" | "reduce":
             return form >= 2
         case "map" | "fail" | "with_key" | "select":
             return first.columns and form >= 2
@@ -231,8 +233,8 @@ def _made(plan: Plan, kind: str, of: list[Node], a: int, b: int, form: int) -> N
         depth=max(each.depth for each in of),
         keyed=kind != "merge" and of[0].keyed,
         doubled=kind != "deduplicate" and (kind == "twice" or shared or any(each.doubled for each in of)),
-        waits=kind in TIMED or kind == "batch" or any(each.waits for each in of),
-        timeless=kind == "batch" or any(each.timeless for each in of),
+        waits=kind in TIMED or kind in _UNTIMES or any(each.waits for each in of),
+        timeless=kind in _UNTIMES or any(each.timeless for each in of),
         columns=_has_columns(kind, of[0], form),
         roots=roots,
     )

@@ -37,6 +37,18 @@ def named(mark: str, value: Message) -> Message:
     return {**value, "n": f"{value['n']}{mark}"}
 
 
+def on_time(pane: Any) -> bool:
+    return bool(pane.firing == "on-time")
+
+
+def nothing(_value: Message) -> None:
+    """For `peek`."""
+
+
+def sunk(output: str, envelope: Any, collector: Any, _coordinator: Any) -> None:
+    collector.send(output, key=envelope.key, value=envelope.value)
+
+
 def kept(a: int, b: int, value: Message) -> bool:
     return bool(value["v"] % (3 + a) != b)
 
@@ -142,6 +154,8 @@ def next_state(kind: str, before: Any, n: str, v: int) -> Any:
         return (before or 0) + v
     if kind == "last":
         return n
+    if kind == "expire":
+        return (before or 0) + 1
     if kind == "clear" and v % 3 == 0:
         return None
     return [*(before or []), n]
@@ -169,6 +183,55 @@ class Timed(ps.StreamTask):
         value = self.waiting[timer.key, timer.name]
         self.waiting.delete((timer.key, timer.name))
         collector.emit(key=timer.key, value={**value, "n": f"{value['n']}!{self.node}"})
+
+
+class Due(ps.StreamTask):
+    """Emits each message when a timer of processing time fires. Others are cancelled, or moved."""
+
+    def __init__(self, node: int, wait: int) -> None:
+        self.node, self.wait = node, wait
+
+    def init(self, context: Any) -> None:
+        self.context, self.waiting = context, context.store(f"store{self.node}")
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        key, n, now = envelope.key, envelope.value["n"], self.context.batch_time_ms
+        self.waiting[key, n] = {name: envelope.value[name] for name in ("n", "v", "trace")}
+        self.context.schedule(key, envelope.timestamp, f"{n} in vain")
+        self.context.schedule(key, now, n, domain="processing")
+        self.context.schedule(key, now + self.wait, n, domain="processing")
+        self.context.cancel(key, f"{n} in vain")
+
+    def on_timer(self, timer: Any, collector: Any, coordinator: Any) -> None:
+        value = self.waiting[timer.key, timer.name]
+        self.waiting.delete((timer.key, timer.name))
+        collector.emit(key=timer.key, value={**value, "n": f"{value['n']}!{self.node}"})
+
+
+class Stated(ps.StreamTask):
+    """As `Kept` with the kind `clear`, in state of the current key: the place, a list of names, and a map of values."""
+
+    def __init__(self, node: int) -> None:
+        self.node = node
+
+    def init(self, context: Any) -> None:
+        self.count = context.value_state(f"count{self.node}")
+        self.names = context.list_state(f"list{self.node}")
+        self.values = context.map_state(f"map{self.node}")
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        value = envelope.value
+        place = self.count.get(0) + 1
+        self.count.update(place)
+        self.names.append(value["n"])
+        self.values.put(value["n"], value["v"])
+        if value["v"] % 3 == 0:
+            self.names.clear()
+            self.values.clear()
+        names = list(self.names.get())
+        if sorted(set(names)) != [n for n, _ in self.values.items()]:
+            raise AssertionError(f"{names} and {list(self.values.items())}")
+        collector.emit(key=envelope.key, value=noted(value, self.node, place, len(names) or None))
 
 
 class Everything(ps.StreamTask):
