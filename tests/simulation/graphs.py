@@ -295,10 +295,11 @@ def _window(node: Node, source: Any) -> Any:
     elif node.form >= 2:
         content["aggregates"] = columns.of_window()
     number, rows = node.number, node.form == 2
-    if node.b == 2 and node.kind != "sliding":  # no message is late
-        content["allowed_lateness_ms"] = 3000
-    if node.b == 3 and node.kind != "sliding" and not rows:
-        content["early"] = ps.Triggers.repeat(ps.Triggers.count(2))
+    if node.kind != "sliding" and not rows:  # those would go row by row
+        if node.b == 2:  # no message is late
+            content["allowed_lateness_ms"] = 3000
+        elif node.b == 3:
+            content["early"] = ps.Triggers.repeat(ps.Triggers.count(2))
     panes = source.window(_windows(node, content), rows=rows, id=node.name)
     if not rows:
         panes = panes.filter(tasks.on_time, id=f"on-time{number}")
