@@ -1,4 +1,4 @@
 """The direct way of small batches: without a Spark job, through one process beside the driver.
 
-Only PySpark's side, `tables/spark.py` and the host's other packages may import it.
+Only the host of a run on Spark and the simulator may import it.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 
 from penstock.direct.worker import RunOrder
@@ -40,7 +40,9 @@ class DeclinedError(RetryableError):
 class DirectStages:
     """Runs batches of one job. Used by one thread, except for `progress` and `writes`."""
 
-    def __init__(self, package: WorkerPackage) -> None:
+    def __init__(self, package: WorkerPackage, stream: Callable[..., AttemptStream] = AttemptStream) -> None:
+        """`stream`: opens the exchange with a container, with the arguments of `AttemptStream`."""
+        self._stream = stream
         self._topology = package.topology
         self._outer = OuterStages(package.topology, package.settings, package.systems)
         self._first = min((stage.number for stage in package.topology.container_stages), default=None)
@@ -119,7 +121,7 @@ class DirectStages:
         self._in_containers = True
         try:
             for lane, own in zip(order.lanes, inputs, strict=True):
-                streams.append(_open(order, lane, stage, starts=stage == self._first))
+                streams.append(self._open(order, lane, stage))
                 _feed(streams[-1], own)
             for stream in streams:
                 found = (packet for batch in stream.read() for packet in from_batch(batch))
@@ -132,6 +134,11 @@ class DirectStages:
         finally:
             self._in_containers = False
         return others
+
+    def _open(self, order: RunOrder, lane: Lane, stage: int) -> AttemptStream:
+        identity = Identity(lane.address.incarnation, order.epoch)
+        call = AttemptCall(identity, order.batch, stage, list(lane.tasks), stage == self._first)
+        return self._stream(lane.address, order.secret, call, order.tls)
 
     def _write(self, order: RunOrder, sink: int, packets: Sequence[Packet]) -> list[Packet]:
         reports = [packet for packet in packets if packet.stage != sink]
@@ -158,12 +165,6 @@ class DirectStages:
 
 def _tasks(order: RunOrder) -> list[int]:
     return [task for lane in order.lanes for task in lane.tasks]
-
-
-def _open(order: RunOrder, lane: Lane, stage: int, *, starts: bool) -> AttemptStream:
-    identity = Identity(lane.address.incarnation, order.epoch)
-    call = AttemptCall(identity, order.batch, stage, list(lane.tasks), starts)
-    return AttemptStream(lane.address, order.secret, call, order.tls)
 
 
 def _feed(stream: AttemptStream, packets: Sequence[Packet]) -> None:

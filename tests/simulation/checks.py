@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Any
 
 from tests.simulation.oracle import Expected, Message, replayed
-from tests.simulation.plans import TASKS, Node, Plan
+from tests.simulation.plans import PLACED, Node, Plan
 
 Output = list[tuple[str | None, Any, int]]
 Place = tuple[str, Any]
@@ -40,7 +41,7 @@ def broken(plan: Plan, expected: Expected, found: Found) -> list[str]:
     places, torn = _places(plan, expected, found)
     bad += torn
     for node in plan.nodes:
-        if node.kind in (*TASKS, "reduce"):
+        if node.kind in PLACED:
             bad += _broken_order(node, expected, places.get(node.number, {}))
             bad += _broken_store(node, expected, found, places.get(node.number, {}))
     return bad + _left_behind(plan, expected, found)
@@ -51,8 +52,9 @@ def _difference(expected: Counter[Any], found: Counter[Any]) -> str:
 
 
 def _broken_output(plan: Plan, number: int, expected: Expected, messages: Output) -> list[str]:
-    wanted = Counter(each.seen for each in expected.streams[number])
-    found = Counter((key, value["n"], value["v"], t) for key, value, t in messages)
+    timed = not plan.nodes[number].timeless
+    wanted = Counter(each.seen if timed else (*each.seen[:3], 0) for each in expected.streams[number])
+    found = Counter((key, value["n"], value["v"], t if timed else 0) for key, value, t in messages)
     if plan.outputs[number]:
         return [] if found == wanted else [f"output {number}: {_difference(wanted, found)}"]
     if set(found) != set(wanted) or any(found[each] < wanted[each] for each in wanted):
@@ -62,14 +64,30 @@ def _broken_output(plan: Plan, number: int, expected: Expected, messages: Output
 
 def _broken_totals(plan: Plan, number: int, expected: Expected, messages: Output) -> list[str]:
     """Rows come after batches: their number is not known, but the last one is."""
+    best: dict[str | None, dict[str, Any]] = {}
+    for key, value, _ in messages:
+        if key not in best or best[key]["count"] < value["count"]:
+            best[key] = value
+    bad = []
     wanted = expected.totals[number]
-    rows = Counter((key, value["count"], value["sum"]) for key, value, _ in messages)
-    best = {key: max((row[1:] for row in rows if row[0] == key), default=None) for key in {row[0] for row in rows}}
-    bad = [] if best == wanted else [f"totals {number}: {best} in place of {wanted}"]
+    if best.keys() != wanted.keys():
+        bad.append(f"totals {number}: keys {sorted(map(str, best))} in place of {sorted(wanted)}")
+    bad += [
+        f"totals {number} {key}: {row} in place of {wanted[str(key)]}"
+        for key, row in best.items()
+        if str(key) in wanted and not _is_last(plan.nodes[number], str(key), row, wanted[str(key)])
+    ]
     if plan.outputs[number]:
-        counts = Counter(row[:2] for row in rows.elements())
+        counts = Counter((key, value["count"]) for key, value, _ in messages)
         bad += [f"totals {number}: twice {each}" for each, times in counts.items() if times > 1]
     return bad
+
+
+def _is_last(node: Node, key: str, row: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    own = {name: row[name] for name in ("count", "sum", "least", "most", "mean")} | {"key": row.get("key", key)}
+    if own != {**{name: wanted[name] for name in own if name != "key"}, "key": key}:
+        return False
+    return node.timeless or (row["first"] in wanted["first"] and row["last"] in wanted["last"])
 
 
 def _broken_letters(plan: Plan, expected: Expected, letters: list[dict[str, Any]]) -> list[str]:
@@ -93,7 +111,7 @@ def _places(plan: Plan, expected: Expected, found: Found) -> tuple[dict[int, dic
         if plan.nodes[number].kind == "aggregate":
             continue
         for _, value, _ in messages:
-            for where, place, told, n in value["trace"]:
+            for where, place, told, n in map(json.loads, value["trace"]):
                 if where not in keys:
                     keys[where] = {each.n: each.key for each in expected.streams[where]}
                 key = keys[where].get(n)
@@ -138,23 +156,30 @@ def _broken_order(node: Node, expected: Expected, places: dict[str, dict[int, Pl
             ordered = [found[place] for place in sorted(found)]
             states = list(replayed(node.kind, [(n, own[n][0].v) for n, _ in ordered]))
             told = [len(state) if isinstance(state, list) else state for state in states]
+            if node.kind == "expire":
+                told = _counted([each[1] for each in ordered])
             if told != [each[1] for each in ordered]:
                 bad.append(f"{node.name} {key}: {ordered} in place of {told}")
     return bad
+
+
+def _counted(told: list[Any]) -> list[Any]:
+    """The counts of a store whose entries expire: each is one more than the last one, or the first again."""
+    return [1 if place == 0 or count == 1 else told[place - 1] + 1 for place, count in enumerate(told)]
 
 
 def _broken_store(node: Node, expected: Expected, found: Found, places: dict[str, dict[int, Place]]) -> list[str]:
     own: dict[str, list[Message]] = defaultdict(list)
     for each in expected.streams[node.number]:
         own[str(each.key)].append(each)
-    name = f"store{node.number}" if node.kind in TASKS else node.name
+    name = node.name if node.kind == "reduce" else f"store{node.number}"
     bad = []
     state = {key: value for _, key, value in found.stores.get(name, [])}
     entries = found.stores.get(name, [])
     if len(state) != len(entries):
         bad.append(f"{name}: a key is in two tasks: {entries}")
     if node.kind == "reduce":
-        last = {key: value["trace"][-1][1:3] for key, value in state.items()}
+        last = {key: json.loads(value["trace"][-1])[1:3] for key, value in state.items()}
         wanted = {key: [len(each), sum(m.v for m in each)] for key, each in own.items()}
         return bad + ([] if last == wanted else [f"{name}: {last} in place of {wanted}"])
     counts = {key: value for _, key, value in found.stores.get(f"count{node.number}", [])}
@@ -169,13 +194,16 @@ def _broken_store(node: Node, expected: Expected, found: Found, places: dict[str
 def _is_right(kind: str, value: Any, messages: list[Message], places: dict[int, Place]) -> bool:
     """True if a task may have left this value, and must have if all places are known."""
     names = Counter(each.n for each in messages)
+    if kind == "expire":
+        last_told = max(places.items())[1][1] if len(places) == len(messages) else value
+        return value is None or (value == last_told and 1 <= value <= len(messages))
     if len(places) == len(messages):
         by_name = {each.n: each.v for each in messages}
         (*_, last) = replayed(kind, [(places[at][0], by_name[places[at][0]]) for at in sorted(places)])
         if last != value:
             return False
     match kind:
-        case "sum":
+        case "sum" | "batch":
             return bool(value == sum(each.v for each in messages))
         case "list":
             return Counter(value) == names and _in_order(value, messages)
@@ -202,10 +230,10 @@ def _left_behind(plan: Plan, expected: Expected, found: Found) -> list[str]:
     for name, entries in found.stores.items():
         operator, _, what = name.partition(".")
         kind = next((node.kind for node in plan.nodes if node.name == operator), "")
-        if (what in ("window", "join", "in-order") or (what == "timers" and kind == "timer")) and entries:
+        if (what in ("window", "join", "in-order") or (what == "timers" and kind in ("timer", "due"))) and entries:
             bad.append(f"{name}: {len(entries)} entries are left: {entries[:3]}")
     for node in plan.nodes:
-        if node.kind == "timer" and found.stores.get(f"store{node.number}"):
+        if node.kind in ("timer", "due") and found.stores.get(f"store{node.number}"):
             bad.append(f"store{node.number}: left {found.stores[f'store{node.number}'][:3]}")
         if node.kind in ("table", "temporal"):
             keys = {each.key for each in expected.streams[node.sources[1]]}

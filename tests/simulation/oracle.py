@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.simulation.plans import KEYS, TASKS, Given, Node, Plan
+from tests.simulation.plans import KEYS, TASKS, TIMED, Given, Node, Plan
 
 Unit = tuple[Any, ...]
 
@@ -49,8 +49,8 @@ class Expected:
 
     streams: dict[int, list[Message]] = field(default_factory=dict)
     """Number of a stream → its messages."""
-    totals: dict[int, dict[str, tuple[int, int]]] = field(default_factory=dict)
-    """Number of an `aggregate` → key → its last row: the count and the sum."""
+    totals: dict[int, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    """Number of an `aggregate` → key → its last row, with a list of the values that may be the first or the last."""
     letters: list[tuple[tuple[str, int, int] | None, frozenset[str]]] = field(default_factory=list)
     """For each dead letter the message that it tells of, and the operators one of which has failed."""
 
@@ -106,18 +106,46 @@ def _made(node: Node, sources: list[list[Message]], plan: Plan, found: Expected)
             return _exchanged(node, first)
         case "aggregate":
             own = _by_key(first)
-            found.totals[node.number] = {str(k): (len(each), sum(m.v for m in each)) for k, each in own.items()}
+            found.totals[node.number] = {str(key): _totals(each) for key, each in own.items()}
             return []
-        case "tumbling" | "hopping" | "sliding" | "session":
-            return [_pane(node, *each) for each in _windows(node, first)]
+        case "due":
+            return [_alone(node, replace(each, n=f"{each.n}!{node.number}")) for each in first]
+        case "batch":
+            if in_order(node, plan):
+                first = [replace(each, path=(node.number,), order=(each.t,)) for each in first]
+            return [replace(each, unit=(node.number, each.key, each.n), root=None) for each in first]
+    return _timed(node, first, sources) if node.kind in TIMED else _rows(node, first)
+
+
+def _timed(node: Node, first: list[Message], sources: list[list[Message]]) -> list[Message]:
+    """The results of operators that wait for a time."""
+    match node.kind:
         case "join":
             return [_alone(node, each) for each in _joined(node, first, sources[1])]
         case "timer":
             fired = (replace(each, n=f"{each.n}!{node.number}", t=each.t + wait(node)) for each in first)
             return [_alone(node, each) for each in fired]
         case "temporal":
-            return [_alone(node, each) for each in _as_of(first, sources[1])]
-    return _rows(node, first)
+            return [_alone(node, each) for each in _as_of(node, first, sources[1])]
+    return [_pane(node, *each) for each in _windows(node, first)]
+
+
+def in_order(node: Node, plan: Plan) -> bool:
+    """A processor of columns gets its messages in the order of their times."""
+    return node.form == 3 and not plan.nodes[node.sources[0]].timeless
+
+
+def _totals(messages: list[Message]) -> dict[str, Any]:
+    values, times = [each.v for each in messages], [each.t for each in messages]
+    return {
+        "count": len(values),
+        "sum": sum(values),
+        "least": min(values),
+        "most": max(values),
+        "mean": sum(values) / len(values),
+        "first": [each.v for each in messages if each.t == min(times)],
+        "last": [each.v for each in messages if each.t == max(times)],
+    }
 
 
 def _rows(node: Node, messages: list[Message]) -> list[Message]:
@@ -128,6 +156,14 @@ def _rows(node: Node, messages: list[Message]) -> list[Message]:
             return [replace(each, n=f"{each.n}m{number}", v=each.v * (1 + a) + 1) for each in messages]
         case "filter":
             return [each for each in messages if each.v % (3 + a) != node.b]
+        case "where":
+            return [each for each in messages if is_where(node, each.v)]
+        case "select":
+            return [replace(each, n=f"{each.n}s{number}", v=each.v * (1 + a) - node.b) for each in messages]
+        case "branch":
+            return [_branched(node, each, "y" if is_where(node, each.v) else "z") for each in messages]
+        case "with_key":
+            return [replace(each, n=f"{each.n}@{each.key}") for each in messages]
         case "flat_map":
             return [
                 replace(each, n=f"{each.n}f{number}.{i}", v=each.v + i, order=_further(each, i))
@@ -140,6 +176,15 @@ def _rows(node: Node, messages: list[Message]) -> list[Message]:
             once = {(each.key, each.n): replace(each, order=None) for each in reversed(messages)}
             return list(reversed(once.values()))
     return messages
+
+
+def _branched(node: Node, message: Message, name: str) -> Message:
+    return replace(message, n=f"{message.n}{name}{node.number}", path=(*message.path, name))
+
+
+def is_where(node: Node, v: int) -> bool:
+    """The condition of a filter that is an expression."""
+    return v * 2 - node.a > 3 + 4 * node.b or (v in (1, 2, 3 + node.a) and v != node.b)
 
 
 def wait(node: Node) -> int:
@@ -219,9 +264,12 @@ def _sessions(messages: list[Message], gap: int) -> Iterator[tuple[int, int, lis
 
 
 def _pane(node: Node, key: str | None, start: int, end: int, content: list[Message]) -> Message:
-    digest = zlib.crc32("+".join(sorted(each.n for each in content)).encode())
+    values = [each.v for each in content]
+    digest = str(zlib.crc32("+".join(sorted(each.n for each in content)).encode()))
+    if node.form >= 2:  # it has only aggregates of its messages
+        digest = f"{len(values)}.{min(values)}.{max(values)}"
     name = f"w{node.number}.{start}.{end}.{digest}"
-    return Message(key, name, sum(each.v for each in content) % 1000, end - 1, (node.number, key, start), None)
+    return Message(key, name, sum(values) % 1000, end - 1, (node.number, key, start), None)
 
 
 def bounds(node: Node) -> tuple[int, int, str]:
@@ -247,11 +295,18 @@ def _joined(node: Node, lefts: list[Message], rights: list[Message]) -> Iterator
             yield replace(each, n=f"(-&{each.n})", v=each.v % 1000, t=each.t + before)
 
 
-def _as_of(messages: list[Message], versions: list[Message]) -> Iterator[Message]:
+def is_inner(node: Node) -> bool:
+    """A temporal join leaves out messages for whose key there was no version."""
+    return node.form == 1
+
+
+def _as_of(node: Node, messages: list[Message], versions: list[Message]) -> Iterator[Message]:
     """Each message with the version that its key had at its time."""
     known = _by_key(sorted(versions, key=lambda m: m.t))
     for each in messages:
         last = next((version for version in reversed(known[each.key]) if version.t <= each.t), None)
+        if last is None and is_inner(node):
+            continue
         n, v = ("-", 0) if last is None else (last.n, last.v)
         yield replace(each, n=f"({each.n}&{n})", v=(each.v + v) % 1000)
 
@@ -260,11 +315,11 @@ def replayed(kind: str, messages: Iterable[tuple[str, int]]) -> Iterator[Any]:
     """The states of a store after each message of its key, given as (n, v)."""
     state: Any = None
     for n, v in messages:
-        if kind in ("sum", "reduce"):
+        if kind in ("sum", "reduce", "batch"):
             state = (state or 0) + v
         elif kind == "last":
             state = n
-        elif kind == "clear" and v % 3 == 0:
+        elif kind in ("clear", "state") and v % 3 == 0:
             state = None
         else:
             state = [*(state or []), n]

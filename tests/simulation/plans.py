@@ -13,13 +13,18 @@ BOUND = 15
 KEYS = "abcde"
 TASKS = ("sum", "list", "last", "clear")
 """Tasks with a store. They pass each message on, with a note of its place among those of its key."""
-ROWS = ("map", "filter", "flat_map")
+ROWS = ("map", "filter", "flat_map", "where", "select", "branch")
+WINDOWS = ("tumbling", "hopping", "sliding", "session")
+PLACED = (*TASKS, "reduce", "batch", "state", "expire")
+"""These note the place that each message has among those of its key, and keep something of all of them."""
 _ALL = (
-    *ROWS, *TASKS, "reduce", "merge", "exchange", "aggregate", "twice", "deduplicate", "fail", "tumbling", "hopping",
-    "sliding", "session", "join", "timer", "table", "temporal", "side",
+    *ROWS, *TASKS, "reduce", "merge", "exchange", "aggregate", "twice", "deduplicate", "fail", *WINDOWS, "join",
+    "timer", "due", "table", "temporal", "side", "batch", "with_key", "state", "expire",
 )  # fmt: skip
-TIMED = frozenset({"tumbling", "hopping", "sliding", "session", "join", "timer", "temporal"})
-_BY_KEY = frozenset({*TASKS, *TIMED, "reduce", "aggregate", "deduplicate", "table", "side"})
+TIMED = frozenset({*WINDOWS, "join", "timer", "temporal"})
+_BY_KEY = frozenset({*PLACED, *TIMED, "due", "aggregate", "deduplicate", "table", "side", "with_key"})
+_UNTIMES = frozenset({"batch", "due"})
+"""The results of these have the time of a batch."""
 _OF_TWO = frozenset({"merge", "join", "table", "temporal"})
 _ENDS = frozenset({"aggregate"})
 """The results of these are not in the form of a message."""
@@ -37,10 +42,14 @@ class Node:
         kind: what makes it.
         sources: numbers of the streams that it is made from.
         a, b: small numbers that say more.
+        form: the way in which it is written, of several with the same results: 0 and 1 by row, 2 and 3 by column where
+            there are columns.
         depth: the number of exchanges before it.
         keyed: its keys are those of the last exchange, and equal ones are in one task.
         doubled: the same message may be in it more than once.
         waits: a message in it may come from something that waits for time, not from a message that was just read.
+        timeless: the times of its messages are not known, because they are those of batches.
+        columns: its values have a schema.
         roots: numbers of the inputs that it comes from.
     """
 
@@ -49,10 +58,13 @@ class Node:
     sources: tuple[int, ...] = ()
     a: int = 0
     b: int = 0
+    form: int = 0
     depth: int = 0
     keyed: bool = False
     doubled: bool = False
     waits: bool = False
+    timeless: bool = False
+    columns: bool = False
     roots: frozenset[int] = frozenset()
 
     @property
@@ -101,13 +113,15 @@ class Plan:
     commit_ms: int = 3000
     backend: int = 0
     standbys: int = 0
+    latency_ms: int = 0
+    """Small batches go the direct way; 0: all are Spark's."""
 
     @property
     def tasks(self) -> int:
         return max(self.partitions.values()) + self.extra_tasks
 
     def __str__(self) -> str:
-        shown = [f"{each.name}({each.a}, {each.b}) of {list(each.sources)}" for each in self.nodes]
+        shown = [f"{each.name}({each.a}, {each.b}, {each.form}) of {list(each.sources)}" for each in self.nodes]
         return f"{'; '.join(shown)}; outputs {self.outputs}; {self.partitions}, {self.tasks} tasks, dead {self.dead}"
 
 
@@ -115,7 +129,8 @@ def drawn(draws: Draws, kinds: tuple[str, ...] = _ALL) -> Plan:
     """A plan, with 20 to 90 messages."""
     plan = Plan()
     for number in range(1 + draws.draw(3)):
-        plan.nodes.append(Node(number, "input", roots=frozenset({number})))
+        form = draws.draw(4)
+        plan.nodes.append(Node(number, "input", form=form, columns=form >= 2, roots=frozenset({number})))
         plan.partitions[f"in{number}"] = 1 + draws.draw(3)
     plan.dead = draws.draw(3)
     ended: set[int] = set()
@@ -133,6 +148,7 @@ def drawn(draws: Draws, kinds: tuple[str, ...] = _ALL) -> Plan:
     plan.commit_ms = (3000, 500, 10_000)[draws.draw(3)]
     plan.backend = draws.draw(2)
     plan.standbys = int(draws.draw(6) == 5)
+    plan.latency_ms = (0, 0, 3000, 10_000)[draws.draw(4)]
     _give(plan, 20 + 10 * draws.draw(8), draws)
     for node in plan.nodes:
         if node.kind == "side":
@@ -146,14 +162,14 @@ def _add(plan: Plan, kind: str, draws: Draws, ended: set[int]) -> None:
     """Add a stream of this kind, with an exchange before it if it needs one."""
     sources = [each for each in plan.nodes if each.number not in ended]
     source = sources[-1 - draws.draw(len(sources))]
-    a, b = draws.draw(4), draws.draw(4)
+    a, b, form = draws.draw(4), draws.draw(4), draws.draw(4)
     if kind == "fail" and (not plan.dead or source.waits):
         kind = "map"
-    if kind == "timer" and source.doubled:
+    if (kind in ("timer", "due") and source.doubled) or (kind in TIMED and source.timeless):
         kind = "map"
-    if kind in _BY_KEY and not source.keyed:
-        source = _exchanged(plan, source, draws)
-        if not source.keyed:
+    if (kind in _BY_KEY and not source.keyed) or (kind == "batch" and not source.columns):
+        source = _exchanged(plan, source, draws, columns=kind == "batch")
+        if not source.keyed or (kind == "batch" and not source.columns):
             kind = "map"
     if kind == "exchange":
         _exchanged(plan, source, draws)
@@ -161,7 +177,7 @@ def _add(plan: Plan, kind: str, draws: Draws, ended: set[int]) -> None:
     of = [source, *_second(plan, kind, source, sources, draws)]
     if kind in _OF_TWO and len(of) == 1:
         kind = "map"
-    node = _made(plan, kind, of, a, b)
+    node = _made(plan, kind, of, a, b, form)
     plan.nodes.append(node)
     if kind in _ENDS:
         ended.add(node.number)
@@ -177,6 +193,8 @@ def _second(plan: Plan, kind: str, source: Node, sources: list[Node], draws: Dra
     other = sources[-1 - draws.draw(len(sources))]
     if kind != "join":  # what a table has is given by an input
         other = plan.nodes[other.number] if other.kind == "input" else plan.nodes[0]
+    elif other.timeless:
+        return []
     elif other.keyed and other.depth == source.depth:
         return [other] if other != source else []
     right = _exchanged(plan, other, draws)
@@ -184,7 +202,25 @@ def _second(plan: Plan, kind: str, source: Node, sources: list[Node], draws: Dra
     return [right] if is_possible else []
 
 
-def _made(plan: Plan, kind: str, of: list[Node], a: int, b: int) -> Node:
+def _has_columns(kind: str, first: Node, form: int) -> bool:
+    """The values of what this kind makes have a schema."""
+    match kind:
+        case "batch":
+            return True
+        case "sum" | "list" | "last" | "clear" | "state" | "expire" | "timer" | "due" | "join" | "reduce":
+            return form >= 2
+        case "map" | "fail" | "with_key" | "select":
+            return first.columns and form >= 2
+        case "side":
+            return first.columns and form == 3
+        case "tumbling" | "hopping":
+            return first.columns and form == 2
+        case "filter" | "where" | "deduplicate" | "merge":
+            return first.columns
+    return False
+
+
+def _made(plan: Plan, kind: str, of: list[Node], a: int, b: int, form: int) -> Node:
     roots = frozenset().union(*(each.roots for each in of))
     shared = len(of) == 2 and bool(of[0].roots & of[1].roots)
     return Node(
@@ -193,22 +229,39 @@ def _made(plan: Plan, kind: str, of: list[Node], a: int, b: int) -> Node:
         tuple(each.number for each in of),
         a,
         b,
+        form,
         depth=max(each.depth for each in of),
         keyed=kind != "merge" and of[0].keyed,
         doubled=kind != "deduplicate" and (kind == "twice" or shared or any(each.doubled for each in of)),
-        waits=kind in TIMED or any(each.waits for each in of),
+        waits=kind in TIMED or kind in _UNTIMES or any(each.waits for each in of),
+        timeless=kind in _UNTIMES or any(each.timeless for each in of),
+        columns=_has_columns(kind, of[0], form),
         roots=roots,
     )
 
 
-def _exchanged(plan: Plan, source: Node, draws: Draws) -> Node:
-    """A stream with other keys; the source itself if there were enough exchanges."""
+def _exchanged(plan: Plan, source: Node, draws: Draws, *, columns: bool = False) -> Node:
+    """A stream with other keys, and with `columns` one that has them; the source itself if there were enough
+    exchanges."""
     if source.depth == 3:
         return source
+    a, b, form = draws.draw(3), draws.draw(4), draws.draw(4)
+    if columns:
+        form = max(form, 2)
     made = Node(
-        len(plan.nodes), "exchange", (source.number,), draws.draw(3), draws.draw(4), source.depth + 1, True,
-        source.doubled, False, source.roots,
-    )  # fmt: skip
+        len(plan.nodes),
+        "exchange",
+        (source.number,),
+        a,
+        b,
+        form,
+        depth=source.depth + 1,
+        keyed=True,
+        doubled=source.doubled,
+        timeless=source.timeless,
+        columns=form >= 2 or (form == 0 and source.columns),
+        roots=source.roots,
+    )
     plan.nodes.append(made)
     return made
 

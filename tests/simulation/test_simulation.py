@@ -43,6 +43,8 @@ def test_lives_end_as_the_oracle_says(subject: str, part: int, lives: int) -> No
     assert not tally.broken, story(tally.broken[0])
     assert tally.lives == lives
     assert tally.faults["killed process"] > lives / 2, "little went wrong"
+    if subject == "graphs":
+        assert tally.faults["direct run"], "no batch went the direct way"
 
 
 @pytest.mark.parametrize("subject", SUBJECTS)

@@ -28,8 +28,10 @@ from penstock.testing.in_process import InProcessFleet, InProcessRunner, _split
 from penstock.testing.simulation.faults import Trouble
 from penstock.testing.simulation.scheduler import KilledError, Process
 from penstock.wire.calls import START_RUN, Call
+from penstock.wire.containers import ContainerAddress, Lane
 from penstock.wire.ports import EpochOpening, JobPackage, RunBrokenError, ignore_answer
 from penstock.wire.protocol import Beat, Identity, OpenEpoch, Request, StartRun
+from penstock.wire.security import TlsIdentity
 
 T = TypeVar("T")
 Q = TypeVar("Q", bound=Request)
@@ -56,6 +58,8 @@ class SimulatedFleet(InProcessFleet):
         self._shipped = None if ship is None else ship(job.topology)
         self._loss = threading.Event()
         self.processes: dict[str, Process] = {}
+        self.workers: list[Process] = []
+        """The direct workers, with those that have ended."""
         self._last_beats: dict[str, Beat] = {}
         driver.on_death.append(self._follow_driver)
 
@@ -167,7 +171,8 @@ class SimulatedFleet(InProcessFleet):
             def work(container: Container) -> Mapping[int, Mapping[str, Due]]:
                 own = request.for_container(tasks, standbys)
                 identity = Identity(container.incarnation, opening.epoch)
-                return container.open(identity, own, self._unpacked(package), progress).next_due
+                own_package = replace(package, topology=self.unpacked(package.topology))
+                return container.open(identity, own, own_package, progress).next_due
 
             return self.call(name, work, self._config.container.restore_timeout_ms / 1000)
 
@@ -176,9 +181,12 @@ class SimulatedFleet(InProcessFleet):
             next_due |= found
         return next_due
 
-    def _unpacked(self, package: JobPackage) -> JobPackage:
-        """The package with the application's code for one container alone."""
-        return package if self._shipped is None else replace(package, topology=pickle.loads(self._shipped))  # noqa: S301
+    def unpacked(self, topology: Topology) -> Topology:
+        """The topology with the application's code for one process alone."""
+        if self._shipped is None:
+            return topology
+        found: Topology = pickle.loads(self._shipped)  # noqa: S301
+        return found
 
     def ask(
         self,
@@ -249,6 +257,23 @@ class SimulatedFleet(InProcessFleet):
 
     def name_of(self, task: int) -> str:
         return self._assignment.homes[task]
+
+    # The direct way.
+
+    tls: TlsIdentity | None = None
+
+    def lanes(self) -> tuple[Lane, ...]:
+        """Every container with its tasks."""
+        found = ((each, tuple(self._assignment.tasks_in(name))) for name, each in self._containers.items())
+        return tuple(Lane(_address(container), tasks) for container, tasks in found if tasks)
+
+    def found(self, address: ContainerAddress) -> tuple[Process | None, Container | None]:
+        """The container with this address, and its process."""
+        return self.processes.get(address.container), self._containers.get(address.container)
+
+
+def _address(container: Container) -> ContainerAddress:
+    return ContainerAddress(container.container, container.incarnation, "here", 1, 1, "", "", "", (), "driver")
 
 
 def together(calls: list[Callable[[], T]], *, leaves: bool = False) -> list[T | BaseException]:

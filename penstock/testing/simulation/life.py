@@ -34,8 +34,9 @@ from penstock.testing.simulation import machine
 from penstock.testing.simulation.chaos import Chaos
 from penstock.testing.simulation.checkpoints import CheckpointWatch
 from penstock.testing.simulation.choices import Choices
+from penstock.testing.simulation.direct import runner_for
 from penstock.testing.simulation.faults import Rates, Trouble
-from penstock.testing.simulation.hosts import SimulatedFleet, SimulatedRunner
+from penstock.testing.simulation.hosts import SimulatedFleet
 from penstock.testing.simulation.operator import Operator
 from penstock.testing.simulation.outside import Feeder, OutsideSystem, nothing_outside
 from penstock.testing.simulation.scheduler import Process, Scheduler, StuckError
@@ -260,7 +261,8 @@ class Life:
             self.scheduler.kill(driver, "it is to read until the end")
 
     def _processes(self) -> list[Process]:
-        return [self.driver, *(self._fleet.processes.values() if self._fleet else ())]
+        fleet = self._fleet
+        return [self.driver, *([] if fleet is None else [*fleet.processes.values(), *fleet.workers])]
 
     def _operate(self) -> None:
         """Type commands now and then, whatever the job does."""
@@ -329,6 +331,9 @@ class Life:
             "state.snapshot.interval.seconds": 0,
             "task.checkpoint.retained": 1 + choices.draw(4),
         }
+        in_columns = [store.name for store in self.job.graph().stores if store.by_column]
+        if in_columns and choices.draw(2):  # their bytes are the same in each engine
+            self._variant |= {f"stores.{name}.factory": "memory" for name in in_columns}
 
     # Drivers.
 
@@ -385,7 +390,7 @@ class Life:
         run = Run(config, stop, undo)
         job = run.prepare(graph, streams, StartRequest(run.run_id, older, until_latest, True, ()))
         fleet = SimulatedFleet(self.trouble, driver, job, self.job.containers, self.job.ship)
-        runner = SimulatedRunner(job, fleet, self.trouble)
+        runner = runner_for(job, fleet, self.trouble, driver)
         if driver is self.driver:
             self._fleet = fleet
         tools = {wing.name: load(wing.on_host["process"]) for wing in wings() if "process" in wing.on_host}

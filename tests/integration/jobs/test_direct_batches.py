@@ -13,9 +13,9 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 import penstock as ps
+from penstock.direct import two_ways
 from penstock.driver.handle.job import Job
 from penstock.metrics.snapshot import CounterValue
-from penstock.spark.batches import two_ways
 from penstock.spark.containers.directory import ContainerDirectory
 from tests.support.jobs.home import Home, kill, wait_until
 from tests.support.jobs.job_runs import finish, start
@@ -51,7 +51,7 @@ def publish_until(job: Job, home: Home, rows: int, way: str) -> int:
 def test_large_batches_alone_go_to_spark(spark: SparkSession, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     job = start(home, spark, until=None)
     publish_until(job, home, 0, "direct")
-    monkeypatch.setattr("penstock.spark.batches.two_ways.MOST_MESSAGES", 10)
+    monkeypatch.setattr("penstock.direct.two_ways.MOST_MESSAGES", 10)
     home.publish(50, seed=100)
     wait_until(lambda: ways(job).get("spark-large"), "a batch that is too large")
     job.stop()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import cycle
 
-from penstock.spark.batches import two_ways
-from penstock.spark.batches.two_ways import BatchFacts, reason_for_spark
+from penstock.direct import two_ways
+from penstock.direct.two_ways import BatchFacts, reason_for_spark
 
 
 def alternate() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.spark.batches.two_ways import MOST_BYTES, MOST_MESSAGES, Backoff, BatchFacts, reason_for_spark
+from penstock.direct.two_ways import MOST_BYTES, MOST_MESSAGES, Backoff, BatchFacts, reason_for_spark
 
 SMALL = BatchFacts(run=1, is_control=False, messages=10, message_bytes=0.0, worker_is_ready=True, left_out=0)
 

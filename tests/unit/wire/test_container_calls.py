@@ -152,7 +152,7 @@ TEXTS = {
 @pytest.fixture
 def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     """Reports of tests cannot carry lone surrogates, so nothing that has one is logged."""
-    caplog.set_level(logging.CRITICAL, "penstock.container.process.server")
+    caplog.set_level(logging.CRITICAL, "penstock.container.process")
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())

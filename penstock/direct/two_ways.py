@@ -1,31 +1,28 @@
 """Runs small batches through the direct worker, and all others as Spark jobs.
 
-The choice of a batch's way is pure: it knows the size of the batch, and how the runs before went.
+The choice of a batch's way is pure: it knows the size of the batch, and how the runs before went. The runner knows
+neither Spark nor a process: both are given to it.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-
-from pyspark import SparkContext
+from typing import Protocol
 
 from penstock.batch.batch import Batch
 from penstock.batch.portions import BatchRanges
-from penstock.direct.worker import DirectWorker, RunOrder
+from penstock.direct.worker import RunOrder
 from penstock.errors import PenstockError
 from penstock.runtime.reports import Report
 from penstock.runtime.stage.sink import writing_text
-from penstock.spark.batches.spark_runner import SparkRunner
-from penstock.spark.containers.directory import ContainerDirectory
-from penstock.spark.workers.packages import Shipment
 from penstock.start.job import JobPlan
 from penstock.wire.calls import START_RUN
-from penstock.wire.containers import ProcessDeath
-from penstock.wire.ports import BatchRunner, OtherWayError
+from penstock.wire.containers import Lane, ProcessDeath
+from penstock.wire.ports import BatchRunner, Fleet, OtherWayError
 from penstock.wire.protocol import StartRun
+from penstock.wire.security import TlsIdentity
 
 MOST_MESSAGES = 20_000
 MOST_BYTES = 16 << 20
@@ -84,6 +81,45 @@ class Backoff:
 logger = logging.getLogger(__name__)
 
 
+class Worker(Protocol):
+    """The direct worker, as `DirectWorker` is one."""
+
+    @property
+    def failure(self) -> str: ...
+
+    @property
+    def is_cancelled(self) -> bool: ...
+
+    @property
+    def writes(self) -> bool: ...
+
+    @property
+    def death(self) -> ProcessDeath | None: ...
+
+    @property
+    def has_ended(self) -> bool: ...
+
+    @property
+    def is_ready(self) -> bool: ...
+
+    def run(self, order: RunOrder) -> tuple[bytes, ...]: ...
+
+    def kill(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Lanes(Fleet, Protocol):
+    """A fleet whose containers have addresses."""
+
+    @property
+    def tls(self) -> TlsIdentity | None: ...
+
+    def lanes(self) -> tuple[Lane, ...]:
+        """Every container with its tasks."""
+        ...
+
+
 class TwoWays(BatchRunner):
     """The `BatchRunner` of a job with a latency target.
 
@@ -92,20 +128,22 @@ class TwoWays(BatchRunner):
     """
 
     def __init__(
-        self,
-        spark: SparkRunner,
-        job: JobPlan,
-        shipment: Shipment,
-        directory: ContainerDirectory,
-        environment: Mapping[str, str],
+        self, spark: BatchRunner, job: JobPlan, fleet: Lanes, secret: str, start_worker: Callable[[], Worker]
     ) -> None:
-        """`environment`: the variables that Spark gives to its Python workers."""
+        """
+        Args:
+            spark: runs all other batches.
+            job: the job.
+            fleet: its containers.
+            secret: proves to them who the worker is.
+            start_worker: starts a direct worker, without waiting for it. Raises OSError if there can be none.
+        """
         self._spark = spark
         self._job = job
-        self._shipment = shipment
-        self._directory = directory
-        self._environment = environment
-        self._worker: DirectWorker | None = None
+        self._fleet = fleet
+        self._secret = secret
+        self._start = start_worker
+        self._worker: Worker | None = None
         self._death: ProcessDeath | None = None
         """The end of the last worker."""
         self._running = False
@@ -130,7 +168,7 @@ class TwoWays(BatchRunner):
         needed = epoch, batch.tables
         if worker is not None and not reason:
             if needed != self._started:  # containers without tasks, such as those of standbys, get no attempts
-                self._directory.ask(START_RUN, epoch, StartRun(batch))
+                self._fleet.ask(START_RUN, epoch, StartRun(batch))
                 self._started = needed
             reports = self._run_directly(worker, epoch, batch, ranges)
             self._backoff = self._backoff.succeeded()
@@ -142,7 +180,7 @@ class TwoWays(BatchRunner):
         self._note_sizes(reports)
         return reports
 
-    def _present_worker(self) -> DirectWorker | None:
+    def _present_worker(self) -> Worker | None:
         """The worker; another one, which starts, in place of one that has ended."""
         worker = self._worker
         if worker is not None and worker.has_ended:
@@ -156,25 +194,18 @@ class TwoWays(BatchRunner):
             self._worker = self._start_worker()
         return self._worker
 
-    def _start_worker(self) -> DirectWorker | None:
-        limits = self._job.config.container
+    def _start_worker(self) -> Worker | None:
         try:
-            return DirectWorker(
-                self._shipment.worker_package,
-                limits.lost_ms / 1000,
-                limits.attempt_timeout_ms / 1000,
-                self._environment,
-            )
+            return self._start()
         except OSError as error:
             logger.warning("the direct worker cannot be started; Spark runs small batches as well: %s", error)
             self._backoff = self._backoff.failed()
             return None
 
-    def _run_directly(self, worker: DirectWorker, epoch: int, batch: Batch, ranges: BatchRanges) -> list[Report]:
-        job, directory = self._job, self._directory
+    def _run_directly(self, worker: Worker, epoch: int, batch: Batch, ranges: BatchRanges) -> list[Report]:
+        fleet, writer = self._fleet, self._job.writer(epoch)
         order = RunOrder(
-            epoch, batch, ranges.by_task, directory.lanes(), job.writer(epoch), self._shipment.secret, directory.tls,
-            LIMIT_BYTES,
+            epoch, batch, ranges.by_task, fleet.lanes(), writer, self._secret, fleet.tls, LIMIT_BYTES
         )  # fmt: skip
         try:
             self._running = True
@@ -229,17 +260,3 @@ class TwoWays(BatchRunner):
         self._spark.close()
         if self._worker is not None:
             self._worker.close()
-
-
-def runner_for(
-    context: SparkContext,
-    job: JobPlan,
-    shipment: Shipment,
-    directory: ContainerDirectory,
-    stop: threading.Event,
-) -> SparkRunner | TwoWays:
-    """The runner of a job, by its configuration. Arguments as of `SparkRunner`."""
-    spark = SparkRunner(context, job, shipment, directory, stop)
-    if job.config.job.latency_target_ms is None:
-        return spark
-    return TwoWays(spark, job, shipment, directory, context.environment)
