@@ -25,7 +25,7 @@ OTHERS = (
     "tests/unit/direct/test_direct_worker.py::test_it_runs_one_batch_after_the_other",
     "tests/unit/host/test_host_folder.py",
     "tests/fault/test_container_endings.py::test_a_container_ends_when_its_parent_process_dies",
-    "tests/fault/test_container_endings.py::test_a_lost_container_breaks_its_beats_and_every_call",
+    "tests/fault/test_container_endings.py::test_a_killed_container_breaks_its_beats_and_every_call_and_is_reported",
 )
 """A job in `TestRunner`, and the processes of a local run. Spark's own are not among them."""
 COMMANDS = """
