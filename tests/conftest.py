@@ -112,9 +112,17 @@ def _keep_few(cases: list[pytest.Function]) -> None:
             case.add_marker("slow")
 
 
-def pytest_collection_finish() -> None:
-    """Thousands of collected items stay to the end: no search for garbage is to look at them."""
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None]:
+    """No search for garbage looks at the thousands of items that are collected, neither while they become more nor
+    afterwards: they stay to the end. It would be a quarter of the time of collecting them, in each process."""
+    gc.disable()
+    try:
+        yield
+        gc.collect()
+        gc.freeze()
+    finally:
+        gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -90,6 +90,7 @@ class TestSideOverRocksDb(SideOverAny):
     below = staticmethod(rocksdb)
 
 
+@pytest.mark.few(1)  # both over RocksDB
 class TestSideOverMemory(SideOverAny):
     below = MemoryEngine
 
@@ -118,9 +119,11 @@ class WriteBehind(EngineContract):
             yield WriteBehindEngine(below, writer, gather_bytes), lambda: setattr(below, "failed", True)
 
 
+@pytest.mark.few(2)
 class TestWriteBehindOverRocksDb(WriteBehind):
     below = staticmethod(rocksdb)
 
 
+@pytest.mark.few(1)
 class TestWriteBehindOverMemory(WriteBehind):
     below = staticmethod(MemoryEngine)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -22,12 +21,11 @@ from tests.support.processes.commit_jobs import (
     CommitJob,
     D,
     Markers,
-    flip_a_bit,
     opened,
     reconfigured,
     upload_until_good,
 )
-from tests.support.processes.containers import DEADLINE_S, ContainerProcess, wait_until
+from tests.support.processes.containers import ContainerProcess, wait_until
 
 TASKS = 2
 
@@ -79,26 +77,6 @@ def test_base_before_marker_when_a_backend_is_added(tmp_path: Path, container: C
     job.run_batch(5, B)
     markers = job.whole_commit(number + 2)
     assert job.restored(markers, SECOND) == oracle(A, B, C, D, B)
-
-
-def test_a_backend_that_replaces_the_only_one_is_waited_for(tmp_path: Path, container: ContainerProcess) -> None:
-    """A checkpoint without any marker would be worth nothing: its upload lasts until the base is done."""
-    job = opened(tmp_path, container)
-    markers = job.whole_commit(1)
-    job = reconfigured(job, **{"stores.backup.factories": SECOND, "stores.restore.factories": f"{SECOND},{FILES}"})
-    job.open_at(1, markers, last_ended=1)
-    assert sorted(job.notes) == [without_marker(task, SECOND, 1, FILES) for task in range(TASKS)]
-    job.faults.plan(Fault("base", "put.begin", "block", times=TASKS, backend="second"))
-    job.snapshot(2)
-    with ThreadPoolExecutor(1) as pool:
-        uploading = pool.submit(job.upload, 2)
-        wait_until(lambda: len(job.faults.trace("upload.end")) >= 3 * TASKS, "the base is asked for again")
-        assert not uploading.done()
-        job.faults.open()
-        markers = uploading.result(DEADLINE_S)
-    assert all(own.keys() == {SECOND} and own[SECOND] for own in markers.values())
-    job.run_batch(2, B)
-    assert job.restored(job.whole_commit(3)) == oracle(A, B)
 
 
 def test_a_base_that_fails_for_now_begins_again_from_a_later_copy(tmp_path: Path, container: ContainerProcess) -> None:
@@ -199,19 +177,6 @@ def both(folder: Path, container: ContainerProcess) -> tuple[CommitJob, Markers]
     return job, job.whole_commit(2)
 
 
-def test_the_second_backend_is_used_if_the_first_one_cannot(tmp_path: Path, container: ContainerProcess) -> None:
-    job, markers = both(tmp_path, container)
-    (missing,) = job.data_of().glob("totals/1/1.*.delta")
-    missing.unlink()
-    job.open_at(2, markers, last_ended=2)
-    (note,) = job.notes
-    assert note.startswith(f"store `totals` of task 1 could not be restored from {FILES}: delta `")
-    assert f"{missing.relative_to(job.root)}` is missing" in note
-    job.run_batch(3, C)
-    markers = job.whole_commit(3)
-    assert job.restored(markers, SECOND) == oracle(A, B, C)
-
-
 def test_the_backend_that_could_not_restore_gets_a_new_base(tmp_path: Path, container: ContainerProcess) -> None:
     """A marker means that this backend alone can rebuild the store: going on behind a hole would make markers that
     restore nothing."""
@@ -231,17 +196,6 @@ def test_the_backend_that_could_not_restore_gets_a_new_base(tmp_path: Path, cont
 
     wait_until(complete, "the new base")
     assert job.restored(markers, FILES) == job.restored(markers, SECOND) == oracle(A, B, C)
-
-
-def test_damaged_data_of_the_first_backend(tmp_path: Path, container: ContainerProcess) -> None:
-    job, markers = both(tmp_path, container)
-    (damaged,) = job.data_of().glob("totals/0/2.*.delta")
-    flip_a_bit(damaged)
-    job.open_at(2, markers, last_ended=2)
-    (note,) = job.notes
-    assert str(damaged.relative_to(job.root)) in note
-    job.run_batch(3, C)
-    assert job.restored(job.whole_commit(3), SECOND) == oracle(A, B, C)
 
 
 def test_a_restore_that_fails_for_now_is_tried_again(tmp_path: Path, container: ContainerProcess) -> None:

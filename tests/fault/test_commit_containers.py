@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import ContainerLostError, CorruptError, PenstockError, RetryableError
+from penstock.errors import CorruptError, PenstockError, RetryableError
 from penstock.runtime.reports import SuccessfulBatch
 from tests.support.apps.container_app import oracle
 from tests.support.faults.plan import Fault
@@ -41,23 +41,6 @@ def container(shared_container: ContainerProcess) -> ContainerProcess:
 # Stores that stay open.
 
 
-@pytest.mark.parametrize("backend", ["changelog-files", "blob"])
-def test_stores_go_back_and_no_backend_is_read(tmp_path: Path, container: ContainerProcess, backend: str) -> None:
-    job = opened(tmp_path, container, **{"stores.backup.factories": backend})
-    job.whole_commit(1)
-    job.run_batch(2, B)
-    markers = job.whole_commit(2)
-    shutil.move(job.data_of(), tmp_path / "away")
-    for _ in range(3):
-        job.run_batch(3, C)
-        job.open_at(2, markers, last_ended=2, same_run=True)
-    assert len(list(job.store_folder(0).iterdir())) == 1, "no folder of an older epoch stays"
-    shutil.rmtree(job.data_of(), ignore_errors=True)
-    shutil.move(tmp_path / "away", job.data_of())
-    job.run_batch(3, D)
-    assert job.restored(job.whole_commit(3)) == oracle(A, B, D)
-
-
 def test_a_commit_in_the_log_without_a_clean_up_is_read_as_a_tail(tmp_path: Path, container: ContainerProcess) -> None:
     """The container knows only the checkpoint before as one to go back to."""
     job = opened(tmp_path, container)
@@ -78,17 +61,6 @@ def test_a_commit_in_the_log_without_a_clean_up_is_read_as_a_tail(tmp_path: Path
     assert job.restored(job.whole_commit(3)) == oracle(A, B, D)
 
 
-def test_a_commit_that_did_not_reach_the_log_is_taken_back(tmp_path: Path, container: ContainerProcess) -> None:
-    job = opened(tmp_path, container)
-    markers = job.whole_commit(1)
-    job.run_batch(2, B)
-    job.snapshot(2)
-    job.upload(2)
-    job.open_at(1, markers, last_ended=1, same_run=True)
-    job.run_batch(2, C)
-    assert job.restored(job.whole_commit(2)) == oracle(A, C)
-
-
 def test_a_task_that_was_elsewhere_in_between_is_restored(tmp_path: Path, container: ContainerProcess) -> None:
     job = opened(tmp_path, container)
     markers = job.whole_commit(1)
@@ -107,20 +79,6 @@ def test_a_task_that_was_elsewhere_in_between_is_restored(tmp_path: Path, contai
 # Copies on the host.
 
 
-def test_a_local_copy_of_the_checkpoint_is_used_and_no_backend(tmp_path: Path, container: ContainerProcess) -> None:
-    job = opened(tmp_path, container, **AFFINITY)
-    job.whole_commit(1)
-    job.run_batch(2, B)
-    markers = job.whole_commit(2)
-    shutil.rmtree(job.data_of())
-    job.open_at(2, markers, last_ended=2)
-    job.run_batch(3, C)
-    job.snapshot(3)
-    job.upload(3)
-    assert job.copied(3) == oracle(A, B, C)
-    assert job.notes == []
-
-
 def test_without_affinity_no_copy_is_made_and_none_is_used(tmp_path: Path, container: ContainerProcess) -> None:
     job = opened(tmp_path, container, **AFFINITY)
     markers = job.whole_commit(1)
@@ -133,47 +91,6 @@ def test_without_affinity_no_copy_is_made_and_none_is_used(tmp_path: Path, conta
     shutil.rmtree(job.data_of())
     with pytest.raises(CorruptError, match="is missing"):
         without.open_at(2, markers, last_ended=2)
-
-
-def test_copies_of_older_checkpoints_go_once_a_newer_one_is_logged(tmp_path: Path, container: ContainerProcess) -> None:
-    job = opened(tmp_path, container, **AFFINITY)
-    job.whole_commit(1)
-    job.run_batch(2, B)
-    job.snapshot(2)
-    markers = job.upload(2)
-    assert [job.copy_ids(task) for task in range(TASKS)] == [[1, 2]] * TASKS, "until then either may be restored"
-    job.clean_up(2, markers)
-    assert [job.copy_ids(task) for task in range(TASKS)] == [[2]] * TASKS
-    left = {path.name.partition("-")[0] for task in range(TASKS) for path in job.store_folder(task).iterdir()}
-    assert left == {"live", "copy"}, "what was made to be uploaded is gone"
-
-
-def test_a_copy_of_a_checkpoint_that_never_completed_is_not_used(tmp_path: Path, container: ContainerProcess) -> None:
-    """Schedule: `a local copy of a commit that never completed lies on the host`."""
-    job = opened(tmp_path, container, **AFFINITY)
-    markers = job.whole_commit(1)
-    job.run_batch(2, B)
-    job.snapshot(2)
-    job.upload(2)
-    assert job.copy_ids(0) == [1, 2]
-    shutil.rmtree(job.data_of())
-    job.open_at(1, markers, last_ended=1)
-    job.run_batch(2, C)
-    job.snapshot(3)
-    markers = job.upload(3)
-    job.clean_up(3, markers)
-    assert job.copied(3) == oracle(A, C)
-    assert job.copy_ids(0) == [3]
-
-
-def test_without_a_copy_of_the_checkpoint_the_backend_is_used(tmp_path: Path, container: ContainerProcess) -> None:
-    job = opened(tmp_path, container, **AFFINITY)
-    older = job.whole_commit(1)
-    job.run_batch(2, B)
-    job.whole_commit(2)
-    job.open_at(1, older, last_ended=1)
-    markers = job.whole_commit(3)
-    assert job.restored(markers) == job.copied(3) == oracle(A)
 
 
 DAMAGES: dict[str, Callable[[Path], object]] = {
@@ -217,33 +134,6 @@ def test_a_copy_of_another_kind_of_store_is_refused_for_the_backend(
     assert job.restored(markers) == job.copied(2) == oracle(A, B)
 
 
-def test_a_new_job_in_the_same_place_uses_no_copy(tmp_path: Path, container: ContainerProcess) -> None:
-    job = opened(tmp_path, container, **AFFINITY)
-    job.whole_commit(1)
-    job.open()
-    assert job.copy_ids(0) == []
-    job.run_batch(1, B)
-    assert job.restored(job.whole_commit(2)) == oracle(B)
-
-
-# Stores in memory.
-
-
-@pytest.mark.parametrize("config", [{}, AFFINITY], ids=["from the backend", "from a copy"])
-def test_stores_in_memory_are_committed(tmp_path: Path, container: ContainerProcess, config: dict[str, object]) -> None:
-    job = opened(tmp_path, container, **{**config, "stores.totals.factory": "memory"})
-    markers = job.whole_commit(1)
-    if config:
-        shutil.rmtree(job.data_of())
-    job.open_at(1, markers, last_ended=1)
-    job.run_batch(2, B)
-    job.snapshot(2)
-    markers = job.upload(2)
-    found = job.copied(2) if config else job.restored(markers)
-    assert found == oracle(A, B)
-    assert not list((job.folder / "local").rglob("*.sst"))
-
-
 # A copy is being made.
 
 
@@ -270,15 +160,6 @@ def test_end_waits_for_a_copy_which_is_of_the_boundary(tmp_path: Path, own_conta
         markers = uploading.result(DEADLINE_S)
     assert job.copied(1) == job.restored(markers) == oracle(A)
     assert job.restored(job.whole_commit(2)) == oracle(A, B)
-
-
-def test_a_copy_that_fails_is_an_error_of_the_upload_alone(tmp_path: Path, own_container: ContainerProcess) -> None:
-    job = opened(tmp_path, own_container, **AFFINITY, **{"stores.backup.factories": FIRST})
-    job.faults.plan(Fault("copy", "copy.begin", "fail"))
-    job.snapshot(1)
-    with pytest.raises(ContainerLostError, match=r"store `totals` of task [01] could not be copied: injected: `copy`"):
-        job.upload(1)
-    job.run_batch(2, B)
 
 
 def test_a_new_epoch_waits_for_no_copy_that_nobody_needs(tmp_path: Path, own_container: ContainerProcess) -> None:

@@ -75,7 +75,10 @@ def test_a_container_ends_when_its_parent_process_dies(tmp_path: Path) -> None:
     assert not psutil.wait_procs([container], timeout=DEADLINE_S)[1]
 
 
-def test_a_lost_container_breaks_its_beats_and_every_call(container: ContainerProcess, job: Job) -> None:
+def test_a_killed_container_breaks_its_beats_and_every_call_and_is_reported(
+    container: ContainerProcess, job: Job
+) -> None:
+    """With the signal, its last words and its log."""
     lost: list[ContainerClient] = []
     container.client.listen(lost.append)
     wait_until(lambda: container.client.last_beat is not None, "a beat")
@@ -84,6 +87,7 @@ def test_a_lost_container_breaks_its_beats_and_every_call(container: ContainerPr
     assert (beat.incarnation, beat.stalled_ms) == (container.address.incarnation, 0)
     assert beat.resident_bytes > 1 << 20
     run = job.start(1, messages(10))
+    assert container.client.death() is None
     container.kill()
     wait_until(lambda: lost, "the loss is noticed")
     assert lost == [container.client]
@@ -92,6 +96,11 @@ def test_a_lost_container_breaks_its_beats_and_every_call(container: ContainerPr
         job.start_run(1, 2)
     with pytest.raises(ContainerLostError):
         job.attempt(run, 0)
+    death = container.client.death()
+    assert death is not None
+    assert f"process {container.address.pid} was killed by SIGKILL (9: probably out of memory" in death
+    assert f"incarnation {container.address.incarnation}" in death, "its last words"
+    assert container.address.log_path in death
 
 
 def test_beats_tell_how_many_messages_are_processed(shared_container: ContainerProcess, shared_job: Job) -> None:
@@ -100,20 +109,6 @@ def test_beats_tell_how_many_messages_are_processed(shared_container: ContainerP
         shared_job.run_batch(batch, messages(count))
         wait_until(lambda: (b := shared_container.client.last_beat) is not None and b.batch == batch, "a beat")  # noqa: B023
         wait_until(lambda: shared_container.client.last_beat.processed == {1: count}, "all of them")  # type: ignore[union-attr]  # noqa: B023
-
-
-def test_a_killed_container_is_reported_with_signal_last_words_and_log(container: ContainerProcess, job: Job) -> None:
-    lost: list[ContainerClient] = []
-    container.client.listen(lost.append)
-    job.run_batch(1, messages(10))
-    assert container.client.death() is None
-    container.kill()
-    wait_until(lambda: lost, "the loss is noticed")
-    death = container.client.death()
-    assert death is not None
-    assert f"process {container.address.pid} was killed by SIGKILL (9: probably out of memory" in death
-    assert f"incarnation {container.address.incarnation}" in death, "its last words"
-    assert container.address.log_path in death
 
 
 def test_a_container_that_crashes_says_where_and_what_it_processed(container: ContainerProcess, job: Job) -> None:

@@ -15,15 +15,14 @@ import pytest
 from penstock.batch.batch import Batch
 from penstock.errors import ContainerLostError
 from penstock.runtime.messages.packet import PacketKind, from_batch, to_batch
-from penstock.runtime.reports import InconsistentReports, SuccessfulBatch
+from penstock.runtime.reports import SuccessfulBatch
 from penstock.system.partitioner import partition_of
-from penstock.wire.calls import END, OPEN
+from penstock.wire.calls import OPEN
 from penstock.wire.client import exchange
-from penstock.wire.protocol import EndBatch, OpenEpoch
+from penstock.wire.protocol import OpenEpoch
 from tests.support.apps.container_app import messages, oracle
 from tests.support.processes.containers import (
     SECRET,
-    STAGE,
     ContainerProcess,
     Job,
     attempt,
@@ -102,33 +101,6 @@ def test_the_pyspark_worker_is_killed_after_half_of_a_batchs_rows_were_sent(job:
     assert stored(job, job.commit()) == oracle(first)
 
 
-def test_an_input_that_ends_without_its_trailer_is_discarded(job: Job) -> None:
-    """To the container a killed worker may look like a clean end of the stream."""
-    first = messages(30)
-    run = job.start(1, first)
-    for missing in (1, 2):
-        with pytest.raises(ContainerLostError, match="without the trailer"):
-            job.attempt(run, 0, run.for_task(0)[:-missing])
-    job.run_batch(1, first, run=2)
-    assert stored(job, job.commit()) == oracle(first)
-
-
-def test_a_finished_attempt_is_followed_by_a_late_second_one_before_end(job: Job) -> None:
-    first = messages(30)
-    run = job.start(1, first)
-    results = [packet for t in range(2) for packet in job.attempt(run, t)[0]]
-    late, report = job.attempt(run, 0)
-    assert job.emitted(late) == sum(p.messages for p in run.for_task(0) if p.kind == 0)
-    outcome = job.outcome(run, results)
-    assert isinstance(outcome, SuccessfulBatch)
-    assert outcome.tokens[0][STAGE] != report.token
-    assert isinstance(job.outcome(run, results + late[-1:]), InconsistentReports)
-    job.end(1, outcome.tokens)
-    second = messages(30, 30)
-    job.run_batch(2, second)
-    assert stored(job, job.commit()) == oracle(first, second)
-
-
 def test_a_late_attempt_that_is_still_running_at_end_counts_for_nothing(job: Job) -> None:
     first = messages(20)
     run = job.start(1, first)
@@ -144,61 +116,6 @@ def test_a_late_attempt_that_is_still_running_at_end_counts_for_nothing(job: Job
     late.kill()
     late.wait(30)
     assert stored(job, job.commit()) == oracle(first, second)
-
-
-def test_ends_reply_is_lost(job: Job) -> None:
-    first = messages(30)
-    outcome = job.run_batch(1, first)
-    job.end(1, outcome.tokens)
-    other = {task: {STAGE: "0" * 16} for task in outcome.tokens}
-    with pytest.raises(ContainerLostError, match="last ended batch is 1"):
-        job.end(1, other)
-    second = messages(30, 30)
-    job.run_batch(2, second)
-    with pytest.raises(ContainerLostError, match="asked to end batch 1"):
-        job.end(1, outcome.tokens)
-    assert stored(job, job.commit()) == oracle(first, second)
-
-
-def test_end_with_a_token_nobody_has_changes_nothing(job: Job) -> None:
-    first = messages(30)
-    run = job.start(1, first)
-    results = [packet for t in range(2) for packet in job.attempt(run, t)[0]]
-    outcome = job.outcome(run, results)
-    assert isinstance(outcome, SuccessfulBatch)
-    for task in range(2):
-        wrong = {**outcome.tokens, task: {STAGE: "f" * 16}}
-        with pytest.raises(ContainerLostError, match="no finished attempt"):
-            job.end_in(job.homes[task].client, 1, wrong)
-    with pytest.raises(ContainerLostError, match="End names tasks"):
-        job.homes[0].client.ask(END, job.epoch, EndBatch(Batch(1, 1, 0), {}), 30)
-    job.end(1, outcome.tokens)
-    assert stored(job, job.commit()) == oracle(first)
-
-
-def test_end_reaches_two_of_three_containers(tmp_path: Path, containers: list[ContainerProcess]) -> None:
-    third = ContainerProcess(tmp_path)
-    try:
-        job = Job(tmp_path, [*containers, third], tasks=3)
-        job.open()
-        first, second = messages(60), messages(60, 60)
-        job.run_batch(1, first)
-        markers = job.commit()
-        run = job.start(2, second)
-        results = [packet for t in range(3) for packet in job.attempt(run, t)[0]]
-        outcome = job.outcome(run, results)
-        assert isinstance(outcome, SuccessfulBatch)
-        for container in containers:
-            job.end_in(container.client, 2, outcome.tokens)
-        third.kill()
-        with pytest.raises(ContainerLostError):
-            job.end_in(third.client, 2, outcome.tokens)
-        job.homes[2] = containers[0]
-        job.open(last_ended=1, markers=markers)
-        job.run_batch(2, second)
-        assert stored(job, job.commit(2)) == oracle(first, second)
-    finally:
-        third.kill()
 
 
 def test_a_container_is_replaced_silently_inside_an_epoch(tmp_path: Path) -> None:
@@ -252,13 +169,6 @@ def test_an_attempt_may_start_its_run_but_not_one_of_before(job: Job) -> None:
     with pytest.raises(ContainerLostError, match="batch 1 run 1 came after a later run"):
         attempt(job.homes[0].address, job.call(run, 0, starts=True), own)
     assert attempt(job.homes[0].address, later, own)[-1].kind == PacketKind.REPORT, "a second one"
-
-
-def test_an_attempt_of_a_batch_that_is_not_the_next_one_is_refused(job: Job) -> None:
-    run = job.start(1, messages(10))
-    job.start_run(4, 1)
-    with pytest.raises(ContainerLostError, match="expects task 0 at batch 3; it is at batch 0"):
-        attempt(job.homes[0].address, job.call(run, 0, batch=Batch(4, 1, 0)), [to_batch(run.for_task(0))])
 
 
 @pytest.mark.slow

@@ -7,8 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import pytest
-from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 from obstore.store import MemoryStore
 
 from penstock.checkpoint.log import CheckpointLog
@@ -36,8 +34,6 @@ class Writer:
     log: CheckpointLog
     claim: Claim
     acknowledged: list[CheckpointRecord] = field(default_factory=list)
-    unclear: CheckpointRecord | None = None
-    """A record whose append failed: no other is taken until it is known whether it was made."""
 
 
 def assert_linear(view: LogView, writers: list[Writer]) -> None:
@@ -50,96 +46,6 @@ def assert_linear(view: LogView, writers: list[Writer]) -> None:
         own = [record for record in view.checkpoints if record.writer == writer.claim.writer]
         assert [record for record in own if record in writer.acknowledged] == writer.acknowledged
         assert len(set(map(encode_record, own))) == len(own)
-
-
-class LogMachine(RuleBasedStateMachine):
-    """Drivers that claim, append, retry and read, one step after the other, over a store that fails."""
-
-    writers = Bundle("writers")
-    failed = Bundle("failed")
-
-    @initialize(seed=st.integers(0, 2**32), lag=st.integers(0, 3))
-    def open(self, seed: int, lag: int) -> None:
-        self.inner = memory()
-        self.store = FaultyStore(self.inner, seed, rate=0.4, lag=lag)
-        self.all: list[Writer] = []
-        self.number = 0
-
-    def truth(self) -> LogView:
-        return CheckpointLog(self.inner, PATHS).read()
-
-    @rule(target=writers)
-    def claim(self):  # type: ignore[no-untyped-def]
-        log = CheckpointLog(self.store, PATHS)
-        before = self.truth()
-        try:
-            writer = Writer(log, log.claim(f"run-{len(self.all)}"))
-        except RetryableError:
-            return multiple()
-        assert self.truth().owner == writer.claim
-        assert writer.claim.epoch > max((claim.epoch for claim in before.claims), default=0)
-        self.all.append(writer)
-        return writer
-
-    @rule(writer=writers)
-    def rewind(self, writer: Writer) -> None:
-        """A driver claims again with the same log object; what it knew of its old epoch is over."""
-        old = writer.claim
-        try:
-            claim = writer.log.claim("rewound")
-        except (FencedError, RetryableError):
-            return
-        self.all.append(Writer(writer.log, claim))
-        writer.acknowledged, writer.claim, writer.unclear, done = [], claim, None, writer.acknowledged
-        self.all.append(Writer(writer.log, old, done))
-        with pytest.raises(FencedError):
-            writer.log.append(checkpoint(old, 0))
-
-    @rule(target=failed, writer=writers)
-    def append(self, writer: Writer):  # type: ignore[no-untyped-def]
-        self.number += 1
-        return self.try_append(writer, checkpoint(writer.claim, self.number))
-
-    @rule(target=failed, attempt=consumes(failed))
-    def retry(self, attempt: tuple[Writer, CheckpointRecord]):  # type: ignore[no-untyped-def]
-        return self.try_append(*attempt)
-
-    def try_append(self, writer: Writer, record: CheckpointRecord):  # type: ignore[no-untyped-def]
-        before = self.truth()
-        there = record in before.checkpoints
-        owner = before.owner is not None and before.owner.writer == record.writer
-        try:
-            writer.log.append(record)
-        except RetryableError:
-            writer.unclear = record
-            return multiple((writer, record))
-        except FencedError:
-            assert record in self.truth().checkpoints or not owner or writer.unclear not in (None, record)
-            return multiple()
-        writer.unclear = None
-        assert owner or there, "only the owner of the last claim appends; others only learn of a lost reply"
-        if record not in writer.acknowledged:
-            writer.acknowledged.append(record)
-        return multiple()
-
-    @rule()
-    def read(self) -> None:
-        truth = self.truth()
-        try:
-            view = CheckpointLog(self.store, PATHS).read()
-        except RetryableError:
-            return
-        assert view == truth, "a listing that lags is made up for by probing"
-
-    @invariant()
-    def linear(self) -> None:
-        if hasattr(self, "inner"):
-            assert_linear(self.truth(), [])
-            known = self.truth().checkpoints
-            assert all(record in known for writer in self.all for record in writer.acknowledged)
-
-
-TestLogMachine = LogMachine.TestCase
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -204,6 +110,21 @@ def test_a_stopped_driver_wakes_after_another_took_over() -> None:
     assert [record.id.millis for record in new.read().checkpoints] == [1, 3]
 
 
+def test_a_driver_that_slept_takes_no_job_back() -> None:
+    """It has not seen the other's claim when it claims again, as a rewind does."""
+    store = memory()
+    old, new = CheckpointLog(store, PATHS), CheckpointLog(store, PATHS)
+    first = old.claim("old")
+    assert old.claim("old").epoch == first.epoch + 1, "its own claims do not keep it from another one"
+    second = new.claim("new")
+    before = store.list("")
+    for _ in range(2):
+        with pytest.raises(FencedError, match="claimed by epoch 3 of run `new`"):
+            old.claim("old")
+    assert store.list("") == before
+    new.append(checkpoint(second, 1))
+
+
 def test_upload_of_commit_c_completes_after_a_rewind_to_c_minus_1() -> None:
     log = CheckpointLog(memory(), PATHS)
     first = log.claim("run")
@@ -214,6 +135,13 @@ def test_upload_of_commit_c_completes_after_a_rewind_to_c_minus_1() -> None:
         log.append(late)
     log.append(checkpoint(second, 3))
     assert log.latest_before(second) == checkpoint(first, 1)
+
+
+def test_a_record_that_is_appended_again_is_there_once() -> None:
+    log = CheckpointLog(memory(), PATHS)
+    record = checkpoint(log.claim("run"), 1)
+    assert [log.append(record) for _ in range(3)] == [1] * 3
+    assert list(log.read().checkpoints) == [record]
 
 
 def test_a_record_of_an_epoch_never_claimed() -> None:

@@ -70,7 +70,7 @@ def test_each_function_that_parses_runs_for_a_parser_of_the_table() -> None:
 
 
 @pytest.mark.attack
-@pytest.mark.few(40)
+@pytest.mark.few(20)
 @pytest.mark.parametrize("name", PARSERS)
 @given(st.data())
 @examples(0.5)
@@ -115,7 +115,7 @@ def filled(whole: bytes, filler: bytes, at: int) -> Callable[[int], bytes]:
 
 
 @pytest.mark.attack
-@pytest.mark.few(40)
+@pytest.mark.few(20)
 @pytest.mark.parametrize("name", [name for name, parser in PARSERS.items() if parser.is_whole])
 def test_what_is_much_longer_takes_no_more_work_for_a_byte(name: str) -> None:
     parser = PARSERS[name]
@@ -165,7 +165,7 @@ def without(document: Any, path: tuple[Any, ...]) -> Any:
 
 
 @pytest.mark.attack
-@pytest.mark.few(20)
+@pytest.mark.few(10)
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_any_value_at_any_place_is_read_or_refused(name: str) -> None:
     parser, document = PARSERS[name], DOCUMENTS[name]
@@ -177,7 +177,7 @@ def test_any_value_at_any_place_is_read_or_refused(name: str) -> None:
 
 
 @pytest.mark.attack
-@pytest.mark.few(20)
+@pytest.mark.few(10)
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_what_is_nested_deeply_is_refused(name: str) -> None:
     parser, document = PARSERS[name], DOCUMENTS[name]

@@ -3,6 +3,7 @@ discarded and restarts in between."""
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.runtime.operators.window import WindowNode
 from penstock.runtime.windows import fixed
+from penstock.testing import TestRunner
 from tests.support.oracles.stage_batches import LATE, OUT, Message, StageBatches
 
 KEYS = st.sampled_from(["a", "b", None])
@@ -285,3 +287,35 @@ def test_windows_that_count(steps: list[Step]) -> None:
                 panes[-1].append(repr([key, None, by_key.pop(key), "on-time", 0]))
     panes.append([repr([key, None, left, "on-time", 0]) for key, left in by_key.items()])
     assert run(ps.Windows.count(3), steps) == [(sorted(some), []) for some in panes]
+
+
+@pytest.mark.parametrize("apart", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_a_window_behind_a_window_loses_nothing(apart: bool) -> None:
+    """In one stage and in the next: what the first one fires is on time for the second one, in the same batch."""
+    app = ps.StreamApplication("chained")
+    events = app.input("m.in", timestamp=lambda event: int(event[1]))
+    minutes = events.partition_by(lambda event: event[0]).window(
+        ps.Windows.tumbling(10, aggregates={"n": ps.Count()}), id="short"
+    )
+    counts = minutes.partition_by(lambda pane: "all") if apart else minutes
+    totals = counts.map(lambda pane: pane.message["n"]).window(
+        ps.Windows.tumbling(100, fold=(0, lambda total, n: total + n)), id="long"
+    )
+    totals.map(lambda pane: [pane.window.start_ms, pane.message]).send_to(app.output("m.out"))
+    runner = TestRunner(app, partitions=2)
+    rng = random.Random(5)
+    times = sorted(rng.randrange(1000) for _ in range(300))
+    for number, time in enumerate(times):
+        runner.input("m.in", [[rng.choice("ab"), time]], partition=number % 2)
+        if number % 7 == 0:
+            runner.run()
+    runner.end_inputs()
+    found: dict[int, int] = defaultdict(int)
+    for message in runner.output("m.out"):
+        start, total = message.value
+        found[start] += total
+    expected: dict[int, int] = defaultdict(int)
+    for time in times:
+        expected[time // 100 * 100] += 1
+    assert found == expected
+    runner.close()

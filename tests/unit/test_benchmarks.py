@@ -90,7 +90,7 @@ def test_the_figures_of_the_page_on_scale_are_replaced(tmp_path: Path) -> None:
     assert outside[0] == outside[1]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("benchmark", "arguments"), CASES)
 def test_a_benchmark_runs(benchmark: Any, arguments: str, tmp_path: Path) -> None:
     main = importlib.import_module(f"benchmarks.{benchmark}").main

@@ -7,6 +7,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 
@@ -16,18 +17,10 @@ from tests.support.tools.places import ROOT
 PACKAGE = ROOT / "penstock"
 FILES = {file.relative_to(PACKAGE).as_posix(): file.read_text("utf-8") for file in PACKAGE.rglob("*.py")}
 MODULES = {name.removesuffix(".py").removesuffix("/__init__").replace("/", "."): text for name, text in FILES.items()}
-WORDS = {name: set(re.findall(r"\w+", text)) for name, text in MODULES.items()}
 DOTTED = re.compile(r"(?<![\w./<-])(penstock\.)?([a-z_]+(?:\.\w+)+)(?![\w(<=*-]|\.\w)")
 MEMBER = re.compile(r"`(_?[A-Z]\w*[a-z]\w*)\.(\w+)")
 PATH = re.compile(r"`((?:[a-z_]+/)+[a-z_]+(?:\.py)?)`")
 KEYS_TEXT = " ".join(key.name for key in KEYS)
-NAMES = {
-    token.string
-    for source in FILES.values()
-    for token in tokenize.generate_tokens(io.StringIO(source).readline)
-    if token.type == tokenize.NAME
-}
-"""All names in code."""
 OTHERS = {"spark", "system"}
 """Keys of Spark begin so, and the names of streams in texts."""
 MISTAKEN = {"job.commit.interval.ms"}
@@ -54,25 +47,43 @@ PAGES = {
 """The page on the whole, and those of packages."""
 
 
+@cache
+def words() -> dict[str, set[str]]:
+    return {name: set(re.findall(r"\w+", text)) for name, text in MODULES.items()}
+
+
+@cache
+def tokens() -> list[tuple[str, int, str]]:
+    """File, kind and text of each token. Made by the tests that look at them: every process of a run imports this."""
+    return [
+        (file, token.type, token.string)
+        for file, source in FILES.items()
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type in (tokenize.NAME, tokenize.COMMENT)
+    ]
+
+
+@cache
+def texts() -> list[tuple[str, str]]:
+    return list(_texts())
+
+
 def _texts() -> Iterator[tuple[str, str]]:
     yield from PAGES.items()
+    for file, kind, text in tokens():
+        if kind == tokenize.COMMENT:
+            yield file, text
     for file, source in FILES.items():
-        for token in tokenize.generate_tokens(io.StringIO(source).readline):
-            if token.type == tokenize.COMMENT:
-                yield file, token.string
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
                 yield file, re.sub(r"(>>>|\.\.\.) .*", "", str(node.value.value))
-
-
-TEXTS = list(_texts())
 
 
 def is_there(name: str) -> bool:
     """True if it is a module, or a word of one."""
     module, _, word = name.rpartition(".")
     above, _, kind = module.rpartition(".")
-    return name in MODULES or word in WORDS.get(module, ()) or {word, kind} <= WORDS.get(above, set())
+    return name in MODULES or word in words().get(module, ()) or {word, kind} <= words().get(above, set())
 
 
 def means_the_package(name: str) -> bool:
@@ -84,7 +95,7 @@ def means_the_package(name: str) -> bool:
 def test_names_with_dots() -> None:
     wrong = {
         f"{file}: {found[0]}"
-        for file, text in TEXTS
+        for file, text in texts()
         for found in DOTTED.finditer(text)
         if (found[2] not in OF_KAFKA if found[1] else means_the_package(found[2])) and not is_there(found[2])
     }
@@ -92,17 +103,18 @@ def test_names_with_dots() -> None:
 
 
 def test_members_of_classes() -> None:
+    names = {text for _, kind, text in tokens() if kind == tokenize.NAME}
     wrong = {
         f"{file}: {kind}.{member}"
-        for file, text in TEXTS
+        for file, text in texts()
         for kind, member in MEMBER.findall(text)
-        if not {kind, member} <= NAMES and f"{kind}.{member}" not in OF_OTHERS
+        if not {kind, member} <= names and f"{kind}.{member}" not in OF_OTHERS
     }
     assert wrong == set()
 
 
 def test_paths() -> None:
-    named = {(file, path) for file, text in TEXTS for path in PATH.findall(text) if path.partition("/")[0] in MODULES}
+    named = {(file, path) for file, text in texts() for path in PATH.findall(text) if path.partition("/")[0] in MODULES}
     wrong = {
         f"{file}: {path}" for file, path in named if not any((PACKAGE / f"{path}{end}").exists() for end in ("", ".py"))
     }
@@ -118,14 +130,14 @@ def test_paths_of_pages(page: str) -> None:
 
 def test_names_of_pages() -> None:
     """A class, a function or a member in a page is a word of the code."""
-    words = set().union(*WORDS.values(), ELSEWHERE, *({file.stem} for file in (ROOT / "tests").rglob("*.py")))
+    known = set().union(*words().values(), ELSEWHERE, *({file.stem} for file in (ROOT / "tests").rglob("*.py")))
     named = {
         (page, name)
         for page, text in PAGES.items()
         for code in re.findall(r"`([A-Za-z_][\w.]*)`", text)
         for name in ([] if code.endswith((".py", ".yml")) else code.split("."))
     }
-    assert {f"{page}: {name}" for page, name in named if name and name not in words} == set()
+    assert {f"{page}: {name}" for page, name in named if name and name not in known} == set()
 
 
 def test_the_page_on_the_whole_lists_every_page_of_a_package() -> None:

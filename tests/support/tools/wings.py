@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from penstock.base.plugins import WINGS
 from tests.support.tools.places import ROOT
 
 
+@cache
 def wings_of(file: Path) -> tuple[str, ...]:
     """The wings of a test file. Its folder has a wing's name, or that is a word in its own: `test_outbox_kills.py`,
     `test_stuck_drains.py`."""

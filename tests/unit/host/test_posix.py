@@ -28,7 +28,7 @@ OTHERS = (
     "tests/unit/host/test_host_folder.py",
     "tests/unit/host/test_posix.py::test_what_a_dead_driver_left_standing_still_goes_on",
     "tests/fault/test_container_endings.py::test_a_container_ends_when_its_parent_process_dies",
-    "tests/fault/test_container_endings.py::test_a_lost_container_breaks_its_beats_and_every_call",
+    "tests/fault/test_container_endings.py::test_a_killed_container_breaks_its_beats_and_every_call_and_is_reported",
 )
 """A job in `TestRunner`, and the processes of a local run. Spark's own are not among them."""
 COMMANDS = """

@@ -138,7 +138,7 @@ def suite(folder: Path, pause: float = 0.0) -> None:
 
 
 def test_a_run_of_a_slice_has_its_files_and_says_which_it_is(tmp_path: Path) -> None:
-    suite(tmp_path)
+    suite(tmp_path, pause=0.6)
     one, two = (slices.slice_of(f"test_{each}.py", {}) for each in ("one", "two"))
     assert one != two
     status, printed = run(tmp_path, "-m", "slow", number=str(one))
@@ -146,8 +146,15 @@ def test_a_run_of_a_slice_has_its_files_and_says_which_it_is(tmp_path: Path) -> 
     assert "5 passed, 7 deselected" in printed
     assert printed.startswith(f"slow tests: slice {one} of 10\n"), printed
     assert printed.count("slow tests: slice") == 2
+    (tmp_path / "slow.json").write_text('{"test_gone.py": 77.0}')
+    began = time.monotonic()
     status, printed = run(tmp_path, number=str(two))
+    took = time.monotonic() - began
     assert "7 passed, 5 deselected" in printed
+    seconds = json.loads((tmp_path / "slow.json").read_text())
+    assert seconds.keys() == {"test_two.py"}, "seconds of slow tests are recorded apart"
+    assert 0.6 <= seconds["test_two.py"] <= took
+    assert json.loads((tmp_path / "quick.json").read_text()) == {}
     status, printed = run(tmp_path, "-m", "nothing", number=str(two))
     assert status == 0, printed
 
@@ -160,19 +167,6 @@ def test_after_its_time_a_run_takes_no_new_test_and_says_what_it_left(tmp_path: 
     assert "2 passed, 10 skipped" in printed
     assert "   4 test_one.py\n   6 test_two.py\n" in printed
     assert json.loads((tmp_path / "slow.json").read_text()) == {"test_two.py": 77.0}, "half a file is not recorded"
-
-
-def test_seconds_of_slow_tests_are_recorded_apart(tmp_path: Path) -> None:
-    suite(tmp_path, pause=0.6)
-    (tmp_path / "slow.json").write_text('{"test_gone.py": 77.0}')
-    began = time.monotonic()
-    status, printed = run(tmp_path)
-    took = time.monotonic() - began
-    assert status == 0, printed
-    found = json.loads((tmp_path / "slow.json").read_text())
-    assert found.keys() == {"test_one.py", "test_two.py"}
-    assert all(0.6 <= each <= took for each in found.values())
-    assert json.loads((tmp_path / "quick.json").read_text()) == {}
 
 
 @pytest.mark.slow

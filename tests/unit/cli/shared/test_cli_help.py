@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import os
+import json
 import re
 import shlex
 import subprocess
@@ -203,27 +203,37 @@ def test_the_command_of_a_refusal_works_as_pasted(tmp_path: Path) -> None:
 
 SLOW_TO_IMPORT = {"pyspark", "pyarrow", "numpy", "pandas", "rocksdict"}
 SCRIPT = """
-import atexit, sys
+import atexit, json, os, sys
 atexit.register(lambda: print(*{each.partition(".")[0] for each in sys.modules}, file=sys.stderr))
-sys.argv = ["penstock"]
 from penstock.cli.main import main
-main()
+for variables in json.load(sys.stdin):
+    os.environ.update(variables)
+    sys.argv = ["penstock"]
+    try:
+        main()
+    except SystemExit:
+        print("\\0")
 """
 
 
-def complete(*words: str, shell: str = "bash") -> list[str]:
-    """The proposals for the last word, which nothing slow was imported for."""
-    variables = {
-        "_PENSTOCK_COMPLETE": f"complete_{shell}",
-        "COMP_WORDS": " ".join(("penstock", *words)),
-        "COMP_CWORD": str(len(words)),
-        "_TYPER_COMPLETE_ARGS": " ".join(("penstock", *words)),
-    }
+def complete(*calls: str, shell: str = "bash") -> list[list[str]]:
+    """The proposals for the last word of each, all in one process, which nothing slow was imported for."""
+    variables = [
+        {
+            "_PENSTOCK_COMPLETE": f"complete_{shell}",
+            "COMP_WORDS": f"penstock {each}",
+            "COMP_CWORD": str(each.count(" ") + 1),
+            "_TYPER_COMPLETE_ARGS": f"penstock {each}",
+        }
+        for each in calls
+    ]
     command = [sys.executable, "-c", SCRIPT]
-    done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, input=json.dumps(variables), capture_output=True, text=True, check=False)
     assert set(done.stderr.split()) & SLOW_TO_IMPORT == set()
     assert "penstock" in done.stderr
-    return done.stdout.split("\n")[:-1]
+    found = [each.removeprefix("\n").split("\n")[:-1] for each in done.stdout.split("\0")[:-1]]
+    assert len(found) == len(calls), done.stderr
+    return found
 
 
 @pytest.fixture
@@ -238,20 +248,26 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_commands_and_options_are_completed() -> None:
-    assert complete("sta") == ["status", "startpoint", "state"]
-    assert complete("state", "s") == ["scan"]
-    assert complete("run", "job.py:app", "--unt") == ["--until"]
-    assert complete("ne", shell="zsh")[0].startswith('_arguments \'*: :(("new":"Make a folder')
+    groups, command, option = complete("sta", "state s", "run job.py:app --unt")
+    assert groups == ["status", "startpoint", "state"]
+    assert command == ["scan"]
+    assert option == ["--until"]
+    assert complete("ne", shell="zsh")[0][0].startswith('_arguments \'*: :(("new":"Make a folder')
 
 
 def test_jobs_of_the_root_are_completed(home: Path, tmp_path: Path) -> None:
-    assert complete("status", "") == ["flights-1", "shop-totals-1"]
-    assert complete("checkpoint", "list", "sh") == ["shop-totals-1"]
     (tmp_path / "other.yaml").write_text(f"job.root: {tmp_path}/nothing")
-    assert complete("dashboard", "flights-1", "sh") == ["shop-totals-1"]
-    assert complete("status", "--config", "other.yaml", "") == [""]
-    assert complete("status", "--config", "missing.yaml", "") == [""]
-    assert complete("status", "-c", "job.root=s3://bucket/jobs", "") == [""]
+    both, one, another, *others = complete(
+        "status ",
+        "checkpoint list sh",
+        "dashboard flights-1 sh",
+        "status --config other.yaml ",
+        "status --config missing.yaml ",
+        "status -c job.root=s3://bucket/jobs ",
+    )
+    assert both == ["flights-1", "shop-totals-1"]
+    assert one == another == ["shop-totals-1"]
+    assert others == [[""]] * 3
     assert not (tmp_path / "nothing").exists()
 
 

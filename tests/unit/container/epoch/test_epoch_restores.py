@@ -70,6 +70,11 @@ def test_from_the_copy_on_the_host(container: OneContainer) -> None:
     container.damage("")  # nobody reads there
     epoch = container.enter(made)
     assert (container.content(), container.content("last"), epoch.in_place) == (CONTENT, CONTENT, ())
+    container.run({"a": 10})
+    later = container.commit()
+    container.restart()
+    container.enter(later)
+    assert container.content() == later.content
 
 
 def test_a_copy_that_is_damaged_or_of_another_checkpoint_is_not_used(on_disk: OneContainer) -> None:
@@ -92,15 +97,25 @@ def test_a_copy_that_is_damaged_or_of_another_checkpoint_is_not_used(on_disk: On
     assert on_disk.state_read()
 
 
-def test_from_the_stores_that_the_process_has_open(on_disk: OneContainer) -> None:
+@pytest.mark.parametrize("backend", ["changelog-files", "blob"])
+def test_from_the_stores_that_the_process_has_open(on_disk: OneContainer, backend: str) -> None:
     """They go back to their checkpoint, and nothing is read."""
+    on_disk.keys["stores.backup.factories"] = on_disk.keys["stores.restore.factories"] = backend
     on_disk.enter()
     on_disk.run(*MESSAGES)
     made = on_disk.commit()
-    on_disk.run({"a": 10, "new": 1})
-    epoch = on_disk.enter(made)
-    assert (epoch.in_place, on_disk.state_read()) == ((0, 1), [])
-    assert (on_disk.content(), on_disk.content("last")) == (CONTENT, CONTENT)
+    for _ in range(2):
+        on_disk.run({"a": 10, "new": 1})
+        folders = on_disk.local("live-*")
+        epoch = on_disk.enter(made)
+        assert (epoch.in_place, on_disk.state_read()) == ((0, 1), [])
+        assert (on_disk.content(), on_disk.content("last")) == (CONTENT, CONTENT)
+        assert len(on_disk.local("live-*")) == len(folders), "no folder of an older epoch stays"
+    on_disk.run({"a": 10})
+    later = on_disk.commit()
+    on_disk.restart()
+    on_disk.enter(later)
+    assert on_disk.content() == later.content
 
 
 def test_from_the_next_backend_if_one_is_damaged(on_disk: OneContainer) -> None:
