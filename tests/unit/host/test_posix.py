@@ -285,7 +285,7 @@ def test_what_a_dead_driver_left_standing_still_goes_on() -> None:
 
 @pytest.mark.parametrize("case", ["living driver", "another namespace", "no driver", "runs"])
 def test_nothing_else_is_continued(case: str) -> None:
-    """What somebody has stopped stays so: to look at it, or because its driver is another host's."""
+    """A process that somebody has stopped stays so: to look at it, or because its driver is another host's."""
     gone = subprocess.Popen(["true"])
     gone.wait()
     marks = {"another namespace": f"{gone.pid},1,pid:[1]", "no driver": "nobody"}
