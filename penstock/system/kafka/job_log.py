@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 STEP_SECONDS = 1.0
 """One call into the client waits so long: an interrupt of the process is seen between two calls."""
 _PAUSE_SECONDS = 0.05
+_LOOK_SECONDS = 15.0
+"""Brokers look for transactions whose time is over each 10 seconds."""
 _MESSAGES_AT_ONCE = 1000
 _SETTINGS = {
     "cleanup.policy": "compact",
@@ -87,15 +89,18 @@ class TopicLog(Generic[S]):
         )
 
     def catch_up(self) -> S:
-        """Read to the present end of the topic.
+        """Read to the present end of the topic. A driver that was killed while it published has left a transaction
+        open, which hides what is behind it until the brokers end it.
 
         Raises:
             NotFoundError: there is no such topic.
-            RetryableError: the cluster does not answer, or a transaction of another writer stays open.
+            RetryableError: the cluster does not answer, or a transaction of another writer stays open for longer than
+                the brokers let it.
         """
         within_s = self._options.timeout_s
         deadline = time.monotonic() + within_s
         end = self._end(deadline)
+        waiting = self._reader is not self._ends
         if not self._assigned:
             self._reader.assign([self._partition])
             self._assigned = True
@@ -105,7 +110,17 @@ class TopicLog(Generic[S]):
             if first is not None:
                 for message in [first, *self._reader.consume(_MESSAGES_AT_ONCE, 0)]:
                     self._take(message)
-            if self._position < end and time.monotonic() > deadline:
+            if self._position < end and waiting and time.monotonic() > deadline:
+                waiting, more_s = False, self._options.transaction_s + _LOOK_SECONDS
+                deadline, within_s = deadline + more_s, within_s + more_s
+                logger.warning(
+                    "the topic `%s` of the system `%s` cannot be read to its end yet: a transaction is open, which a "
+                    "process that died may have left. The brokers end it within %.0f s",
+                    self.state.topic,
+                    self._options.system,
+                    more_s,
+                )
+            elif self._position < end and time.monotonic() > deadline:
                 raise RetryableError(
                     f"the topic `{self.state.topic}` of the system `{self._options.system}` could not be read up to "
                     f"offset {end} within {within_s:g} s: the brokers at {self._options.servers} do not answer, or a "

@@ -230,6 +230,8 @@ def _one_of(choices: tuple[str, ...]) -> str:
     return " or ".join(filter(None, [", ".join(f"`{each}`" for each in choices[:-1]), f"`{choices[-1]}`"]))
 
 
+TRANSACTION_MS = 60_000
+"""The client's own default of `transaction.timeout.ms`."""
 DEFAULT_TIMEOUT_MS = 30_000
 """A call waits so long for the brokers before it is a RetryableError."""
 _TIMEOUT = "default.api.timeout.ms"
@@ -264,6 +266,11 @@ class KafkaOptions:
     @property
     def timeout_s(self) -> float:
         return self.timeout_ms / 1000
+
+    @property
+    def transaction_s(self) -> float:
+        """The brokers end a transaction after so long, if its producer has died."""
+        return int(self.producer.get("transaction.timeout.ms", TRANSACTION_MS)) / 1000
 
     @property
     def admin(self) -> Mapping[str, str]:
