@@ -48,7 +48,7 @@ class ColumnOperators:
         if not isinstance(serde, ColumnSerde):
             raise ConfigError(
                 f"{what} takes columns, and the values of `{self._operator.id}` have no schema: declare it with "
-                "value=ps.Columns(pa.schema([...])) where they come from, or make columns with .select(...)"
+                "value=ps.Columns(pa.schema([...])) where they come from, or in a .partition_by(..., value=...) before"
             )
         return serde
 

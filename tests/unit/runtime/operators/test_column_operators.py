@@ -411,6 +411,14 @@ def test_what_cannot_work_is_refused_when_it_is_declared(build: Callable[[Any], 
     assert text in str(caught.value)
 
 
+def test_a_stream_of_json_has_columns_behind_a_partition_by_and_not_behind_a_select() -> None:
+    rows = ps.StreamApplication("json").input("local.rows")
+    for without in (rows, rows.select("n"), rows.map(lambda row: row)):
+        with pytest.raises(ps.ConfigError, match=r"or in a \.partition_by\(\.\.\., value=\.\.\.\) before"):
+            without.map_batches(len, SCHEMA)
+        without.partition_by(str, value=COLUMNS).map_batches(len, SCHEMA)
+
+
 @pytest.mark.parametrize(
     ("returned", "text"),
     [
