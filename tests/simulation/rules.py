@@ -129,39 +129,6 @@ def only_committed() -> None:
     _replace(client, "_CONSUMER_DECIDED", {**client._CONSUMER_DECIDED, "isolation.level": "read_uncommitted"})
 
 
-@rule("A take-over initialises every older transactional id, so that its producer writes no more.")
-def older_initialised() -> None:
-    from penstock.system.kafka import fences
-
-    _replace(fences, "_end", lambda *_: None)
-
-
-@rule("A writer of Kafka looks at the fences after it has initialised its transactions.")
-def fences_last() -> None:
-    from penstock.system.kafka import fences
-    from penstock.system.kafka.job_topic import JobTopic
-
-    def initialised(*given: Any) -> Any:
-        checked.clear()
-        return real(*given)
-
-    def check_fence(self: Any, writer: Any, system: str) -> None:
-        if checked:
-            look(self, writer, system)
-
-    checked = [True]
-    real, look = fences.initialised, JobTopic.check_fence
-    _replace(fences, "initialised", initialised)
-    _replace(JobTopic, "check_fence", check_fence)
-
-
-@rule("A producer is on record before it writes, so that a take-over finds it.")
-def registered() -> None:
-    from penstock.system.kafka import fences, job_topic
-
-    _replace(fences, "producer_record", lambda name, epoch: job_topic.fence_record(0))
-
-
 @rule("A publication to Kafka goes on behind the marks of the job's topic.")
 def kafka_progress() -> None:
     from penstock.system.kafka.writer import KafkaWriter
@@ -181,27 +148,6 @@ def late_end() -> None:
             real(self)
 
     _replace(WriterSession, "lose_producer", lose_producer)
-
-
-@rule("The transaction of a commit with an unknown outcome is ended before the next one begins.")
-def lost_ended() -> None:
-    from penstock.system.kafka.writer_session import WriterSession
-
-    _replace(WriterSession, "_end_lost", lambda self: self._lost.clear())
-
-
-@rule("The progress of publishing waits for transactions that may still commit.")
-def open_marks() -> None:
-    from penstock.system.kafka.job_log import TopicLog
-
-    real = TopicLog.__init__
-
-    def init(self: Any, *given: Any, committed: bool) -> None:
-        real(self, *given, committed=committed)
-        if committed:
-            self._ends = self._reader
-
-    _replace(TopicLog, "__init__", init)
 
 
 def remove_asked() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.testing.kafka_broker import KafkaBroker
-from tests.simulation.kafka.scenarios import SCENARIOS, SLOW, ModelBench, RealBench, Scenario
+from tests.simulation.kafka.bench import ModelBench, RealBench
+from tests.simulation.kafka.scenarios import SCENARIOS, SLOW, Scenario
 
 pytestmark = pytest.mark.kafka
 

@@ -20,6 +20,9 @@ KEYS = "abcde"
 PARTITIONS = 3
 EVENTS, SUMS = SystemStream("kafka", "events"), SystemStream("kafka", "sums")
 
+# A start reads marks, and waits 30 s at most for a transaction that a killed process has left open.
+OPTIONS = {"producer.transaction.timeout.ms": "15000"}
+
 
 class Sum(ps.StreamTask):
     def init(self, context: Any) -> None:
@@ -79,7 +82,7 @@ class Topics:
             at_once=4,
             may_go_back=not self.once,
             may_repartition=not streams_back,
-            outside=partial(_outside, {}),
+            outside=partial(_outside, OPTIONS),
         )
 
     def rates(self, choices: Choices) -> Rates:

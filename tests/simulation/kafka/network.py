@@ -14,6 +14,7 @@ T = TypeVar("T")
 _NO_HOST = "here"
 """The host of those who are no part of the job."""
 
+_FATES = (Fate.FAILS, Fate.LOST_REPLY, Fate.TWICE, Fate.LATE, Fate.LATE)
 _OF_TRANSACTIONS = ("AddPartitionsToTxn", "EndTxn")
 
 
@@ -136,7 +137,7 @@ class _Request(Generic[T]):
         if self._network.is_away(trouble):
             self._errors.append(LostError(self._what))
             trouble.scheduler.sleep(0.05)
-        elif trouble.happens(trouble.rates.stream):
+        elif trouble.happens(trouble.rates.stream * (3 if self._what.startswith("EndTxn") else 1)):
             self._fail(trouble, changes=changes)
         else:
             try:
@@ -147,7 +148,7 @@ class _Request(Generic[T]):
 
     def _fail(self, trouble: Trouble, *, changes: bool) -> None:
         scheduler, what = trouble.scheduler, self._what
-        fate = (Fate.FAILS, Fate.LOST_REPLY, Fate.LATE, Fate.TWICE)[scheduler.choices.draw(4 if changes else 1)]
+        fate = _FATES[scheduler.choices.draw(len(_FATES) if changes else 1)]
         trouble.counts[f"{fate.name.lower()} {what.partition(' ')[0]}"] += 1
         scheduler.note(f"{what} {fate.value}")
         self._errors.append(LostError(what))
