@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -297,7 +297,7 @@ class InProcessRunner(BatchRunner):
             sent.extend(self._attempt(epoch, batch, stage, task, [p for p in mine if p.dest == task]))
         return sent
 
-    def _attempt(self, epoch: int, batch: Batch, stage: int, task: int, packets: list[Packet]) -> list[Packet]:
+    def _attempt(self, epoch: int, batch: Batch, stage: int, task: int, packets: Iterable[Packet]) -> list[Packet]:
         container = self._fleet.container_of(task)
         call = AttemptCall(Identity(container.incarnation, epoch), batch, stage, [task])
         attempts = container.epoch(call.identity).attempts

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-import itertools
+import os
 import subprocess
-from contextlib import closing
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
 from penstock.testing.simulation.choices import Choices, shrink
 from penstock.testing.simulation.pool import WorkerProcess
-from tests.simulation.prove import SUBJECTS, live, story
+from tests.simulation.prove import SUBJECTS, live, lived_without, story
+from tests.simulation.rules import RULES, WITHOUT
 from tests.support.tools.places import ROOT
 
 MOST_SECONDS = 300.0
+_QUICK = ("retained", "progress", "trailers")
+_LIVED = [name for name, each in RULES.items() if not isinstance(each.missed_by, str) and name not in _QUICK]
+_TESTED = [name for name, each in RULES.items() if isinstance(each.missed_by, str)]
+
+
+def _lived(rule: str) -> tuple[str, int]:
+    """The subject and the seed of the life that misses a rule."""
+    missed_by = RULES[rule].missed_by
+    assert not isinstance(missed_by, str)
+    return missed_by
 
 
 def seeds(subject: str, part: int, lives: int) -> range:
@@ -30,10 +43,10 @@ def seeds(subject: str, part: int, lives: int) -> range:
 @pytest.mark.parametrize(
     ("subject", "part", "lives"),
     [
-        *(("sums", part, 50) for part in range(4)),
+        *(("sums", part, 25) for part in range(4)),
         *(("graphs", part, 25) for part in range(4, 8)),
         ("topics", 8, 12),
-        *(pytest.param("sums", part, 250, marks=pytest.mark.slow) for part in range(10, 14)),
+        *(pytest.param("sums", part, 120, marks=pytest.mark.slow) for part in range(10, 14)),
         *(pytest.param("graphs", part, 120, marks=pytest.mark.slow) for part in range(14, 22)),
         *(pytest.param("topics", part, 80, marks=pytest.mark.slow) for part in range(22, 27)),
     ],
@@ -58,33 +71,51 @@ def test_two_runs_of_a_seed_are_equal_event_for_event(subject: str, tmp_path: Pa
     assert len(set(digests[0].values())) == 4, "each seed has a story of its own"
 
 
-@pytest.mark.parametrize(
-    ("without", "subject", "found"),
-    [
-        ("retained", "sums", range(4)),
-        ("progress", "sums", range(8)),
-        ("trailers", "sums", range(24)),
-        ("only_committed", "topics", range(4)),
-        ("kafka_progress", "topics", range(4)),
-        pytest.param("one_token", "sums", range(300, 400), marks=pytest.mark.slow),
-    ],
-)
-def test_a_rule_that_is_taken_out_is_missed(without: str, subject: str, found: range) -> None:
-    assert live(subject, iter(found), without=without, most_broken=1).broken
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, WorkerProcess]]:
+    """A worker process of each subject."""
+    folder = tmp_path_factory.mktemp("workers")
+    with ExitStack() as undo:
+        yield {
+            subject: undo.enter_context(closing(WorkerProcess(path, folder=folder)))
+            for subject, path in SUBJECTS.items()
+        }
+
+
+@pytest.mark.parametrize("name", [*_QUICK, *(pytest.param(each, marks=pytest.mark.slow) for each in _LIVED)])
+def test_a_rule_that_is_taken_out_is_missed(name: str, workers: dict[str, WorkerProcess]) -> None:
+    """By a life of its seed, which holds as long as the rule is there."""
+    subject, seed = _lived(name)
+    assert workers[subject].ask(lived_without(name, seed))["broken"]
+    assert not workers[subject].ask(seed)["broken"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", _TESTED)
+def test_a_rule_that_another_one_hides_is_missed_by_its_own_test(name: str) -> None:
+    """Its test passes, and fails without the rule."""
+    test = RULES[name].missed_by
+    assert isinstance(test, str)
+    for without in ("", name):
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", test]
+        plugin = ["-p", "tests.simulation.without"] if without else []
+        done = subprocess.run([*command, *plugin], cwd=ROOT, env={**os.environ, WITHOUT: without}, capture_output=True)
+        assert done.returncode == (1 if without else 0), done.stdout.decode()
 
 
 def test_a_life_is_lived_again_from_its_decisions_and_a_shorter_one_fails_too(tmp_path: Path) -> None:
     """A job without its rule fails; what is left of its decisions fails in the same way."""
-    environ = {"PENSTOCK_SIMULATE_WITHOUT": "retained"}
-    with closing(WorkerProcess(SUBJECTS["sums"], folder=tmp_path, environ=environ)) as worker:
-        reports = (worker.ask(seed) for seed in itertools.count())
-        report = next(each for each in reports if each["broken"])
-        seed, made = report["seed"], report["choices"]
-        again = worker.ask({"choices": made, "seed": seed})
+    subject, seed = _lived("retained")
+    request = lived_without("retained", seed)
+    with closing(WorkerProcess(SUBJECTS[subject], folder=tmp_path)) as worker:
+        report = worker.ask(request)
+        made = report["choices"]
+        again = worker.ask({**request, "choices": made})
         assert (again["digest"], again["broken"]) == (report["digest"], report["broken"])
-        smaller = shrink(made, lambda own: bool(worker.ask({"choices": list(own), "seed": seed})["broken"]), tries=12)
+        assert again["broken"]
+        smaller = shrink(made, lambda own: bool(worker.ask({**request, "choices": list(own)})["broken"]), tries=12)
         assert sum(map(bool, smaller)) < sum(map(bool, made))
-        assert worker.ask({"choices": smaller, "seed": seed})["broken"]
+        assert worker.ask({**request, "choices": smaller})["broken"]
 
 
 def test_decisions_behind_the_end_of_a_list_are_mild() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
 from typing import Any
 
 import penstock as ps
@@ -19,9 +18,6 @@ RECORDS = 90
 KEYS = "abcde"
 PARTITIONS = 3
 EVENTS, SUMS = SystemStream("kafka", "events"), SystemStream("kafka", "sums")
-
-# A start reads marks, and waits 30 s at most for a transaction that a killed process has left open.
-OPTIONS = {"producer.transaction.timeout.ms": "15000"}
 
 
 class Sum(ps.StreamTask):
@@ -82,7 +78,7 @@ class Topics:
             at_once=4,
             may_go_back=not self.once,
             may_repartition=not streams_back,
-            outside=partial(_outside, OPTIONS),
+            outside=_outside,
         )
 
     def rates(self, choices: Choices) -> Rates:
@@ -105,8 +101,8 @@ class Topics:
         return bad + ([f"lost {lost}, wrong {wrong}"] if lost or wrong else [])
 
 
-def _outside(more: dict[str, str], trouble: Any) -> dict[str, world.KafkaOutside]:
-    return {"kafka": world.KafkaOutside(trouble, more)}
+def _outside(trouble: Any) -> dict[str, world.KafkaOutside]:
+    return {"kafka": world.KafkaOutside(trouble, {})}
 
 
 world.install()

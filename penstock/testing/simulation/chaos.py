@@ -13,14 +13,10 @@ _JUMPS_S = (-5, 5, -600, 600, 3600)
 class Chaos:
     """Strikes the processes and hosts of a job from outside."""
 
-    def __init__(
-        self, trouble: Trouble, processes: Callable[[], Sequence[Process]], compete: Callable[[Process], None]
-    ) -> None:
-        """`processes`: the driver, and its containers. `compete`: starts the job once more beside a driver that stands
-        still."""
+    def __init__(self, trouble: Trouble, processes: Callable[[], Sequence[Process]]) -> None:
+        """`processes`: the driver, and its containers."""
         self._trouble = trouble
         self._processes = processes
-        self._compete = compete
 
     def run(self) -> None:
         """Go on until everything is calm. Clocks are right from then on."""
@@ -42,11 +38,7 @@ class Chaos:
         if trouble.happens(trouble.rates.jump):
             self._jump(victim.host)
         elif what == 3:
-            trouble.counts["stopped process"] += 1
-            trouble.scheduler.stop(victim, (1.0, 8.0, 45.0, 100.0)[choices.draw(4)])
-            if victim is processes[0] and choices.draw(2):
-                trouble.counts["second driver"] += 1
-                trouble.scheduler.spawn(trouble.network, "second", lambda: self._compete(victim))
+            trouble.stand_still(victim, (1.0, 8.0, 45.0, 100.0)[choices.draw(4)])
         else:
             trouble.counts["killed process"] += 1
             trouble.scheduler.kill(victim, "kill -9")

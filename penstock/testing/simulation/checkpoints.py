@@ -1,4 +1,5 @@
-"""The invariant of checkpoints: each retained one can be restored from every marker that it has."""
+"""The invariants of checkpoints: each retained one can be restored from every marker that it has, and each was put
+behind the claim that it belongs to."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.record import CheckpointRecord, Claim, decode_record
 from penstock.checkpoint.task_versions import markers_of
 from penstock.config.model import JobConfig
 from penstock.config.settings import StoreSettings
@@ -34,6 +35,29 @@ def _open_in_memory(settings: StoreSettings, directory: Path) -> Engine:
     return open_engine(
         settings.put(StoreSettings.factory, "memory") if settings.factory == "rocksdb" else settings, directory
     )
+
+
+class LogWatch:
+    """Follows the records of the log in the order in which they are put, whoever puts them. Only the writer of the last
+    claim may put a checkpoint at the end of the log."""
+
+    def __init__(self, paths: JobPaths, broken: list[str]) -> None:
+        """`broken`: gets what does not hold, in words."""
+        self._paths = paths
+        self._broken = broken
+        self._last = -1
+        self._owner: Claim | None = None
+
+    def on_put(self, key: str, data: bytes) -> None:
+        slot = self._paths.slot_of(key)
+        if slot is None or slot <= self._last:
+            return  # in a slot that was freed nothing counts
+        self._last, record = slot, decode_record(data, key)
+        if isinstance(record, Claim):
+            self._owner = record
+        elif self._owner is None or (record.epoch, record.writer) != (self._owner.epoch, self._owner.writer):
+            held = "nobody" if self._owner is None else f"epoch {self._owner.epoch}"
+            self._broken.append(f"checkpoint {record.id} of epoch {record.epoch} was written to a log of {held}")
 
 
 class CheckpointWatch:

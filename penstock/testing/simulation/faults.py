@@ -30,17 +30,34 @@ class Rates:
     """Calls that take long."""
     disk: int = 4
     """Files and folders for which a local disk has no space."""
+    slow_disk: int = 30
+    """Files and folders that a local disk takes long to make."""
+    crash: int = 10
+    """Calls with an effect on a store or a stream in the middle of which the caller's process dies or stands still."""
+    again: int = 100
+    """Calls to containers that come twice, the second time perhaps late."""
+    late: int = 500
+    """Attempts that a broken run has left, and that begin late."""
     jump: int = 100
     """Moments at which a wall clock jumps, of those at which a process would have been killed or stopped."""
+    reads: float = 1.0
+    """The share of these rates that is for reads of stores and streams."""
+    rest_s: float = 40.0
+    """The longest pause between the end of a driver and the next start."""
     kill_s: float = 20.0
     """A process is killed or stopped about so often."""
 
     def scaled(self, factor: float) -> Rates:
         """As many faults times a factor."""
-        rates = {
-            name: round(getattr(self, name) * factor) for name in ("store", "stream", "call", "attempt", "slow", "disk")
-        }
+        rates = {name: round(getattr(self, name) * factor) for name in _SCALED}
         return replace(self, **rates, kill_s=self.kill_s / factor if factor else 1e9)
+
+    def known_to_users(self) -> Rates:
+        """Only the faults that test a job. The others test Penstock, in places that no application reaches."""
+        return replace(self, disk=0, jump=0, slow_disk=0, crash=0, again=0, late=0)
+
+
+_SCALED = ("store", "stream", "call", "attempt", "slow", "disk", "slow_disk", "crash", "again")
 
 
 class Fate(Enum):
@@ -64,13 +81,29 @@ class Trouble:
         self.network = Process("network")
         self.counts: Counter[str] = Counter()
         """Kind of fault → how often it came."""
+        self.broken: list[str] = []
+        """The invariants that did not hold, in words."""
+        self.compete: Callable[[Process], bool] = lambda _process: False
+        """Asked when a process stands still: True if a second driver starts because of that."""
 
     def happens(self, per_mille: int) -> bool:
         """True if a fault of this rate comes now; never once everything is calm."""
         return not self.scheduler.calm and self.scheduler.choices.happens(per_mille)
 
+    def stand_still(self, process: Process, seconds: float) -> None:
+        """Let a process stand still. If it is the driver, another one may start meanwhile."""
+        self.counts["stopped process"] += 1
+        self.scheduler.stop(process, seconds)
+        if self.compete(process):
+            self.counts["second driver"] += 1
+
     def _disk_fails(self, path: str) -> bool:
-        if self.scheduler.is_looking or not path.startswith(self._disk) or not self.happens(self.rates.disk):
+        if self.scheduler.is_looking or not path.startswith(self._disk):
+            return False
+        if self.happens(self.rates.slow_disk):
+            self.counts["slow disk"] += 1
+            self.scheduler.sleep((0.02, 0.3, 2.0, 12.0)[self.scheduler.choices.draw(4)])
+        if not self.happens(self.rates.disk):
             return False
         self.counts["full disk"] += 1
         self.scheduler.note(f"no space for {path}")
@@ -87,7 +120,7 @@ class Trouble:
     def look(self, what: str, call: Callable[[], T], rate: int, error: type[Exception]) -> T:
         """A call without an effect: it may fail."""
         self.pass_time()
-        if self.happens(rate):
+        if self.happens(round(rate * self.rates.reads)):
             raise self._failure(f"{what} failed", "failed read", error)
         return call()
 
@@ -99,10 +132,17 @@ class Trouble:
         error: type[Exception],
         *fates: Fate,
         later: Callable[[], object] | None = None,
+        crash: int = 0,
     ) -> T:
-        """A call with an effect, which may have one of these fates. `later`: what happens in its place if it happens
-        later."""
+        """A call with an effect, which may have one of these fates.
+
+        Args:
+            later: what happens in its place if it happens later.
+            crash: how often the caller dies in it, or stands still.
+        """
         self.pass_time()
+        if self.happens(crash):
+            self._crash(what, later or call)
         if not self.happens(rate):
             result = call()
             self.pass_time()
@@ -119,6 +159,24 @@ class Trouble:
                 self.scheduler.note(f"{what} {fate.value}")
                 return call()
         raise self._failure(f"{what} {fate.value}", f"{fate.name.lower()} write", error)
+
+    def _crash(self, what: str, call: Callable[[], object]) -> None:
+        """The caller's process dies before the call, or when it has sent it; or it stands still before it, which is all
+        that this method returns from."""
+        scheduler, choices = self.scheduler, self.scheduler.choices
+        me = scheduler.me()
+        how = choices.draw(3)
+        if how == 0:
+            scheduler.note(f"before it does: {what}")
+            self.stand_still(me.process, (8.0, 45.0, 100.0)[choices.draw(3)])
+            scheduler.sleep(0.001)
+            return
+        if how == 1:
+            after = (0.0, 0.5, 3.0, 20.0)[choices.draw(4)]
+            scheduler.spawn(self.network, "late", lambda: self._do_later(what, call, after))
+        self.counts["crash in a call"] += 1
+        scheduler.kill(me.process, f"kill -9, {'after it has sent' if how == 1 else 'before it does'}: {what}")
+        scheduler.check_alive(me)
 
     def _failure(self, text: str, kind: str, error: type[Exception]) -> Exception:
         self.counts[kind] += 1

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -27,7 +27,7 @@ from penstock.start.job import ClaimedJob
 from penstock.testing.in_process import InProcessFleet, InProcessRunner, _split
 from penstock.testing.simulation.faults import Trouble
 from penstock.testing.simulation.scheduler import KilledError, Process
-from penstock.wire.calls import START_RUN, Call
+from penstock.wire.calls import END, START_RUN, Call
 from penstock.wire.containers import ContainerAddress, Lane
 from penstock.wire.ports import EpochOpening, JobPackage, RunBrokenError, ignore_answer
 from penstock.wire.protocol import Beat, Identity, OpenEpoch, Request, StartRun
@@ -36,6 +36,10 @@ from penstock.wire.security import TlsIdentity
 T = TypeVar("T")
 Q = TypeVar("Q", bound=Request)
 A = TypeVar("A")
+_COME_TWICE = frozenset({START_RUN.name, END.name})
+"""The calls that a container takes any number of times, and late ones."""
+_DISTURBED = ("the attempt was cancelled", " came during ")
+"""Words of the errors of attempts that another one of their task has ended, or whose run another one has replaced."""
 
 
 class SimulatedFleet(InProcessFleet):
@@ -161,6 +165,28 @@ class SimulatedFleet(InProcessFleet):
             raise ContainerLostError(f"container {name} died while it answered")
         return replies[0]
 
+    def _come_again(self, name: str, what: str, work: Callable[[Container], object]) -> None:
+        """A call comes once more than it was made, at about the same time or later. Nobody hears its answer."""
+        scheduler = self._scheduler
+        process, container = self.processes.get(name), self._containers.get(name)
+        after = (0.0, 0.002, 0.3, 5.0)[scheduler.choices.draw(4)]
+        if process is None or container is None:
+            return
+
+        def run() -> None:
+            try:
+                work(container)
+            except PenstockError as error:
+                scheduler.note(f"`{what}` came again to {process.name}: {type(error).__name__}: {error}")
+
+        def come() -> None:
+            scheduler.sleep(after)
+            if not process.dead:
+                scheduler.spawn(process, "again", run)
+
+        self._trouble.counts["repeated call"] += 1
+        scheduler.spawn(self._trouble.network, "again", come)
+
     def open(
         self, opening: EpochOpening, package: JobPackage, progress: Callable[[int], None]
     ) -> Mapping[int, Mapping[str, Due]]:
@@ -210,6 +236,8 @@ class SimulatedFleet(InProcessFleet):
                 return last
 
             def once() -> A:
+                if call.name in _COME_TWICE and self._trouble.happens(self._trouble.rates.again):
+                    self._come_again(name, call.name, work)
                 spent_s = (self._scheduler.now_ns - began) / 1e9
                 return self.call(name, work, call.answer_s(self._config, spent_s))
 
@@ -306,6 +334,8 @@ class SimulatedRunner(InProcessRunner):
         super().__init__(job, fleet)
         self.fleet = fleet
         self._trouble = trouble
+        self._lingers = False
+        """True if attempts may take long, because some that an earlier run has left may still come."""
 
     def run(self, epoch: int, batch: Batch, ranges: BatchRanges) -> list[Report]:
         self._cancelled.clear()
@@ -340,11 +370,18 @@ class SimulatedRunner(InProcessRunner):
         again = [attempt for attempt, doubled in zip(attempts, twice, strict=True) if doubled]
         trouble.counts["doubled attempt"] += len(again)
         broken = trouble.happens(trouble.rates.attempt)
-        found = together([*attempts, *again], leaves=broken)
+        begun = [*attempts, *again]
+        if broken:
+            self._lingers = True
+            begun[1:] = [self._late(each) if trouble.happens(trouble.rates.late) else each for each in begun[1:]]
+        found = together(begun, leaves=broken)
         if broken:
             trouble.counts["broken run"] += 1
             raise RunBrokenError("simulated: a worker died")
         errors = [each for each in found if isinstance(each, BaseException)]
+        for error, doubled in zip(found, twice, strict=False):
+            if not doubled and any(words in str(error) for words in _DISTURBED):
+                trouble.broken.append(f"another run has disturbed this one: {error}")
         if errors:
             raise next((e for e in errors if not isinstance(e, PenstockError)), errors[0])
         firsts, seconds = found[: len(attempts)], iter(found[len(attempts) :])
@@ -360,15 +397,33 @@ class SimulatedRunner(InProcessRunner):
         self._step("stage")
         return sent
 
-    def _attempt(self, epoch: int, batch: Batch, stage: int, task: int, packets: list[Packet]) -> list[Packet]:
+    def _late(self, attempt: Callable[[], list[Packet]]) -> Callable[[], list[Packet]]:
+        """The attempt begins later, when nobody waits for it any more."""
+        after = (0.25, 0.5, 1.0, 3.0)[self._trouble.scheduler.choices.draw(4)]
+
+        def begin() -> list[Packet]:
+            self._trouble.scheduler.sleep(after)
+            return attempt()
+
+        self._trouble.counts["late attempt"] += 1
+        return begin
+
+    def _attempt(self, epoch: int, batch: Batch, stage: int, task: int, packets: Iterable[Packet]) -> list[Packet]:
+        packets = list(packets)
         if packets and self._trouble.happens(self._trouble.rates.attempt):
             self._trouble.counts["lost packet"] += 1
             lost = self._trouble.scheduler.choices.draw(len(packets))
-            packets = [*packets[:lost], *packets[lost + 1 :]]
+            del packets[lost]
         super_attempt = super()._attempt
         return self.fleet.call(
-            self.fleet.name_of(task), lambda _: super_attempt(epoch, batch, stage, task, list(packets))
+            self.fleet.name_of(task), lambda _: super_attempt(epoch, batch, stage, task, self._coming(packets))
         )
+
+    def _coming(self, packets: list[Packet]) -> Iterator[Packet]:
+        """The packets as they come to a container, the rest of them perhaps later."""
+        if self._lingers and self._trouble.happens(self._trouble.rates.late):
+            self._trouble.scheduler.sleep((0.1, 0.4, 1.0, 3.0)[self._trouble.scheduler.choices.draw(4)])
+        yield from packets
 
 
 def _mixed(first: list[Packet], second: list[Packet]) -> list[Packet]:

@@ -32,7 +32,7 @@ from penstock.start.plan import StartRequest
 from penstock.system.base import OffsetRange, RawRecord, System
 from penstock.testing.simulation import machine
 from penstock.testing.simulation.chaos import Chaos
-from penstock.testing.simulation.checkpoints import CheckpointWatch
+from penstock.testing.simulation.checkpoints import CheckpointWatch, LogWatch
 from penstock.testing.simulation.choices import Choices
 from penstock.testing.simulation.direct import runner_for
 from penstock.testing.simulation.faults import Rates, Trouble
@@ -127,11 +127,14 @@ class Life:
         self.outside = job.outside(self.trouble)
         self.systems = {name: SimulatedSystem(name, self.trouble) for name in sorted(names) if name not in self.outside}
         self.errors: list[BaseException] = []
-        self.broken: list[str] = []
+        self.broken = self.trouble.broken
         """The invariants that did not hold, in words."""
+        self.trouble.compete = self._compete
         self.operator = Operator(self.scheduler, self.errors)
         self._paths = JobPaths("job", "1")
-        self._quiet = SimulatedStore(self._bucket(f"{SCHEME}/job"), None)
+        bucket = self._bucket(f"{SCHEME}/job")
+        bucket.on_put = LogWatch(self._paths, self.broken).on_put
+        self._quiet = SimulatedStore(bucket, None)
         self.watch = CheckpointWatch(self._quiet, self._paths, self._calm())
         self._variant: dict[str, object] = {}
         self._has_moved = False
@@ -161,7 +164,10 @@ class Life:
         outcome.switches, outcome.seconds = scheduler._switches, scheduler.seconds
         outcome.streams = self._content()
         if not stuck:
-            outcome.log = self.log()
+            try:
+                outcome.log = self.log()
+            except CorruptError as error:
+                outcome.failures.append(error)
             outcome.stores = self._stores
         return outcome
 
@@ -210,7 +216,7 @@ class Life:
             self._all_fed = True
         else:
             scheduler.spawn(Process("producer"), "feed", partial(self._feed, feed))
-        chaos = Chaos(self.trouble, self._processes, self._compete)
+        chaos = Chaos(self.trouble, self._processes)
         scheduler.spawn(self.trouble.network, "chaos", chaos.run)
         scheduler.spawn(self.trouble.network, "operator", self._operate)
         scheduler.spawn(self.trouble.network, "watch", self._watch)
@@ -223,7 +229,8 @@ class Life:
                 break  # the first one may have stopped or drained because a command had asked for it
             if self._number > 60:
                 raise StuckError(f"the job has not come to its end in {self._number} starts")
-            scheduler.sleep(30.0 if end == "held" else (0.01, 1.0, 10.0, 40.0)[choices.draw(4)])
+            rest_s = self.trouble.rates.rest_s
+            scheduler.sleep(30.0 if end == "held" else (0.01, rest_s / 40, rest_s / 4, rest_s)[choices.draw(4)])
             if self.job.may_repartition and self.trouble.happens(100) and self.log().latest is not None:
                 self.trouble.counts["repartition"] += 1
                 tasks = max(self.job.streams.values()) + choices.draw(4)
@@ -278,8 +285,14 @@ class Life:
                 self.trouble.counts["command"] += 1
                 commands[which - 1](self.config())
 
-    def _compete(self, other: Process) -> None:
-        """A second copy of the job starts beside the one that stands still."""
+    def _compete(self, process: Process) -> bool:
+        """A process stands still: if it is the driver, a second copy of the job may start beside it."""
+        if process is not self.driver or not self.scheduler.choices.draw(2):
+            return False
+        self.scheduler.spawn(self.trouble.network, "second", lambda: self._start_beside(process))
+        return True
+
+    def _start_beside(self, other: Process) -> None:
         self.scheduler.sleep(1.0)
         if not self.scheduler.calm:
             self._one_driver(until_latest=False, beside=other)

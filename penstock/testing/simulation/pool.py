@@ -10,8 +10,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+R = TypeVar("R", bound=int | list[int] | dict[str, Any])
 _WORKER = "penstock.testing.simulation.worker"
 _GRACE_S = 60.0
 
@@ -92,10 +93,10 @@ class WorkerProcess:
 
 
 def in_parallel(
-    workers: list[WorkerProcess], requests: Iterable[int], stop: Callable[[dict[str, Any]], bool]
-) -> Iterator[tuple[int, dict[str, Any]]]:
+    workers: list[WorkerProcess], requests: Iterable[R], stop: Callable[[dict[str, Any]], bool]
+) -> Iterator[tuple[R, dict[str, Any]]]:
     """The reports of all requests as they come, until `stop` says of one that it is enough."""
-    left, lock, reports = iter(requests), threading.Lock(), list[tuple[int, dict[str, Any]]]()
+    left, lock, reports = iter(requests), threading.Lock(), list[tuple[R, dict[str, Any]]]()
     ready, enough = threading.Condition(lock), False
     running = len(workers)
 

@@ -20,8 +20,11 @@ class Bucket:
 
     objects: dict[str, tuple[bytes, int]] = field(default_factory=dict)
     writes: int = 0
+    on_put: Callable[[str, bytes], None] = lambda _key, _data: None
+    """Told what is put, and where, before it is there."""
 
     def put(self, key: str, data: bytes) -> None:
+        self.on_put(key, data)
         self.writes += 1
         self.objects[key] = data, self.writes
 
@@ -92,4 +95,8 @@ class SimulatedStore(ObjectStore):
 
     def _act(self, what: str, call: Callable[[], T], *fates: Fate) -> T:
         trouble = self._trouble
-        return call() if trouble is None else trouble.act(what, call, trouble.rates.store, RetryableError, *fates)
+        if trouble is None:
+            return call()
+        # The records of the log are few among all objects, and decide everything.
+        crash = trouble.rates.crash * (4 if "/checkpoints/" in what else 1)
+        return trouble.act(what, call, trouble.rates.store, RetryableError, *fates, crash=crash)

@@ -36,6 +36,8 @@ class SimulatedSystem(MemorySystem):
         self.trouble = trouble
         self.begun: dict[tuple[str, SystemStreamPartition], object] = {}
         """The last append of a writer to a partition that has begun."""
+        self._epochs: dict[tuple[str, SystemStreamPartition], int] = {}
+        """The largest epoch of a writer that has fenced, asked or appended in a partition."""
 
     @classmethod
     def configured(cls, name: str, options: Mapping[str, str]) -> SimulatedSystem:
@@ -61,11 +63,21 @@ class SimulatedSystem(MemorySystem):
         trouble = self.trouble
         return call() if trouble is None else trouble.look(what, call, trouble.rates.stream, RetryableError)
 
+    def note_writer(self, writer: WriterIdentity, ssps: Iterable[SystemStreamPartition], what: str) -> None:
+        """A writer has done something: no later epoch may have done anything before."""
+        for ssp in ssps:
+            seen = self._epochs.get((writer.name, ssp), writer.epoch)
+            if seen > writer.epoch and self.trouble is not None:
+                text = f"the writer of epoch {writer.epoch} {what} `{ssp}`, although epoch {seen} has taken over"
+                self.trouble.broken.append(text)
+            self._epochs[writer.name, ssp] = max(seen, writer.epoch)
+
     def act(self, what: str, call: Callable[[], T], later: Callable[[], object] | None = None) -> T:
         trouble = self.trouble
         if trouble is None:
             return call()
-        return trouble.act(what, call, trouble.rates.stream, RetryableError, *_FATES, later=later)
+        rates = trouble.rates
+        return trouble.act(what, call, rates.stream, RetryableError, *_FATES, later=later, crash=rates.crash)
 
 
 class SimulatedAdmin(MemoryAdmin):
@@ -86,7 +98,14 @@ class SimulatedAdmin(MemoryAdmin):
         return self._system.look(f"progress of {name}", lambda: MemoryAdmin.progress_of(self, name, found))
 
     def fence(self, stream: str, writer: WriterIdentity) -> None:
-        self._system.act(f"fence {stream}", lambda: MemoryAdmin.fence(self, stream, writer))
+        def fence() -> None:
+            MemoryAdmin.fence(self, stream, writer)
+            parts = range(MemoryAdmin.partition_count(self, stream))
+            self._system.note_writer(
+                writer, (SystemStreamPartition(self._system.name, stream, each) for each in parts), "has fenced"
+            )
+
+        self._system.act(f"fence {stream}", fence)
 
 
 class SimulatedReader(MemoryReader):
@@ -104,19 +123,30 @@ class SimulatedWriter(MemoryWriter):
 
     def progress(self, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
         found = tuple(ssps)
-        return self._system.act("fencing progress", lambda: MemoryWriter.progress(self, found))
+
+        def progress() -> Mapping[SystemStreamPartition, Progress]:
+            known = MemoryWriter.progress(self, found)
+            if self._identity is not None:
+                self._system.note_writer(self._identity, found, "has asked for its progress in")
+            return known
+
+        return self._system.act("fencing progress", progress)
 
     def _append_to_all(self, records: Parts, marks: Marks) -> dict[SystemStreamPartition, tuple[int, int]]:
         taken: dict[SystemStreamPartition, list[RawRecord]] = {ssp: list(own) for ssp, own in records.items()}
-        name = "" if self._identity is None else self._identity.name
+        name = "" if self._identity is None else f"{self._identity.name} of epoch {self._identity.epoch}"
         begun, mine = self._system.begun, object()
         begun.update({(name, ssp): mine for ssp in taken})
 
         def append() -> dict[SystemStreamPartition, tuple[int, int]]:
-            return MemoryWriter._append_to_all(self, taken, marks)
+            appended = MemoryWriter._append_to_all(self, taken, marks)
+            if self._identity is not None:
+                self._system.note_writer(self._identity, taken, "has appended to")
+            return appended
 
         def later() -> None:
-            """As a transaction: it cannot end after the next one of its writer has begun."""
+            """As a transaction: it cannot end after the next one of its writer has begun. What keeps it from ending
+            after those of a later epoch is the fence alone."""
             if any(begun[name, ssp] is not mine for ssp in taken):
                 raise FencedError("a later append of this writer has begun")
             append()

@@ -74,8 +74,8 @@ class UsersSubject:
         return replace(job, may_drain=False, may_go_back=False, may_repartition=False)
 
     def rates(self, choices: Choices) -> Rates:
-        rates = Rates().scaled((1.0, 0.2, 3.0)[choices.draw(3)])  # disks and clocks of hosts test Penstock, not a job
-        return replace(rates, disk=0, jump=0, kill_s=(4.0, 12.0, 30.0)[choices.draw(3)])
+        rates = Rates().scaled((1.0, 0.2, 3.0)[choices.draw(3)])
+        return replace(rates.known_to_users(), kill_s=(4.0, 12.0, 30.0)[choices.draw(3)])
 
     def broken(self, outcome: Outcome) -> list[str]:
         found = self._broken_invariants(outcome)
@@ -212,7 +212,7 @@ class CalmSubject(UsersSubject):
         )
 
     def rates(self, choices: Choices) -> Rates:
-        return replace(Rates().scaled(0), slow=30 if self._variant else 0)
+        return replace(Rates().scaled(0).known_to_users(), slow=30 if self._variant else 0)
 
     def profile(self) -> Any:
         return None if self._finder is None else self._finder.profile

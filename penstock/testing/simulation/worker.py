@@ -6,8 +6,9 @@ decisions alone, and not on those that were lived before it.
     python -m penstock.testing.simulation.worker MODULE:SUBJECT [ARGUMENT] < requests > reports
 
 Each request is a line of JSON: a seed, the decisions of a life, or both as `{"choices": [...], "seed": 7}`, where the
-seed is that of the program's random numbers. Each report is a line of JSON. With an argument, the subject is made with
-it; such a subject may have further requests, which are objects of JSON.
+seed is that of the program's random numbers. With `"first": ["module:function", "argument"]`, this is called in the
+process of the life before it begins. Each report is a line of JSON. With an argument, the subject is made with it; such
+a subject may have further requests, which are objects of JSON.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from penstock.testing.simulation import machine
 
 machine.install()
 
+from penstock.base.plugins import load  # noqa: E402
 from penstock.errors import UserCodeError  # noqa: E402
 from penstock.testing.simulation.choices import Choices  # noqa: E402
 from penstock.testing.simulation.faults import Rates  # noqa: E402
@@ -187,7 +189,11 @@ def _in_fork(subject: Subject, request: int | list[int] | dict[str, Any]) -> str
             if isinstance(request, dict) and hasattr(subject, "asked"):
                 subject, choices, seed = subject.asked(request)
             elif isinstance(request, dict):
-                choices, seed = Choices.of_list(request["choices"]), request["seed"]
+                made, seed = request.get("choices"), request["seed"]
+                choices = Choices.of_seed(seed) if made is None else Choices.of_list(made)
+                if "first" in request:
+                    function, argument = request["first"]
+                    load(function)(argument)
             elif isinstance(request, int):
                 choices, seed = Choices.of_seed(request), request
             else:
