@@ -224,6 +224,8 @@ def is_closed(host: str | None, port: int | None) -> bool:
         socket.create_connection((host or "", port or 0), 5).close()
     except ConnectionRefusedError:
         return True
+    except ConnectionResetError:
+        return False  # it closes just now
     return False
 
 

@@ -167,7 +167,7 @@ def ends_once() -> None:
     _replace(TaskInstance, "end", end)
 
 
-@rule("A message is late below the watermark of the batch before, not below that of its own batch.", "graphs", 0)
+@rule("A message is late below the watermark of the batch before, not below that of its own batch.", "graphs", 1)
 def late_watermark() -> None:
     real = watermarks.next_watermarks
 
@@ -399,7 +399,7 @@ def only_committed() -> None:
     _replace(client, "_CONSUMER_DECIDED", {**client._CONSUMER_DECIDED, "isolation.level": "read_uncommitted"})
 
 
-@rule("A publication to Kafka goes on behind the marks of the job's topic.", "topics", 0)
+@rule("A publication to Kafka goes on behind the marks of the job's topic.", "topics", 1)
 def kafka_progress() -> None:
     from penstock.system.kafka.writer import KafkaWriter
 
@@ -407,7 +407,10 @@ def kafka_progress() -> None:
     _replace(writer.Progress, "check_follows", lambda *_: None)
 
 
-@rule("A producer whose end of a transaction may be under way twice begins no other one.", "topics", 4)
+@rule(
+    "A producer whose end of a transaction may be under way twice begins no other one.",
+    "tests/kafka/test_kafka_late_requests.py::test_a_late_abort_loses_nothing",
+)
 def late_end() -> None:
     from penstock.system.kafka.writer_session import WriterSession
 

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -60,7 +60,9 @@ def test_lives_end_as_the_oracle_says(subject: str, part: int, lives: int) -> No
         assert tally.faults["direct run"], "no batch went the direct way"
 
 
-@pytest.mark.parametrize("subject", SUBJECTS)
+@pytest.mark.parametrize(
+    "subject", [pytest.param(each, marks=pytest.mark.slow if each == "calls" else ()) for each in SUBJECTS]
+)
 def test_two_runs_of_a_seed_are_equal_event_for_event(subject: str, tmp_path: Path) -> None:
     """Whatever was lived before, and in whichever process."""
     digests = []
@@ -71,23 +73,39 @@ def test_two_runs_of_a_seed_are_equal_event_for_event(subject: str, tmp_path: Pa
     assert len(set(digests[0].values())) == 4, "each seed has a story of its own"
 
 
+class _Workers(dict[str, WorkerProcess]):
+    """By subject, its worker process, which starts when it is needed."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def __missing__(self, subject: str) -> WorkerProcess:
+        self[subject] = WorkerProcess(SUBJECTS[subject], folder=self._folder)
+        return self[subject]
+
+
 @pytest.fixture(scope="module")
-def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, WorkerProcess]]:
-    """A worker process of each subject."""
-    folder = tmp_path_factory.mktemp("workers")
-    with ExitStack() as undo:
-        yield {
-            subject: undo.enter_context(closing(WorkerProcess(path, folder=folder)))
-            for subject, path in SUBJECTS.items()
-        }
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Workers]:
+    found = _Workers(tmp_path_factory.mktemp("workers"))
+    yield found
+    for each in found.values():
+        each.close()
 
 
-@pytest.mark.parametrize("name", [*_QUICK, *(pytest.param(each, marks=pytest.mark.slow) for each in _LIVED)])
-def test_a_rule_that_is_taken_out_is_missed(name: str, workers: dict[str, WorkerProcess]) -> None:
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(_QUICK, id="some"),
+        *(pytest.param((each,), id=each, marks=pytest.mark.slow) for each in _LIVED),
+    ],
+)
+def test_a_rule_that_is_taken_out_is_missed(names: tuple[str, ...], workers: _Workers) -> None:
     """By a life of its seed, which holds as long as the rule is there."""
-    subject, seed = _lived(name)
-    assert workers[subject].ask(lived_without(name, seed))["broken"]
-    assert not workers[subject].ask(seed)["broken"]
+    for name in names:
+        subject, seed = _lived(name)
+        assert workers[subject].ask(lived_without(name, seed))["broken"], name
+        assert not workers[subject].ask(seed)["broken"], name
 
 
 @pytest.mark.slow

@@ -232,7 +232,9 @@ def test_what_fails_at_a_fired_message_names_its_own_operator(dead_letter: str |
     stream.map(fail, id="picky").send_to(app.output("m.out"))
     runner = TestRunner(app, partitions=1, dead_letter=dead_letter).input("m.in", [["k1", 1], ["k2", 2]])
     if dead_letter is None:
-        with pytest.raises(ps.UserCodeError, match=r"two\n  in operator `picky`, at the end of a batch of task 0, key"):
+        sent = "at a message from operator `partition_by-2` that a timer, a window or the end of a batch made in task 0"
+        place = f"{sent if apart else 'at the end of a batch of task 0'}, key"
+        with pytest.raises(ps.UserCodeError, match=rf"two\n  in operator `picky`, {place}"):
             runner.run()
         return
     runner.run()
