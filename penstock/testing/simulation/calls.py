@@ -37,7 +37,6 @@ ADVICE: Mapping[Kind, str] = {
 }
 _CLOCKS = {"now", "utcnow", "today"}
 _MORE_CLOCKS = {"process_time", "process_time_ns", "thread_time", "clock_gettime_ns", "localtime", "gmtime", "ctime"}
-_CONNECTS = {"connect", "connect_ex", "sendto"}
 _FILES = {"open", "remove", "unlink", "rename", "replace", "rmdir", "truncate", "link", "symlink"}
 _PROGRAMS = {"system", "posix_spawn", "posix_spawnp", "fork", "forkpty"}
 _WALK = 60
@@ -163,7 +162,7 @@ def _replaced() -> dict[Any, Kind]:
         "clock": clocks,
         "random": (os.urandom,),
         "file": (builtins.open, os.mkdir),
-        "network": (socket.socket.connect, socket.socket.connect_ex, socket.socket.sendto),
+        "network": (socket.socket.connect, socket.socket.connect_ex, socket.socket.sendto, socket.getaddrinfo),
     }
     return {each.__code__: kind for kind, own in kinds.items() for each in own if hasattr(each, "__code__")}
 
@@ -182,8 +181,6 @@ def _kind_of(function: Any) -> Kind | None:
         return "clock"
     if owner is _shared_random or name == "getrandom":
         return "random"
-    if isinstance(owner, socket.socket.__mro__[1]) and name in _CONNECTS:
-        return "network"
     if name == "default_rng" or type(owner).__module__ == "numpy.random.mtrand":
         return "random"
     return None

@@ -320,12 +320,13 @@ def allow_network(allowed: bool) -> None:
 
 
 def _on_network(real: Callable[..., Any]) -> Callable[..., Any]:
-    """A call of a socket that reaches another machine, or another process of this one."""
+    """A call that reaches another machine, or another process of this one. Sockets of files (AF_UNIX) do not."""
 
-    def call(own: socket.socket, *args: Any) -> Any:
+    def call(first: Any, *args: Any, **options: Any) -> Any:
         scheduler = active()
-        if scheduler is None or scheduler.mine() is None or _network or own.family not in _INTERNET:
-            return real(own, *args)
+        is_file = isinstance(first, socket.socket) and first.family not in _INTERNET
+        if scheduler is None or scheduler.mine() is None or _network or is_file:
+            return real(first, *args, **options)
         raise PermissionError(errno.EACCES, _NO_NETWORK)
 
     return call
@@ -377,9 +378,12 @@ def install() -> None:
     in_time.sleep = _sleep
     in_threading._time = in_queue.time = in_time.monotonic
     socket.gethostname = _hostname
-    in_socket: Any = socket.socket
-    for name in ("connect", "connect_ex", "sendto"):
-        setattr(in_socket, name, _on_network(getattr(socket.socket, name)))
+    # A name is looked up before a connection is made.
+    for owner, name in (
+        *((socket.socket, each) for each in ("connect", "connect_ex", "sendto")),
+        (socket, "getaddrinfo"),
+    ):
+        setattr(owner, name, _on_network(getattr(owner, name)))
     in_os.getpid = _getpid
     in_io: Any = io
     in_io.open = in_builtins.open = _on_disk(io.open, writes=_opens_to_write)
