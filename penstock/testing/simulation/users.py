@@ -173,11 +173,12 @@ class UsersSubject:
             if hit:
                 later = rng.choice((0, 1, 5, 20))
                 waiting.append((number + later, each))
-                again = "" if move else "again "
-                self.told.append(
-                    f"message {number_of[each[:2]]} of input `{each[0]}` partition {each[1]} comes {again}"
-                    f"{counted(later, 'message')} later"
-                )
+                when = f"{counted(later, 'message')} later" if later else "at once"
+                if later or not move:
+                    self.told.append(
+                        f"message {number_of[each[:2]]} of input `{each[0]}` partition {each[1]} comes "
+                        f"{when if move else f'again, {when}'}"
+                    )
             number_of[each[:2]] += 1
             if not (hit and move):
                 found.append(each)

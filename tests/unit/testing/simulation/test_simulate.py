@@ -102,7 +102,9 @@ def test_messages_that_come_twice_are_counted_twice() -> None:
     with pytest.raises(SimulationFailedError, match="store `flights`") as failed:
         run(counting(), seeds=10, doubled=["local.trips"])
     shown = str(failed.value)
-    assert re.search(r"what came late or twice:\n  message \d+ of input `local.trips` partition \d comes again ", shown)
+    assert re.search(
+        r"what came late or twice:\n  message \d+ of input `local.trips` partition \d comes again, ", shown
+    )
     app = ps.StreamApplication("once")
     trips = app.input("local.trips").partition_by(lambda trip: str(trip["n"]), id="by-number")
     trips.deduplicate("1h", id="once").map(lambda trip: trip["n"], id="n").send_to(app.output("local.out"))
