@@ -53,7 +53,7 @@ def test_that_another_epoch_has_taken_over_is_raised_and_not_logged(
 
 
 def test_a_record_that_no_broker_takes_is_an_error() -> None:
-    """Whoever believes that a fence is there would let an older epoch go on."""
+    """A job that took such a fence for granted would let an older epoch go on."""
     options = parse_options("kafka", {"consumer.bootstrap.servers": "127.0.0.1:1"})
     with pytest.raises(SystemAwayError, match=r"within 0\.1 s"):
         job_log.put(options, "topic", [(b"fence", b"v")], within_s=0.1)

@@ -167,7 +167,11 @@ def ends_once() -> None:
     _replace(TaskInstance, "end", end)
 
 
-@rule("A message is late below the watermark of the batch before, not below that of its own batch.", "graphs", 1)
+@rule(
+    "A message is late if it is below the watermark of the batch before; that of its own batch does not count.",
+    "graphs",
+    1,
+)
 def late_watermark() -> None:
     real = watermarks.next_watermarks
 

@@ -121,7 +121,7 @@ def register(
             state.check_fence(writer, options.system)
         except FencedError:
             job_log.discard(made)
-            with suppress(PenstockError):  # it has written nothing, and whoever fenced it has this id
+            with suppress(PenstockError):  # it has written nothing, and the next writer has this id
                 job_log.put(options, topic, [(producer_key(transactional_id), None)])
             raise
     return transactional_id, made, state

@@ -38,8 +38,8 @@ def _open_in_memory(settings: StoreSettings, directory: Path) -> Engine:
 
 
 class LogWatch:
-    """Follows the records of the log in the order in which they are put, whoever puts them. Only the writer of the last
-    claim may put a checkpoint at the end of the log."""
+    """Follows the records of the log in the order in which they are put. Only the writer of the last claim may put a
+    checkpoint at the end of the log."""
 
     def __init__(self, paths: JobPaths, broken: list[str]) -> None:
         """`broken`: gets what does not hold, in words."""

@@ -44,7 +44,7 @@ def runner_for(job: ClaimedJob, fleet: SimulatedFleet, trouble: Trouble, driver:
 
 
 class SimulatedWorker:
-    """A direct worker in a process of its own."""
+    """A direct worker, as a simulated process."""
 
     failure = ""
     writes = False
@@ -182,7 +182,7 @@ class _Pipe:
             self._changed.notify_all()
 
     def break_off(self, why: str) -> None:
-        """Whoever reads or writes from now on gets an error."""
+        """From now on, reads and writes raise an error."""
         with self._changed:
             self._broken = self._broken or why
             self._changed.notify_all()

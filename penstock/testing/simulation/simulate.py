@@ -42,7 +42,8 @@ def simulate(
     Each seed is a life of the job: it is killed, stopped and started again, loses containers, repeats attempts, and
     meets stores and streams that are slow or fail. The same seed is the same life. Every stream is a simulated one,
     whatever its system is, and so is the object store. The application's own code is real: it runs once for each
-    attempt of each life. It does not reach the network unless `network` says so, but files and other programs.
+    attempt of each life. It does not reach the network, unless `network` is true. Files that it writes are written, and
+    programs that it starts run.
 
     Without `invariants`, the outputs and stores of each life are compared with those of a life without faults. An
     output that is exactly once has the same messages as often; another has the same ones, and the same last value for

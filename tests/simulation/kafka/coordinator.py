@@ -83,7 +83,7 @@ class Coordinator:
             own = self.ids[name] = Transactional(next(self._producers), timeout_ms=timeout_ms)
             return own.producer, own.epoch
         if own.state is State.ONGOING:
-            own.epoch += 1  # whoever wrote until now writes no more
+            own.epoch += 1  # the producer before writes no more
             self._prepare(own, commits=False)
         if own.state in _PREPARED:
             raise BrokerError(KafkaError.CONCURRENT_TRANSACTIONS)
