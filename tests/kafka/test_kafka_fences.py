@@ -9,11 +9,13 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
 
 import psutil
 import pytest
+from confluent_kafka import Producer
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import (
@@ -26,6 +28,7 @@ from penstock.errors import (
 )
 from penstock.system.base import Progress, RawRecord, WriterIdentity
 from penstock.system.kafka import fences, job_log, transaction
+from penstock.system.kafka.admin import KafkaAdmin
 from penstock.system.kafka.errors import ClientErrors
 from penstock.system.kafka.fences import TOPIC, Owners
 from penstock.system.kafka.job_topic import job_topic
@@ -33,7 +36,7 @@ from penstock.system.kafka.options import KafkaOptions, parse_options
 from penstock.system.kafka.writer import KafkaWriter
 from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.jobs.home import wait_until
-from tests.support.streams.kafka import TIMEOUT_S, new_topic
+from tests.support.streams.kafka import QUIET, TIMEOUT_S, new_topic
 from tests.support.streams.kafka_writers import FOREVER, job_state, keys, publish, read, records, written_end
 
 pytestmark = pytest.mark.kafka
@@ -67,6 +70,28 @@ def test_a_record_that_the_brokers_refuse_is_an_error(
     put = [(b"%d" % n, os.urandom(5000 if n in large else 5)) for n in range(3)]
     with pytest.raises(SystemRefusedError, match="MSG_SIZE_TOO_LARGE"):
         job_log.put(options, topic, put)
+
+
+@pytest.mark.slow
+def test_a_transaction_that_a_dead_driver_has_left_open_is_waited_for(
+    options: KafkaOptions,
+    kafka_broker: KafkaBroker,
+    name: str,
+    here: SystemStreamPartition,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Brokers end it later than a call may take."""
+    with closing(KafkaWriter(options, WriterIdentity(name, 1))) as writer:
+        publish(writer, {here: Progress(1, 0)}, records(0, 1))
+    client = {**kafka_broker.client_options(), "transactional.id": f"{name}-left", "transaction.timeout.ms": 5000}
+    left = Producer(client, logger=QUIET)
+    left.init_transactions(TIMEOUT_S)
+    left.begin_transaction()
+    left.produce(job_topic(name), b"", b"left", 0)
+    assert left.flush(TIMEOUT_S) == 0
+    with closing(KafkaAdmin(replace(options, timeout_ms=1500))) as admin:
+        assert admin.progress_of(name, [here]) == {here: Progress(1, 0)}
+    assert "a transaction is open, which a process that died may have left" in caplog.text
 
 
 @pytest.mark.attack
