@@ -73,7 +73,7 @@ if __name__ == "__main__":
 """
 FROZEN = f"""
 import signal
-from penstock.spark.job import launch
+from penstock.spark import job
 from penstock.spark.session import gateway
 from signals import app
 
@@ -82,7 +82,7 @@ def stop_frozen(context):
     gateway.stop_context(context)
 
 gateway._STOP_SECONDS = 1.0
-launch.stop_context = stop_frozen
+job.stop_context = stop_frozen
 app.run({CONFIG!r}).await_termination()
 print("after the job", flush=True)
 """
