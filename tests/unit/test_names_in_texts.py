@@ -20,6 +20,7 @@ MODULES = {name.removesuffix(".py").removesuffix("/__init__").replace("/", "."):
 DOTTED = re.compile(r"(?<![\w./<-])(penstock\.)?([a-z_]+(?:\.\w+)+)(?![\w(<=*-]|\.\w)")
 MEMBER = re.compile(r"`(_?[A-Z]\w*[a-z]\w*)\.(\w+)")
 PATH = re.compile(r"`((?:[a-z_]+/)+[a-z_]+(?:\.py)?)`")
+IMPORTED = re.compile(r"^ *from penstock\.([\w.]+) import ([\w, ]+)$", re.MULTILINE)
 KEYS_TEXT = " ".join(key.name for key in KEYS)
 OTHERS = {"spark", "system"}
 """Keys of Spark begin so, and the names of streams in texts."""
@@ -144,3 +145,19 @@ def test_the_page_on_the_whole_lists_every_page_of_a_package() -> None:
     text = PAGES["ARCHITECTURE.md"]
     assert len(text.splitlines()) <= 500
     assert [page for page in PAGES if page != "ARCHITECTURE.md" and f"]({page})" not in text] == []
+
+
+def test_programs_within_tests_import_what_exists() -> None:
+    """A test that starts a program writes it as a text, which no type checker reads."""
+    imported = (
+        (file.relative_to(ROOT).as_posix(), module, name)
+        for file in sorted((ROOT / "tests").rglob("*.py"))
+        for module, names in IMPORTED.findall(file.read_text("utf-8"))
+        for name in re.findall(r"\w+", re.sub(r" as \w+", "", names))
+        if module != "elsewhere"
+    )
+    assert [
+        (file, module, name)
+        for file, module, name in imported
+        if name not in words().get(module, ()) and f"{module}.{name}" not in MODULES
+    ] == []
