@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from penstock.testing.runner.cuts import CutsDifferError as CutsDifferError
     from penstock.testing.runner.runner import TestRunner as TestRunner
     from penstock.testing.runner.streams import OutputMessage as OutputMessage
-    from penstock.testing.simulation.inputs import SimulationInputs as SimulationInputs
-    from penstock.testing.simulation.report import FailedLife as FailedLife
-    from penstock.testing.simulation.report import SimulationFailedError as SimulationFailedError
-    from penstock.testing.simulation.report import SimulationReport as SimulationReport
+    from penstock.testing.simulation.preparation import SimulationInputs as SimulationInputs
+    from penstock.testing.simulation.results import FailedLife as FailedLife
+    from penstock.testing.simulation.results import SimulationFailedError as SimulationFailedError
+    from penstock.testing.simulation.results import SimulationReport as SimulationReport
     from penstock.testing.simulation.simulate import simulate as simulate
 else:
     __getattr__, __dir__, __all__ = lazy_names(__name__)

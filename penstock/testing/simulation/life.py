@@ -31,17 +31,15 @@ from penstock.start.part import complete
 from penstock.start.plan import StartRequest
 from penstock.system.base import OffsetRange, RawRecord, System
 from penstock.testing.simulation import machine
-from penstock.testing.simulation.chaos import Chaos
 from penstock.testing.simulation.checkpoints import CheckpointWatch, LogWatch
 from penstock.testing.simulation.choices import Choices
 from penstock.testing.simulation.direct import runner_for
-from penstock.testing.simulation.faults import Rates, Trouble
+from penstock.testing.simulation.faults import Chaos, Rates, Trouble
 from penstock.testing.simulation.hosts import SimulatedFleet
 from penstock.testing.simulation.operator import Operator
-from penstock.testing.simulation.outside import Feeder, OutsideSystem, nothing_outside
 from penstock.testing.simulation.scheduler import Process, Scheduler, StuckError
 from penstock.testing.simulation.storage import SCHEME, Bucket, SimulatedStore
-from penstock.testing.simulation.streams import SimulatedSystem
+from penstock.testing.simulation.streams import Feeder, OutsideSystem, SimulatedSystem, nothing_outside
 from penstock.wing import wings
 
 _NEVER = (CorruptError, IncompatibleError, ConfigError, UserCodeError)

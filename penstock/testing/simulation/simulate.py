@@ -13,7 +13,7 @@ from penstock.application.application import Application
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError
 from penstock.testing.simulation.preparation import Inputs, Invariant, load_for_simulation, prepare
-from penstock.testing.simulation.report import SimulationFailedError, SimulationReport
+from penstock.testing.simulation.results import SimulationFailedError, SimulationReport
 from penstock.testing.simulation.search import Search
 
 _INVARIANTS_ALONE = (

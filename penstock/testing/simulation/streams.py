@@ -1,9 +1,10 @@
-"""A system of streams in the simulation: the memory system, with a network in front of it."""
+"""The systems of streams in the simulation: the memory system, with a network in front of it, and the contract of those
+that a subject brings along."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
@@ -15,11 +16,49 @@ from penstock.system.base import (
     Progress,
     RawMessage,
     RawRecord,
+    System,
     WriterIdentity,
 )
 from penstock.system.contract.writer import Marks, Parts
 from penstock.system.memory import MemoryAdmin, MemoryReader, MemorySystem, MemoryWriter
 from penstock.testing.simulation.faults import Fate, Trouble
+
+
+class Feeder(Protocol):
+    """Appends the records of the inputs, for somebody who is no part of the job."""
+
+    def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> object:
+        """Append records, or begin to do so."""
+        ...
+
+    def close(self) -> None:
+        """Called once after the last record: from here on all of them can be read."""
+        ...
+
+
+class OutsideSystem(Protocol):
+    """A system that outlives every process."""
+
+    def options(self) -> Mapping[str, str]:
+        """The configuration of a process, below `systems.<name>.`."""
+        ...
+
+    def calm(self) -> System:
+        """The system for somebody whom no fault meets."""
+        ...
+
+    def feeder(self) -> Feeder:
+        """A writer of the inputs."""
+        ...
+
+    def content(self) -> Mapping[str, Mapping[int, list[RawRecord]]]:
+        """Stream → partition → all records that count, as an observer sees them in the end."""
+        ...
+
+
+def nothing_outside(_trouble: Trouble) -> Mapping[str, OutsideSystem]:
+    return {}
+
 
 T = TypeVar("T")
 _FATES = (Fate.FAILS, Fate.LOST_REPLY, Fate.LATE)

@@ -38,9 +38,9 @@ machine.install()
 
 from penstock.base.plugins import load  # noqa: E402
 from penstock.errors import UserCodeError  # noqa: E402
+from penstock.testing.simulation.calls import place_of, users_frame  # noqa: E402
 from penstock.testing.simulation.choices import Choices  # noqa: E402
 from penstock.testing.simulation.faults import Rates  # noqa: E402
-from penstock.testing.simulation.frames import place_of, users_frame  # noqa: E402
 from penstock.testing.simulation.life import JobUnderTest, Life, Outcome  # noqa: E402
 from penstock.testing.simulation.scheduler import KilledError, StuckError, active  # noqa: E402
 
