@@ -38,8 +38,15 @@ from penstock.testing.simulation.faults import Chaos, Rates, Trouble
 from penstock.testing.simulation.hosts import SimulatedFleet
 from penstock.testing.simulation.operator import Operator
 from penstock.testing.simulation.scheduler import Process, Scheduler, StuckError
-from penstock.testing.simulation.storage import SCHEME, Bucket, SimulatedStore
-from penstock.testing.simulation.streams import Feeder, OutsideSystem, SimulatedSystem, nothing_outside
+from penstock.testing.simulation.storage import (
+    SCHEME,
+    Bucket,
+    Feeder,
+    OutsideSystem,
+    SimulatedStore,
+    SimulatedSystem,
+    nothing_outside,
+)
 from penstock.wing import wings
 
 _NEVER = (CorruptError, IncompatibleError, ConfigError, UserCodeError)
