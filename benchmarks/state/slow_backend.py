@@ -21,7 +21,7 @@ from penstock.state.backends.changelog_files.factory import (
     ChangelogFilesFactory,
     ChangelogFilesRestore,
 )
-from penstock.testing.forwarding_store import ForwardingStore
+from penstock.testing.faulty_store import ForwardingStore
 
 NAME = "benchmarks.state.slow_backend:SlowChangelogFiles"
 _LATENCY = "PENSTOCK_BENCH_LATENCY_MS"

@@ -1,8 +1,8 @@
 """Tests of applications and of your own components: a runner without Spark, fault injection, and contract suites.
 
 `TestRunner` runs an application in the test's process. The contract suites are in `system_contract`,
-`state_backend_contract`, `engine_contract` and `object_store_contract`; `faulty_store` and `slow_store` have object
-stores that fail and wait; `in_process` has the parts below `TestRunner`. Nothing else in Penstock imports them.
+`state_backend_contract`, `engine_contract` and `object_store_contract`; `faulty_store` has object stores that
+fail and wait; `in_process` has the parts below `TestRunner`. Nothing else in Penstock imports them.
 """
 
 from typing import TYPE_CHECKING

@@ -23,7 +23,7 @@ MODULES = (
     "penstock.state.backends.base",
     "penstock.testing",
     "penstock.testing.faulty_store",
-    "penstock.testing.slow_store",
+    "penstock.testing.faulty_store",
 )
 """The modules that applications, programs and components of a user's own import. Those of a system are in
 tests/unit/system/test_system_surface.py."""
