@@ -12,9 +12,9 @@ from penstock.base.public_names import lazy_names
 if TYPE_CHECKING:
     from penstock.testing.clock import SettableClock as SettableClock
     from penstock.testing.runner.checks import ChangedMessageError as ChangedMessageError
+    from penstock.testing.runner.checks import CutsDifferError as CutsDifferError
     from penstock.testing.runner.checks import StaleValueError as StaleValueError
     from penstock.testing.runner.checks import UnwrittenChangeError as UnwrittenChangeError
-    from penstock.testing.runner.cuts import CutsDifferError as CutsDifferError
     from penstock.testing.runner.runner import TestRunner as TestRunner
     from penstock.testing.runner.streams import OutputMessage as OutputMessage
     from penstock.testing.simulation.preparation import SimulationInputs as SimulationInputs
