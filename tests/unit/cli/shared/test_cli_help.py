@@ -61,7 +61,7 @@ try:
     app(["--help"])
 except SystemExit:
     pass
-wanted = {"penstock", "penstock.admin", "penstock.admin.program", "penstock.cli", "penstock.cli.main",
+wanted = {"penstock", "penstock.cli", "penstock.cli.main",
           "penstock.cli.shared", "penstock.cli.shared.errors", "penstock.cli.shared.options",
           "penstock.errors", "penstock.base", "penstock.base.plugins", "penstock.base.public_names",
           "penstock.base.secrets", "penstock.base.wording"}
