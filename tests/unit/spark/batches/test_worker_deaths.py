@@ -17,8 +17,8 @@ from penstock.host.position_page import MessageId, PositionPage, Span, Spot
 from penstock.runtime.messages import incoming
 from penstock.runtime.messages.packet import Packet, from_batch
 from penstock.runtime.stage.sink import OuterStages, OutputWriters, SinkAttempts
-from penstock.spark.batches import spark_runner
-from penstock.spark.batches.spark_runner import worker_deaths
+from penstock.spark.batches import runner
+from penstock.spark.batches.runner import worker_deaths
 from penstock.spark.session.executors import Executor
 from penstock.spark.workers.worker import alive_writes
 from penstock.testing.in_process import InProcessDriver
@@ -38,7 +38,7 @@ LANES = (Lane(cast("Any", None), (0, 1)), Lane(cast("Any", None), (2, 3)))
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(spark_runner, "live_executors", lambda _: [cast("Executor", _Local())])
+    monkeypatch.setattr(runner, "live_executors", lambda _: [cast("Executor", _Local())])
     return tmp_path
 
 
