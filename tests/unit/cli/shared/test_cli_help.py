@@ -95,7 +95,7 @@ print("loaded too much:", sorted({{"pyarrow", "pyspark", "py4j", "rocksdict"}} &
 
 
 ROOT = Path(penstock.__file__).parent
-OWN = {"spark/session/spark_conf.py", "spark/session/gateway.py", "host/posix.py", "system/kafka/errors.py"}
+OWN = {"spark/session/session.py", "spark/session/gateway.py", "host/posix.py", "system/kafka/errors.py"}
 """These read or make the options of other programs."""
 DOCUMENTATION = {"config/reference.py", "config/settings.py"}
 OF_A_COMMAND = (
