@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.testing.simulation.search import WorkerProcess, in_parallel
+from penstock.testing.simulation.simulate import WorkerProcess, in_parallel
 from tests.simulation.rules import RULES, take_out
 
 SUBJECTS = {

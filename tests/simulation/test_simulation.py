@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from penstock.testing.simulation.choices import Choices, shrink
-from penstock.testing.simulation.search import WorkerProcess
+from penstock.testing.simulation.simulate import WorkerProcess
 from tests.simulation.prove import SUBJECTS, live, lived_without, story
 from tests.simulation.rules import RULES, WITHOUT
 from tests.support.tools.places import ROOT
