@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.api.ssp import SystemStreamPartition
 from penstock.base.plugins import load
 from penstock.checkpoint.log import CheckpointLog, LogView
 from penstock.config.load import load_config
@@ -41,20 +41,20 @@ from penstock.testing.simulation.scheduler import Process, Scheduler, StuckError
 from penstock.testing.simulation.storage import (
     SCHEME,
     Bucket,
+    Fed,
+    Feed,
     Feeder,
     OutsideSystem,
     SimulatedStore,
     SimulatedSystem,
     nothing_outside,
+    stream_name,
 )
 from penstock.wing import wings
 
 _NEVER = (CorruptError, IncompatibleError, ConfigError, UserCodeError)
 """Errors that no crash and no failure of a network may lead to."""
 _real_open_store = opening.open_store
-
-Fed: TypeAlias = tuple[str | SystemStream, int, RawRecord]
-"""A record of an input: stream, partition and record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +126,9 @@ class Life:
         self.folder = folder
         self.scheduler = Scheduler(choices)
         self.trouble = Trouble(self.scheduler, rates or Rates(), folder)
-        self._inputs = sorted({_name(stream) for stream, _, _ in job.feed}, key=str)
+        self._inputs = sorted({stream_name(stream) for stream, _, _ in job.feed}, key=str)
         self.buckets: dict[str, Bucket] = {}
-        names = {"m", "local", *(_name(each).system for each in job.streams)}
+        names = {"m", "local", *(stream_name(each).system for each in job.streams)}
         self.outside = job.outside(self.trouble)
         self.systems = {name: SimulatedSystem(name, self.trouble) for name in sorted(names) if name not in self.outside}
         self.errors: list[BaseException] = []
@@ -212,10 +212,10 @@ class Life:
         scheduler, choices = self.scheduler, self.scheduler.choices
         calm = self._calm()
         for stream, partitions in self.job.streams.items():
-            name = _name(stream)
+            name = stream_name(stream)
             calm[name.system].admin().create_stream(name.stream, partitions)
-        _Feed(self.job.before, self._feeders()).append(len(self.job.before))
-        feed = _Feed(self.job.feed, self._feeders())
+        Feed(self.job.before, self._feeders()).append(len(self.job.before))
+        feed = Feed(self.job.feed, self._feeders())
         if self.job.fed:
             feed.append(len(self.job.feed))
             self._all_fed = True
@@ -261,7 +261,7 @@ class Life:
         watch = Process("watch")
         self.scheduler.at_once(watch, lambda: self.broken.extend(look(self.config())))
 
-    def _feed(self, feed: _Feed) -> None:
+    def _feed(self, feed: Feed) -> None:
         """Append the records little by little; then nothing goes wrong any more."""
         while feed.left:
             feed.append(1 + self.scheduler.choices.draw(self.job.at_once))
@@ -418,33 +418,10 @@ class Life:
         loop.run()
 
 
-class _Feed:
-    """The records that are still to come."""
-
-    def __init__(self, records: Sequence[Fed], writers: Mapping[str, Feeder]) -> None:
-        self.left = deque(records)
-        self._writers = writers
-
-    def append(self, count: int) -> None:
-        """Append so many of them."""
-        for _ in range(min(count, len(self.left))):
-            stream, partition, record = self.left.popleft()
-            name = _name(stream)
-            ssp = SystemStreamPartition(name.system, name.stream, partition)
-            self._writers[name.system].append(ssp, [record])
-        if not self.left:
-            for writer in self._writers.values():
-                writer.close()
-
-
 def _first_words(error: PenstockError) -> str:
     if isinstance(error, UserCodeError):
         return f"{error.failed.reason}, in {error.failed.place}"
     return str(error)
-
-
-def _name(stream: str | SystemStream) -> SystemStream:
-    return SystemStream("m", stream) if isinstance(stream, str) else stream
 
 
 logging.getLogger("penstock").addHandler(logging.NullHandler())

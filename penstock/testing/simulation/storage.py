@@ -3,12 +3,13 @@ effects come late. A subject may bring systems along, whose contract is here as 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeAlias, TypeVar
 
 from penstock.api.retention import StreamRetention
-from penstock.api.ssp import SystemStreamPartition
+from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.errors import FencedError, NotFoundError, RetryableError
 from penstock.objects.store import ObjectStore, check_key, check_prefix
 from penstock.system.base import (
@@ -117,6 +118,10 @@ class SimulatedStore(ObjectStore):
         return trouble.act(what, call, trouble.rates.store, RetryableError, *fates, crash=crash)
 
 
+Fed: TypeAlias = tuple[str | SystemStream, int, RawRecord]
+"""A record of an input: stream, partition and record."""
+
+
 class Feeder(Protocol):
     """Appends the records of the inputs, for somebody who is no part of the job."""
 
@@ -151,6 +156,30 @@ class OutsideSystem(Protocol):
 
 def nothing_outside(_trouble: Trouble) -> Mapping[str, OutsideSystem]:
     return {}
+
+
+def stream_name(stream: str | SystemStream) -> SystemStream:
+    """The stream of a record of an input. A name alone is a stream of the system `m`."""
+    return SystemStream("m", stream) if isinstance(stream, str) else stream
+
+
+class Feed:
+    """The records that are still to come."""
+
+    def __init__(self, records: Sequence[Fed], writers: Mapping[str, Feeder]) -> None:
+        self.left = deque(records)
+        self._writers = writers
+
+    def append(self, count: int) -> None:
+        """Append so many of them."""
+        for _ in range(min(count, len(self.left))):
+            stream, partition, record = self.left.popleft()
+            name = stream_name(stream)
+            ssp = SystemStreamPartition(name.system, name.stream, partition)
+            self._writers[name.system].append(ssp, [record])
+        if not self.left:
+            for writer in self._writers.values():
+                writer.close()
 
 
 _FATES = (Fate.FAILS, Fate.LOST_REPLY, Fate.LATE)
