@@ -24,8 +24,7 @@ from penstock.container.shared import stores_directory
 from penstock.driver.context import StopRequest
 from penstock.driver.feed.feed import Feed
 from penstock.driver.handle.job import Job, JobPage
-from penstock.driver.handle.program import former_handlers, pass_on, stop_on_signals
-from penstock.driver.handle.run_view import log_progress
+from penstock.driver.handle.program import former_handlers, log_progress, pass_on, stop_on_signals
 from penstock.driver.loop.run import Run, show_refusal
 from penstock.driver.loop.run_loop import RunLoop
 from penstock.errors import ConfigError, NotFoundError, PenstockError, RetryableError
