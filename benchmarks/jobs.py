@@ -15,7 +15,7 @@ import penstock as ps
 from benchmarks.harness import DRIVER_MEMORY
 from benchmarks.workload import STREAM, Workload, compare
 from penstock.config.load import load_config
-from penstock.driver.handle.job import Job
+from penstock.driver.job import Job
 from penstock.driver.show.progress import JobProgress
 from penstock.state.reading.reader import read_store
 from penstock.system.base import OffsetRange

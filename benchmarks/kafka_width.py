@@ -23,7 +23,7 @@ from benchmarks.jobs import await_job, batches_of
 from benchmarks.kafka.load import create, new_producer
 from benchmarks.kafka.sides import STORE, Count, commits, configuration
 from penstock.config.load import load_config
-from penstock.driver.handle.job import Job
+from penstock.driver.job import Job
 from penstock.state.reading.reader import read_store
 from penstock.testing.kafka_broker import KafkaBroker
 

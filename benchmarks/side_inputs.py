@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 import penstock as ps
 from benchmarks import harness
 from benchmarks.jobs import await_batch, await_job, ends_of, places, read_stream
-from penstock.driver.handle.job import Job
+from penstock.driver.job import Job
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.system.base import OffsetRange, RawRecord
 from penstock.system.local import LocalSystem

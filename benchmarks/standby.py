@@ -27,7 +27,7 @@ import psutil
 import penstock as ps
 from benchmarks import harness
 from benchmarks.jobs import await_job, create_stream, ends_of, places, read_stream
-from penstock.driver.handle.job import Job
+from penstock.driver.job import Job
 from penstock.spark import job as job_module
 from penstock.spark.containers.directory import ContainerDirectory
 

@@ -31,7 +31,7 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
         "Aggregates": ("penstock.api.time.aggregates", "penstock.api.time.sketches"),
         "Columns": ("penstock.api.expressions", "penstock.api.task"),
         "Startpoints and drains": ("penstock.api.requests",),
-        "Jobs and metrics": ("penstock.driver.handle", "penstock.metrics"),
+        "Jobs and metrics": ("penstock.driver.job", "penstock.metrics"),
         "Errors": ("penstock.errors", "penstock.job.lease"),
     },
     "penstock.admin": {

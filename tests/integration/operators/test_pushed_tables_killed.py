@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.driver.handle.job import Job
+from penstock.driver.job import Job
 from tests.support.apps import pushed_app
 from tests.support.jobs.home import wait_until
 from tests.support.jobs.spark_home import SparkHome

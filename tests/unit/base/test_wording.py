@@ -14,7 +14,7 @@ import pytest
 from penstock.base.http_hosts import Authority, is_loopback
 from penstock.base.wording import counted, listed
 from penstock.cli.main import COMMANDS
-from penstock.driver.handle.program import RunView
+from penstock.driver.program import RunView
 
 ROOT = Path(__file__).parents[3]
 

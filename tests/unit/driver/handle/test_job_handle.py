@@ -11,8 +11,8 @@ import pytest
 import penstock as ps
 from penstock.drain.wing import DrainProgress
 from penstock.driver.context import StopRequest
-from penstock.driver.handle.job import Job
-from penstock.driver.handle.program import PROGRESS_LOGGER, RunObserver, log_progress
+from penstock.driver.job import Job
+from penstock.driver.program import PROGRESS_LOGGER, RunObserver, log_progress
 from penstock.driver.show.progress import JobProgress, ProgressBoard, SourceProgress
 from penstock.testing import SettableClock, TestRunner
 

@@ -24,9 +24,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from penstock.driver.show.progress import ProgressBoard
 from penstock.driver.context import StopRequest
-from penstock.driver.handle import program
-from penstock.driver.handle.job import Job
-from penstock.driver.handle.program import former_handlers, stop_on_signals
+from penstock.driver import program
+from penstock.driver.job import Job
+from penstock.driver.program import former_handlers, stop_on_signals
 
 pool = ThreadPoolExecutor()
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from penstock.base.wording import counted, size_text
 
 if TYPE_CHECKING:
-    from penstock.driver.handle.job import Job
+    from penstock.driver.job import Job
     from penstock.driver.show.progress import BatchProgress
 
 logger = logging.getLogger(__name__)
