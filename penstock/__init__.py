@@ -9,7 +9,7 @@ The examples in docstrings of the package begin with these imports:
 
 from typing import TYPE_CHECKING
 
-from penstock.base.public_names import lazy_names
+from penstock.base import lazy_names
 
 __version__ = "0.1.0"
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from penstock.base.public_names import lazy_names
+from penstock.base import lazy_names
 
 if TYPE_CHECKING:
     from penstock.spark.applications import ApplicationStream as ApplicationStream

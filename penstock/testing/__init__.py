@@ -7,7 +7,7 @@ fail and wait; `in_process` has the parts below `TestRunner`. Nothing else in Pe
 
 from typing import TYPE_CHECKING
 
-from penstock.base.public_names import lazy_names
+from penstock.base import lazy_names
 
 if TYPE_CHECKING:
     from penstock.testing.clock import SettableClock as SettableClock

@@ -81,7 +81,7 @@ def names_of(root: Path, module: str) -> dict[str, str]:
     return {
         alias.name: str(node.module)
         for node in ast.walk(ast.parse(source.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ImportFrom) and node.module not in ("typing", "penstock.base.public_names")
+        if isinstance(node, ast.ImportFrom) and node.module not in ("typing", "penstock.base")
         for alias in node.names
     }
 

@@ -63,7 +63,7 @@ except SystemExit:
     pass
 wanted = {"penstock", "penstock.cli", "penstock.cli.main",
           "penstock.cli.shared", "penstock.cli.shared.errors", "penstock.cli.shared.options",
-          "penstock.errors", "penstock.base", "penstock.base.plugins", "penstock.base.public_names",
+          "penstock.errors", "penstock.base", "penstock.base.plugins",
           "penstock.base.secrets", "penstock.base.wording"}
 heavy = {"yaml", "psutil", "orjson", "numpy", "pyarrow", "pyspark", "obstore"}
 ours = {name for name in sys.modules if name.partition(".")[0] == "penstock"}
