@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 from penstock.batch import watermarks
 from penstock.batch.batch import to_next_offsets
 from penstock.batch.watermarks import TIME, TimeSection
-from penstock.checkpoint import decide
+from penstock.checkpoint import log_view
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.streams import STREAMS
 from penstock.container.epoch.attempts import Attempts
@@ -252,7 +252,7 @@ def decided_on_the_last() -> None:
 )
 def void_claims() -> None:
     _replace(CheckpointLog, "_counts", lambda self, claim, slot: True)
-    _replace(decide, "void_claims", lambda records: {})
+    _replace(log_view, "void_claims", lambda records: {})
 
 
 @rule("A checkpoint has the positions of all partitions, also of those that nothing came from.", "sums", 6)
