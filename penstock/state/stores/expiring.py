@@ -25,7 +25,7 @@ is this part later than the last one counts as an access."""
 
 
 class ExpiringStore(SerdeStore):
-    """A store of entries with a header; `expiry.py` has their form. Overlay and cache hold them with it.
+    """A store of entries with a header; `timed_entries.py` has their form. Overlay and cache hold them with it.
 
     Expiry depends on the batch time alone. Expired entries are deleted by `reclaim`, with the other writes of an
     attempt, and are not seen until then.
