@@ -24,7 +24,7 @@ import penstock as ps
 from benchmarks import harness
 from benchmarks.jobs import Count, create_stream, follow, places
 from penstock.config.load import load_config
-from penstock.spark.batches.lineage import PacketRdd
+from penstock.spark.lineage import PacketRdd
 from penstock.spark.session.session import create_context, idle_limit
 from penstock.system.base import WriterIdentity
 from penstock.system.local import LocalSystem

@@ -32,8 +32,8 @@ from penstock.host.logs import log_directory
 from penstock.job.commands import StopRequests
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_job_root
-from penstock.spark.batches.runner import runner_for
 from penstock.spark.containers.directory import ContainerDirectory
+from penstock.spark.runner import runner_for
 from penstock.spark.session import session
 from penstock.spark.session.gateway import hear_signals_of_submit, quiet_py4j, spark_died, stop_context
 from penstock.spark.versions import needs_classic

@@ -17,8 +17,8 @@ from penstock.host.position_page import MessageId, PositionPage, Span, Spot
 from penstock.runtime.messages import incoming
 from penstock.runtime.messages.packet import Packet, from_batch
 from penstock.runtime.stage.sink import OuterStages, OutputWriters, SinkAttempts
-from penstock.spark.batches import runner
-from penstock.spark.batches.runner import worker_deaths
+from penstock.spark import runner
+from penstock.spark.runner import worker_deaths
 from penstock.spark.session.executors import Executor
 from penstock.spark.workers.worker import alive_writes
 from penstock.testing.in_process import InProcessDriver

@@ -27,8 +27,8 @@ from penstock.host.logs import log_directory
 from penstock.host.position_page import Spot, pages_of_ended
 from penstock.runtime.reports import Report
 from penstock.runtime.stage.sink import writing_text
-from penstock.spark.batches.lineage import BatchPlan, PacketRdd, Step, run_batch
 from penstock.spark.containers.directory import ContainerDirectory
+from penstock.spark.lineage import BatchPlan, PacketRdd, Step, run_batch
 from penstock.spark.session.executors import Executor, job_group, live_executors, rdd_on
 from penstock.spark.session.gateway import cause_of, spark_died
 from penstock.spark.workers.packages import Shipment
