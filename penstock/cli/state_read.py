@@ -73,7 +73,7 @@ def get_value(
     """
     from penstock.admin.state.reading import open_version
     from penstock.admin.state.serdes import parse_hex
-    from penstock.cli.state.reading import print_line, restoring, say_troubles, store_texts
+    from penstock.cli.shared.reading import print_line, restoring, say_troubles, store_texts
 
     with (
         call.open(job) as found,
@@ -125,7 +125,7 @@ def scan_entries(
         to_key: Only keys before this one.
     """
     from penstock.admin.state.reading import open_version
-    from penstock.cli.state.reading import print_line, restoring, say_troubles, store_texts
+    from penstock.cli.shared.reading import print_line, restoring, say_troubles, store_texts
 
     with (
         call.open(job) as found,
@@ -170,7 +170,7 @@ def _entry_fields(entry: VersionEntry, keys: Texts, values: Texts) -> dict[str, 
 
 
 def _print_entries(title: str, entries: Iterator[VersionEntry], limit: int, keys: Texts, values: Texts) -> None:
-    from penstock.cli.state.reading import say_more
+    from penstock.cli.shared.reading import say_more
 
     shown = ((keys.short(each.key), values.short(each.value), each.task) for each in islice(entries, limit))
     show(Facts({}, (FactTable.of(title, "key, value, task>", shown),)))
@@ -198,7 +198,7 @@ def diff_versions(
         after: The second version.
     """
     from penstock.admin.state.reading import open_diff
-    from penstock.cli.state.reading import print_line, restoring, say_more, say_troubles, store_texts
+    from penstock.cli.shared.reading import print_line, restoring, say_more, say_troubles, store_texts
 
     with (
         call.open(job) as found,

@@ -1,5 +1,6 @@
-"""`penstock state`: `list`, `verify`, `gc`, `import-spark` and `repartition`; `read` has the others. What they need
-of Arrow, RocksDB and Spark is imported when they are called.
+"""`penstock state`: `list`, `verify`, `gc`, `import-spark` and `repartition`; the others are in `state_read.py`.
+
+What they need of Arrow, RocksDB and Spark is imported when they are called.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from penstock.cli.shared.application import load_application, load_function
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import Confirmation, JobName, JsonCall, YesOnly, command
 from penstock.cli.shared.output import print_json, show, stderr_console, to_json
-from penstock.cli.state.read import Version, diff_versions, get_value, scan_entries
+from penstock.cli.state_read import Version, diff_versions, get_value, scan_entries
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -265,7 +266,7 @@ def verify_state(
         store: Only this store; may be repeated.
     """
     from penstock.admin.state.reading import verify
-    from penstock.cli.state.reading import restoring
+    from penstock.cli.shared.reading import restoring
 
     with call.open(job) as found, restoring() as view:
         verdict = verify(found, version, store or (), watcher=view)
