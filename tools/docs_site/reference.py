@@ -47,7 +47,12 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
         "Pushed tables": ("penstock.admin.table",),
     },
     "penstock.spark": {
-        "Processors": ("penstock.spark.transform", "penstock.spark.processor", "penstock.spark.rows"),
+        "Processors": (
+            "penstock.spark.transform",
+            "penstock.spark.processor",
+            "penstock.spark.row_serde",
+            "penstock.spark.row_batches",
+        ),
         "Applications": ("penstock.spark.applications",),
         "State and progress": ("penstock.spark.state_frames", "penstock.spark.queries"),
     },

@@ -33,7 +33,7 @@ from penstock.api.time.firing import Panes
 from penstock.graph.event_time import LatestFirst, VersionKey, VersionValue
 from penstock.graph.stores import OperatorBytes
 from penstock.schemas.avro import AvroState
-from penstock.spark.rows.serde import Rows
+from penstock.spark.row_serde import Rows
 from tests.support.faults.damaged_bytes import LENGTHS
 from tests.support.tools.places import ROOT
 

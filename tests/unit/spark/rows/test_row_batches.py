@@ -15,7 +15,7 @@ import penstock as ps
 import penstock.spark as pss
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.spark.processor.keys import INITIAL
-from penstock.spark.rows.columns import ChunkReader, ColumnsReader, ColumnsWriter, spark_schema
+from penstock.spark.row_batches import ChunkReader, ColumnsReader, ColumnsWriter, spark_schema
 from penstock.spark.versions import arrow_schema
 from tests.support.tools.profiles import examples
 from tests.unit.spark.processor.test_codec import rows

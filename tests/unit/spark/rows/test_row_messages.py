@@ -29,8 +29,8 @@ import penstock.spark as pss
 from penstock.errors import ConfigError
 from penstock.graph.specs import ApplicationGraph
 from penstock.spark.processor.rows import arrow_schema
-from penstock.spark.rows.columns import RowsReader, RowsWriter
-from penstock.spark.rows.serde import check_keyed, check_same, with_schemas
+from penstock.spark.row_batches import RowsReader, RowsWriter
+from penstock.spark.row_serde import check_keyed, check_same, with_schemas
 from penstock.testing import TestRunner
 from tests.support.tools.profiles import examples
 from tests.unit.spark.processor.test_codec import TYPES, rows

@@ -30,7 +30,7 @@ from penstock.runtime.messages.packet import read_batch
 from penstock.spark.processor.codec import RowCodec
 from penstock.spark.processor.fields import FixedField, field_of
 from penstock.spark.processor.keys import KeyCodec, chunk
-from penstock.spark.rows.serde import in_utc
+from penstock.spark.row_serde import in_utc
 from penstock.spark.versions import arrow_schema as arrow_schema_of
 from penstock.system.contract.messages import ColumnChunk, RawMessage
 from penstock.system.partitioner import partitions_of
