@@ -19,7 +19,7 @@ from penstock.spark.row_batches import ChunkReader, ColumnsReader, ColumnsWriter
 from penstock.spark.versions import arrow_schema
 from tests.support.tools.profiles import examples
 from tests.unit.spark.processor.test_codec import rows
-from tests.unit.spark.rows.test_row_messages import TIMED, as_spark_sends
+from tests.unit.spark.test_row_messages import TIMED, as_spark_sends
 
 SECOND = datetime.datetime(2024, 5, 1, 12, 0, 1, tzinfo=datetime.UTC)
 
