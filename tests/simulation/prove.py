@@ -21,6 +21,7 @@ from typing import Any
 
 from penstock.testing.simulation.pool import WorkerProcess, in_parallel
 from tests.simulation.rules import RULES, take_out
+from tests.support.tools import scratch
 
 SUBJECTS = {
     "sums": "tests.simulation.sums:subject",
@@ -84,7 +85,8 @@ def live(
     """
     tally = Tally()
     with ExitStack() as undo:
-        folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="penstock-prove-")))
+        place = scratch.where(in_memory=True)
+        folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="penstock-prove-", dir=place)))
         workers = [
             undo.enter_context(closing(WorkerProcess(SUBJECTS[subject], folder=folder))) for _ in range(processes)
         ]

@@ -3,7 +3,7 @@ behind the claim that it belongs to."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ from penstock.checkpoint.record import CheckpointRecord, Claim, decode_record
 from penstock.checkpoint.task_versions import markers_of
 from penstock.config.model import JobConfig
 from penstock.config.settings import StoreSettings
-from penstock.errors import PenstockError
+from penstock.errors import NotFoundError, PenstockError
 from penstock.job.paths import JobPaths
+from penstock.objects.forwarding import ForwardingStore
 from penstock.objects.store import ObjectStore
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.open import open_engine
@@ -60,8 +61,49 @@ class LogWatch:
             self._broken.append(f"checkpoint {record.id} of epoch {record.epoch} was written to a log of {held}")
 
 
+class _NotedReads(ForwardingStore):
+    """Remembers the objects that were read."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.tags: dict[str, str] = {}
+        self.by_name = True
+        """Nothing else was asked: no listing, and no object that is not there."""
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self.tags, self.by_name = {}, True
+
+    def get(self, key: str) -> bytes:
+        return self.get_with_tag(key)[0]
+
+    def get_with_tag(self, key: str) -> tuple[bytes, str]:
+        try:
+            data, self.tags[key] = self._inner.get_with_tag(key)
+        except NotFoundError:
+            self.by_name = False
+            raise
+        return data, self.tags[key]
+
+    def pieces(self, key: str) -> Iterator[bytes | memoryview]:
+        yield self.get(key)
+
+    def list(self, prefix: str, after: str | None = None) -> list[str]:
+        self.by_name = False
+        return super().list(prefix, after)
+
+    def folders(self, prefix: str) -> list[str]:
+        self.by_name = False
+        return super().folders(prefix)
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        self.by_name = False
+        return super().sizes(prefix)
+
+
 class CheckpointWatch:
-    """Restores retained checkpoints, each once in a while, and remembers what was in them."""
+    """Restores retained checkpoints, each once in a while, and remembers what was in them. One is restored again from
+    a marker once an object has changed that it was restored from, or is gone."""
 
     def __init__(self, objects: ObjectStore, paths: JobPaths, systems: Mapping[str, System]) -> None:
         self._objects = objects
@@ -69,6 +111,8 @@ class CheckpointWatch:
         self._systems = systems
         self._known: dict[str, dict[tuple[str, int], Content]] = {}
         """Checkpoint → (store, task) → the entries that it had when it was looked at first."""
+        self._restored: dict[tuple[str, ...], Mapping[str, str]] = {}
+        """What was restored → object → its tag then."""
         self.checked = 0
         """Restores so far."""
 
@@ -108,6 +152,10 @@ class CheckpointWatch:
                         found.append(f"checkpoint {record.id} has no marker of `{store}` of task {task}")
                     for backend in backends:
                         what = f"checkpoint {record.id}, store `{store}` of task {task}, from {backend}"
+                        same = str(record.id), store, str(task), backend, config.store(store).factory
+                        if self._is_unchanged(self._restored.get(same)):
+                            continue
+                        reader.noted.forget()
                         try:
                             content = reader.content(record, store, task, backend)
                         except PenstockError as error:
@@ -116,7 +164,15 @@ class CheckpointWatch:
                         self.checked += 1
                         if content != known.setdefault((store, task), content):
                             found.append(f"{what} has {content}; it had {known[store, task]}")
+                        elif reader.noted.by_name and backend != "changelog-stream":
+                            self._restored[same] = reader.noted.tags
         return found
+
+    def _is_unchanged(self, tags: Mapping[str, str] | None) -> bool:
+        try:
+            return tags is not None and all(self._objects.get_with_tag(key)[1] == tag for key, tag in tags.items())
+        except NotFoundError:
+            return False
 
 
 class _Reader:
@@ -124,7 +180,8 @@ class _Reader:
         _reading.open_whatever = _open_in_memory
         scratch = Path(config.job.logged_store_base_dir)
         scratch.mkdir(parents=True, exist_ok=True)
-        self._reader = StateReader(config, paths, objects, systems, scratch=scratch)
+        self.noted = _NotedReads(objects)
+        self._reader = StateReader(config, paths, self.noted, systems, scratch=scratch)
 
     def content(self, record: CheckpointRecord, store: str, task: int, backend: str) -> Content:
         with self._reader.open(record, store, task, backend) as engine:

@@ -131,6 +131,7 @@ class Life:
         """The invariants that did not hold, in words."""
         self.trouble.compete = self._compete
         self.operator = Operator(self.scheduler, self.errors)
+        self._declared = {store.name: store for store in job.graph().stores}
         self._paths = JobPaths("job", "1")
         bucket = self._bucket(f"{SCHEME}/job")
         bucket.on_put = LogWatch(self._paths, self.broken).on_put
@@ -303,7 +304,7 @@ class Life:
 
     def config(self) -> JobConfig:
         """The configuration of the next process."""
-        stores = {store.name: store for store in self.job.graph().stores}
+        stores = self._declared
         latest = self.log().latest if self._has_moved else None
         factory = f"{SimulatedSystem.__module__}:{SimulatedSystem.__qualname__}"
         return load_config(
@@ -344,7 +345,7 @@ class Life:
             "state.snapshot.interval.seconds": 0,
             "task.checkpoint.retained": 1 + choices.draw(4),
         }
-        in_columns = [store.name for store in self.job.graph().stores if store.by_column]
+        in_columns = [name for name, store in self._declared.items() if store.by_column]
         if in_columns and choices.draw(2):  # their bytes are the same in each engine
             self._variant |= {f"stores.{name}.factory": "memory" for name in in_columns}
 
