@@ -88,17 +88,17 @@ class _NotedReads(ForwardingStore):
     def pieces(self, key: str) -> Iterator[bytes | memoryview]:
         yield self.get(key)
 
-    def list(self, prefix: str, after: str | None = None) -> list[str]:
-        self.by_name = False
-        return super().list(prefix, after)
-
-    def folders(self, prefix: str) -> list[str]:
-        self.by_name = False
-        return super().folders(prefix)
-
     def sizes(self, prefix: str) -> dict[str, int]:
         self.by_name = False
         return super().sizes(prefix)
+
+    def folders(self) -> list[str]:
+        self.by_name = False
+        return super().folders()
+
+    def list(self, prefix: str, after: str | None = None) -> list[str]:
+        self.by_name = False
+        return super().list(prefix, after)
 
 
 class CheckpointWatch:
