@@ -83,9 +83,7 @@ FORMATS = {
 class ObjectFold(Fold):
     """The same of objects."""
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         total = self.totals.get(envelope.key) or {"count": 0, "sum": 0.0}
         total["count"] += 1
         total["sum"] += envelope.value.amount

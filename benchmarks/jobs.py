@@ -32,9 +32,7 @@ class Fold(ps.StreamTask):
     def init(self, context: ps.TaskContext) -> None:
         self.totals = context.store(STORE)
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         total = self.totals.get(envelope.key) or {"count": 0, "sum": 0.0}
         total["count"] += 1
         total["sum"] += envelope.value["amount"]
@@ -50,9 +48,7 @@ class Count(ps.StreamTask):
     def init(self, context: ps.TaskContext) -> None:
         self.counts = context.store(self.store)
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         self.counts.put(envelope.key, (self.counts.get(envelope.key) or 0) + 1)
         collector.emit(key=envelope.key, value=envelope.value)
 

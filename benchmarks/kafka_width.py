@@ -45,9 +45,7 @@ Batch = dict[str, Any]
 class CountAll(Count):
     """Counts the messages of each key, and sends every count on."""
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         number = self.counts.get(envelope.key, 0) + 1
         self.counts.put(envelope.key, number)
         collector.emit(key=envelope.key, value=number)

@@ -42,9 +42,7 @@ class Fill(ps.StreamTask):
     def init(self, context: ps.TaskContext) -> None:
         self.values = context.store(STORE)
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         for number in range(ENTRIES):
             self.values[envelope.key, number] = value_of(envelope.key, number)
 

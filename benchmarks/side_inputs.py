@@ -117,9 +117,7 @@ class Rated(ps.StreamTask):
         self.rates = context.store(RATES)
         self.sum = 0.0
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         rate = self.rates.get(envelope.key)
         event = envelope.value
         if rate is not None:

@@ -95,9 +95,7 @@ class Keep(ps.StreamTask):
         self.task = context.partition
         self.chance = random.Random(self.task)
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         name = envelope.value["name"]
         if envelope.value["fill"]:
             for number in range(ENTRIES):

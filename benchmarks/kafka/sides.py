@@ -38,9 +38,7 @@ class Count(ps.StreamTask):
     def init(self, context: ps.TaskContext) -> None:
         self.counts = context.store(STORE)
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         number = self.counts.get(envelope.key, 0) + 1
         self.counts.put(envelope.key, number)
         if (number + ord(envelope.key[-1])) % EVERY == 0:

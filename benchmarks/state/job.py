@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import penstock as ps
 from benchmarks.state.content import StateContent
@@ -50,9 +50,7 @@ _READ_BYTES = 1 << 20
 class Idle(ps.StreamTask):
     """Owns the stores; the benchmark changes them in its place."""
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         """Nothing comes."""
 
 
