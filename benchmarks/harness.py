@@ -22,7 +22,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -53,23 +53,12 @@ class SideFailedError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryPeak:
-    """The moment at which the processes of a side held the most memory together, in bytes of PSS.
-
-    PSS (proportional set size) counts a page shared by n processes as 1/n in each, so that forked Python workers are
-    not counted for what they share.
-    """
-
-    total_bytes: int = 0
-    by_kind: Mapping[str, int] = field(default_factory=dict)
-    """`jvm`, `spark workers`, `containers`, `driver`, at that same moment."""
-
-
-@dataclass(frozen=True, slots=True)
 class Usage:
     """Resources that the processes of a side used from their start to their end."""
 
-    peak: MemoryPeak
+    peak_bytes: int
+    """The most memory that the processes held together, as PSS (proportional set size): a page that n processes share
+    counts as 1/n in each, so that forked Python workers are not counted for what they share."""
     cpu_seconds: Mapping[str, float]
     """By kind of process, as of the last sample of each process."""
     others_cpu_seconds: float
@@ -105,7 +94,7 @@ class UsageSampler:
         """`session` is the pid of a process that was started with `start_new_session`."""
         self._session = session
         self._stop = threading.Event()
-        self._peak = MemoryPeak()
+        self._peak_bytes = 0
         self._cpu: dict[int, tuple[str, float]] = {}
         """Process id -> kind, processor seconds so far."""
         self._beside: dict[int, tuple[float, float]] = {}
@@ -123,7 +112,7 @@ class UsageSampler:
         by_kind = self._cpu_by_kind()
         beside = sum(last - first for first, last in self._beside.values())
         others = _machine_busy_seconds() - self._busy_before - sum(by_kind.values()) - beside
-        return Usage(self._peak, by_kind, max(0.0, others), tuple(self._series))
+        return Usage(self._peak_bytes, by_kind, max(0.0, others), tuple(self._series))
 
     def _run(self) -> None:
         while True:
@@ -132,30 +121,25 @@ class UsageSampler:
                 return
 
     def _sample(self) -> None:
-        kinds: dict[str, int] = {}
+        total = 0
         for kind, process in processes_by_kind(self._session):
             try:
-                size = int(process.memory_full_info().pss)
-                times = process.cpu_times()
+                total += int(process.memory_full_info().pss)
+                self._cpu[process.pid] = (kind, _cpu_seconds(process))
             except psutil.Error:
                 continue  # it has ended
-            kinds[kind] = kinds.get(kind, 0) + size
-            self._cpu[process.pid] = (kind, times.user + times.system)
+        self._peak_bytes = max(self._peak_bytes, total)
         self._sample_beside()
         self._series.append((time.time(), self._cpu_by_kind()))
-        total = sum(kinds.values())
-        if total > self._peak.total_bytes:
-            self._peak = MemoryPeak(total, kinds)
 
     def _sample_beside(self) -> None:
         for process in _own_processes():
             try:
                 if os.getsid(process.pid) == self._session:
                     continue
-                times = process.cpu_times()
+                spent = _cpu_seconds(process)
             except (OSError, psutil.Error):
                 continue  # it has ended
-            spent = times.user + times.system
             first, _ = self._beside.get(process.pid, (spent if process.pid in self._there else 0.0, 0.0))
             self._beside[process.pid] = (first, spent)
 
@@ -164,6 +148,11 @@ class UsageSampler:
         for kind, seconds in self._cpu.values():
             by_kind[kind] = by_kind.get(kind, 0.0) + seconds
         return by_kind
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 def _own_processes() -> list[psutil.Process]:
@@ -257,10 +246,8 @@ def start_side(target: str, parameters: Mapping[str, Any], work: Path) -> subpro
 def end_session(process: subprocess.Popen[bytes]) -> None:
     """Kill what the side left running, itself included."""
     for left in session_processes(process.pid):
-        try:
-            left.send_signal(signal.SIGKILL)
-        except psutil.Error:
-            continue
+        with suppress(psutil.Error):
+            left.kill()
     process.wait()
 
 
@@ -273,16 +260,13 @@ def machine() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "java": _java_version(),
-        "packages": {name: version for name in _PACKAGES if (version := _version(name)) is not None},
+        "packages": {name: importlib.metadata.version(name) for name in _PACKAGES},
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 
 def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
@@ -295,20 +279,12 @@ def _java_version() -> str:
     return (done.stderr.splitlines() or ["unknown"])[0]
 
 
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def run_facts(run: SideRun) -> dict[str, Any]:
     """The resources of a run, for the JSON."""
     usage = run.usage
     return {
         "seconds": round(run.seconds, 2),
-        "peak": asdict(usage.peak),
-        "peak_bytes": usage.peak.total_bytes,
+        "peak_bytes": usage.peak_bytes,
         "cpu_seconds": {kind: round(seconds, 2) for kind, seconds in usage.cpu_seconds.items()},
         "others_cpu_seconds": round(usage.others_cpu_seconds, 2),
     }
