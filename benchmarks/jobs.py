@@ -93,14 +93,6 @@ def fold(parameters: dict[str, Any]) -> dict[str, Any]:
     return {"batches": follow(application().run(configuration(parameters), until="latest"))}
 
 
-def floor(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Run tiny batches through the same application, a shuffle included."""
-    number = parameters["batch_messages"] * parameters["batches"]
-    values = [orjson.dumps({"key": f"key-{n % 1000:06d}", "amount": n / 4}) for n in range(number)]
-    create_stream(Path(parameters["work"]) / "streams", STREAM, 2, values)
-    return fold(parameters)
-
-
 def verify(parameters: dict[str, Any]) -> dict[str, Any]:
     """Compare every key of the fold."""
     return verify_totals(parameters, configuration(parameters), application().name)
