@@ -260,7 +260,7 @@ def machine() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "java": _java_version(),
-        "packages": {name: importlib.metadata.version(name) for name in _PACKAGES},
+        "packages": {name: version for name in _PACKAGES if (version := _version(name)) is not None},
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
@@ -277,6 +277,13 @@ def _java_version() -> str:
         return "unknown"
     done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     return (done.stderr.splitlines() or ["unknown"])[0]
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def run_facts(run: SideRun) -> dict[str, Any]:
