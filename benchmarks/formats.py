@@ -130,11 +130,7 @@ def main(given: Sequence[str] | None = None) -> int:
         for name in options.sides:
             streams, form = bench.work / "inputs" / name, FORMATS[name]
             create_stream(streams, STREAM, options.threads, list(messages(workload, form)), form.headers)
-            parameters[name] = {
-                **workload.parameters(),
-                "format": name,
-                "streams": str(streams),
-            }
+            parameters[name] = {**workload.parameters(), "format": name, "streams": str(streams)}
         for name in bench.turns(options.sides, options.repeat):
             bench.run(name, "formats:fold", parameters[name], figures=of_batches, verify="formats:verify")
         sides = summaries(bench)

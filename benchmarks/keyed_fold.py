@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks import harness
-from benchmarks.figures import COLUMNS, of_batches, ratios, summaries
+from benchmarks.figures import COLUMNS, judge, of_batches, summaries
 from benchmarks.workload import Workload, write_inputs
 
 SIDES = {
@@ -20,8 +20,7 @@ SIDES = {
 }
 """By name, the operator and the form of the input: what runs it, and what verifies it."""
 KINDS = dict.fromkeys(name.partition(",")[0] for name in SIDES)
-TARGETS = {"aggregation": 1.2, "transformWithState": 15.0}
-"""Penstock's rows per second divided by the side's, at least."""
+TARGETS = (("penstock", "aggregation", 1.2), ("penstock", "transformWithState", 15.0))
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -41,10 +40,7 @@ def main(given: Sequence[str] | None = None) -> int:
             bench.run(side, run, given_to_side, figures=of_batches, verify=verify)
         sides = summaries(bench)
         harness.show("keyed fold", sides, **COLUMNS)
-        found = ratios(sides, "penstock", list(TARGETS))
-        for other, ratio in found.items():
-            bench.target(f"penstock / {other}", ratio, at_least=TARGETS[other])
-        return bench.finish(sides, ratios=found)
+        return bench.finish(sides, ratios=judge(bench, sides, TARGETS))
 
 
 if __name__ == "__main__":

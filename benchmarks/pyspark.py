@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 
 import penstock.spark as pss
 from benchmarks import harness
-from benchmarks.figures import COLUMNS, cpu_us_per_row, ratios, summary
+from benchmarks.figures import COLUMNS, cpu_us_per_row, judge, summary
 from benchmarks.processors import (
     GAP_MS,
     LAST,
@@ -48,8 +48,7 @@ PROCESSORS: dict[str, tuple[type[Any], str, str, str]] = {
 }
 """By kind: the processor, the schema of its rows, the time mode, the output mode."""
 ENGINES = ("penstock", "pyspark")
-TARGETS = {kind: 15.0 if kind == "fold" else 8.0 for kind in PROCESSORS}
-"""Penstock's rows per second divided by PySpark's, at least."""
+TARGETS = [(f"penstock, {kind}", f"pyspark, {kind}", 15.0 if kind == "fold" else 8.0) for kind in PROCESSORS]
 
 FILE_SYSTEM = {
     "spark.sql.streaming.checkpointFileManagerClass": (
@@ -94,31 +93,17 @@ def main(given: Sequence[str] | None = None) -> int:
         sides = [(kind, engine) for kind in options.kinds for engine in options.engines]
         for kind, engine in bench.turns(sides, options.repeat):
             workload = workloads[engine]
-            parameters = {
-                "kind": kind,
-                "engine": engine,
-                "files": str(bench.work / engine / "parquet" / "events"),
-                "more": FILE_SYSTEM if options.by_file_system else {},
-            }
+            files = str(bench.work / engine / "parquet" / "events")
             verify = partial(compare, kind.removesuffix("-pandas"), workload)
+            given_to_side = {"kind": kind, "engine": engine, "files": files}
             own = partial(figures, workload)
-            bench.run(f"{engine}, {kind}", "pyspark:query", parameters, figures=own, verify=verify)
+            bench.run(f"{engine}, {kind}", "pyspark:query", given_to_side, figures=own, verify=verify)
         found = {
-            side: {
-                **summary(runs),
-                "small_batch_ms": small_ms(runs, "small_ms"),
-                "empty_batch_ms": small_ms(runs, "empty_ms"),
-            }
+            side: {**summary(runs), **{f"{size}_batch_ms": small_ms(runs, f"{size}_ms") for size in ("small", "empty")}}
             for side, runs in bench.runs.items()
         }
         harness.show("queries", found, **COLUMNS, small_batch_ms=",.0f", empty_batch_ms=",.0f")
-        compared = {}
-        for kind in options.kinds:
-            own_sides = {name.partition(",")[0]: side for name, side in found.items() if name.endswith(f", {kind}")}
-            for ratio in ratios(own_sides, "penstock", ["pyspark"]).values():
-                compared[kind] = ratio
-                bench.target(f"{kind}: penstock / pyspark", ratio, at_least=TARGETS[kind])
-        return bench.finish(found, ratios=compared)
+        return bench.finish(found, ratios=judge(bench, found, TARGETS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +199,8 @@ def query(parameters: dict[str, Any]) -> dict[str, Any]:
     """Run the query over all files; one entry for each batch."""
     work, engine = Path(parameters["work"]), parameters["engine"]
     processor, output, mode, output_mode = PROCESSORS[parameters["kind"]]
-    spark = session(work, parameters["threads"], parameters["threads"], parameters["more"])
+    more = FILE_SYSTEM if parameters["by_file_system"] else {}
+    spark = session(work, parameters["threads"], parameters["threads"], more)
     events = in_time(read(spark, "key string, amount long, time long", parameters["files"], FILES), DELAY_MS)
 
     def write(rows: DataFrame, batch: int) -> None:

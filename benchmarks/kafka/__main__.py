@@ -19,6 +19,7 @@ import orjson
 
 from benchmarks import harness
 from benchmarks.engines import installed
+from benchmarks.figures import judge
 from benchmarks.harness import SideRun, end_session, run_facts, run_side, start_side
 from benchmarks.kafka.flow import Flow
 from benchmarks.kafka.load import ENGINES, EVERY, Ends, check_counts, create, publish
@@ -284,12 +285,8 @@ def report(bench: harness.Bench, part: str) -> None:
         for side, runs in bench.runs.items()
     }
     harness.show(part, sides, **figures, verified="")
-    for own, side, target in TARGETS if part == "throughput" else ():
-        for commit_s in bench.options.commit_s:
-            ours, theirs = (sides.get(f"{each}, {commit_s:g} s") for each in (own, side))
-            if ours and theirs and theirs["rows_per_second"]:
-                ratio = ours["rows_per_second"] / theirs["rows_per_second"]
-                bench.target(f"{own} / {side}, durable every {commit_s:g} s", ratio, at_least=target)
+    for commit_s in bench.options.commit_s if part == "throughput" else ():
+        judge(bench, sides, ((f"{a}, {commit_s:g} s", f"{b}, {commit_s:g} s", least) for a, b, least in TARGETS))
 
 
 if __name__ == "__main__":
