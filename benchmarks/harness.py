@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import orjson
 import psutil
@@ -38,10 +38,12 @@ RESULTS = ROOT / "benchmarks" / "results"
 DRIVER_MEMORY = "2g"
 """The JVM's heap limit, the same on every side."""
 CONTENTION_SHARE = 0.1
+DEADLINE_S = 1800.0
 LOG, RESULT = "log.txt", "result.json"
 _SAMPLE_SECONDS = 0.5
 _PACKAGES = ("penstock", "pyspark", "pyarrow", "numpy", "orjson", "rocksdict", "protobuf")
 
+T = TypeVar("T")
 Run = Mapping[str, Any]
 """The figures of one run of a side, and its resources."""
 
@@ -249,6 +251,19 @@ def end_session(process: subprocess.Popen[bytes]) -> None:
         with suppress(psutil.Error):
             left.kill()
     process.wait()
+
+
+def wait_for(
+    condition: Callable[[], T | None], what: str, check: Callable[[], object] = lambda: None, pause_s: float = 0.01
+) -> T:
+    """Wait for a condition, and return its value. `check` raises an error if it cannot hold any more."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not (found := condition()):
+        check()
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {DEADLINE_S:.0f} s in vain for {what}")
+        time.sleep(pause_s)
+    return found
 
 
 def machine() -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 import penstock as ps
-from benchmarks.harness import DRIVER_MEMORY
+from benchmarks.harness import DEADLINE_S, DRIVER_MEMORY, T, wait_for
 from benchmarks.workload import STREAM, Workload, compare
 from penstock.config.load import load_config
 from penstock.driver.handle.job import Job
@@ -22,7 +22,6 @@ from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
 
 STORE = "totals"
-DEADLINE_S = 1800.0
 _APPENDED = 50_000
 
 
@@ -114,13 +113,16 @@ def create_stream(
     with closing(system.admin()) as admin:
         admin.create_stream(name, partitions)
     more = [tuple(headers)] if headers else []
-    with closing(system.writer(None)) as writer:
-        for partition in range(partitions):
-            own = values[partition::partitions]
-            for first in range(0, len(own), _APPENDED):
-                records: Any = [(0, None, value, *more) for value in own[first : first + _APPENDED]]
-                writer.append(ps.SystemStreamPartition("local", name, partition), records)
+    append(system, name, ([(0, None, value, *more) for value in values[n::partitions]] for n in range(partitions)))
     return system
+
+
+def append(system: LocalSystem, stream: str, records: Iterable[Sequence[Any]]) -> None:
+    """Append the records of each partition in its order."""
+    with closing(system.writer(None)) as writer:
+        for partition, own in enumerate(records):
+            for first in range(0, len(own), _APPENDED):
+                writer.append(ps.SystemStreamPartition("local", stream, partition), own[first : first + _APPENDED])
 
 
 def ends_of(system: LocalSystem, stream: str) -> dict[int, int]:
@@ -190,13 +192,12 @@ def await_batch(job: Job, condition: Callable[[JobProgress], bool], deadline_s: 
     raise RuntimeError("the job ended by itself")
 
 
-def await_job(job: Job, condition: Callable[[], object], what: str, pause_s: float = 0.01) -> None:
-    """Wait for a condition while a job runs."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
+def await_job(job: Job, condition: Callable[[], T | None], what: str, pause_s: float = 0.01) -> T:
+    """Wait for a condition while a job runs, and return its value."""
+
+    def check() -> None:
         if not job.is_active:
             job.await_termination(0)
             raise RuntimeError(f"the job ended before {what}")
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {DEADLINE_S:.0f} s in vain for {what}")
-        time.sleep(pause_s)
+
+    return wait_for(condition, what, check, pause_s)

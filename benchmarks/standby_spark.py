@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own name for it
 from pyspark.sql.streaming.query import StreamingQuery
 
-from benchmarks.jobs import DEADLINE_S
+from benchmarks.harness import T, wait_for
 from benchmarks.queries import began, ended, progress_of, read, seconds, session, sink
 from benchmarks.standby import EXECUTORS, SETTLE_S, TASKS, VALUE_BYTES, repeating
 from benchmarks.state.spark import log_settings
@@ -67,18 +67,16 @@ def _strike_executor(query: StreamingQuery, log: Path) -> dict[str, Any]:
     at = time.time()
     random.choice(executors).kill()
 
-    def hit() -> dict[str, Any] | None:
-        """The first batch that began after the loss, or took so long that the loss was in it."""
+    def hit() -> float | None:
+        """The end of the first batch that began after the loss, or took so long that the loss was in it."""
         after = [batch for batch in _batches(query) if ended(batch) > at]
-        return next((batch for batch in after if began(batch) > at or seconds(batch) > 3 * usual + 0.5), None)
+        return next((ended(each) for each in after if began(each) > at or seconds(each) > 3 * usual + 0.5), None)
 
-    _await_query(query, hit, "a batch after the loss")
-    found = hit()
-    assert found is not None
+    visible = _await_query(query, hit, "a batch after the loss")
     noticed = _noticed(log, at)
     return {
         "noticed_ms": None if noticed is None else (noticed - at) * 1000,
-        "visible_ms": (ended(found) - at) * 1000,
+        "visible_ms": (visible - at) * 1000,
         "usual_batch_ms": usual * 1000,
     }
 
@@ -122,11 +120,9 @@ def _rows(query: StreamingQuery) -> int:
     return sum(batch["numInputRows"] for batch in _batches(query))
 
 
-def _await_query(query: StreamingQuery, condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
+def _await_query(query: StreamingQuery, condition: Callable[[], T | None], what: str) -> T:
+    def check() -> None:
         if not query.isActive:
             raise RuntimeError(f"the query ended before {what}: {query.exception()}")
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {DEADLINE_S:.0f} s in vain for {what}")
-        time.sleep(0.1)
+
+    return wait_for(condition, what, check, pause_s=0.1)
