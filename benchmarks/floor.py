@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -23,14 +22,14 @@ import orjson
 
 import penstock as ps
 from benchmarks import harness
-from benchmarks.jobs import Count, create_stream, follow, places
+from benchmarks.jobs import counts, create_stream, follow, places
+from benchmarks.workload import STREAM
 from penstock.config.load import load_config
 from penstock.spark.batches.lineage import PacketRdd
 from penstock.spark.session.session import create_context, idle_limit
 from penstock.system.base import WriterIdentity
 from penstock.system.local import LocalSystem
 
-INPUT = "events"
 PARTITIONS = 8
 OUTPUTS = ("first", "second")
 MESSAGES = 480
@@ -80,28 +79,13 @@ class KeyOf:
         return f"{self.exchange}-{event['n'] * (self.exchange + 7) % 101}"
 
 
-def application(exchanges: int, outputs: bool) -> ps.StreamApplication:
-    """So many exchanges, a store behind each, and every message into two outputs or into none."""
-    app = ps.StreamApplication("floor")
-    events = app.input(f"local.{INPUT}", value=ps.Json())
-    for number in range(exchanges):
-        app.store(f"counts-{number}", key=ps.String(), value=ps.Json())
-        events = events.partition_by(KeyOf(number), key=ps.String(), value=ps.Json())
-        events = events.process(partial(Count, f"counts-{number}"), stores=[f"counts-{number}"])
-    if not outputs:
-        events.filter(lambda value: False)  # nothing takes the messages of the last exchange, and a job says so
-    else:
-        for name in OUTPUTS:
-            events.send_to(app.output(f"local.{name}", key=ps.String(), value=ps.Json()))
-    return app
-
-
 def batches(parameters: dict[str, Any]) -> dict[str, Any]:
     """Run the job; one entry per batch."""
     work, messages = Path(parameters["work"]), parameters["messages"]
     values = [orjson.dumps({"n": n}) for n in range(messages * parameters["batches"])]
-    create_stream(work / "streams", INPUT, PARTITIONS, values)
-    app = application(parameters["exchanges"], parameters["outputs"])
+    create_stream(work / "streams", STREAM, PARTITIONS, values)
+    keys = [KeyOf(number) for number in range(parameters["exchanges"])]
+    app = counts("floor", keys, OUTPUTS if parameters["outputs"] else ())
     config = {
         **places(work, parameters["threads"]),
         "job.batch.max.messages": messages,

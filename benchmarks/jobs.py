@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,22 @@ def application() -> ps.StreamApplication:
     app.store(STORE, key=ps.String(), value=ps.Json())
     events = app.input(f"local.{STREAM}", value=ps.Json())
     events.partition_by(lambda event: event["key"], key=ps.String()).process(Fold, stores=[STORE])
+    return app
+
+
+def counts(name: str, keys: Sequence[Callable[[Any], str]], outputs: Sequence[str]) -> ps.StreamApplication:
+    """Events through an exchange by each of the keys in turn, with a count behind each, and into the outputs."""
+    app = ps.StreamApplication(name)
+    events = app.input(f"local.{STREAM}", value=ps.Json())
+    for number, key in enumerate(keys):
+        store = f"counts-{number}"
+        app.store(store, key=ps.String(), value=ps.Json())
+        by_key = events.partition_by(key, key=ps.String(), value=ps.Json())
+        events = by_key.process(partial(Count, store), stores=[store])
+    if not outputs:
+        events.filter(lambda value: False)  # nothing takes the messages of the last exchange, and a job says so
+    for output in outputs:
+        events.send_to(app.output(f"local.{output}", key=ps.String(), value=ps.Json()))
     return app
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ from pyspark import SparkContext
 
 import penstock as ps
 from benchmarks import harness
-from benchmarks.jobs import Count, await_batch, create_stream, places
+from benchmarks.jobs import await_batch, counts, create_stream, places
+from benchmarks.workload import STREAM
 
 ALLOWED: Mapping[str, float] = {
     "memory_bytes": 16 << 20,
@@ -40,7 +41,6 @@ its garbage; files of the job root come and go with snapshots and retained check
 
 ALLOWED_PER_BATCH: Mapping[str, float] = {"log_bytes": 100}
 """For figures that may grow, slowly."""
-STREAM = "events"
 PARTITIONS = 2
 KEYS = 200
 GROUPS = 20
@@ -127,22 +127,6 @@ def _figure(name: str, value: float) -> str:
     return f"{value / 2**20:,.0f} MB" if name == "memory_bytes" else f"{value:,.0f}"
 
 
-def application() -> ps.StreamApplication:
-    """Two stages with a store each behind an exchange each, and an output."""
-    app = ps.StreamApplication("soak")
-    for store in ("keys", "groups"):
-        app.store(store, key=ps.String(), value=ps.Json())
-    (
-        app.input(f"local.{STREAM}", value=ps.Json())
-        .partition_by(lambda event: event["key"], key=ps.String())
-        .process(partial(Count, "keys"), stores=["keys"])
-        .partition_by(lambda event: event["group"], key=ps.String())
-        .process(partial(Count, "groups"), stores=["groups"])
-        .send_to(app.output("local.counts", key=ps.String(), value=ps.Json()))
-    )
-    return app
-
-
 def configuration(parameters: dict[str, Any]) -> dict[str, Any]:
     """All folders inside `work`. With a latency, batches go to the containers directly."""
     latency_ms = parameters.get("latency_ms", 0)
@@ -178,7 +162,7 @@ def soak(parameters: dict[str, Any]) -> dict[str, Any]:
     values = [
         orjson.dumps({"key": f"k{n % KEYS}", "group": f"g{n % GROUPS}", "padding": padding}) for n in range(messages)
     ]
-    job = application().run(configuration(parameters))
+    job = counts("soak", (itemgetter("key"), itemgetter("group")), ["counts"]).run(configuration(parameters))
     samples, started = [], time.monotonic()
     with closing(system.writer(None)) as writer:
         for step in range(1, parameters["steps"] + 1):
