@@ -26,7 +26,6 @@ from penstock.objects.open import open_store
 from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.attempt import new_token
 from penstock.state.backends.base import AdminContext, BackendContext, RestoreProgress
-from penstock.state.backends.changelog_files.backup import ChangelogFilesBackup
 from penstock.state.backends.registry import backend_factory
 from penstock.state.engines.engine import Engine
 from penstock.state.kept import KeptStores
@@ -42,7 +41,6 @@ NEGLIGIBLE_MS = 1.0
 """Where two medians are below this, their ratio is that of the clock's and the scheduler's noise."""
 VERIFIED_KEYS = 1_000_000
 """The largest state that is read back after the last commit."""
-PageCache = Literal["warm", "cold"]
 _STAGE = 1
 _READ_BYTES = 1 << 20
 
@@ -89,16 +87,6 @@ class CommitTimes:
     def durable_ms(self) -> float:
         """All of it."""
         return self.snapshot_ms + self.copies_ms + self.upload_ms
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """The objects that the `changelog-files` backend has written. Nothing is deleted while a benchmark runs."""
-
-    delta_bytes: int
-    snapshot_bytes: int
-    """Snapshots, and the files they share."""
-    snapshots: int
 
 
 class StateJob:
@@ -159,18 +147,11 @@ class StateJob:
         """The engine of a store of a task."""
         return self.epoch.tasks[task].engine(store)
 
-    def fill(self, keys: int) -> None:
-        """Put keys into the engine, in bulk and before the first commit."""
+    def prepare(self, keys: int) -> None:
+        """Put keys into the engine, in bulk and before the first commit, and back it up as a whole."""
         for entries in self._content.add(keys):
             self.engine().apply(entries.as_dict())
-
-    def prepare(self, keys: int) -> dict[str, float]:
-        """Fill the state and back it up as a whole; the seconds that both took."""
-        began = time.monotonic()
-        self.fill(keys)
-        filled = time.monotonic()
         self.commit()
-        return {"fill_seconds": filled - began, "base_seconds": time.monotonic() - filled}
 
     def change(self, count: int) -> Changes:
         """Give that many keys, all different and anywhere in the state, new values: a batch and its End."""
@@ -197,9 +178,8 @@ class StateJob:
         uploaded = time.perf_counter()
         return CommitTimes((taken - began) * 1000, (copied - taken) * 1000, (uploaded - copied) * 1000)
 
-    def restore(self, directory: Path) -> tuple[Engine, int]:
-        """The only store as of the last commit, in a new folder; the open engine, and the bytes the restore counted."""
-        counted: list[int] = []
+    def restore(self, directory: Path) -> Engine:
+        """The open engine of the only store as of the last commit, in a new folder."""
         marker = self._markers["0"][self.backend][STORE]
         context = BackendContext(self._objects, self._paths, 0, (STORE,), self._number + 1, self._config, self._systems)
         restored = restore_store(
@@ -210,33 +190,24 @@ class StateJob:
             {self.backend: {STORE: marker}},
             directory,
             lambda path: self.folders.open(STORE, path),
-            RestoreProgress(threading.Event(), counted.append),
+            RestoreProgress(threading.Event(), lambda _: None),
         )
-        return restored.engine, sum(counted)
+        return restored.engine
 
     def is_restored(self, directory: Path) -> bool | None:
         """True if a restore gives the state of the last commit. None of a state that is too large to be read back."""
         if self._content.keys > VERIFIED_KEYS:
             return None
-        with closing(self.restore(directory)[0]) as engine:
+        with closing(self.restore(directory)) as engine:
             return digest(engine) == digest(self.engine())
 
-    def written(self) -> Written:
-        """By the `changelog-files` backend."""
-        by_kind = {".delta": 0, ".zip": 0, "": 0}
-        snapshots = 0
+    def written(self) -> dict[str, int]:
+        """The objects that the `changelog-files` backend has written: deltas, and snapshots with the files they share.
+        Nothing is deleted while a benchmark runs."""
+        found = {"delta_bytes": 0, "snapshot_bytes": 0}
         for path in files_below(self.roots[0]):
-            kind = path.suffix if path.suffix in by_kind else ""
-            by_kind[kind] += path.stat().st_size
-            snapshots += kind == ".zip"
-        return Written(by_kind[".delta"], by_kind[".zip"] + by_kind[""], snapshots)
-
-    def snapshots_under_way(self) -> tuple[bool, int]:
-        """True while the `changelog-files` backend makes a snapshot, and the number that it has made."""
-        manager, _ = self.epoch._commits._commits[0]._backups[self.backend]
-        assert isinstance(manager, ChangelogFilesBackup)
-        keeper = manager._keepers[STORE]
-        return keeper.is_busy, len(keeper.made())
+            found["delta_bytes" if path.suffix == ".delta" else "snapshot_bytes"] += path.stat().st_size
+        return found
 
     def finish_snapshots(self, timeout_s: float = 600) -> None:
         """Wait for what backends do in the background."""
@@ -267,9 +238,9 @@ def folder_bytes(*folders: Path) -> int:
     return size
 
 
-def time_cp(source: Path, target: Path, page_cache: PageCache) -> float:
+def time_cp(source: Path, target: Path) -> float:
     """Seconds that `cp -r` takes. The copy is removed."""
-    settle([source], page_cache)
+    settle([source])
     began = time.perf_counter()
     subprocess.run(["cp", "-r", str(source), str(target)], check=True)
     seconds = time.perf_counter() - began
@@ -277,7 +248,7 @@ def time_cp(source: Path, target: Path, page_cache: PageCache) -> float:
     return seconds
 
 
-def settle(folders: Iterable[Path], page_cache: PageCache) -> None:
+def settle(folders: Iterable[Path], page_cache: Literal["warm", "cold"] = "warm") -> None:
     """Everything written is on disk, and the files of the folders are all in the page cache, or none of them is."""
     os.sync()
     for folder in folders:

@@ -38,7 +38,7 @@ ON_SPARK = {
     "keyed_fold": f"{FOLD} --repeat 1",
     "pyspark": "--kinds fold sessions-pandas --batches 3 --rows 400 --keys 20 --small 2",
     "repartition": "--megabytes 2 --before 2 --after 3 --sampled 20",
-    "restore": "--megabytes 1 --deltas 0 2 --changed 100 --repeat 2 --page-cache cold",
+    "restore": "--megabytes 1 --deltas 0 2 --changed 100 --repeat 2",
     "side_inputs": (
         "--rows 5000 --updates 500 --messages 20000 --messages-per-s 200 --seconds 4 --warm-up 2 --repeat 1"
     ),
