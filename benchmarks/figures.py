@@ -26,6 +26,12 @@ def rate(batch: Mapping[str, Any]) -> float:
     return float(batch["rows"] / spent_ms * 1000)
 
 
+def commits_of(batches: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The commits that were complete when a batch ended, with the milliseconds of their `snapshot`, and in `total`."""
+    by_checkpoint = {batch["commit"]["checkpoint"]: batch["commit"] for batch in batches}
+    return [commit for commit in by_checkpoint.values() if "total" in commit]
+
+
 def of_batches(run: SideRun) -> dict[str, Any]:
     """The batches of a run, and processor microseconds for a row, by kind of process, after the warm-up."""
     batches = run.result["batches"]

@@ -163,22 +163,24 @@ def read_stream(
 
 
 def follow(job: Job) -> list[dict[str, Any]]:
-    """Every batch of a job until it has ended: rows, Penstock's own durations, and the time since the one before."""
+    """Every batch of a job until it has ended, and the time since the one before."""
     found, before = [], time.monotonic()
     for batch in batches_of(job):
         now = time.monotonic()
-        found.append(
-            {
-                "batch": batch.batch_id,
-                "rows": batch.num_input_rows,
-                "duration_ms": dict(batch.duration_ms),
-                "interval_ms": round((now - before) * 1000),
-                "ended": time.time(),
-                "container_bytes": batch.container_bytes,
-            }
-        )
+        found.append({**entry(batch), "interval_ms": round((now - before) * 1000)})
         before = now
     return found
+
+
+def entry(batch: JobProgress) -> dict[str, Any]:
+    """Keep of a batch that has just ended: its rows, Penstock's own durations, and the last complete commit."""
+    return {
+        "batch": batch.batch_id,
+        "rows": batch.num_input_rows,
+        "duration_ms": dict(batch.duration_ms),
+        "ended": time.time(),
+        "commit": {"checkpoint": batch.last_checkpoint, **batch.commit_ms},
+    }
 
 
 def batches_of(job: Job, deadline_s: float = math.inf) -> Iterator[JobProgress]:

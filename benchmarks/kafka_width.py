@@ -19,7 +19,8 @@ import psutil
 
 import penstock as ps
 from benchmarks import harness
-from benchmarks.jobs import Count, await_job, batches_of
+from benchmarks.figures import commits_of
+from benchmarks.jobs import Count, await_job, batches_of, entry
 from benchmarks.kafka.load import create, new_producer
 from benchmarks.kafka.sides import STORE, commits, configuration
 from penstock.config.load import load_config
@@ -110,8 +111,7 @@ def _follow(job: Job, rows: int, found: list[Batch]) -> int:
     known = found[-1]["batch"] if found else -1
     for last in batches_of(job, _DEADLINE_S):
         if last.batch_id != known:
-            kept = {"batch": last.batch_id, "rows": last.num_input_rows, "way": last.way, **last.duration_ms}
-            found.append({**kept, "checkpoint": last.last_checkpoint, "commit": dict(last.commit_ms)})
+            found.append(entry(last))
         if last.total_input_rows >= rows:
             return last.total_input_rows
     raise RuntimeError(f"{rows} messages were not read")
@@ -139,8 +139,7 @@ def sample(port: int, batch: int) -> dict[str, Any]:
 def figures(run: harness.SideRun) -> dict[str, Any]:
     """The figures of a run, from its batches and samples."""
     samples, batches = run.result["samples"], [each for each in run.result["batches"] if each["rows"]]
-    took = [each["triggerExecution"] for each in batches]
-    saved = [each["commit"] for each in {each["checkpoint"]: each for each in batches}.values() if each["commit"]]
+    took, saved = [each["duration_ms"]["triggerExecution"] for each in batches], commits_of(batches)
     first, last = samples[0]["kinds"], samples[-1]["kinds"]
     before, *later = [{tuple(each) for each in own["connections"]} for own in samples]
     passed = max(1, samples[-1]["batch"] - samples[0]["batch"])
