@@ -93,8 +93,7 @@ def main(given: Sequence[str] | None = None) -> int:
                 function, own = SIDES[part][side]
                 bench.run(f"{part}: {side}", f"side_inputs:{function}", {"rows": rows, **own})
             figures[part] = judge(bench, part, {side: bench.runs[f"{part}: {side}"] for side in SIDES[part]})
-        gap_times = ("usual_gap_ms", "beside_gap_ms", "swap_gap_ms", "load_seconds")
-        shown = ("messages_per_s", "took_s", "rows_per_s", *gap_times)
+        shown = ("messages_per_s", "rows_per_s", "usual_gap_ms", "swap_gap_ms")
         sides = {
             side: {
                 **{name: harness.median(runs, name) for name in shown if runs[0].get(name) is not None},
@@ -242,7 +241,7 @@ def throughput(parameters: dict[str, Any]) -> dict[str, Any]:
         began, first = read_until(job, EVENTS, messages // 4)
         ended, last = read_until(job, EVENTS, messages)
         job.stop()
-    return {"messages_per_s": (last - first) / (ended - began), "took_s": ended - began}
+    return {"messages_per_s": (last - first) / (ended - began)}
 
 
 def latency(parameters: dict[str, Any]) -> dict[str, Any]:
@@ -256,7 +255,6 @@ def latency(parameters: dict[str, Any]) -> dict[str, Any]:
         began = time.time() + parameters["warm_up"]
         ended = began + parameters["seconds"]
         await_job(job, lambda: time.time() > ended + 3, "the end of the measurement")
-        progress = job.progress
     job.stop()
     firsts = {keys[0].encode(): partition for partition, keys in enumerate(world.own)}
     updates: dict[int, list[float]] = {partition: [] for partition in range(PARTITIONS)}
@@ -268,8 +266,7 @@ def latency(parameters: dict[str, Any]) -> dict[str, Any]:
         if key in firsts and value["at"] is not None:
             sightings[firsts[key]].append((value["now"], value["at"]))
     found = [ms for partition in updates for ms in latencies(updates[partition], sightings[partition])]
-    batch_ms = progress.duration_ms["triggerExecution"] if progress else 0
-    return {"latencies_ms": sorted(found), "last_batch_ms": batch_ms}
+    return {"latencies_ms": sorted(found)}
 
 
 def latencies(updates: list[float], sightings: list[tuple[float, float]]) -> list[float]:
@@ -304,7 +301,7 @@ def bootstrap(parameters: dict[str, Any]) -> dict[str, Any]:
     else:
         seconds = seconds_in(job, "bootstrapping")
     job.stop()
-    return {"took_s": seconds, "rows_per_s": rows / seconds}
+    return {"rows_per_s": rows / seconds}
 
 
 def puts(parameters: dict[str, Any]) -> dict[str, Any]:
@@ -318,7 +315,7 @@ def puts(parameters: dict[str, Any]) -> dict[str, Any]:
         seconds = max(job.result()[2] for job in jobs) - min(job.result()[1] for job in jobs)
     if rows != parameters["rows"]:
         raise AssertionError(f"{rows} rows were put")
-    return {"took_s": seconds, "rows_per_s": rows / seconds}
+    return {"rows_per_s": rows / seconds}
 
 
 def _put(work: str, partition: int, batch: int) -> tuple[int, float, float]:
@@ -355,7 +352,7 @@ def swap(parameters: dict[str, Any]) -> dict[str, Any]:
     for _, _, value in read_stream(world.system, OUTPUT):
         first = batches.get(value["batch"], (value["now"], value["at"]))
         batches[value["batch"]] = min(first, (value["now"], value["at"]))
-    return {**gaps(sorted(batches.values()), quiet, at), "load_seconds": shown - at}
+    return gaps(sorted(batches.values()), quiet, at)
 
 
 def gaps(firsts: list[tuple[float, float]], quiet: float, pushed: float) -> dict[str, Any]:
@@ -369,10 +366,8 @@ def gaps(firsts: list[tuple[float, float]], quiet: float, pushed: float) -> dict
     between = [(later[0], (later[0] - sooner[0]) * 1000, later[1] != sooner[1]) for sooner, later in pairwise(firsts)]
     usual = [gap for at, gap, _ in between if quiet <= at < pushed]
     (swapped,) = (n for n, (_, _, is_swap) in enumerate(between) if is_swap)
-    beside = [gap for at, gap, _ in between[:swapped] if at >= pushed]
     return {
         "usual_gap_ms": statistics.median(usual),
-        "beside_gap_ms": statistics.median(beside) if beside else None,
         "swap_gap_ms": between[swapped][1],
         "after_gap_ms": between[swapped + 1][1],
     }

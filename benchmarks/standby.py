@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import psutil
 
 import penstock as ps
 from benchmarks import harness
@@ -70,9 +69,7 @@ def after_notice(kill: harness.Run) -> float | None:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    options = harness.options(
-        "standby", __doc__, given, megabytes=1024, sides=list(SIDES), victim="container", repeat=5
-    )
+    options = harness.options("standby", __doc__, given, megabytes=1024, sides=list(SIDES), repeat=5)
     with harness.Bench("standby", options) as bench:
         for side in options.sides:
             target = "standby_spark:spark" if side == SPARK else "standby:penstock"
@@ -188,7 +185,7 @@ def repeating(step: Callable[[], object], pause_s: float) -> Iterator[None]:
 
 
 def penstock(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Fill the state, and kill a container or an executor again and again."""
+    """Fill the state, and kill a container again and again."""
     work, kind = Path(parameters["work"]), parameters["kind"]
     losses = Losses()
     losses.watch()
@@ -197,25 +194,23 @@ def penstock(parameters: dict[str, Any]) -> dict[str, Any]:
     writer, first = system.writer(None), ps.SystemStreamPartition("local", INPUT, 0)
     probes = [(0, None, message(number, fill=False)) for number in range(min(messages, TASKS * 4))]
     config = {key: value for key, value in configuration(work, kind).items() if value is not None}
-    began = time.time()
     job = application().run(config)
     rounds = []
     try:
         await_job(job, lambda: job.progress is not None and job.progress.total_input_rows >= messages, "the fill")
-        filled = time.time()
         with repeating(lambda: writer.append(first, probes), PROBE_S):
             for _ in range(parameters["repeat"]):
                 _await_settled(job)
                 if kind == "standby":
                     await_job(job, losses.all_have_standbys, "the standbys")
-                rounds.append(_strike(job, system, losses, parameters["victim"]))
+                rounds.append(_strike(job, system, losses))
     finally:
         job.stop()
-    return {"rounds": rounds, "fill_seconds": filled - began, "state_bytes": messages * ENTRIES * VALUE_BYTES}
+    return {"rounds": rounds, "state_bytes": messages * ENTRIES * VALUE_BYTES}
 
 
-def _strike(job: Job, system: LocalSystem, losses: Losses, victim: str) -> dict[str, Any]:
-    """Kill a container or an executor; when the loss was noticed, and when a message of its tasks was processed."""
+def _strike(job: Job, system: LocalSystem, losses: Losses) -> dict[str, Any]:
+    """Kill a container; when the loss was noticed, and when a message of its tasks was processed."""
     starts = ends_of(system, OUTPUT)
     owners: dict[int, int] = {}
 
@@ -228,9 +223,8 @@ def _strike(job: Job, system: LocalSystem, losses: Losses, victim: str) -> dict[
     await_job(job, both_containers, "an output of every task, from two containers")
     container = random.choice(sorted(set(owners.values())))
     lost = {task for task, pid in owners.items() if pid == container}
-    target = container if victim == "container" else int(psutil.Process(container).cmdline()[-1])
     at = time.time()
-    os.kill(target, signal.SIGKILL)
+    os.kill(container, signal.SIGKILL)
 
     def back() -> tuple[float, list[dict[str, Any]]] | None:
         """When outputs of the lost tasks, of another container, were there, and these."""
@@ -247,7 +241,6 @@ def _strike(job: Job, system: LocalSystem, losses: Losses, victim: str) -> dict[
         "noticed_ms": None if noticed is None else (noticed - at) * 1000,
         "processed_ms": (min(value["at"] for value in found) - at) * 1000,
         "visible_ms": (visible - at) * 1000,
-        "lost_tasks": len(lost),
     }
 
 

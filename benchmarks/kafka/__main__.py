@@ -51,9 +51,8 @@ SHOWN = {
     "throughput": {"rows_per_second": ",.0f", "cpu_us_per_row": ".1f", "peak_bytes": "MB"},
     "restart": {"restart_ms": ",.0f"},
     "latency": {
-        **dict.fromkeys(("rate", "p50_ms", "p99_ms", "outbox_bytes_per_commit", "record_bytes"), ",.0f"),
+        **dict.fromkeys(("rate", "p50_ms", "p99_ms", "record_bytes"), ",.0f"),
         "cores": ".2f",
-        "cpu_us_per_message": ",.1f",
         "outbox_bytes_per_message": ".1f",
     },
 }
@@ -66,7 +65,6 @@ TARGETS = (
     ("columns", "spark", 2.0),
 )
 """A side, another one, and the ratio of their rows per second, at least."""
-NOTHING_WRITTEN = dict.fromkeys(("outbox_bytes_per_message", "outbox_bytes_per_commit", "record_bytes"))
 Measurement = tuple[str, Callable[[], dict[str, Any]]]
 """A side's name, and what makes a run of it."""
 
@@ -159,12 +157,14 @@ class World:
         given = {**self._given("penstock", commit_s), "guarantee": guarantee, "config": target}
         found = self._flow("echo", given, rate, commit_s, ends=True)
         written = orjson.loads((Path(given["work"]) / "result.json").read_bytes())
-        return {**found, **written, **per_message(written)}
+        messages = written["outbox_messages"]
+        of_one = round(written["outbox_bytes"] / messages, 1) if messages else None
+        return {**found, **written, "outbox_bytes_per_message": of_one}
 
     def latency_of(self, engine: str, rate: int, commit_s: float) -> dict[str, Any]:
         """The same through another engine, which sends at least once."""
         given = self._given(engine, commit_s)
-        return {**self._flow(engine, {**given, "echo": True, "seconds": 3600}, rate, commit_s), **NOTHING_WRITTEN}
+        return self._flow(engine, {**given, "echo": True, "seconds": 3600}, rate, commit_s)
 
     def _flow(
         self, side: str, given: dict[str, Any], rate: int, commit_s: float, *, ends: bool = False
@@ -220,15 +220,6 @@ class World:
             time.sleep(_LOOK_SECONDS)
 
 
-def per_message(written: Mapping[str, Any]) -> dict[str, Any]:
-    """The time of one message, and of one commit, in the outbox."""
-    messages, commits = written["outbox_messages"], written["commits_with_output"]
-    return {
-        "outbox_bytes_per_message": round(written["outbox_bytes"] / messages, 1) if messages else None,
-        "outbox_bytes_per_commit": round(written["outbox_bytes"] / commits) if commits else None,
-    }
-
-
 def function(side: str) -> str:
     """The function in `benchmarks.kafka.sides` that runs a side."""
     return "engine" if side in ENGINES else side
@@ -279,7 +270,7 @@ def report(bench: harness.Bench, part: str) -> None:
     figures = SHOWN[part]
     sides = {
         side: {
-            **{name: harness.median(runs, name) for name in figures if any(run[name] is not None for run in runs)},
+            **{name: harness.median(runs, name) for name in figures if any(run.get(name) is not None for run in runs)},
             "verified": not any(map(harness.is_wrong, runs)),
         }
         for side, runs in bench.runs.items()

@@ -87,7 +87,6 @@ class Flow:
             "p50_ms": round(percentile(waits, 0.5)) if waits else None,
             "p99_ms": round(percentile(waits, 0.99)) if waits else None,
             "cores": round(spent / seconds, 2),
-            "cpu_us_per_message": round(spent / len(waits) * 1e6, 1) if waits else None,
             "peak_bytes": usage.peak_bytes,
             "verified": check(self._sent, [number for number, _, _ in found]),
             "seconds": round(time.time() - began, 2),

@@ -238,11 +238,13 @@ def folder_bytes(*folders: Path) -> int:
     return size
 
 
-def time_cp(source: Path, target: Path) -> float:
-    """Seconds that `cp -r` takes. The copy is removed."""
+def time_cp(source: Path, target: Path, *, synced: bool = False) -> float:
+    """Seconds that `cp -r` takes and, if it is to be `synced`, until the copy is on disk. The copy is removed."""
     settle([source])
     began = time.perf_counter()
     subprocess.run(["cp", "-r", str(source), str(target)], check=True)
+    if synced:
+        os.sync()
     seconds = time.perf_counter() - began
     shutil.rmtree(target)
     return seconds
