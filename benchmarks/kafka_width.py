@@ -21,7 +21,7 @@ import penstock as ps
 from benchmarks import harness
 from benchmarks.figures import commits_of
 from benchmarks.jobs import Count, await_job, batches_of, entry
-from benchmarks.kafka.load import create, new_producer
+from benchmarks.kafka.load import create, flush, new_producer, produce
 from benchmarks.kafka.sides import STORE, commits, configuration
 from penstock.config.load import load_config
 from penstock.driver.handle.job import Job
@@ -62,13 +62,12 @@ def key_of(number: int) -> str:
 
 def send(given: Mapping[str, Any], numbers: Iterable[int]) -> None:
     """Produce these messages, and wait until the broker has them."""
-    producer = new_producer(given["brokers"], **{"linger.ms": 5, "queue.buffering.max.messages": 10_000_000})
+    producer = new_producer(given["brokers"], **{"linger.ms": 5})
     for number in numbers:
         value = orjson.dumps({"key": key_of(number), "n": number})
-        producer.produce(TOPIC, value, partition=number % given["partitions"])
+        produce(producer, TOPIC, value, None, number % given["partitions"])
         producer.poll(0)
-    if producer.flush(300):
-        raise RuntimeError("the broker did not take all events")
+    flush(producer)
 
 
 def few(given: Mapping[str, Any], work: Path, ended: threading.Event) -> Iterator[int]:

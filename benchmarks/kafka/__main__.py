@@ -97,29 +97,25 @@ class World:
 
     def _throughput_runs(self, sides: Sequence[str]) -> Iterator[Measurement]:
         for commit_s in self.options.commit_s:
-            for _ in range(self.options.repeat):
-                for side in sides:
-                    yield f"{side}, {commit_s:g} s", partial(self.throughput, side, commit_s)
+            for side in [*sides] * self.options.repeat:
+                yield f"{side}, {commit_s:g} s", partial(self.throughput, side, commit_s)
 
     def _restart_runs(self, sides: Sequence[str]) -> Iterator[Measurement]:
-        for _ in range(self.options.repeat):
-            for side in sides:
-                if not any(one["restart_ms"] > _LONG_RESTART_MS for one in self.bench.runs.get(side, ())):
-                    yield side, partial(self.restart, side)
+        for side in [*sides] * self.options.repeat:
+            if not any(one["restart_ms"] > _LONG_RESTART_MS for one in self.bench.runs.get(side, ())):
+                yield side, partial(self.restart, side)
 
     def _latency_runs(self, sides: Sequence[str]) -> Iterator[Measurement]:
-        for _ in range(self.options.latency_repeat):
-            for commit_s in self.options.latency_commit_s:
-                for rate in self.options.rates:
-                    own = product(GUARANTEES, self.options.ways) if "penstock" in sides else ()
-                    for guarantee, way in own:
-                        name = f"{guarantee}, {rate:,}, {commit_s:g} s, {way}"
-                        yield name, partial(self.latency, guarantee, rate, commit_s, way)
-                    for side in (side for side in sides if side != "penstock"):
-                        if side not in AT_EACH_BATCH:
-                            yield f"{side}, {rate:,}, {commit_s:g} s", partial(self.latency_of, side, rate, commit_s)
-                        elif commit_s == self.options.latency_commit_s[0]:
-                            yield f"{side}, {rate:,}", partial(self.latency_of, side, rate, commit_s)
+        intervals = self.options.latency_commit_s
+        for commit_s, rate in [*product(intervals, self.options.rates)] * self.options.latency_repeat:
+            for guarantee, way in product(GUARANTEES, self.options.ways) if "penstock" in sides else ():
+                name = f"{guarantee}, {rate:,}, {commit_s:g} s, {way}"
+                yield name, partial(self.latency, guarantee, rate, commit_s, way)
+            for side in (side for side in sides if side != "penstock"):
+                if side not in AT_EACH_BATCH:
+                    yield f"{side}, {rate:,}, {commit_s:g} s", partial(self.latency_of, side, rate, commit_s)
+                elif commit_s == intervals[0]:
+                    yield f"{side}, {rate:,}", partial(self.latency_of, side, rate, commit_s)
 
     def throughput(self, side: str, commit_s: float) -> dict[str, Any]:
         """Run a side once, then check what it sent."""

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
-from confluent_kafka import OFFSET_END, Producer, TopicPartition
+from confluent_kafka import OFFSET_END, TopicPartition
 
 from benchmarks.harness import UsageSampler, percentile
-from benchmarks.kafka.load import new_producer, new_reader
+from benchmarks.kafka.load import new_producer, new_reader, produce
 
 _KEYS = 10_000
 _PAUSE_S = 0.005
@@ -97,20 +97,13 @@ class Flow:
         """Read no more."""
         self._reader.close()
 
-    def _send(self, producer: Producer, number: int) -> None:
-        value = orjson.dumps({"n": number, "at": time.time()})
-        while True:
-            try:
-                return producer.produce(self._topic, value, f"key-{number % _KEYS}")
-            except BufferError:
-                producer.poll(0.01)
-
     def _produce(self, rate: int, stop: threading.Event) -> None:
         began = time.monotonic()
         while not stop.wait(_PAUSE_S):
             due = int((time.monotonic() - began) * rate)
             for number in range(self._sent, due):
-                self._send(self._producer, number)
+                value = orjson.dumps({"n": number, "at": time.time()})
+                produce(self._producer, self._topic, value, f"key-{number % _KEYS}")
             self._sent = max(self._sent, due)
             self._producer.poll(0)
         self._producer.flush(30)
