@@ -24,7 +24,7 @@ import psutil
 import rocksdict
 
 from benchmarks import harness
-from benchmarks.state.job import CommitTimes, StateJob, files_below, folder_bytes, settle
+from benchmarks.state.job import CommitTimes, StateJob, files_below, settle
 from penstock.base.parallel import each
 from penstock.container.process.launch import _ALLOCATOR
 from penstock.state.engines.engine import Engine
@@ -115,8 +115,6 @@ def measure(parameters: dict[str, Any]) -> dict[str, Any]:
         own.setdefault("seconds", time.perf_counter() - began)
         highest = re.findall(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
         own["peak_resident_bytes"] = int(highest[0]) << 10
-        own["pss_bytes"] = int(psutil.Process().memory_full_info().pss)
-        own |= {"live_bytes": folder_bytes(container.local), "object_bytes": folder_bytes(container.objects)}
         own["cache_bytes"] = container.cache_bytes() if name not in ("remove", "cp -r") else None
         print(name, own, flush=True)  # what there is, if the time is over
 
@@ -135,7 +133,6 @@ def measure(parameters: dict[str, Any]) -> dict[str, Any]:
     with phase("next epoch, stores open") as own:
         container.epoch.leave(keep=True)
         container.open()
-        own["tasks_in_place"] = len(container.epoch.in_place)
     with phase("open the files") as own:
         own["seconds"] = container.open_files()
         own["files"] = len(files_below(container.local))
@@ -213,8 +210,7 @@ def main(given: Sequence[str] | None = None) -> int:
         found = bench.run("penstock", "large_state:measure", parameters, timeout_s=options.timeout_s)
         spent = {"seconds": ",.1f", "ready_seconds": ",.1f", "snapshot_ms": ",.1f", "copies_ms": ",.0f"}
         harness.show("times", found["phases"], **spent, upload_s=",.1f", p50_us=",.0f", p99_us=",.0f")
-        memory = ("peak_resident", "pss", "cache", "live", "object")
-        harness.show("sizes", found["phases"], **{f"{name}_bytes": "MB" for name in memory})
+        harness.show("sizes", found["phases"], peak_resident_bytes="MB", cache_bytes="MB")
         harness.show("run", {"penstock": found}, before_bytes="MB", peak_bytes="MB", verified="")
         return bench.finish(state_bytes=keys * places * (KEY_BYTES + VALUE_BYTES))
 
