@@ -49,6 +49,7 @@ from penstock.wire.ports import JobPackage
 from penstock.wire.protocol import CleanUp, EndBatch, Identity, Markers, OpenEpoch, Request, UploadResult, dump
 
 BEGIN, END_MARK = "<!-- figures: make bench-scale -->\n", "<!-- end of the figures -->\n"
+KINDS = ("put", "get", "list", "delete")
 DAY_S, MONTH_S = 86_400, 30 * 86_400
 PUT_DOLLARS, GET_DOLLARS = 5e-6, 0.4e-6
 """Prices of an object store for a write or a listing, and for a read. Deletions are free."""
@@ -90,16 +91,14 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Requests to an object store, for each commit and store of a task; those for the log are apart."""
+    """Requests to an object store, by kind."""
 
-    puts: float
-    gets: float
-    lists: float
-    deletes: float
+    requests: Mapping[str, float]
+    """For each commit and store of a task; those for the log are apart."""
     objects: float
     """The number of objects that a store of a task has in the end."""
     log: Mapping[str, float]
-    """The requests for the log, for each commit of the whole job."""
+    """For each commit of the whole job."""
     records: int
     """The number of records in the log in the end."""
 
@@ -141,20 +140,11 @@ def storage(tasks: int, stores: int, commits: int, work: Path) -> Storage:
             log_objects.requests.clear()
     coordinator.close()
     measured = commits - commits // 2 - 1
-    puts, gets, lists, deletes = (
-        objects.requests[kind] / (tasks * stores * measured) for kind in ("put", "get", "list", "delete")
-    )
-    found = Storage(
-        puts,
-        gets,
-        lists,
-        deletes,
-        sum(len(objects.inner.list(_PATHS.store_folder(name))) for name in names) / (tasks * stores),
-        {kind: count / measured for kind, count in sorted(log_objects.requests.items())},
-        len(log.read().checkpoints),
-    )
+    left = sum(len(objects.inner.list(_PATHS.store_folder(name))) for name in names) / (tasks * stores)
     epoch.leave()
-    return found
+    of_stores = {kind: objects.requests[kind] / (tasks * stores * measured) for kind in KINDS}
+    of_log = {kind: log_objects.requests[kind] / measured for kind in KINDS}
+    return Storage(of_stores, left, of_log, len(log.read().checkpoints))
 
 
 def record_of(tasks: int, stores: int) -> CheckpointRecord:
@@ -236,7 +226,7 @@ def calls_table(tasks: int, containers: int, stores: int) -> str:
 def objects_table(found: Mapping[int, Storage]) -> str:
     rows = []
     for tasks, each in found.items():
-        requests = (f"{count:.2f}" for count in (each.puts, each.gets, each.lists, each.deletes))
+        requests = (f"{each.requests[kind]:.2f}" for kind in KINDS)
         rows.append((str(tasks), *requests, f"{each.objects:.0f}"))
     return table("tasks | writes | reads | listings | deletions | objects in the end", rows)
 
@@ -245,8 +235,10 @@ def cost_table(found: Storage, tasks: int, stores: int) -> str:
     rows, places = [], tasks * stores
     for seconds in (1, 10, 60):
         # Snapshots follow the number of commits; everything else does, too.
-        writes = (places * (found.puts + found.lists) + found.log.get("put", 0) + found.log.get("list", 0)) / seconds
-        reads = (places * found.gets + found.log.get("get", 0)) / seconds
+        writes, reads = (
+            sum(places * found.requests[kind] + found.log[kind] for kind in kinds) / seconds
+            for kinds in (("put", "list"), ("get",))
+        )
         dollars = MONTH_S * (writes * PUT_DOLLARS + reads * GET_DOLLARS)
         rows.append((f"{seconds} s", f"{writes:,.0f}", f"{reads:,.1f}", f"{dollars:,.0f}"))
     return table("a commit every | writes and listings a second | reads a second | dollars a month", rows)
@@ -258,7 +250,7 @@ def figures(options: argparse.Namespace) -> str:
         small = storage(2, stores, options.commits, Path(work) / "small")
         large = storage(8, stores, options.commits // 4, Path(work) / "large")
     most = retained(300, options.days)
-    requests = ", ".join(f"{count:.2f} {kind}" for kind, count in small.log.items())
+    requests = ", ".join(f"{count:.2f} {kind}" for kind, count in small.log.items() if count)
     prices = (
         f"{PUT_DOLLARS * 1e6:g} dollars for a million writes or listings and {GET_DOLLARS * 1e6:g} for a million reads"
     )

@@ -105,22 +105,16 @@ def growth(samples: Sequence[Mapping[str, Any]]) -> list[Growth]:
     if half < 1:
         raise ValueError(f"{len(samples)} samples do not show growth, at least 3 do")
     early, late = counted[:half], counted[-half:]
-    batches = _median(late, lambda s: s["batches"]) - _median(early, lambda s: s["batches"])
+    first, last = (statistics.median(sample["batches"] for sample in each) for each in (early, late))
     return [
-        Growth(
-            kind,
-            figure,
-            _median(early, lambda s, k=kind, f=figure: s["figures"].get(k, {}).get(f, 0)),
-            _median(late, lambda s, k=kind, f=figure: s["figures"].get(k, {}).get(f, 0)),
-            batches,
-        )
+        Growth(kind, figure, _median(early, kind, figure), _median(late, kind, figure), last - first)
         for kind, figures in samples[-1]["figures"].items()
         for figure in figures
     ]
 
 
-def _median(samples: Sequence[Mapping[str, Any]], value: Any) -> float:
-    return float(statistics.median(value(sample) for sample in samples))
+def _median(samples: Sequence[Mapping[str, Any]], kind: str, figure: str) -> float:
+    return float(statistics.median(sample["figures"].get(kind, {}).get(figure, 0) for sample in samples))
 
 
 def _figure(name: str, value: float) -> str:
