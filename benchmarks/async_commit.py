@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks import harness, jobs
@@ -41,18 +41,6 @@ def figures(run: harness.SideRun) -> dict[str, Any]:
     }
 
 
-def summary(runs: Sequence[harness.Run]) -> dict[str, Any]:
-    """A side's rounds: the median rows per second, the means of the rest, the largest memory."""
-    own = [run for run in runs if run["commits"]]
-    return {
-        "rows_per_second": round(harness.median(runs, "rows_per_second")),
-        "commits": sum(run["commits"] for run in runs),
-        **{f"{part}_ms": statistics.fmean(run[f"{part}_ms"] for run in own) if own else None for part in PARTS},
-        "peak_bytes": max(run["peak_bytes"] for run in runs),
-        "verified": not any(map(harness.is_wrong, runs)),
-    }
-
-
 def main(given: Sequence[str] | None = None) -> int:
     default = Workload(events=4_000_000, batches=80)
     options = harness.options(
@@ -71,9 +59,9 @@ def main(given: Sequence[str] | None = None) -> int:
             }
             verify = "jobs:verify"
             bench.run(mode, "async_commit:fold", parameters, figures=figures, verify=verify)
-        sides: Mapping[str, dict[str, Any]] = {mode: summary(runs) for mode, runs in bench.runs.items()}
+        sides = bench.medians("rows_per_second", "commits", "snapshot_ms", "total_ms")
         ratios = harness.against(bench.runs, "rows_per_second", "none") if "none" in sides else {}
-        columns = {"rows_per_second": ",", "commits": "", "snapshot_ms": ".1f", "total_ms": ",.0f"}
+        columns = {"rows_per_second": ",.0f", "commits": ",.0f", "snapshot_ms": ".1f", "total_ms": ",.0f"}
         harness.show("keyed fold, commits to a slow store", sides, **columns, peak_bytes="MB", verified="")
         if "asynchronous" in ratios:
             bench.target("asynchronous / none", ratios["asynchronous"], at_least=TARGET)

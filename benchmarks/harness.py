@@ -324,7 +324,7 @@ def contention(runs: Mapping[str, Sequence[Run]], cores: int) -> list[str]:
 
 def median(runs: Iterable[Run], figure: str) -> float:
     """The median of a figure over the runs that have it."""
-    return float(statistics.median(run[figure] for run in runs if run[figure] is not None))
+    return float(statistics.median(run[figure] for run in runs if run.get(figure) is not None))
 
 
 def percentile(values: Iterable[float], share: float) -> float:
@@ -462,6 +462,17 @@ class Bench:
         shutil.rmtree(work, ignore_errors=True)
         self.runs.setdefault(side, []).append(found)
         return found
+
+    def medians(self, *figures: str) -> dict[str, dict[str, Any]]:
+        """By side, the medians of the figures that it has, the largest memory, and whether all runs were right."""
+        return {
+            side: {
+                **{name: median(runs, name) for name in figures if any(run.get(name) is not None for run in runs)},
+                "peak_bytes": max(run["peak_bytes"] for run in runs),
+                "verified": not any(map(is_wrong, runs)),
+            }
+            for side, runs in self.runs.items()
+        }
 
     def target(self, text: str, value: float, *, at_least: float | None = None, at_most: float | None = None) -> None:
         """Say, and keep, whether a target is reached."""

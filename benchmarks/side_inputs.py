@@ -94,13 +94,7 @@ def main(given: Sequence[str] | None = None) -> int:
                 bench.run(f"{part}: {side}", f"side_inputs:{function}", {"rows": rows, **own})
             figures[part] = judge(bench, part, {side: bench.runs[f"{part}: {side}"] for side in SIDES[part]})
         shown = ("messages_per_s", "rows_per_s", "usual_gap_ms", "swap_gap_ms")
-        sides = {
-            side: {
-                **{name: harness.median(runs, name) for name in shown if runs[0].get(name) is not None},
-                "peak_bytes": max(run["peak_bytes"] for run in runs),
-            }
-            for side, runs in bench.runs.items()
-        }
+        sides = bench.medians(*shown)
         harness.show("medians of the rounds", sides, **dict.fromkeys(shown, ",.0f"), peak_bytes="MB")
         return bench.finish(sides, figures=figures)
 

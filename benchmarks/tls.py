@@ -65,10 +65,7 @@ def main(given: Sequence[str] | None = None) -> int:
             bench.run(f"fold, {way}", "tls:fold", {**fold_parameters, **more}, figures=own, verify=verify)
             bench.run(f"floor, {way}", "tls:floor", {**floor_parameters, **more}, figures=own)
         shown = ("rows_per_second", "cpu_us_per_row", "batch")
-        sides = {
-            side: {name: harness.median(runs, name) for name in shown if name in runs[0]}
-            for side, runs in bench.runs.items()
-        }
+        sides = bench.medians(*shown)
         harness.show("medians of the rounds", sides, **dict.fromkeys(shown, ",.1f"))
         rounds = {kind: {way: bench.runs[f"{kind}, {way}"] for way in SCHEMES} for kind in ("fold", "floor")}
         fold_costs = 1 - harness.against(rounds["fold"], "rows_per_second", "clear")["tls"]

@@ -264,13 +264,7 @@ def main(given: Sequence[str] | None = None) -> int:
 def report(bench: harness.Bench, part: str) -> None:
     """The table of a part, and its targets."""
     figures = SHOWN[part]
-    sides = {
-        side: {
-            **{name: harness.median(runs, name) for name in figures if any(run.get(name) is not None for run in runs)},
-            "verified": not any(map(harness.is_wrong, runs)),
-        }
-        for side, runs in bench.runs.items()
-    }
+    sides = bench.medians(*figures)
     harness.show(part, sides, **figures, verified="")
     for commit_s in bench.options.commit_s if part == "throughput" else ():
         judge(bench, sides, ((f"{a}, {commit_s:g} s", f"{b}, {commit_s:g} s", least) for a, b, least in TARGETS))
