@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +52,7 @@ def commits(parameters: dict[str, Any]) -> dict[str, Any]:
         found = []
         for _ in range(WARM_UP + parameters["repeat"]):
             job.change(parameters["changed"])
-            found.append(asdict(job.commit()))
+            found.append(job.commit())
         return {"commits": found[WARM_UP:], "verified": job.is_restored(work / "restored")}
 
 

@@ -9,12 +9,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
 import penstock as ps
-from benchmarks.state.content import StateContent
+from benchmarks.state.content import Entries, StateContent
 from penstock.batch.batch import Batch
 from penstock.checkpoint.record import CheckpointId
 from penstock.config.load import load_config
@@ -30,7 +30,6 @@ from penstock.state.backends.registry import backend_factory
 from penstock.state.engines.engine import Engine
 from penstock.state.kept import KeptStores
 from penstock.state.reading.comparison import digest
-from penstock.state.records import Changes
 from penstock.state.restore import restore_store
 from penstock.system.registry import open_system
 from penstock.wire.ports import JobPackage
@@ -70,23 +69,6 @@ def run_batch(epoch: Epoch, number: int, changes: Callable[[int, str], Mapping[b
             overlay.changes.update(changes(task, store))
         instance.finish_attempt(attempt)
         instance.end(number, {_STAGE: token})
-
-
-@dataclass(frozen=True, slots=True)
-class CommitTimes:
-    """The time of one commit, in milliseconds."""
-
-    snapshot_ms: float
-    """The synchronous part: processing waits for it."""
-    copies_ms: float
-    """From there until the copies are made: the tasks' next End waits for it, if it comes that early."""
-    upload_ms: float
-    """From there until everything is durable and published; no one waits."""
-
-    @property
-    def durable_ms(self) -> float:
-        """All of it."""
-        return self.snapshot_ms + self.copies_ms + self.upload_ms
 
 
 class StateJob:
@@ -150,12 +132,12 @@ class StateJob:
     def prepare(self, keys: int) -> None:
         """Put keys into the engine, in bulk and before the first commit, and back it up as a whole."""
         for entries in self._content.add(keys):
-            self.engine().apply(entries.as_dict())
+            self.engine().apply(entries)
         self.commit()
 
-    def change(self, count: int) -> Changes:
+    def change(self, count: int) -> Entries:
         """Give that many keys, all different and anywhere in the state, new values: a batch and its End."""
-        changes = self._content.change(count).as_dict()
+        changes = self._content.change(count)
         self.run_batch(lambda *_: changes)
         return changes
 
@@ -164,8 +146,12 @@ class StateJob:
         self._batch += 1
         run_batch(self.epoch, self._batch, changes)
 
-    def commit(self, *, last: bool = False) -> CommitTimes:
-        """A whole commit, as a container does it when the driver asks."""
+    def commit(self, *, last: bool = False) -> dict[str, float]:
+        """A whole commit, as a container does it when the driver asks. Returns the milliseconds of its parts.
+
+        Processing waits for `snapshot_ms`. From there, `copies_ms` pass until the copies are made, for which the
+        tasks' next End waits if it comes that early, and then `upload_ms` until everything is durable and published.
+        """
         self._last_id = self._next_id(self._last_id)
         began = time.perf_counter()
         self.epoch.snapshot(TakeSnapshot(str(self._last_id), last))
@@ -175,8 +161,9 @@ class StateJob:
         copied = time.perf_counter()
         self._markers = self.epoch.upload(UploadSnapshot(str(self._last_id))).markers
         self.epoch.clean_up(CleanUp(str(self._last_id), self._markers))
-        uploaded = time.perf_counter()
-        return CommitTimes((taken - began) * 1000, (copied - taken) * 1000, (uploaded - copied) * 1000)
+        moments = (began, taken, copied, time.perf_counter())
+        parts = ((later - sooner) * 1000 for sooner, later in pairwise(moments))
+        return dict(zip(("snapshot_ms", "copies_ms", "upload_ms"), parts, strict=True))
 
     def restore(self, directory: Path) -> Engine:
         """The open engine of the only store as of the last commit, in a new folder."""

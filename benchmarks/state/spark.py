@@ -190,10 +190,10 @@ def _verify(
     if parameters["keys"] > VERIFIED_KEYS:
         return None
     content = StateContent()
-    expected: dict[bytes, bytes | None] = {}
+    expected: Entries = {}
     for entries in content.add(parameters["keys"]):
-        expected |= entries.as_dict()
+        expected |= entries
     for count in parameters["counts"]:
-        expected |= content.change(count).as_dict()
+        expected |= content.change(count)
     rows = spark.read.format("statestore").load(str(checkpoint)).select("key.key", "value.last").collect()
     return {key.encode(): bytes(value) for key, value in rows} == expected
