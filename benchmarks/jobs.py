@@ -22,7 +22,7 @@ from penstock.state.reading.reader import read_store
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
 
-STORE = "totals"
+NAME, STORE = "keyed-fold", "totals"
 _APPENDED = 50_000
 
 
@@ -55,7 +55,7 @@ class Count(ps.StreamTask):
 
 def application() -> ps.StreamApplication:
     """Events by key into the fold; nothing is sent on."""
-    app = ps.StreamApplication("keyed-fold")
+    app = ps.StreamApplication(NAME)
     app.store(STORE, key=ps.String(), value=ps.Json())
     events = app.input(f"local.{STREAM}", value=ps.Json())
     events.partition_by(lambda event: event["key"], key=ps.String()).process(Fold, stores=[STORE])
@@ -110,13 +110,8 @@ def fold(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def verify(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Compare every key of the fold."""
-    return verify_totals(parameters, configuration(parameters), application().name)
-
-
-def verify_totals(parameters: dict[str, Any], config: dict[str, Any], job: str) -> dict[str, Any]:
     """Rebuild the state from the last checkpoint, as a restore does, and compare every key."""
-    loaded = load_config(overrides=config, default_job_name=job)
+    loaded = load_config(overrides=configuration(parameters), default_job_name=NAME)
     rows = [(key, orjson.loads(value)) for _, key, value in read_store(loaded, STORE)]
     counts, sums = ([total[name] for _, total in rows] for name in ("count", "sum"))
     return compare(Workload(**parameters["workload"]), [key for key, _ in rows], counts, sums)

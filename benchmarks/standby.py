@@ -35,7 +35,7 @@ SPARK = "spark"
 SIDES = ("standby", "host copy", "blob", "changelog-files", SPARK)
 TARGET_MS = 2000.0
 """Between noticing a loss and the next message, with a standby."""
-FIGURES = ("noticed", "after_notice", "processed", "visible")
+FIGURES = ("noticed", "after_notice", "visible")
 INPUT, OUTPUT, STORE = "events", "seen", "state"
 TASKS = 4
 VALUE_BYTES = 1000
@@ -53,19 +53,21 @@ SETTLE_S = 10.0
 
 def figures(run: harness.SideRun) -> dict[str, Any]:
     """The median and the slowest of each figure, in milliseconds."""
-    kills = [{**kill, "after_notice_ms": after_notice(kill)} for kill in run.result["rounds"]]
     found: dict[str, Any] = {}
     for figure in FIGURES:
-        values = [kill[f"{figure}_ms"] for kill in kills if kill.get(f"{figure}_ms") is not None]
+        values = [kill[f"{figure}_ms"] for kill in run.result["rounds"] if f"{figure}_ms" in kill]
         if values:
             found |= {f"{figure}_ms": round(statistics.median(values)), f"{figure}_most_ms": round(max(values))}
     return {**run.result, **found}
 
 
-def after_notice(kill: harness.Run) -> float | None:
-    """From the notice to the next message; of Spark, to the end of its batch."""
-    noticed = kill.get("noticed_ms")
-    return None if noticed is None else float(kill.get("processed_ms", kill["visible_ms"]) - noticed)
+def waits(at: float, noticed: float | None, back: float, visible: float) -> dict[str, float]:
+    """Milliseconds from a loss until it was noticed and until it could no longer be seen, and from the notice to the
+    next message; of Spark, to the end of its batch."""
+    found = {"visible_ms": (visible - at) * 1000}
+    if noticed is not None:
+        found |= {"noticed_ms": (noticed - at) * 1000, "after_notice_ms": (back - noticed) * 1000}
+    return found
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -209,8 +211,8 @@ def penstock(parameters: dict[str, Any]) -> dict[str, Any]:
     return {"rounds": rounds, "state_bytes": messages * ENTRIES * VALUE_BYTES}
 
 
-def _strike(job: Job, system: LocalSystem, losses: Losses) -> dict[str, Any]:
-    """Kill a container; when the loss was noticed, and when a message of its tasks was processed."""
+def _strike(job: Job, system: LocalSystem, losses: Losses) -> dict[str, float]:
+    """Kill a container, and wait until a message of its tasks was processed."""
     starts = ends_of(system, OUTPUT)
     owners: dict[int, int] = {}
 
@@ -236,12 +238,7 @@ def _strike(job: Job, system: LocalSystem, losses: Losses) -> dict[str, Any]:
     visible, found = await_job(job, back, "an output after the loss")
     if not all(value["bytes"] for value in found):
         raise AssertionError("entries of the state are missing after the loss")
-    noticed = losses.after(at)
-    return {
-        "noticed_ms": None if noticed is None else (noticed - at) * 1000,
-        "processed_ms": (min(value["at"] for value in found) - at) * 1000,
-        "visible_ms": (visible - at) * 1000,
-    }
+    return waits(at, losses.after(at), min(value["at"] for value in found), visible)
 
 
 def _await_settled(job: Job) -> None:

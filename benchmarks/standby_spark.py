@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.harness import T, wait_for
 from benchmarks.queries import began, ended, progress_of, read, seconds, session, sink
-from benchmarks.standby import EXECUTORS, SETTLE_S, TASKS, VALUE_BYTES, repeating
+from benchmarks.standby import EXECUTORS, SETTLE_S, TASKS, VALUE_BYTES, repeating, waits
 from benchmarks.state.spark import log_settings
 
 PROBE_S = 0.2
@@ -58,8 +58,8 @@ def spark(parameters: dict[str, Any]) -> dict[str, Any]:
     return {"rounds": rounds, "state_bytes": keys * VALUE_BYTES}
 
 
-def _strike_executor(query: StreamingQuery, log: Path) -> dict[str, Any]:
-    """Kill an executor; when Spark noticed it, and when the first batch ended that it had to do with."""
+def _strike_executor(query: StreamingQuery, log: Path) -> dict[str, float]:
+    """Kill an executor, and wait until the first batch has ended that it had to do with."""
     executors = [process for process in psutil.Process().children(recursive=True) if _is_executor(process)]
     usual = statistics.median(seconds(batch) for batch in _batches(query)[-10:])
     at = time.time()
@@ -71,11 +71,7 @@ def _strike_executor(query: StreamingQuery, log: Path) -> dict[str, Any]:
         return next((ended(each) for each in after if began(each) > at or seconds(each) > 3 * usual + 0.5), None)
 
     visible = _await_query(query, hit, "a batch after the loss")
-    noticed = _noticed(log, at)
-    return {
-        "noticed_ms": None if noticed is None else (noticed - at) * 1000,
-        "visible_ms": (visible - at) * 1000,
-    }
+    return waits(at, _noticed(log, at), visible, visible)
 
 
 def _write_fill(files: Path, keys: int) -> None:
