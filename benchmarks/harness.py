@@ -465,7 +465,7 @@ class Bench:
         return {
             side: {
                 **{name: median(runs, name) for name in figures if any(run.get(name) is not None for run in runs)},
-                "peak_bytes": max(run["peak_bytes"] for run in runs),
+                "peak_bytes": max((run["peak_bytes"] for run in runs if "peak_bytes" in run), default=None),
                 "verified": not any(map(is_wrong, runs)),
             }
             for side, runs in self.runs.items()

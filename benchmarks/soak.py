@@ -47,11 +47,7 @@ GROUPS = 20
 _STEP_TIMEOUT_S = 600.0
 _MOST_COLLECTIONS = 10
 _FILES_OF_A_BATCH = 20
-_NOT_COUNTED = (
-    "block-manager-ask-thread-pool-",
-    "block-manager-storage-async-thread-pool-",
-    "Worker Monitor for ",
-)
+_NOT_COUNTED = ("block-manager-ask-thread-pool-", "block-manager-storage-async-thread-pool-", "Worker Monitor for ")
 """Threads of Spark's whose number says how fast the last batches were. The two pools take another thread for each task
 until they have 100, and keep an idle one for 60 s. Each Python task has a monitor, which ends up to two seconds after
 it; a task that does not end also keeps a thread that is counted."""

@@ -29,11 +29,7 @@ from penstock.testing.kafka_broker import KafkaBroker
 PARTITIONS = 2
 TOPIC = "events"
 SIDES = ("penstock", "columns", *ENGINES)
-NOT_IN = {
-    "throughput": {"spark-real-time"},
-    "restart": {"spark-real-time", "columns"},
-    "latency": {"columns"},
-}
+NOT_IN = {"throughput": {"spark-real-time"}, "restart": {"spark-real-time", "columns"}, "latency": {"columns"}}
 """By part, the sides that it does not have."""
 SENDS_THE_LAST = {"spark", "columns"}
 """The sides that send on one count of a key in a batch at most."""
