@@ -106,12 +106,12 @@ class World:
         for commit_s, rate in [*product(intervals, self.options.rates)] * self.options.latency_repeat:
             for guarantee, way in product(GUARANTEES, self.options.ways) if "penstock" in sides else ():
                 name = f"{guarantee}, {rate:,}, {commit_s:g} s, {way}"
-                yield name, partial(self.latency, guarantee, rate, commit_s, way)
+                yield name, partial(self.latency, "penstock", rate, commit_s, guarantee, way)
             for side in (side for side in sides if side != "penstock"):
                 if side not in AT_EACH_BATCH:
-                    yield f"{side}, {rate:,}, {commit_s:g} s", partial(self.latency_of, side, rate, commit_s)
+                    yield f"{side}, {rate:,}, {commit_s:g} s", partial(self.latency, side, rate, commit_s)
                 elif commit_s == intervals[0]:
-                    yield f"{side}, {rate:,}", partial(self.latency_of, side, rate, commit_s)
+                    yield f"{side}, {rate:,}", partial(self.latency, side, rate, commit_s)
 
     def throughput(self, side: str, commit_s: float) -> dict[str, Any]:
         """Run a side once, then check what it sent."""
@@ -143,37 +143,31 @@ class World:
             finally:
                 end_session(second)
 
-    def latency(self, guarantee: str, rate: int, commit_s: float, way: str) -> dict[str, Any]:
-        """Produce at a rate, and read what comes out. `way`: `spark` for Spark jobs only, `direct`."""
-        target = {"job.latency.target.ms": self.options.target_ms} if way == "direct" else {}
-        given = {**self._given("penstock", commit_s), "guarantee": guarantee, "config": target}
-        found = self._flow("echo", given, rate, commit_s, ends=True)
-        written = orjson.loads((Path(given["work"]) / "result.json").read_bytes())
-        messages = written["outbox_messages"]
-        of_one = round(written["outbox_bytes"] / messages, 1) if messages else None
-        return {**found, **written, "outbox_bytes_per_message": of_one}
-
-    def latency_of(self, engine: str, rate: int, commit_s: float) -> dict[str, Any]:
-        """The same through another engine, which sends at least once."""
-        given = self._given(engine, commit_s)
-        return self._flow(engine, {**given, "echo": True, "seconds": 3600}, rate, commit_s)
-
-    def _flow(
-        self, side: str, given: dict[str, Any], rate: int, commit_s: float, *, ends: bool = False
+    def latency(
+        self, side: str, rate: int, commit_s: float, guarantee: str = "at-least-once", way: str = "spark"
     ) -> dict[str, Any]:
-        """`ends`: the side ends with a signal, and says something then. Otherwise it is killed."""
+        """Produce at a rate, and read what comes out; of Penstock, also what it has written for this.
+
+        `way`: `spark` for Spark jobs only, `direct`. The other engines send at least once.
+        """
+        given = {**self._given(side, commit_s), "echo": True, "seconds": 3600, "guarantee": guarantee}
+        given["config"] = {"job.latency.target.ms": self.options.target_ms} if way == "direct" else {}
         given["topic"] = topic = given["output"].replace("out", "in")
         create(self.brokers, [topic], PARTITIONS)
-        process = self._start(side, given)
+        process = self._start("echo" if side == "penstock" else side, given)
         flow = Flow(self.brokers, topic, given["output"], PARTITIONS)
         try:
             flow.begin()
             self._await(flow.has_begun, process)
             seconds = max(self.options.latency_s, commit_s)
             found = flow.run(rate, self.options.latency_warm_up_s, seconds, 2 * commit_s + 20, process.pid)
-            if ends:
+            if side == "penstock":
                 process.send_signal(signal.SIGTERM)
                 process.wait(_STOP_S)
+                written = orjson.loads((Path(given["work"]) / harness.RESULT).read_bytes())
+                messages = written["outbox_messages"]
+                of_one = round(written["outbox_bytes"] / messages, 1) if messages else None
+                found |= {**written, "outbox_bytes_per_message": of_one}
             return found
         finally:
             flow.close()
