@@ -33,7 +33,7 @@ def figures(run: harness.SideRun) -> dict[str, Any]:
     batches = run.result["batches"]
     first = batches[min(WARM_UP_BATCHES, len(batches) - 1) - 1]
     rest = [batch for batch in batches if batch["batch"] > first["batch"]]
-    commits = commits_of(rest)
+    commits = [each for each in commits_of(rest) if each["checkpoint"] != first["commit"]["checkpoint"]]
     return {
         "rows_per_second": sum(batch["rows"] for batch in rest) / (rest[-1]["ended"] - first["ended"]),
         "commits": len(commits),
