@@ -12,7 +12,6 @@ import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from operator import itemgetter
 from pathlib import Path
@@ -22,9 +21,8 @@ import orjson
 import psutil
 from pyspark import SparkContext
 
-import penstock as ps
 from benchmarks import harness
-from benchmarks.jobs import await_batch, counts, create_stream, places
+from benchmarks.jobs import append, await_batch, counts, create_stream, places
 from benchmarks.workload import STREAM
 
 ALLOWED: Mapping[str, float] = {
@@ -149,21 +147,18 @@ def soak(parameters: dict[str, Any]) -> dict[str, Any]:
     os.environ["TMPDIR"] = str(temporary)
     system = create_stream(work / "streams", STREAM, PARTITIONS)
     padding = "x" * parameters["message_bytes"]
-    values = [
-        orjson.dumps({"key": f"k{n % KEYS}", "group": f"g{n % GROUPS}", "padding": padding}) for n in range(messages)
-    ]
+    events = ({"key": f"k{n % KEYS}", "group": f"g{n % GROUPS}", "padding": padding} for n in range(messages))
+    records = [(0, None, orjson.dumps(event)) for event in events]
+    of_a_step = [records[partition::PARTITIONS] * parameters["step_batches"] for partition in range(PARTITIONS)]
     job = counts("soak", (itemgetter("key"), itemgetter("group")), ["counts"]).run(configuration(parameters))
     samples, started = [], time.monotonic()
-    with closing(system.writer(None)) as writer:
-        for step in range(1, parameters["steps"] + 1):
-            for partition in range(PARTITIONS):
-                own = values[partition::PARTITIONS] * parameters["step_batches"]
-                writer.append(ps.SystemStreamPartition("local", STREAM, partition), [(0, None, value) for value in own])
-            rows = step * parameters["step_batches"] * messages
-            last = await_batch(job, lambda batch: batch.total_input_rows >= rows, _STEP_TIMEOUT_S)  # noqa: B023
-            seconds = round(time.monotonic() - started, 1)
-            samples.append({"batches": last.batch_id, "way": last.way, "seconds": seconds, "figures": sample(work)})
-        job.stop()
+    for step in range(1, parameters["steps"] + 1):
+        append(system, STREAM, of_a_step)
+        rows = step * parameters["step_batches"] * messages
+        last = await_batch(job, lambda batch: batch.total_input_rows >= rows, _STEP_TIMEOUT_S)  # noqa: B023
+        seconds = round(time.monotonic() - started, 1)
+        samples.append({"batches": last.batch_id, "way": last.way, "seconds": seconds, "figures": sample(work)})
+    job.stop()
     return {"samples": samples}
 
 
