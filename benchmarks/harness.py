@@ -57,9 +57,10 @@ class SideFailedError(RuntimeError):
 class Usage:
     """Resources that the processes of a side used from their start to their end."""
 
-    peak_bytes: int
-    """The most memory that the processes held together, as PSS (proportional set size): a page that n processes share
-    counts as 1/n in each, so that forked Python workers are not counted for what they share."""
+    peak: Mapping[str, int]
+    """Bytes of `jvm`, `spark workers`, `containers` and `driver` at the moment at which they held the most together, as
+    PSS (proportional set size): a page that n processes share counts as 1/n in each, so that forked Python workers are
+    not counted for what they share."""
     cpu_seconds: Mapping[str, float]
     """By kind of process, as of the last sample of each process."""
     others_cpu_seconds: float
@@ -95,7 +96,7 @@ class UsageSampler:
         """`session` is the pid of a process that was started with `start_new_session`."""
         self._session = session
         self._stop = threading.Event()
-        self._peak_bytes = 0
+        self._peak: dict[str, int] = {}
         self._cpu: dict[int, tuple[str, float]] = {}
         """Process id -> kind, processor seconds so far."""
         self._beside: dict[int, tuple[float, float]] = {}
@@ -113,7 +114,7 @@ class UsageSampler:
         by_kind = self._cpu_by_kind()
         beside = sum(last - first for first, last in self._beside.values())
         others = _machine_busy_seconds() - self._busy_before - sum(by_kind.values()) - beside
-        return Usage(self._peak_bytes, by_kind, max(0.0, others), tuple(self._series))
+        return Usage(self._peak, by_kind, max(0.0, others), tuple(self._series))
 
     def _run(self) -> None:
         while True:
@@ -122,14 +123,14 @@ class UsageSampler:
                 return
 
     def _sample(self) -> None:
-        total = 0
+        kinds: dict[str, int] = {}
         for kind, process in processes_by_kind(self._session):
             try:
-                total += int(process.memory_full_info().pss)
+                kinds[kind] = kinds.get(kind, 0) + int(process.memory_full_info().pss)
                 self._cpu[process.pid] = (kind, _cpu_seconds(process))
             except psutil.Error:
                 continue  # it has ended
-        self._peak_bytes = max(self._peak_bytes, total)
+        self._peak = max(self._peak, kinds, key=lambda each: sum(each.values()))
         self._sample_beside()
         self._series.append((time.time(), self._cpu_by_kind()))
 
@@ -305,7 +306,8 @@ def run_facts(run: SideRun) -> dict[str, Any]:
     usage = run.usage
     return {
         "seconds": round(run.seconds, 2),
-        "peak_bytes": usage.peak_bytes,
+        "peak": usage.peak,
+        "peak_bytes": sum(usage.peak.values()),
         "cpu_seconds": {kind: round(seconds, 2) for kind, seconds in usage.cpu_seconds.items()},
         "others_cpu_seconds": round(usage.others_cpu_seconds, 2),
     }

@@ -87,7 +87,7 @@ class Flow:
             "p50_ms": round(percentile(waits, 0.5)) if waits else None,
             "p99_ms": round(percentile(waits, 0.99)) if waits else None,
             "cores": round(spent / seconds, 2),
-            "peak_bytes": usage.peak_bytes,
+            "peak_bytes": sum(usage.peak.values()),
             "verified": check(self._sent, [number for number, _, _ in found]),
             "seconds": round(time.time() - began, 2),
             "others_cpu_seconds": round(usage.others_cpu_seconds, 2),
