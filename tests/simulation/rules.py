@@ -26,10 +26,12 @@ from penstock.driver import watches
 from penstock.driver.commit import record as records
 from penstock.driver.commit.coordinator import CommitCoordinator
 from penstock.driver.feed.boundary import Boundary
+from penstock.driver.loop.epochs import Epochs
 from penstock.job.lease import acquire
 from penstock.job.paths import JobPaths
 from penstock.outbox import wing as outbox
 from penstock.outbox.container import Publisher
+from penstock.outbox.driver import Publishing
 from penstock.runtime import reports
 from penstock.runtime.messages.incoming import Sources
 from penstock.runtime.stage.task_instance import TaskInstance
@@ -293,6 +295,17 @@ def run_under_lease() -> None:
     _replace(watches, "run_of_start", lambda view, named: run_of_start(before[-1], named))
 
 
+@rule("A request for a startpoint is deleted behind the record that takes it.", "sums", 66)
+def taken_requests() -> None:
+    real = Epochs._write_start
+
+    def write_start(self: Epochs, *given: Any, **more: Any) -> None:
+        self._job.startpoints.delete(self._job.start.requests)
+        real(self, *given, **more)
+
+    _replace(Epochs, "_write_start", write_start)
+
+
 # ---- Backups.
 
 
@@ -353,6 +366,11 @@ def fenced_outputs() -> None:
 def progress() -> None:
     _replace(memory.MemoryWriter, "progress", lambda self, ssps: {})
     _replace(writer.Progress, "check_follows", lambda *_: None)
+
+
+@rule("What a record leaves to be published comes before the first batch of an epoch.", "sums", 0)
+def owed_first() -> None:
+    _replace(Publishing, "settle", lambda self, epoch: None)
 
 
 @rule(

@@ -3,7 +3,7 @@ behind the claim that it belongs to."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from penstock.config.settings import StoreSettings
 from penstock.errors import PenstockError
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
+from penstock.start.startpoints.request import NAMESPACE
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.open import open_engine
 from penstock.state.reading import reader as reading
@@ -39,7 +40,7 @@ def _open_in_memory(settings: StoreSettings, directory: Path) -> Engine:
 
 class LogWatch:
     """Follows the records of the log in the order in which they are put. Only the writer of the last claim may put a
-    checkpoint at the end of the log."""
+    checkpoint at the end of the log. Of the requests for startpoints, each is taken by one record."""
 
     def __init__(self, paths: JobPaths, broken: list[str]) -> None:
         """`broken`: gets what does not hold, in words."""
@@ -47,8 +48,18 @@ class LogWatch:
         self._broken = broken
         self._last = -1
         self._owner: Claim | None = None
+        self._asked: dict[str, str] = {}
+        """Uuid of a request → its key."""
+        self._taken: set[str] = set()
+
+    def lost_requests(self, keys: Collection[str]) -> list[str]:
+        """The requests that no record took, and that are not among these keys any more, in words."""
+        lost = [key for uuid, key in self._asked.items() if uuid not in self._taken and key not in keys]
+        return [f"the startpoint `{key}` is deleted, and no start took it" for key in lost]
 
     def on_put(self, key: str, data: bytes) -> None:
+        if key.startswith(f"{self._paths.metadata_folder(NAMESPACE)}/"):
+            self._asked[self._paths.metadata_key(NAMESPACE, key).rpartition("/")[2]] = key
         slot = self._paths.slot_of(key)
         if slot is None or slot <= self._last:
             return  # in a slot that was freed nothing counts
@@ -58,6 +69,10 @@ class LogWatch:
         elif self._owner is None or (record.epoch, record.writer) != (self._owner.epoch, self._owner.writer):
             held = "nobody" if self._owner is None else f"epoch {self._owner.epoch}"
             self._broken.append(f"checkpoint {record.id} of epoch {record.epoch} was written to a log of {held}")
+        else:
+            twice = self._taken.intersection(record.consumed_startpoints)
+            self._broken += [f"checkpoint {record.id} took the startpoint {uuid} once more" for uuid in sorted(twice)]
+            self._taken.update(record.consumed_startpoints)
 
 
 class CheckpointWatch:

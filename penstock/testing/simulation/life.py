@@ -133,7 +133,8 @@ class Life:
         self.operator = Operator(self.scheduler, self.errors)
         self._paths = JobPaths("job", "1")
         bucket = self._bucket(f"{SCHEME}/job")
-        bucket.on_put = LogWatch(self._paths, self.broken).on_put
+        self._log_watch = LogWatch(self._paths, self.broken)
+        bucket.on_put = self._log_watch.on_put
         self._quiet = SimulatedStore(bucket, None)
         self.watch = CheckpointWatch(self._quiet, self._paths, self._calm())
         self._variant: dict[str, object] = {}
@@ -247,7 +248,7 @@ class Life:
 
     def _last_look(self, config: JobConfig) -> list[str]:
         """At every retained checkpoint; and remember the stores as of the last one."""
-        broken = self.watch.look_at_all(config)
+        broken = self.watch.look_at_all(config) + self._log_watch.lost_requests(self._bucket(f"{SCHEME}/job").objects)
         if not broken and not self.errors:
             self._stores = self.watch.seen(self.log().restorable[-1], config)
         return broken
