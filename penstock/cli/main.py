@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
@@ -35,11 +36,7 @@ class _Entry:
         module = importlib.import_module(f"penstock.cli.{self.module}")
         if self.function is None:
             return _group(name, module.app)
-        alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        command(alone, name)(getattr(module, self.function))
-        single = typer.main.get_command(alone)
-        tidy_help(single)
-        return single
+        return _single(name, getattr(module, self.function))
 
 
 COMMANDS = {
@@ -87,6 +84,17 @@ class _OfWing:
         return _group(name, found)
 
 
+# A program that calls commands one after the other makes each of them once: reading the options takes most of a call.
+@cache
+def _single(name: str, function: Callable[..., object]) -> Any:
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    command(alone, name)(function)
+    single = typer.main.get_command(alone)
+    tidy_help(single)
+    return single
+
+
+@cache
 def _group(name: str, commands: typer.Typer) -> Any:
     group = typer.main.get_group(commands)
     group.name = name
