@@ -36,6 +36,7 @@ from penstock.schemas.avro import AvroState
 from penstock.spark.rows.serde import Rows
 from tests.support.faults.damaged_bytes import LENGTHS
 from tests.support.tools.places import ROOT
+from tests.support.tools.quick_imports import without_grammars
 
 SECONDS = 1.5
 MEMORY_BYTES = 160 << 20
@@ -268,4 +269,5 @@ def main(size: int) -> None:
 
 
 if __name__ == "__main__":
+    without_grammars()
     main(int(sys.argv[1]))
