@@ -86,7 +86,7 @@ class _OfWing:
 
 # A program that calls commands one after the other makes each of them once: reading the options takes most of a call.
 @cache
-def _single(name: str, function: Callable[..., object]) -> Any:
+def _single(name: str, function: Callable[..., None]) -> Any:
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     command(alone, name)(function)
     single = typer.main.get_command(alone)

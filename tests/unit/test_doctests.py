@@ -11,12 +11,13 @@ import pytest
 
 from tests.support.tools.places import ROOT
 
-
 SIMULATION = ROOT / "penstock" / "testing" / "simulation"
 
 
 @pytest.mark.parametrize(
-    ("in_simulation", "least"), [(False, 300), pytest.param(True, 2, marks=pytest.mark.slow)], ids=["others", "simulation"]
+    ("in_simulation", "least"),
+    [(False, 300), pytest.param(True, 2, marks=pytest.mark.slow)],
+    ids=["others", "simulation"],
 )
 def test_the_examples_in_docstrings(in_simulation: bool, least: int) -> None:
     """Those that simulate a job live whole lives, which takes as long as all others together."""

@@ -1,4 +1,4 @@
-"""The texts of Penstock's modules, and quick ways through them: `ast.walk` and `tokenize` take seconds for all of them."""
+"""The texts of Penstock's modules, and quick ways through them: `ast.walk` and `tokenize` take seconds for all."""
 
 from __future__ import annotations
 
