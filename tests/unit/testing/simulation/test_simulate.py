@@ -307,7 +307,11 @@ def test_a_life_reaches_the_network_if_it_may() -> None:
 @pytest.mark.parametrize(
     ("function", "error"),
     [
-        (lambda trip: random.random(), r"depend on random numbers or on the clock .* message 0 of output `local.out`"),
+        pytest.param(
+            lambda trip: random.random(),
+            r"depend on random numbers or on the clock .* message 0 of output `local.out`",
+            marks=pytest.mark.slow,  # its notes, and comparisons of lives, are those of the tests around it
+        ),
         (lambda trip: list({"a", "b", "c", "d", "e"}), "depend on the order of a set"),
     ],
     ids=["random", "set"],
