@@ -20,7 +20,7 @@ SIMULATION = ROOT / "penstock" / "testing" / "simulation"
     ids=["others", "simulation"],
 )
 def test_the_examples_in_docstrings(in_simulation: bool, least: int) -> None:
-    """Those that simulate a job live whole lives, which takes as long as all others together."""
+    """The examples that simulate a job live whole lives, which takes as long as all others together."""
     files = [
         str(file)
         for file in (ROOT / "penstock").rglob("*.py")

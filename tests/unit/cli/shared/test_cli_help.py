@@ -289,3 +289,8 @@ def test_bash_completes_with_its_script(monkeypatch: pytest.MonkeyPatch, tmp_pat
         check=False,
     )
     assert done.stdout.split() == ["status", "startpoint", "state"], done.stderr
+
+
+@pytest.mark.parametrize("name", ["status", "stream"])
+def test_a_command_is_put_together_once_in_a_process(name: str) -> None:
+    assert COMMANDS[name].load(name) is COMMANDS[name].load(name)
