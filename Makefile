@@ -162,7 +162,7 @@ keep: $(STAMP)
 release-check: $(STAMP)
 	REQUIRE_AUDIT=$(REQUIRE_AUDIT) $(BIN)/python -m tools.release_check
 
-BENCHMARKS := keyed_fold columns formats windows snapshot async_commit commit restore start floor tls scans timers metrics side_inputs \
+BENCHMARKS := keyed_fold columns formats windows snapshot async_commit commit restore start floor tls scans metrics side_inputs \
 	standby kafka pyspark soak
 
 bench: $(STAMP)

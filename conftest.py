@@ -12,6 +12,9 @@ import penstock.spark
 import penstock.testing
 from penstock import admin
 from tests.support.jobs.example_job import ExampleJob
+from tests.support.tools.quick_imports import without_grammars
+
+without_grammars()
 
 
 @pytest.fixture(scope="session", autouse=True)

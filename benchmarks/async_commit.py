@@ -10,55 +10,34 @@ from __future__ import annotations
 import os
 import statistics
 import sys
-import threading
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks import harness, jobs
+from benchmarks.figures import commits_of
 from benchmarks.state.slow_backend import NAME, environment
 from benchmarks.workload import Workload, write_inputs
-from penstock.driver.commit.coordinator import CompletedCommit
 from penstock.driver.commit.record import CommitRequest
 from penstock.driver.commit.schedule import CommitSchedule
 from penstock.driver.loop import run_loop
-from penstock.spark import job
-from penstock.spark.containers.directory import ContainerDirectory
-from penstock.wire.calls import UPLOAD
 
 MODES = ("none", "asynchronous", "synchronous")
 WARM_UP_BATCHES = 4
+PARTS = ("snapshot", "total")
 TARGET = 0.95
 """The rows per second with asynchronous commits divided by those without any, at least."""
 
 
 def figures(run: harness.SideRun) -> dict[str, Any]:
-    """Rows per second after the warm-up, and the commits that began meanwhile."""
+    """Rows per second after the warm-up, and the commits that were completed meanwhile."""
     batches = run.result["batches"]
     first = batches[min(WARM_UP_BATCHES, len(batches) - 1) - 1]
     rest = [batch for batch in batches if batch["batch"] > first["batch"]]
-    started, ended = first["ended"], rest[-1]["ended"]
-    commits = [commit for commit in run.result["commits"] if started <= commit["began"] <= ended]
+    commits = [each for each in commits_of(rest) if each["checkpoint"] != first["commit"]["checkpoint"]]
     return {
-        "rows_per_second": sum(batch["rows"] for batch in rest) / (ended - started),
+        "rows_per_second": sum(batch["rows"] for batch in rest) / (rest[-1]["ended"] - first["ended"]),
         "commits": len(commits),
-        "upload_ms": statistics.fmean(commit["upload_ms"] for commit in commits) if commits else None,
-        "snapshot_ms": statistics.fmean(commit["snapshot_ms"] for commit in commits) if commits else None,
-        "commit_wait_ms": sum(batch["duration_ms"].get("commitWait", 0) for batch in rest),
-        "batches": batches,
-        "all_commits": run.result["commits"],
-    }
-
-
-def summary(runs: Sequence[harness.Run]) -> dict[str, Any]:
-    """A side's rounds: the median rows per second, the means of the rest, the largest memory."""
-    own = [run for run in runs if run["commits"]]
-    return {
-        "rows_per_second": round(harness.median(runs, "rows_per_second")),
-        "commits": sum(run["commits"] for run in runs),
-        **{name: statistics.fmean(run[name] for run in own) if own else None for name in ("upload_ms", "snapshot_ms")},
-        "peak_bytes": max(run["peak_bytes"] for run in runs),
-        "verified": not any(map(harness.is_wrong, runs)),
+        **{f"{part}_ms": statistics.fmean(each[part] for each in commits) if commits else None for part in PARTS},
     }
 
 
@@ -80,83 +59,35 @@ def main(given: Sequence[str] | None = None) -> int:
             }
             verify = "jobs:verify"
             bench.run(mode, "async_commit:fold", parameters, figures=figures, verify=verify)
-        sides: Mapping[str, dict[str, Any]] = {mode: summary(runs) for mode, runs in bench.runs.items()}
+        sides = bench.medians("rows_per_second", "commits", "snapshot_ms", "total_ms")
         ratios = harness.against(bench.runs, "rows_per_second", "none") if "none" in sides else {}
-        columns = {"rows_per_second": ",", "commits": "", "snapshot_ms": ".1f", "upload_ms": ",.0f"}
+        columns = {"rows_per_second": ",.0f", "commits": ",.0f", "snapshot_ms": ".1f", "total_ms": ",.0f"}
         harness.show("keyed fold, commits to a slow store", sides, **columns, peak_bytes="MB", verified="")
-        for mode, ratio in ratios.items():
-            if mode == "asynchronous":
-                bench.target("asynchronous / none", ratio, at_least=TARGET)
+        if "asynchronous" in ratios:
+            bench.target("asynchronous / none", ratios["asynchronous"], at_least=TARGET)
         return bench.finish(sides, ratios=ratios)
 
 
-Marks = dict[str, dict[str, float]]
-"""Checkpoint id -> when and how long, in epoch seconds and milliseconds."""
-
-
 def fold(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Run the fold; its batches, and its commits in their order, those at the start and the end included."""
+    """Run the fold; one entry per batch."""
     os.environ.update(environment(parameters["latency_ms"], parameters["bytes_per_second"]))
-    commits = CommitNotes(synchronous=parameters["mode"] == "synchronous")
-    commits.watch()
+    if parameters["mode"] == "synchronous":
+        setattr(run_loop, "CommitSchedule", WaitingCommits)  # noqa: B010 - mypy: a class is no variable
     config = {
         **jobs.configuration(parameters),
         "task.commit.ms": 0 if parameters["mode"] == "none" else parameters["commit_ms"],
         "task.commit.max.delay.ms": None,  # the default: a commit is skipped while one is under way
         "stores.backup.factories": NAME,
     }
-    batches = jobs.follow(jobs.application().run(config, until="latest"))
-    return {"batches": batches, "commits": commits.listed()}
+    return {"batches": jobs.follow(jobs.application().run(config, until="latest"))}
 
 
-class CommitNotes:
-    """Takes note of every commit of this process. With `synchronous` the run loop waits for each one as it begins."""
+class WaitingCommits(CommitSchedule):
+    """Commits for each of which the run loop waits as it begins."""
 
-    def __init__(self, *, synchronous: bool) -> None:
-        self._synchronous = synchronous
-        self._lock = threading.Lock()
-        self._marks: Marks = {}
-
-    def watch(self) -> None:
-        """From here on the jobs of this process have commits, and a directory, that are watched."""
-        found, synchronous = self, self._synchronous
-
-        class WatchedDirectory(ContainerDirectory):
-            def ask(self, call: Any, epoch: int, request: Any, **options: Any) -> list[Any]:
-                began = time.monotonic()
-                answers: list[Any] = super().ask(call, epoch, request, **options)
-                if call is UPLOAD:
-                    found.note(request.checkpoint_id, upload_ms=(time.monotonic() - began) * 1000)
-                return answers
-
-        class WatchedCommits(CommitSchedule):
-            def _begin(self, request: CommitRequest) -> None:
-                began = time.time()
-                super()._begin(request)
-                flight = self._coordinator.in_flight
-                if flight is not None:
-                    found.note(str(flight.checkpoint_id), began=began, snapshot_ms=flight.snapshot_ms)
-                if synchronous:
-                    self.wait()
-
-            def _note(self, done: CompletedCommit | None) -> None:
-                super()._note(done)
-                if done is not None:
-                    found.note(str(done.record.id), completed=time.time())
-
-        setattr(job, "ContainerDirectory", WatchedDirectory)  # noqa: B010 - mypy: a class is no variable
-        setattr(run_loop, "CommitSchedule", WatchedCommits)  # noqa: B010
-
-    def note(self, checkpoint_id: str, **marks: float) -> None:
-        """Called from the run loop's and the commit's thread."""
-        with self._lock:
-            self._marks.setdefault(checkpoint_id, {}).update(marks)
-
-    def listed(self) -> list[dict[str, float]]:
-        """The complete ones, by the time they began."""
-        with self._lock:
-            complete = [dict(marks) for marks in self._marks.values() if "completed" in marks]
-        return sorted(complete, key=lambda marks: marks["began"])
+    def _begin(self, request: CommitRequest) -> None:
+        super()._begin(request)
+        self.wait()
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import pyarrow as pa
 import penstock as ps
 from benchmarks import harness
 from benchmarks.engines import PEERS, Engine, free_port, installed, last_count, start_script
-from benchmarks.figures import COLUMNS, of_batches, summaries
+from benchmarks.figures import COLUMNS, judge, of_batches, summaries
 from benchmarks.jobs import configuration, follow
 from benchmarks.workload import Workload, compare, write_inputs
 from penstock.arrays.byte_arrays import ByteArray
@@ -78,11 +78,7 @@ def main(given: Sequence[str] | None = None) -> int:
                 bench.run(f"{side}, {keys:,} keys", run, parameters, figures=of_batches, verify=verify)
             sides = {name: one for name, one in summaries(bench).items() if name.endswith(f", {keys:,} keys")}
             harness.show(f"{keys:,} keys", sides, **COLUMNS)
-            for side, other, least in TARGETS:
-                one, two = (sides.get(f"{each}, {keys:,} keys") for each in (side, other))
-                if one and two:
-                    ratio = round(one["rows_per_second"] / two["rows_per_second"], 2)
-                    bench.target(f"{side} / {other}, {keys:,} keys", ratio, at_least=least)
+            judge(bench, sides, ((f"{a}, {keys:,} keys", f"{b}, {keys:,} keys", least) for a, b, least in TARGETS))
         return bench.finish(summaries(bench))
 
 

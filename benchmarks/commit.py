@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
@@ -14,7 +13,7 @@ from typing import Any
 
 from benchmarks import harness
 from benchmarks.state.content import KEY_BYTES, VALUE_BYTES, keys_of, write_state_inputs
-from benchmarks.state.job import NEGLIGIBLE_MS, StateJob, folder_bytes
+from benchmarks.state.job import NEGLIGIBLE_MS, StateJob
 from penstock.state.records import compress, encode_records
 
 SIDES = ("deltas", "snapshots", "spark")
@@ -46,18 +45,16 @@ def figures(side: str, run: harness.SideRun) -> dict[str, Any]:
 
 def _summary(series: Mapping[str, Any], side: str) -> dict[str, Any]:
     written = series["snapshot_bytes" if side == "snapshots" else "delta_bytes"]
-    times = series["times"]
     found: dict[str, Any] = {}
-    for part in ("wait", "durable", "updates", "batch"):
-        if f"{part}_ms" in times[0]:
-            values = sorted(one[f"{part}_ms"] for one in times)
+    for part in ("wait", "durable", "updates"):
+        if f"{part}_ms" in series["times"][0]:
+            values = sorted(one[f"{part}_ms"] for one in series["times"])
             found[f"{part}_p50_ms"] = round(statistics.median(values), 3)
             found[f"{part}_p99_ms"] = round(values[math.ceil(0.99 * len(values)) - 1], 3)  # of few, the slowest
     return {
         **found,
         "written_per_changed_byte": round(written / series["net_bytes"], 3),
         "of_zstd": round(written / series["zstd_bytes"], 4) if side == "deltas" else None,
-        "beside_snapshot": statistics.fmean(one["beside_snapshot"] for one in times),
         **series,
     }
 
@@ -100,12 +97,8 @@ def main(given: Sequence[str] | None = None) -> int:
             for changed, one in runs[0]["series"].items()
         }
         times = {f"{part}_{kind}_ms": ",.2f" for part in ("wait", "durable") for kind in ("p50", "p99")}
-        rest = {"written_per_changed_byte": ".2f", "of_zstd": ".3f", "beside_snapshot": ".0%"}
+        rest = {"written_per_changed_byte": ".2f", "of_zstd": ".3f"}
         harness.show("commits, of each changed keys", rows, commits=",", **times, updates_p50_ms=",.0f", **rest)
-        sides = {name: runs[0] for name, runs in bench.runs.items()}
-        harness.show(
-            "sides", sides, fill_seconds=".0f", snapshots="", snapshot_bytes="MB", peak_bytes="MB", verified=""
-        )
         if "deltas" in found:
             judge(bench, *found["deltas"])
         return bench.finish(key_bytes=KEY_BYTES, value_bytes=VALUE_BYTES)
@@ -125,20 +118,10 @@ def _commits(parameters: dict[str, Any], changelog: str) -> dict[str, Any]:
     """Fill a state, back it up as a whole, then commit series of changes."""
     work = Path(parameters["work"])
     with closing(StateJob(work, settings={"state.changelog.enabled": changelog})) as job:
-        prepared, based = job.prepare(parameters["keys"]), time.monotonic()
-        before = job.written()
+        job.prepare(parameters["keys"])
         series = [_series(job, one) for one in parameters["series"]]
         job.finish_snapshots()
-        after = job.written()
-        return {
-            **prepared,
-            "series_seconds": time.monotonic() - based,
-            "files_bytes": folder_bytes(job.local),
-            "series": series,
-            "snapshots": after.snapshots - before.snapshots,
-            "snapshot_bytes": after.snapshot_bytes - before.snapshot_bytes,
-            "verified": job.is_restored(work / "restored"),
-        }
+        return {"series": series, "verified": job.is_restored(work / "restored")}
 
 
 def _series(job: StateJob, wanted: Mapping[str, int]) -> dict[str, Any]:
@@ -151,21 +134,12 @@ def _series(job: StateJob, wanted: Mapping[str, int]) -> dict[str, Any]:
     zstd_bytes = 0
     for _ in range(wanted["commits"]):
         changes = job.change(wanted["changed"])
-        was_busy, made_before = job.snapshots_under_way()
         times = job.commit()
-        is_busy, made = job.snapshots_under_way()
-        beside = was_busy or is_busy or made > made_before
-        commits.append({"wait_ms": times.snapshot_ms, "durable_ms": times.durable_ms, "beside_snapshot": beside})
+        commits.append({"wait_ms": times["snapshot_ms"], "durable_ms": sum(times.values())})
         zstd_bytes += len(compress(encode_records(changes)))
-    after = job.written()
-    return {
-        **wanted,
-        "net_bytes": wanted["commits"] * wanted["changed"] * (KEY_BYTES + VALUE_BYTES),
-        "zstd_bytes": zstd_bytes,
-        "delta_bytes": after.delta_bytes - before.delta_bytes,
-        "snapshot_bytes": after.snapshot_bytes - before.snapshot_bytes,
-        "times": commits,
-    }
+    written = {kind: size - before[kind] for kind, size in job.written().items()}
+    net_bytes = wanted["commits"] * wanted["changed"] * (KEY_BYTES + VALUE_BYTES)
+    return {**wanted, **written, "net_bytes": net_bytes, "zstd_bytes": zstd_bytes, "times": commits}
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.harness import Bench, Run, SideRun, is_wrong
@@ -24,6 +24,12 @@ def rate(batch: Mapping[str, Any]) -> float:
     """
     spent_ms: int = max(batch["duration_ms"]["triggerExecution"], batch.get("interval_ms", 0), 1)
     return float(batch["rows"] / spent_ms * 1000)
+
+
+def commits_of(batches: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The commits that were complete when a batch ended, with the milliseconds of their `snapshot`, and in `total`."""
+    by_checkpoint = {batch["commit"]["checkpoint"]: batch["commit"] for batch in batches}
+    return [commit for commit in by_checkpoint.values() if "total" in commit]
 
 
 def of_batches(run: SideRun) -> dict[str, Any]:
@@ -71,11 +77,17 @@ COLUMNS = {
 """The columns of a table of summaries."""
 
 
-def ratios(sides: Mapping[str, Run], own: str, others: Sequence[str]) -> dict[str, float]:
-    """The rows per second of one side over those of others, by the beginning of their names: of each, the fastest."""
+def judge(
+    bench: Bench, sides: Mapping[str, Mapping[str, Any]], targets: Iterable[tuple[str, str, float]]
+) -> dict[str, float]:
+    """The ratios of rows per second beside their targets: a side, another one, and the ratio, at least.
+
+    The other one may be the beginning of some names, up to a comma: of these sides, the fastest counts.
+    """
     found = {}
-    for other in others:
-        theirs = [side["rows_per_second"] for name, side in sides.items() if name.partition(",")[0] == other]
-        if own in sides and theirs:
-            found[other] = round(sides[own]["rows_per_second"] / max(theirs), 2)
+    for own, other, least in targets:
+        rates = [one["rows_per_second"] for name, one in sides.items() if f"{name}, ".startswith(f"{other}, ")]
+        if own in sides and max(rates, default=0):
+            found[f"{own} / {other}"] = round(sides[own]["rows_per_second"] / max(rates), 2)
+            bench.target(f"{own} / {other}", found[f"{own} / {other}"], at_least=least)
     return found

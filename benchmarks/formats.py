@@ -14,7 +14,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 import penstock as ps
 from benchmarks import harness
 from benchmarks.figures import COLUMNS, of_batches, summaries
-from benchmarks.jobs import STORE, Fold, configuration, create_stream, follow, verify_totals
+from benchmarks.jobs import NAME, STORE, Fold, configuration, create_stream, follow
 from benchmarks.workload import STREAM, Workload
 
 CITIES = ("EWR", "JFK", "LGA", "BOS", "ORD")
@@ -83,9 +83,7 @@ FORMATS = {
 class ObjectFold(Fold):
     """The same of objects."""
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         total = self.totals.get(envelope.key) or {"count": 0, "sum": 0.0}
         total["count"] += 1
         total["sum"] += envelope.value.amount
@@ -96,7 +94,7 @@ def application(name: str) -> ps.StreamApplication:
     """Flights by key into the fold."""
     form = FORMATS[name]
     serde = form.serde()
-    app = ps.StreamApplication("formats")
+    app = ps.StreamApplication(NAME)
     app.store(STORE, key=ps.String(), value=ps.Json())
     key: Callable[[Any], str] = (lambda m: m["key"]) if form.is_dict else (lambda m: m.key)
     flights = app.input(f"local.{STREAM}", value=serde).partition_by(key, key=ps.String(), value=serde)
@@ -117,11 +115,6 @@ def fold(parameters: dict[str, Any]) -> dict[str, Any]:
     return {"batches": follow(application(parameters["format"]).run(configuration(parameters), until="latest"))}
 
 
-def verify(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Compare every key."""
-    return verify_totals(parameters, configuration(parameters), "formats")
-
-
 def main(given: Sequence[str] | None = None) -> int:
     options = harness.options(
         "formats", __doc__, given, events=1_500_000, batches=5, keys=100_000, sides=list(FORMATS), repeat=2, threads=2
@@ -132,13 +125,9 @@ def main(given: Sequence[str] | None = None) -> int:
         for name in options.sides:
             streams, form = bench.work / "inputs" / name, FORMATS[name]
             create_stream(streams, STREAM, options.threads, list(messages(workload, form)), form.headers)
-            parameters[name] = {
-                **workload.parameters(),
-                "format": name,
-                "streams": str(streams),
-            }
+            parameters[name] = {**workload.parameters(), "format": name, "streams": str(streams)}
         for name in bench.turns(options.sides, options.repeat):
-            bench.run(name, "formats:fold", parameters[name], figures=of_batches, verify="formats:verify")
+            bench.run(name, "formats:fold", parameters[name], figures=of_batches, verify="jobs:verify")
         sides = summaries(bench)
         for side in sides.values() if "json" in sides else ():
             side["beside_json"] = round(side["rows_per_second"] / sides["json"]["rows_per_second"], 2)

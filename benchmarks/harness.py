@@ -22,11 +22,10 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import orjson
 import psutil
@@ -38,10 +37,12 @@ RESULTS = ROOT / "benchmarks" / "results"
 DRIVER_MEMORY = "2g"
 """The JVM's heap limit, the same on every side."""
 CONTENTION_SHARE = 0.1
+DEADLINE_S = 1800.0
 LOG, RESULT = "log.txt", "result.json"
 _SAMPLE_SECONDS = 0.5
 _PACKAGES = ("penstock", "pyspark", "pyarrow", "numpy", "orjson", "rocksdict", "protobuf")
 
+T = TypeVar("T")
 Run = Mapping[str, Any]
 """The figures of one run of a side, and its resources."""
 
@@ -53,23 +54,13 @@ class SideFailedError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryPeak:
-    """The moment at which the processes of a side held the most memory together, in bytes of PSS.
-
-    PSS (proportional set size) counts a page shared by n processes as 1/n in each, so that forked Python workers are
-    not counted for what they share.
-    """
-
-    total_bytes: int = 0
-    by_kind: Mapping[str, int] = field(default_factory=dict)
-    """`jvm`, `spark workers`, `containers`, `driver`, at that same moment."""
-
-
-@dataclass(frozen=True, slots=True)
 class Usage:
     """Resources that the processes of a side used from their start to their end."""
 
-    peak: MemoryPeak
+    peak: Mapping[str, int]
+    """Bytes of `jvm`, `spark workers`, `containers` and `driver` at the moment at which they held the most together, as
+    PSS (proportional set size): a page that n processes share counts as 1/n in each, so that forked Python workers are
+    not counted for what they share."""
     cpu_seconds: Mapping[str, float]
     """By kind of process, as of the last sample of each process."""
     others_cpu_seconds: float
@@ -105,7 +96,7 @@ class UsageSampler:
         """`session` is the pid of a process that was started with `start_new_session`."""
         self._session = session
         self._stop = threading.Event()
-        self._peak = MemoryPeak()
+        self._peak: dict[str, int] = {}
         self._cpu: dict[int, tuple[str, float]] = {}
         """Process id -> kind, processor seconds so far."""
         self._beside: dict[int, tuple[float, float]] = {}
@@ -135,27 +126,22 @@ class UsageSampler:
         kinds: dict[str, int] = {}
         for kind, process in processes_by_kind(self._session):
             try:
-                size = int(process.memory_full_info().pss)
-                times = process.cpu_times()
+                kinds[kind] = kinds.get(kind, 0) + int(process.memory_full_info().pss)
+                self._cpu[process.pid] = (kind, _cpu_seconds(process))
             except psutil.Error:
                 continue  # it has ended
-            kinds[kind] = kinds.get(kind, 0) + size
-            self._cpu[process.pid] = (kind, times.user + times.system)
+        self._peak = max(self._peak, kinds, key=lambda each: sum(each.values()))
         self._sample_beside()
         self._series.append((time.time(), self._cpu_by_kind()))
-        total = sum(kinds.values())
-        if total > self._peak.total_bytes:
-            self._peak = MemoryPeak(total, kinds)
 
     def _sample_beside(self) -> None:
         for process in _own_processes():
             try:
                 if os.getsid(process.pid) == self._session:
                     continue
-                times = process.cpu_times()
+                spent = _cpu_seconds(process)
             except (OSError, psutil.Error):
                 continue  # it has ended
-            spent = times.user + times.system
             first, _ = self._beside.get(process.pid, (spent if process.pid in self._there else 0.0, 0.0))
             self._beside[process.pid] = (first, spent)
 
@@ -164,6 +150,11 @@ class UsageSampler:
         for kind, seconds in self._cpu.values():
             by_kind[kind] = by_kind.get(kind, 0.0) + seconds
         return by_kind
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 def _own_processes() -> list[psutil.Process]:
@@ -257,11 +248,22 @@ def start_side(target: str, parameters: Mapping[str, Any], work: Path) -> subpro
 def end_session(process: subprocess.Popen[bytes]) -> None:
     """Kill what the side left running, itself included."""
     for left in session_processes(process.pid):
-        try:
-            left.send_signal(signal.SIGKILL)
-        except psutil.Error:
-            continue
+        with suppress(psutil.Error):
+            left.kill()
     process.wait()
+
+
+def wait_for(
+    condition: Callable[[], T | None], what: str, check: Callable[[], object] = lambda: None, pause_s: float = 0.01
+) -> T:
+    """Wait for a condition, and return its value. `check` raises an error if it cannot hold any more."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not (found := condition()):
+        check()
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {DEADLINE_S:.0f} s in vain for {what}")
+        time.sleep(pause_s)
+    return found
 
 
 def machine() -> dict[str, Any]:
@@ -279,10 +281,7 @@ def machine() -> dict[str, Any]:
 
 
 def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
@@ -307,8 +306,8 @@ def run_facts(run: SideRun) -> dict[str, Any]:
     usage = run.usage
     return {
         "seconds": round(run.seconds, 2),
-        "peak": asdict(usage.peak),
-        "peak_bytes": usage.peak.total_bytes,
+        "peak": usage.peak,
+        "peak_bytes": sum(usage.peak.values()),
         "cpu_seconds": {kind: round(seconds, 2) for kind, seconds in usage.cpu_seconds.items()},
         "others_cpu_seconds": round(usage.others_cpu_seconds, 2),
     }
@@ -326,7 +325,7 @@ def contention(runs: Mapping[str, Sequence[Run]], cores: int) -> list[str]:
 
 def median(runs: Iterable[Run], figure: str) -> float:
     """The median of a figure over the runs that have it."""
-    return float(statistics.median(run[figure] for run in runs if run[figure] is not None))
+    return float(statistics.median(run[figure] for run in runs if run.get(figure) is not None))
 
 
 def percentile(values: Iterable[float], share: float) -> float:
@@ -416,9 +415,7 @@ class Bench:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._folder.cleanup()
 
     @property
@@ -464,6 +461,17 @@ class Bench:
         shutil.rmtree(work, ignore_errors=True)
         self.runs.setdefault(side, []).append(found)
         return found
+
+    def medians(self, *figures: str) -> dict[str, dict[str, Any]]:
+        """By side, the medians of the figures that it has, the largest memory, and whether all runs were right."""
+        return {
+            side: {
+                **{name: median(runs, name) for name in figures if any(run.get(name) is not None for run in runs)},
+                "peak_bytes": max((run["peak_bytes"] for run in runs if "peak_bytes" in run), default=None),
+                "verified": not any(map(is_wrong, runs)),
+            }
+            for side, runs in self.runs.items()
+        }
 
     def target(self, text: str, value: float, *, at_least: float | None = None, at_most: float | None = None) -> None:
         """Say, and keep, whether a target is reached."""

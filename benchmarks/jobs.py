@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 import penstock as ps
-from benchmarks.harness import DRIVER_MEMORY
+from benchmarks.harness import DEADLINE_S, DRIVER_MEMORY, T, wait_for
 from benchmarks.workload import STREAM, Workload, compare
 from penstock.config.load import load_config
-from penstock.driver.handle.job import Job
+from penstock.driver.job import Job
 from penstock.driver.show.progress import JobProgress
 from penstock.state.reading.reader import read_store
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
 
-STORE = "totals"
-DEADLINE_S = 1800.0
+NAME, STORE = "keyed-fold", "totals"
 _APPENDED = 50_000
 
 
@@ -32,9 +32,7 @@ class Fold(ps.StreamTask):
     def init(self, context: ps.TaskContext) -> None:
         self.totals = context.store(STORE)
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         total = self.totals.get(envelope.key) or {"count": 0, "sum": 0.0}
         total["count"] += 1
         total["sum"] += envelope.value["amount"]
@@ -50,19 +48,33 @@ class Count(ps.StreamTask):
     def init(self, context: ps.TaskContext) -> None:
         self.counts = context.store(self.store)
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         self.counts.put(envelope.key, (self.counts.get(envelope.key) or 0) + 1)
         collector.emit(key=envelope.key, value=envelope.value)
 
 
 def application() -> ps.StreamApplication:
     """Events by key into the fold; nothing is sent on."""
-    app = ps.StreamApplication("keyed-fold")
+    app = ps.StreamApplication(NAME)
     app.store(STORE, key=ps.String(), value=ps.Json())
     events = app.input(f"local.{STREAM}", value=ps.Json())
     events.partition_by(lambda event: event["key"], key=ps.String()).process(Fold, stores=[STORE])
+    return app
+
+
+def counts(name: str, keys: Sequence[Callable[[Any], str]], outputs: Sequence[str]) -> ps.StreamApplication:
+    """Events through an exchange by each of the keys in turn, with a count behind each, and into the outputs."""
+    app = ps.StreamApplication(name)
+    events = app.input(f"local.{STREAM}", value=ps.Json())
+    for number, key in enumerate(keys):
+        store = f"counts-{number}"
+        app.store(store, key=ps.String(), value=ps.Json())
+        by_key = events.partition_by(key, key=ps.String(), value=ps.Json())
+        events = by_key.process(partial(Count, store), stores=[store])
+    if not outputs:
+        events.filter(lambda value: False)  # nothing takes the messages of the last exchange, and a job says so
+    for output in outputs:
+        events.send_to(app.output(f"local.{output}", key=ps.String(), value=ps.Json()))
     return app
 
 
@@ -97,22 +109,9 @@ def fold(parameters: dict[str, Any]) -> dict[str, Any]:
     return {"batches": follow(application().run(configuration(parameters), until="latest"))}
 
 
-def floor(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Run tiny batches through the same application, a shuffle included."""
-    number = parameters["batch_messages"] * parameters["batches"]
-    values = [orjson.dumps({"key": f"key-{n % 1000:06d}", "amount": n / 4}) for n in range(number)]
-    create_stream(Path(parameters["work"]) / "streams", STREAM, 2, values)
-    return fold(parameters)
-
-
 def verify(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Compare every key of the fold."""
-    return verify_totals(parameters, configuration(parameters), application().name)
-
-
-def verify_totals(parameters: dict[str, Any], config: dict[str, Any], job: str) -> dict[str, Any]:
     """Rebuild the state from the last checkpoint, as a restore does, and compare every key."""
-    loaded = load_config(overrides=config, default_job_name=job)
+    loaded = load_config(overrides=configuration(parameters), default_job_name=NAME)
     rows = [(key, orjson.loads(value)) for _, key, value in read_store(loaded, STORE)]
     counts, sums = ([total[name] for _, total in rows] for name in ("count", "sum"))
     return compare(Workload(**parameters["workload"]), [key for key, _ in rows], counts, sums)
@@ -126,13 +125,16 @@ def create_stream(
     with closing(system.admin()) as admin:
         admin.create_stream(name, partitions)
     more = [tuple(headers)] if headers else []
-    with closing(system.writer(None)) as writer:
-        for partition in range(partitions):
-            own = values[partition::partitions]
-            for first in range(0, len(own), _APPENDED):
-                records: Any = [(0, None, value, *more) for value in own[first : first + _APPENDED]]
-                writer.append(ps.SystemStreamPartition("local", name, partition), records)
+    append(system, name, ([(0, None, value, *more) for value in values[n::partitions]] for n in range(partitions)))
     return system
+
+
+def append(system: LocalSystem, stream: str, records: Iterable[Sequence[Any]]) -> None:
+    """Append the records of each partition in its order."""
+    with closing(system.writer(None)) as writer:
+        for partition, own in enumerate(records):
+            for first in range(0, len(own), _APPENDED):
+                writer.append(ps.SystemStreamPartition("local", stream, partition), own[first : first + _APPENDED])
 
 
 def ends_of(system: LocalSystem, stream: str) -> dict[int, int]:
@@ -156,22 +158,24 @@ def read_stream(
 
 
 def follow(job: Job) -> list[dict[str, Any]]:
-    """Every batch of a job until it has ended: rows, Penstock's own durations, and the time since the one before."""
+    """Every batch of a job until it has ended, and the time since the one before."""
     found, before = [], time.monotonic()
     for batch in batches_of(job):
         now = time.monotonic()
-        found.append(
-            {
-                "batch": batch.batch_id,
-                "rows": batch.num_input_rows,
-                "duration_ms": dict(batch.duration_ms),
-                "interval_ms": round((now - before) * 1000),
-                "ended": time.time(),
-                "container_bytes": batch.container_bytes,
-            }
-        )
+        found.append({**entry(batch), "interval_ms": round((now - before) * 1000)})
         before = now
     return found
+
+
+def entry(batch: JobProgress) -> dict[str, Any]:
+    """Keep of a batch that has just ended: its rows, Penstock's own durations, and the last complete commit."""
+    return {
+        "batch": batch.batch_id,
+        "rows": batch.num_input_rows,
+        "duration_ms": dict(batch.duration_ms),
+        "ended": time.time(),
+        "commit": {"checkpoint": batch.last_checkpoint, **batch.commit_ms},
+    }
 
 
 def batches_of(job: Job, deadline_s: float = math.inf) -> Iterator[JobProgress]:
@@ -202,13 +206,12 @@ def await_batch(job: Job, condition: Callable[[JobProgress], bool], deadline_s: 
     raise RuntimeError("the job ended by itself")
 
 
-def await_job(job: Job, condition: Callable[[], object], what: str, pause_s: float = 0.01) -> None:
-    """Wait for a condition while a job runs."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
+def await_job(job: Job, condition: Callable[[], T | None], what: str, pause_s: float = 0.01) -> T:
+    """Wait for a condition while a job runs, and return its value."""
+
+    def check() -> None:
         if not job.is_active:
             job.await_termination(0)
             raise RuntimeError(f"the job ended before {what}")
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {DEADLINE_S:.0f} s in vain for {what}")
-        time.sleep(pause_s)
+
+    return wait_for(condition, what, check, pause_s)

@@ -19,11 +19,12 @@ import psutil
 
 import penstock as ps
 from benchmarks import harness
-from benchmarks.jobs import await_job, batches_of
-from benchmarks.kafka.load import create, new_producer
-from benchmarks.kafka.sides import STORE, Count, commits, configuration
+from benchmarks.figures import commits_of
+from benchmarks.jobs import Count, await_job, batches_of, entry
+from benchmarks.kafka.load import create, flush, new_producer, produce
+from benchmarks.kafka.sides import STORE, commits, configuration
 from penstock.config.load import load_config
-from penstock.driver.handle.job import Job
+from penstock.driver.job import Job
 from penstock.state.reading.reader import read_store
 from penstock.testing.kafka_broker import KafkaBroker
 
@@ -42,25 +43,15 @@ _DEADLINE_S, _PAUSE_S = 600.0, 0.01
 Batch = dict[str, Any]
 
 
-class CountAll(Count):
-    """Counts the messages of each key, and sends every count on."""
-
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
-        number = self.counts.get(envelope.key, 0) + 1
-        self.counts.put(envelope.key, number)
-        collector.emit(key=envelope.key, value=number)
-
-
 def application(output: bool) -> ps.StreamApplication:
-    """Events by key into the count."""
+    """Events by key into the count, and on to an output."""
     app = ps.StreamApplication(JOB)
     app.store(STORE, key=ps.String(), value=ps.Json())
     events = app.input(f"kafka.{TOPIC}", value=ps.Json())
-    counts = events.partition_by(lambda event: event["key"], key=ps.String()).process(CountAll, stores=[STORE])
+    by_key = events.partition_by(lambda event: event["key"], key=ps.String())
+    counted = by_key.process(partial(Count, STORE), stores=[STORE])
     if output:
-        counts.send_to(app.output(f"kafka.{OUTPUT}", key=ps.String(), value=ps.Json()))
+        counted.send_to(app.output(f"kafka.{OUTPUT}", key=ps.String(), value=ps.Json()))
     return app
 
 
@@ -71,13 +62,12 @@ def key_of(number: int) -> str:
 
 def send(given: Mapping[str, Any], numbers: Iterable[int]) -> None:
     """Produce these messages, and wait until the broker has them."""
-    producer = new_producer(given["brokers"], **{"linger.ms": 5, "queue.buffering.max.messages": 10_000_000})
+    producer = new_producer(given["brokers"], **{"linger.ms": 5})
     for number in numbers:
         value = orjson.dumps({"key": key_of(number), "n": number})
-        producer.produce(TOPIC, value, partition=number % given["partitions"])
+        produce(producer, TOPIC, value, None, number % given["partitions"])
         producer.poll(0)
-    if producer.flush(300):
-        raise RuntimeError("the broker did not take all events")
+    flush(producer)
 
 
 def few(given: Mapping[str, Any], work: Path, ended: threading.Event) -> Iterator[int]:
@@ -99,10 +89,7 @@ def job(given: dict[str, Any]) -> dict[str, Any]:
     work, backlog = Path(given["work"]), given["backlog"]
     port = int(given["brokers"].rpartition(":")[2])
     job = application(given["output_topic"]).run(configuration(given))
-    first = _follow(job, 1, [])
-    started = time.monotonic()
     read = _follow(job, backlog, [])
-    took = time.monotonic() - started
     (work / "backlog-read").touch()
     batches, samples, started = list[Batch](), list[dict[str, Any]](), time.monotonic()
     for part in range(SAMPLES):
@@ -115,8 +102,7 @@ def job(given: dict[str, Any]) -> dict[str, Any]:
     await_job(job, lambda: (work / "sent").exists() and (work / "sent").read_text(), "all was sent")
     _follow(job, int((work / "sent").read_text()), [])
     job.stop()
-    found = {**commits(work / "jobs"), "backlog_rows_per_second": round((backlog - first) / took)}
-    return {**found, "partitions": given["partitions"], "batches": batches, "samples": samples}
+    return {**commits(work / "jobs"), "partitions": given["partitions"], "batches": batches, "samples": samples}
 
 
 def _follow(job: Job, rows: int, found: list[Batch]) -> int:
@@ -124,8 +110,7 @@ def _follow(job: Job, rows: int, found: list[Batch]) -> int:
     known = found[-1]["batch"] if found else -1
     for last in batches_of(job, _DEADLINE_S):
         if last.batch_id != known:
-            kept = {"batch": last.batch_id, "rows": last.num_input_rows, "way": last.way, **last.duration_ms}
-            found.append({**kept, "checkpoint": last.last_checkpoint, "commit": dict(last.commit_ms)})
+            found.append(entry(last))
         if last.total_input_rows >= rows:
             return last.total_input_rows
     raise RuntimeError(f"{rows} messages were not read")
@@ -153,22 +138,17 @@ def sample(port: int, batch: int) -> dict[str, Any]:
 def figures(run: harness.SideRun) -> dict[str, Any]:
     """The figures of a run, from its batches and samples."""
     samples, batches = run.result["samples"], [each for each in run.result["batches"] if each["rows"]]
-    took = [each["triggerExecution"] for each in batches]
-    saved = [each["commit"] for each in {each["checkpoint"]: each for each in batches}.values() if each["commit"]]
+    took, saved = [each["duration_ms"]["triggerExecution"] for each in batches], commits_of(batches)
     first, last = samples[0]["kinds"], samples[-1]["kinds"]
     before, *later = [{tuple(each) for each in own["connections"]} for own in samples]
     passed = max(1, samples[-1]["batch"] - samples[0]["batch"])
-    cpu = {kind: (own["cpu_ms"] - first.get(kind, own)["cpu_ms"]) / passed for kind, own in last.items()}
     return {
         **run.result,
         "batch_ms": statistics.median(took),
         "batch_p99_ms": harness.percentile(took, 0.99),
-        "batch_rows": statistics.median(each["rows"] for each in batches),
-        "cpu_ms_by_kind": cpu,
-        "cpu_ms": sum(cpu.values()),
+        "cpu_ms": sum(own["cpu_ms"] - first.get(kind, own)["cpu_ms"] for kind, own in last.items()) / passed,
         "snapshot_ms": harness.median(saved, "snapshot") if saved else None,
         "commit_ms": harness.median(saved, "total") if saved else None,
-        "ways": Counter(each["way"] for each in batches),
         "pss_bytes": sum(each["pss_bytes"] for each in last.values()),
         "connections": len(samples[-1]["connections"]),
         "clients": sum(each["clients"] for each in last.values()),
@@ -216,7 +196,7 @@ def main(given: Sequence[str] | None = None) -> int:
             measure(bench, *sizes)
         sides = {side: runs[-1] for side, runs in bench.runs.items()}
         times = dict.fromkeys(("batch_ms", "batch_p99_ms", "cpu_ms", "snapshot_ms", "commit_ms"), ",.0f")
-        harness.show("few messages a second: times", sides, **times, record_bytes=",d", backlog_rows_per_second=",d")
+        harness.show("few messages a second: times", sides, **times, record_bytes=",d")
         harness.show("processes", sides, pss_bytes="MB", clients="d", connections="d", changed="d")
         changed = max(run["changed"] for run in sides.values())
         bench.target("connections that came or went", changed, at_most=MOST_CHANGED)

@@ -24,7 +24,7 @@ import psutil
 import rocksdict
 
 from benchmarks import harness
-from benchmarks.state.job import CommitTimes, StateJob, files_below, folder_bytes, settle
+from benchmarks.state.job import StateJob, files_below, settle
 from penstock.base.parallel import each
 from penstock.container.process.launch import _ALLOCATOR
 from penstock.state.engines.engine import Engine
@@ -91,13 +91,6 @@ class Container(StateJob):
         return self.engine(*self.places[0]).statistics()["rocksdb.block-cache-usage"]
 
 
-def times(commit: CommitTimes) -> dict[str, float]:
-    """The times of a commit. Processing waits for the first two parts."""
-    return {
-        "snapshot_ms": commit.snapshot_ms, "copies_ms": commit.copies_ms, "upload_s": commit.upload_ms / 1000,
-    }  # fmt: skip
-
-
 def measure(parameters: dict[str, Any]) -> dict[str, Any]:
     """All phases, in the side's process."""
     work, keys, tasks = Path(parameters["work"]), parameters["keys"], parameters["tasks"]
@@ -115,27 +108,24 @@ def measure(parameters: dict[str, Any]) -> dict[str, Any]:
         own.setdefault("seconds", time.perf_counter() - began)
         highest = re.findall(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
         own["peak_resident_bytes"] = int(highest[0]) << 10
-        own["pss_bytes"] = int(psutil.Process().memory_full_info().pss)
-        own |= {"live_bytes": folder_bytes(container.local), "object_bytes": folder_bytes(container.objects)}
         own["cache_bytes"] = container.cache_bytes() if name not in ("remove", "cp -r") else None
         print(name, own, flush=True)  # what there is, if the time is over
 
     with phase("fill"), ThreadPoolExecutor(os.cpu_count()) as pool:
         each(pool, lambda place: _fill(container.engine(*place), keys, parameters), container.places)
     with phase("first snapshot") as own:
-        own |= times(container.commit())
+        own |= container.commit()
     container.change_all(keys, changed)
     with phase("commit of 1 %") as own:
-        own |= times(container.commit())
+        own |= container.commit()
     with phase("next snapshot") as own:
-        own |= times(container.commit(last=True))
+        own |= container.commit(last=True)
         container.finish_snapshots()
     with phase("empty commit") as own:
-        own |= times(container.commit())
+        own |= container.commit()
     with phase("next epoch, stores open") as own:
         container.epoch.leave(keep=True)
         container.open()
-        own["tasks_in_place"] = len(container.epoch.in_place)
     with phase("open the files") as own:
         own["seconds"] = container.open_files()
         own["files"] = len(files_below(container.local))
@@ -212,9 +202,8 @@ def main(given: Sequence[str] | None = None) -> int:
         parameters = {"keys": keys, "memory_bytes": options.memory_megabytes << 20}
         found = bench.run("penstock", "large_state:measure", parameters, timeout_s=options.timeout_s)
         spent = {"seconds": ",.1f", "ready_seconds": ",.1f", "snapshot_ms": ",.1f", "copies_ms": ",.0f"}
-        harness.show("times", found["phases"], **spent, upload_s=",.1f", p50_us=",.0f", p99_us=",.0f")
-        memory = ("peak_resident", "pss", "cache", "live", "object")
-        harness.show("sizes", found["phases"], **{f"{name}_bytes": "MB" for name in memory})
+        harness.show("times", found["phases"], **spent, upload_ms=",.0f", p50_us=",.0f", p99_us=",.0f")
+        harness.show("sizes", found["phases"], peak_resident_bytes="MB", cache_bytes="MB")
         harness.show("run", {"penstock": found}, before_bytes="MB", peak_bytes="MB", verified="")
         return bench.finish(state_bytes=keys * places * (KEY_BYTES + VALUE_BYTES))
 

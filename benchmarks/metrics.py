@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 import sys
 import time
+import timeit
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -63,7 +64,7 @@ class _Reads:
     """A store's own counts, as it keeps them."""
 
     def __init__(self) -> None:
-        self.gets = self.engine_gets = 0
+        self.gets = self.engine_gets = self.process_ns = 0
 
     def counted(self) -> None:
         self.gets += 1
@@ -72,35 +73,18 @@ class _Reads:
     def plain(self) -> None:
         """The cost of the loop itself."""
 
-
-class _Clocked:
-    def __init__(self) -> None:
-        self.process_ns = 0
-
     def piece(self) -> None:
         clock = time.perf_counter_ns
         began = clock()
         self.process_ns += clock() - began
 
 
-def cpu_ns(run: Callable[[], object], times: int, repeat: int) -> float:
-    """Nanoseconds of CPU of one call: the least of the rounds."""
-    found = []
-    for _ in range(repeat):
-        began = time.thread_time_ns()
-        for _ in range(times):
-            run()
-        found.append((time.thread_time_ns() - began) / times)
-    return min(found)
-
-
 def parts(work: Path, messages: int, seconds: float) -> Iterator[Part]:
     """Every place, for batches of so many messages that take so many seconds."""
-    reads, clocked = _Reads(), _Clocked()
-    pieces = 2 * messages / AT_ONCE
+    reads = _Reads()
     yield Part("gets of the store, at most", reads.counted, messages)
     yield Part("(less the call itself)", reads.plain, -messages)
-    yield Part("pieces of an attempt", clocked.piece, pieces)
+    yield Part("pieces of an attempt", reads.piece, 2 * messages / AT_ONCE)
     instance = MetricsRegistry("Partition 0", "user.")
     yield Part("ends of attempts", lambda: instance.take().rows(), 2 * TASKS)
     tasks = EpochMetrics()
@@ -176,7 +160,7 @@ def measure(work: Path, messages: int, seconds: float, times: int, repeat: int) 
     found = {}
     for part in parts(work, messages, seconds):
         rounds = max(1, times if part.per_batch >= 1 or part.per_batch < 0 else times // 10)
-        ns = cpu_ns(part.run, rounds, repeat)
+        ns = min(timeit.repeat(part.run, timer=time.thread_time, repeat=repeat, number=rounds)) / rounds * 1e9
         found[part.name] = {"ns": ns, "per_batch": part.per_batch, "ns_per_message": ns * part.per_batch / messages}
     return found
 

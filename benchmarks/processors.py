@@ -22,9 +22,9 @@ class LastTen(Stateful):
     """The ten latest amounts, in a list."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        self.latest = handle.getListState("latest", "time long, amount long")
+        self.latest = handle.getListState("latest", "time long, amount double")
 
-    def keep(self, more: Iterable[tuple[int, int]]) -> tuple[int, float]:
+    def keep(self, more: Iterable[tuple[int, float]]) -> tuple[int, float]:
         """Put these among the latest ones. Returns how many those are now, and their sum."""
         found = [*map(tuple, self.latest.get()), *more]
         found.sort()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 
 import penstock.spark as pss
 from benchmarks import harness
-from benchmarks.figures import COLUMNS, cpu_us_per_row, ratios, summary
+from benchmarks.figures import COLUMNS, cpu_us_per_row, judge, summary
 from benchmarks.processors import (
     GAP_MS,
     LAST,
@@ -30,11 +30,8 @@ from benchmarks.processors import (
     Sessions,
 )  # fmt: skip
 from benchmarks.queries import Fold, PandasFold, batches_of, in_time, read, session, sink
-from benchmarks.workload import FIRST_MS, Numbers, key_name, key_names, write_inputs
+from benchmarks.workload import BOUND_MS, FIRST_MS, MINUTE_MS, WindowWorkload, key_name, write_inputs
 
-BATCH_MS = 60_000
-"""The event time of a batch."""
-DELAY_MS = 10_000
 FILES = 2
 """Files of a batch, which Spark reads in parallel."""
 SMALL_ROWS = 10
@@ -48,8 +45,7 @@ PROCESSORS: dict[str, tuple[type[Any], str, str, str]] = {
 }
 """By kind: the processor, the schema of its rows, the time mode, the output mode."""
 ENGINES = ("penstock", "pyspark")
-TARGETS = {kind: 15.0 if kind == "fold" else 8.0 for kind in PROCESSORS}
-"""Penstock's rows per second divided by PySpark's, at least."""
+TARGETS = [(f"penstock, {kind}", f"pyspark, {kind}", 15.0 if kind == "fold" else 8.0) for kind in PROCESSORS]
 
 FILE_SYSTEM = {
     "spark.sql.streaming.checkpointFileManagerClass": (
@@ -80,13 +76,12 @@ def main(given: Sequence[str] | None = None) -> int:
     default = QueryWorkload()
     options = harness.options(
         "pyspark", __doc__, given, kinds=list(PROCESSORS), engines=list(ENGINES), batches=default.batches,
-        rows=default.batch_rows, keys=default.keys, small=default.small, short_batches=4, repeat=1, threads=2,
+        rows=default.batch_events, keys=default.keys, small=default.small, short_batches=4, repeat=1, threads=2,
         by_file_system=False,
     )  # fmt: skip
-    whole = QueryWorkload(options.batches, options.rows, options.keys, options.small)
     workloads: Mapping[str, QueryWorkload] = {
-        "penstock": whole,
-        "pyspark": replace(whole, batches=min(options.short_batches, options.batches)),
+        engine: QueryWorkload(options.rows * batches, batches, options.keys, small=options.small)
+        for engine, batches in (("penstock", options.batches), ("pyspark", min(options.short_batches, options.batches)))
     }
     with harness.Bench("pyspark", options) as bench:
         for engine, workload in workloads.items():
@@ -94,79 +89,40 @@ def main(given: Sequence[str] | None = None) -> int:
         sides = [(kind, engine) for kind in options.kinds for engine in options.engines]
         for kind, engine in bench.turns(sides, options.repeat):
             workload = workloads[engine]
-            parameters = {
-                "kind": kind,
-                "engine": engine,
-                "files": str(bench.work / engine / "parquet" / "events"),
-                "more": FILE_SYSTEM if options.by_file_system else {},
-            }
+            files = str(bench.work / engine / "parquet" / "events")
             verify = partial(compare, kind.removesuffix("-pandas"), workload)
+            given_to_side = {"kind": kind, "engine": engine, "files": files}
             own = partial(figures, workload)
-            bench.run(f"{engine}, {kind}", "pyspark:query", parameters, figures=own, verify=verify)
+            bench.run(f"{engine}, {kind}", "pyspark:query", given_to_side, figures=own, verify=verify)
         found = {
-            side: {
-                **summary(runs),
-                "small_batch_ms": small_ms(runs, "small_ms"),
-                "empty_batch_ms": small_ms(runs, "empty_ms"),
-            }
+            side: {**summary(runs), **{f"{size}_batch_ms": small_ms(runs, f"{size}_ms") for size in ("small", "empty")}}
             for side, runs in bench.runs.items()
         }
         harness.show("queries", found, **COLUMNS, small_batch_ms=",.0f", empty_batch_ms=",.0f")
-        compared = {}
-        for kind in options.kinds:
-            own_sides = {name.partition(",")[0]: side for name, side in found.items() if name.endswith(f", {kind}")}
-            for ratio in ratios(own_sides, "penstock", ["pyspark"]).values():
-                compared[kind] = ratio
-                bench.target(f"{kind}: penstock / pyspark", ratio, at_least=TARGETS[kind])
-        return bench.finish(found, ratios=compared)
+        return bench.finish(found, ratios=judge(bench, found, TARGETS))
 
 
 @dataclass(frozen=True, slots=True)
-class QueryWorkload:
-    """Batches of equal size, then some of a few rows, then some of none."""
+class QueryWorkload(WindowWorkload):
+    """Batches of equal size, none of them late, then some of a few rows, then some of none."""
 
+    events: int = 10_000_000
     batches: int = 50
-    batch_rows: int = 200_000
-    keys: int = 100_000
+    late_share: float = 0.0
     small: int = 8
     """Batches of SMALL_ROWS rows, and as many without rows."""
-    seed: int = 20130101
 
     @property
     def sizes(self) -> list[int]:
-        """The rows of each batch."""
-        return [self.batch_rows] * self.batches + [SMALL_ROWS] * self.small + [0] * self.small
-
-    def columns(self) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
-        """For each batch the numbers of the keys, the amounts and the event times. Times are different from each other,
-        and those of a batch are above those of the one before."""
-        for number, size in enumerate(self.sizes):
-            random = np.random.default_rng((self.seed, number))
-            times = FIRST_MS + number * BATCH_MS + random.permutation(np.arange(size) * BATCH_MS // max(1, size))
-            yield random.integers(0, self.keys, size), random.integers(1, 10_000, size), times.astype(np.int64)
-
-    def tables(self) -> Iterator[pa.Table]:
-        """Key, amount and time of each event, batch by batch."""
-        names = key_names(self.keys)
-        for keys, amounts, times in self.columns():
-            yield pa.table({"key": names.take(pa.array(keys)), "amount": amounts, "time": times})
-
-    def all(self) -> tuple[Numbers, Numbers, Numbers]:
-        """The columns of all batches."""
-        keys, amounts, times = zip(*self.columns(), strict=True)
-        return np.concatenate(keys), np.concatenate(amounts), np.concatenate(times)
-
-    def rows_out(self) -> int:
-        """Rows that a processor yields that yields one for each key and batch."""
-        return sum(len(np.unique(keys)) for keys, _, _ in self.columns())
+        return [self.batch_events] * self.batches + [SMALL_ROWS] * self.small + [0] * self.small
 
 
 def expected(kind: str, workload: QueryWorkload) -> dict[str, Any]:
     """The expected output: by key the last row, or all sessions that the watermark has closed."""
-    keys, amounts, times = workload.all()
+    keys, times, amounts, _ = map(np.concatenate, zip(*workload.by_batch(), strict=True))
     if kind == "fold":
         counts, sums = np.bincount(keys), np.bincount(keys, weights=amounts)
-        return {key_name(int(n)): (int(counts[n]), int(sums[n])) for n in np.flatnonzero(counts)}
+        return {key_name(int(n)): (int(counts[n]), float(sums[n])) for n in np.flatnonzero(counts)}
     order = np.lexsort((amounts, times, keys))  # as the processor orders what has the same time
     keys, amounts, times = keys[order], amounts[order], times[order]
     starts = np.flatnonzero(np.diff(keys, prepend=-1))
@@ -174,7 +130,7 @@ def expected(kind: str, workload: QueryWorkload) -> dict[str, Any]:
     for start, end in zip(starts, [*starts[1:], len(keys)], strict=True):
         name, own = key_name(int(keys[start])), slice(max(start, end - LAST), end)
         if kind == "last-ten":
-            found[name] = (int(own.stop - own.start), int(amounts[own].sum()))
+            found[name] = (int(own.stop - own.start), float(amounts[own].sum()))
         else:
             cuts = [start, *(start + 1 + np.flatnonzero(np.diff(times[start:end]) >= GAP_MS)), end]
             found[name] = [(int(times[a]), int(times[b - 1]), int(b - a)) for a, b in pairwise(cuts)]
@@ -190,7 +146,7 @@ def compare(kind: str, workload: QueryWorkload, work: Path) -> dict[str, Any]:
     found = {key: (n, total) for key, n, total in zip(last["key"], last["count"], last["sum"], strict=True)}
     wanted = expected(kind, workload)
     wrong = [key for key in wanted.keys() | found.keys() if wanted.get(key) != found.get(key)]
-    rows = workload.rows_out()
+    rows = sum(len(np.unique(keys)) for keys, *_ in workload.by_batch())  # one for each key and batch
     return {"equal": not wrong and rows == table.num_rows, "rows": table.num_rows, "wrong_keys": len(wrong)}
 
 
@@ -199,7 +155,7 @@ def _compare_sessions(workload: QueryWorkload, table: pa.Table) -> dict[str, Any
     wanted = {(key, *one) for key, own in expected("sessions", workload).items() for one in own}
     rows = table.select(["key", "first", "last", "n"]).to_pydict()
     found = list(zip(rows["key"], rows["first"], rows["last"], rows["n"], strict=True))
-    passed = FIRST_MS + (workload.batches - 1) * BATCH_MS - DELAY_MS - GAP_MS
+    passed = FIRST_MS + (workload.batches - 1) * MINUTE_MS - BOUND_MS - GAP_MS
     due = {each for each in wanted if each[2] < passed}
     wrong = len(set(found) - wanted)
     missing = len(due - set(found))
@@ -214,8 +170,9 @@ def query(parameters: dict[str, Any]) -> dict[str, Any]:
     """Run the query over all files; one entry for each batch."""
     work, engine = Path(parameters["work"]), parameters["engine"]
     processor, output, mode, output_mode = PROCESSORS[parameters["kind"]]
-    spark = session(work, parameters["threads"], parameters["threads"], parameters["more"])
-    events = in_time(read(spark, "key string, amount long, time long", parameters["files"], FILES), DELAY_MS)
+    more = FILE_SYSTEM if parameters["by_file_system"] else {}
+    spark = session(work, parameters["threads"], parameters["threads"], more)
+    events = in_time(read(spark, "key string, time long, amount double", parameters["files"], FILES), BOUND_MS)
 
     def write(rows: DataFrame, batch: int) -> None:
         rows.write.mode("overwrite").parquet(str(work / "output" / f"batch={batch}"))

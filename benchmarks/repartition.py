@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
-import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +13,7 @@ import orjson
 import penstock as ps
 from benchmarks import harness
 from benchmarks.jobs import configuration, create_stream
-from benchmarks.state.job import folder_bytes
+from benchmarks.state.job import folder_bytes, time_cp
 from penstock.admin.state.repartition import plan_repartition, repartition
 from penstock.config.load import load_config
 from penstock.spark.state_frames.stored_state import mover
@@ -42,9 +38,7 @@ class Fill(ps.StreamTask):
     def init(self, context: ps.TaskContext) -> None:
         self.values = context.store(STORE)
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         for number in range(ENTRIES):
             self.values[envelope.key, number] = value_of(envelope.key, number)
 
@@ -74,37 +68,21 @@ def rehearse(parameters: dict[str, Any]) -> dict[str, Any]:
     work = Path(parameters["work"])
     create_stream(work / "streams", "keys", 1, [orjson.dumps(f"key-{number}") for number in range(keys)])
 
-    began = time.monotonic()
-    application().run(config_of(parameters, before), until="latest").await_termination()
-    filled = time.monotonic() - began
-
     config = config_of(parameters, before)
+    application().run(config, until="latest").await_termination()
     loaded = load_config(overrides=config, default_job_name="repartition")
     state = work / "jobs" / "repartition-1" / "state"
     state_bytes = folder_bytes(state)
-    copied = _cp_seconds(state, work / "copy")
+    copied = time_cp(state, work / "copy", synced=True)
     with plan_repartition(application(), after, overrides=config) as planned:
         done = repartition(planned, mover(loaded, "repartition"))
     return {
-        "fill_seconds": round(filled, 1),
         "move_seconds": round(done.seconds, 1),
         "cp_seconds": round(copied, 1),
         "ratio_to_cp": round(copied / done.seconds, 3),
         "state_bytes": state_bytes,
-        "entries": list(done.stores[0].entries),
         **_verified(parameters, after),
     }
-
-
-def _cp_seconds(source: Path, target: Path) -> float:
-    """Until the copies are on disk, as the objects are."""
-    os.sync()
-    began = time.monotonic()
-    subprocess.run(["cp", "-r", str(source), str(target)], check=True)
-    os.sync()
-    seconds = time.monotonic() - began
-    shutil.rmtree(target)
-    return seconds
 
 
 def _verified(parameters: dict[str, Any], tasks: int) -> dict[str, Any]:
@@ -127,7 +105,7 @@ def main(given: Sequence[str] | None = None) -> int:
     with harness.Bench("repartition", options) as bench:
         keys = options.megabytes * 1_000_000 // (ENTRIES * VALUE_BYTES)
         found = bench.run("penstock", "repartition:rehearse", {"keys": keys})
-        columns = {"fill_seconds": ".0f", "move_seconds": ".0f", "cp_seconds": ".0f", "ratio_to_cp": ".2f"}
+        columns = {"move_seconds": ".0f", "cp_seconds": ".0f", "ratio_to_cp": ".2f"}
         harness.show("repartition", {"penstock": found}, **columns, state_bytes="MB", peak_bytes="MB", verified="")
         return bench.finish()
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks import harness
 from benchmarks.state.content import KEY_BYTES, VALUE_BYTES, keys_of, write_state_inputs
-from benchmarks.state.job import VERIFIED_KEYS, PageCache, StateJob, folder_bytes, settle, time_cp
+from benchmarks.state.job import VERIFIED_KEYS, StateJob, settle, time_cp
 from penstock.config.settings import BACKENDS
 from penstock.state.reading.comparison import digest
 
@@ -34,15 +34,12 @@ def summary(point: Mapping[str, Any]) -> dict[str, Any]:
     """
     rounds = point["rounds"]
     cp, restored = ([one[f"{what}_seconds"] for one in rounds] for what in ("cp", "restore"))
-    starts = [one["start_seconds"] for one in rounds if "start_seconds" in one]
     compared = [one["verified"] for one in rounds if one["verified"] is not None]
     return {
         "cp_seconds": round(min(cp), 3),
         "median_cp_seconds": round(statistics.median(cp), 3),
         "restore_seconds": round(min(restored), 3),
         "median_restore_seconds": round(statistics.median(restored), 3),
-        "slowest_restore_seconds": round(max(restored), 3),
-        "start_seconds": round(statistics.median(starts), 3) if starts else None,
         "ratio_to_cp": round(min(cp) / min(restored), 3),
         "verified": all(compared) if compared else None,
         **point,
@@ -67,7 +64,7 @@ def per_delta_ms(points: Mapping[int, Mapping[str, Any]]) -> float | None:
 def main(given: Sequence[str] | None = None) -> int:
     options = harness.options(
         "restore", __doc__, given, megabytes=1024, sides=[*BACKENDS, SPARK], deltas=[0, 1, 5, 20, 100],
-        changed=10_000, page_cache="warm", repeat=5, threads=2,
+        changed=10_000, repeat=5, threads=2,
     )  # fmt: skip
     with harness.Bench("restore", options) as bench:
         keys, deltas = keys_of(options.megabytes), sorted(set(options.deltas))
@@ -84,10 +81,9 @@ def main(given: Sequence[str] | None = None) -> int:
             target = "state.spark:loads" if side == SPARK else "restore:restore"
             bench.run(side, target, parameters, figures=figures)
         points = {side: runs[0]["points"] for side, runs in bench.runs.items()}
-        seconds = ("cp", "median_cp", "restore", "median_restore", "slowest_restore", "start")
         rows = {f"{side}, {n} deltas": point for side, own in points.items() for n, point in own.items()}
-        columns = {f"{name}_seconds": ".2f" for name in seconds}
-        harness.show("restore", rows, **columns, ratio_to_cp=".2f", durable_bytes="MB", verified="")
+        columns = {f"{name}_seconds": ".2f" for name in ("cp", "median_cp", "restore", "median_restore")}
+        harness.show("restore", rows, **columns, ratio_to_cp=".2f", verified="")
         for side, least in TARGETS.items():
             if side in points:
                 bench.target(f"{side}, of the speed of cp", points[side][deltas[-1]]["ratio_to_cp"], at_least=least)
@@ -124,31 +120,22 @@ def restore(parameters: dict[str, Any]) -> dict[str, Any]:
 def _point(job: StateJob, work: Path, parameters: Mapping[str, Any], compared: bool) -> dict[str, Any]:
     files = work / "files"
     job.engine().copy_to(files)
-    rounds = [
-        _copy_and_restore(job, files, work, parameters["page_cache"], compared and number == 0)
-        for number in range(parameters["repeat"])
-    ]
-    found = {"files_bytes": folder_bytes(files), "durable_bytes": folder_bytes(*job.roots), "rounds": rounds}
+    rounds = [_round(job, files, work, compared and number == 0) for number in range(parameters["repeat"])]
     shutil.rmtree(files)
-    return found
+    return {"rounds": rounds}
 
 
-def _copy_and_restore(job: StateJob, files: Path, work: Path, page_cache: PageCache, compared: bool) -> dict[str, Any]:
+def _round(job: StateJob, files: Path, work: Path, compared: bool) -> dict[str, Any]:
     restored = work / "restored"
-    cp_seconds = time_cp(files, work / "copied", page_cache)
-    settle(job.roots, page_cache)
+    cp_seconds = time_cp(files, work / "copied")
+    settle(job.roots)
     began = time.perf_counter()
-    engine, counted = job.restore(restored)
+    engine = job.restore(restored)
     restore_seconds = time.perf_counter() - began
     with closing(engine):
         verified = digest(engine) == digest(job.engine()) if compared else None
     shutil.rmtree(restored)
-    return {
-        "cp_seconds": cp_seconds,
-        "restore_seconds": restore_seconds,
-        "restored_bytes": counted,
-        "verified": verified,
-    }
+    return {"cp_seconds": cp_seconds, "restore_seconds": restore_seconds, "verified": verified}
 
 
 if __name__ == "__main__":

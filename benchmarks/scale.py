@@ -12,12 +12,14 @@ import sys
 import tempfile
 import threading
 import time
+import timeit
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import penstock as ps
 from benchmarks.harness import console
@@ -49,12 +51,12 @@ from penstock.wire.ports import JobPackage
 from penstock.wire.protocol import CleanUp, EndBatch, Identity, Markers, OpenEpoch, Request, UploadResult, dump
 
 BEGIN, END_MARK = "<!-- figures: make bench-scale -->\n", "<!-- end of the figures -->\n"
+KINDS = ("put", "get", "list", "delete")
 DAY_S, MONTH_S = 86_400, 30 * 86_400
 PUT_DOLLARS, GET_DOLLARS = 5e-6, 0.4e-6
 """Prices of an object store for a write or a listing, and for a read. Deletions are free."""
 _SEED_KEYS, _CHANGED = 1000, 50
 _PATHS = JobPaths("scale", "1")
-T = TypeVar("T")
 
 
 class Counted(WatchedStore):
@@ -90,16 +92,14 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Requests to an object store, for each commit and store of a task; those for the log are apart."""
+    """Requests to an object store, by kind."""
 
-    puts: float
-    gets: float
-    lists: float
-    deletes: float
+    requests: Mapping[str, float]
+    """For each commit and store of a task; those for the log are apart."""
     objects: float
     """The number of objects that a store of a task has in the end."""
     log: Mapping[str, float]
-    """The requests for the log, for each commit of the whole job."""
+    """For each commit of the whole job."""
     records: int
     """The number of records in the log in the end."""
 
@@ -141,20 +141,11 @@ def storage(tasks: int, stores: int, commits: int, work: Path) -> Storage:
             log_objects.requests.clear()
     coordinator.close()
     measured = commits - commits // 2 - 1
-    puts, gets, lists, deletes = (
-        objects.requests[kind] / (tasks * stores * measured) for kind in ("put", "get", "list", "delete")
-    )
-    found = Storage(
-        puts,
-        gets,
-        lists,
-        deletes,
-        sum(len(objects.inner.list(_PATHS.store_folder(name))) for name in names) / (tasks * stores),
-        {kind: count / measured for kind, count in sorted(log_objects.requests.items())},
-        len(log.read().checkpoints),
-    )
+    left = sum(len(objects.inner.list(_PATHS.store_folder(name))) for name in names) / (tasks * stores)
     epoch.leave()
-    return found
+    of_stores = {kind: objects.requests[kind] / (tasks * stores * measured) for kind in KINDS}
+    of_log = {kind: log_objects.requests[kind] / measured for kind in KINDS}
+    return Storage(of_stores, left, of_log, len(log.read().checkpoints))
 
 
 def record_of(tasks: int, stores: int) -> CheckpointRecord:
@@ -175,14 +166,9 @@ def record_of(tasks: int, stores: int) -> CheckpointRecord:
     )
 
 
-def timed(step: Callable[[], T], times: int = 5) -> tuple[T, float]:
-    """The result, and the milliseconds of the fastest run."""
-    best = float("inf")
-    for _ in range(times):
-        began = time.perf_counter()
-        result = step()
-        best = min(best, time.perf_counter() - began)
-    return result, 1000 * best
+def fastest_ms(step: Callable[[], object]) -> float:
+    """The milliseconds of the fastest of five runs."""
+    return 1000 * min(timeit.repeat(step, number=1))
 
 
 def retained(every_s: int, days: int) -> int:
@@ -208,8 +194,9 @@ def records_table(counts: Sequence[int], stores: int) -> str:
     rows = []
     for tasks in counts:
         record = record_of(tasks, stores)
-        data, write_ms = timed(lambda record=record: encode_record(record))  # type: ignore[misc]
-        _, read_ms = timed(lambda data=data: decode_record(data, "record"))  # type: ignore[misc]
+        data = encode_record(record)
+        write_ms = fastest_ms(partial(encode_record, record))
+        read_ms = fastest_ms(partial(decode_record, data, "record"))
         size, day = f"{len(data) / 1000:,.0f} KB", f"{len(data) * DAY_S / 1e9:,.1f} GB"
         rows.append((f"{tasks:,}", size, f"{write_ms:.1f} ms", f"{read_ms:.1f} ms", day))
     return table("tasks | a record | written | read | a day at one a second", rows)
@@ -228,15 +215,17 @@ def calls_table(tasks: int, containers: int, stores: int) -> str:
         "the answer of `upload`, of each commit": dump(UploadResult(markers)),
         "`clean-up`, of each commit": CLEAN_UP.encode(identity, CleanUp(checkpoint, markers)),
     }
-    sizes = {name: len(call) / 1000 for name, call in calls.items()}
-    rows = ((name, f"{size:,.1f} KB", f"{size * containers:,.0f} KB") for name, size in sizes.items())
+    rows = (
+        (name, f"{len(call) / 1000:,.1f} KB", f"{len(call) * containers / 1000:,.0f} KB")
+        for name, call in calls.items()
+    )
     return table("call | to or from a container | of all", rows)
 
 
 def objects_table(found: Mapping[int, Storage]) -> str:
     rows = []
     for tasks, each in found.items():
-        requests = (f"{count:.2f}" for count in (each.puts, each.gets, each.lists, each.deletes))
+        requests = (f"{each.requests[kind]:.2f}" for kind in KINDS)
         rows.append((str(tasks), *requests, f"{each.objects:.0f}"))
     return table("tasks | writes | reads | listings | deletions | objects in the end", rows)
 
@@ -245,8 +234,10 @@ def cost_table(found: Storage, tasks: int, stores: int) -> str:
     rows, places = [], tasks * stores
     for seconds in (1, 10, 60):
         # Snapshots follow the number of commits; everything else does, too.
-        writes = (places * (found.puts + found.lists) + found.log.get("put", 0) + found.log.get("list", 0)) / seconds
-        reads = (places * found.gets + found.log.get("get", 0)) / seconds
+        writes, reads = (
+            sum(places * found.requests[kind] + found.log[kind] for kind in kinds) / seconds
+            for kinds in (("put", "list"), ("get",))
+        )
         dollars = MONTH_S * (writes * PUT_DOLLARS + reads * GET_DOLLARS)
         rows.append((f"{seconds} s", f"{writes:,.0f}", f"{reads:,.1f}", f"{dollars:,.0f}"))
     return table("a commit every | writes and listings a second | reads a second | dollars a month", rows)
@@ -258,7 +249,7 @@ def figures(options: argparse.Namespace) -> str:
         small = storage(2, stores, options.commits, Path(work) / "small")
         large = storage(8, stores, options.commits // 4, Path(work) / "large")
     most = retained(300, options.days)
-    requests = ", ".join(f"{count:.2f} {kind}" for kind, count in small.log.items())
+    requests = ", ".join(f"{count:.2f} {kind}" for kind, count in small.log.items() if count)
     prices = (
         f"{PUT_DOLLARS * 1e6:g} dollars for a million writes or listings and {GET_DOLLARS * 1e6:g} for a million reads"
     )

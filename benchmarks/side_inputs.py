@@ -11,9 +11,9 @@ import multiprocessing
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,8 @@ import pyarrow.parquet as pq
 
 import penstock as ps
 from benchmarks import harness
-from benchmarks.jobs import await_batch, await_job, ends_of, places, read_stream
-from penstock.driver.handle.job import Job
+from benchmarks.jobs import append, await_batch, await_job, create_stream, ends_of, places, read_stream
+from penstock.driver.job import Job
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.system.base import OffsetRange, RawRecord
 from penstock.system.local import LocalSystem
@@ -88,23 +88,13 @@ def main(given: Sequence[str] | None = None) -> int:
     with harness.Bench("side_inputs", options) as bench:
         figures = {}
         for part in options.parts:
-            common = {
-                "rows": options.rows if part in ("bootstrap", "swap") else min(options.rows, LOOKED_UP),
-                "order": "ascending",
-            }
+            rows = options.rows if part in ("bootstrap", "swap") else min(options.rows, LOOKED_UP)
             for side in bench.turns(SIDES[part], options.repeat):
                 function, own = SIDES[part][side]
-                bench.run(f"{part}: {side}", f"side_inputs:{function}", {**common, **own})
+                bench.run(f"{part}: {side}", f"side_inputs:{function}", {"rows": rows, **own})
             figures[part] = judge(bench, part, {side: bench.runs[f"{part}: {side}"] for side in SIDES[part]})
-        gap_times = ("usual_gap_ms", "beside_gap_ms", "swap_gap_ms", "load_seconds")
-        shown = ("messages_per_s", "took_s", "rows_per_s", *gap_times)
-        sides = {
-            side: {
-                **{name: harness.median(runs, name) for name in shown if runs[0].get(name) is not None},
-                "peak_bytes": max(run["peak_bytes"] for run in runs),
-            }
-            for side, runs in bench.runs.items()
-        }
+        shown = ("messages_per_s", "rows_per_s", "usual_gap_ms", "swap_gap_ms")
+        sides = bench.medians(*shown)
         harness.show("medians of the rounds", sides, **dict.fromkeys(shown, ",.0f"), peak_bytes="MB")
         return bench.finish(sides, figures=figures)
 
@@ -117,20 +107,13 @@ class Rated(ps.StreamTask):
         self.rates = context.store(RATES)
         self.sum = 0.0
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         rate = self.rates.get(envelope.key)
         event = envelope.value
         if rate is not None:
             self.sum += rate["rate"] * event["amount"]
         if event["probe"]:
-            found = {
-                "task": self.context.partition,
-                "batch": self.context.batch_time_ms,
-                "now": time.time(),
-                "at": rate and rate["at"],
-            }
+            found = {"batch": self.context.batch_time_ms, "now": time.time(), "at": rate and rate["at"]}
             collector.emit(key=envelope.key, value=found)
 
 
@@ -149,50 +132,38 @@ def application(how: str, pushed: Path | None = None) -> ps.StreamApplication:
     return app
 
 
-def configuration(work: Path, threads: int) -> dict[str, Any]:
-    """All folders inside `work`."""
-    return {
-        **places(work, threads),
-        "job.batch.interval.ms": 10,
-        "job.intermediate.stream.partitions": PARTITIONS,
-        "task.commit.ms": 10_000,
-    }
-
-
 class World:
     """The streams of a side."""
 
-    def __init__(self, work: Path, rows: int) -> None:
-        self.work = work
-        self.system = LocalSystem("local", str(work / "streams"))
+    def __init__(self, parameters: dict[str, Any]) -> None:
+        self.work, self.rows = Path(parameters["work"]), parameters["rows"]
         for stream in (EVENTS, RATES, UNREAD):
-            self.system.admin().create_stream(stream, PARTITIONS)
-        self.own = by_partition(key_names(rows), PARTITIONS)
+            self.system = create_stream(self.work / "streams", stream, PARTITIONS)
+        self.own = by_partition(key_names(self.rows), PARTITIONS)
+        self.config = {
+            **places(self.work, parameters["threads"]),
+            "job.batch.interval.ms": 10,
+            "job.intermediate.stream.partitions": PARTITIONS,
+            "task.commit.ms": 10_000,
+        }
 
     def fill(self, order: str = "ascending") -> None:
         """A row of the table for each key, the keys of a partition in order or, if that is `random`, in none."""
         value, chance = update(time.time()), np.random.default_rng(11)
         for keys in self.own if order == "random" else ():
             chance.shuffle(keys)
-        self._append(RATES, ([(0, key.encode(), value) for key in keys] for keys in self.own))
+        append(self.system, RATES, ([(0, key.encode(), value) for key in keys] for keys in self.own))
 
     def messages(self, count: int) -> None:
         """So many messages of random keys."""
         chance = np.random.default_rng(3)
         picked = ([keys[n] for n in chance.integers(0, len(keys), count // PARTITIONS).tolist()] for keys in self.own)
-        self._append(EVENTS, ([(0, None, message(key)) for key in keys] for keys in picked))
-
-    def _append(self, stream: str, records: Iterable[list[RawRecord]]) -> None:
-        with closing(self.system.writer(None)) as writer:
-            for partition, own in enumerate(records):
-                ssp = ps.SystemStreamPartition("local", stream, partition)
-                for start in range(0, len(own), _APPENDED):
-                    writer.append(ssp, own[start : start + _APPENDED])
+        append(self.system, EVENTS, ([(0, None, message(key)) for key in keys] for keys in picked))
 
     @contextmanager
-    def producing(self, table: str, rows: int, *, updates_per_s: int = 0, messages_per_s: int = 0) -> Iterator[None]:
+    def producing(self, table: str, *, updates_per_s: int = 0, messages_per_s: int = 0) -> Iterator[None]:
         """A producer in a separate process."""
-        given = (str(self.work / "streams"), table, rows, updates_per_s, messages_per_s)
+        given = (str(self.work / "streams"), table, min(self.rows, LOOKED_UP), updates_per_s, messages_per_s)
         producer = multiprocessing.get_context("spawn").Process(target=produce, args=given)
         producer.start()
         try:
@@ -255,32 +226,29 @@ def produce(streams: str, table: str, keys: int, updates_per_s: int, messages_pe
 
 def throughput(parameters: dict[str, Any]) -> dict[str, Any]:
     """Messages per second between a quarter and the whole of the messages, while the table changes."""
-    world, rows, messages = _world(parameters), parameters["rows"], parameters["messages"]
-    how, pace = parameters["how"], parameters["updates"]
+    world, messages, how = World(parameters), parameters["messages"], parameters["how"]
     world.fill()
     world.messages(messages)
-    with world.producing(UNREAD if how == "idle" else RATES, rows, updates_per_s=pace):
-        config = configuration(world.work, parameters["threads"])
-        config["job.batch.max.messages"] = max(1, messages // 8)  # no batch is all that is measured
-        job = application(how).run(config)
+    with world.producing(UNREAD if how == "idle" else RATES, updates_per_s=parameters["updates"]):
+        # No batch is all that is measured.
+        job = application(how).run({**world.config, "job.batch.max.messages": max(1, messages // 8)})
         began, first = read_until(job, EVENTS, messages // 4)
         ended, last = read_until(job, EVENTS, messages)
         job.stop()
-    return {"messages_per_s": (last - first) / (ended - began), "took_s": ended - began}
+    return {"messages_per_s": (last - first) / (ended - began)}
 
 
 def latency(parameters: dict[str, Any]) -> dict[str, Any]:
     """From an update of a row to the first message that finds it, while messages come at a moderate pace."""
-    world, rows, how = _world(parameters), parameters["rows"], parameters["how"]
+    world = World(parameters)
     world.fill()
-    job = application(how).run(configuration(world.work, parameters["threads"]))
+    job = application(parameters["how"]).run(world.config)
     paces = {"updates_per_s": parameters["updates"], "messages_per_s": parameters["messages_per_s"]}
-    with world.producing(RATES, rows, **paces):
+    with world.producing(RATES, **paces):
         await_job(job, lambda: job.progress is not None, "a batch")
         began = time.time() + parameters["warm_up"]
         ended = began + parameters["seconds"]
         await_job(job, lambda: time.time() > ended + 3, "the end of the measurement")
-        progress = job.progress
     job.stop()
     firsts = {keys[0].encode(): partition for partition, keys in enumerate(world.own)}
     updates: dict[int, list[float]] = {partition: [] for partition in range(PARTITIONS)}
@@ -292,8 +260,7 @@ def latency(parameters: dict[str, Any]) -> dict[str, Any]:
         if key in firsts and value["at"] is not None:
             sightings[firsts[key]].append((value["now"], value["at"]))
     found = [ms for partition in updates for ms in latencies(updates[partition], sightings[partition])]
-    batch_ms = progress.duration_ms["triggerExecution"] if progress else 0
-    return {"latencies_ms": sorted(found), "last_batch_ms": batch_ms}
+    return {"latencies_ms": sorted(found)}
 
 
 def latencies(updates: list[float], sightings: list[tuple[float, float]]) -> list[float]:
@@ -306,22 +273,20 @@ def latencies(updates: list[float], sightings: list[tuple[float, float]]) -> lis
     Raises:
         ValueError: an update was never seen.
     """
-    found, place = [], 0
-    sightings = sorted(sightings)
-    for made in sorted(updates):
-        while place < len(sightings) and sightings[place][1] < made:
-            place += 1
-        if place == len(sightings):
-            raise ValueError(f"the update of {made} was never seen")
-        found.append((sightings[place][0] - made) * 1000)
+    made = np.sort(updates)
+    looked, seen = np.array(sorted(sightings)).reshape(-1, 2).T
+    first = np.searchsorted(np.maximum.accumulate(seen), made)
+    if len(made) and first[-1] == len(looked):
+        raise ValueError(f"the update of {made[-1]} was never seen")
+    found: list[float] = ((looked[first] - made) * 1000).tolist()
     return found
 
 
 def bootstrap(parameters: dict[str, Any]) -> dict[str, Any]:
     """A table of so many rows until it is there: in the container before the first batch, or by batches of the job."""
-    world, rows, how = _world(parameters), parameters["rows"], parameters["how"]
-    world.fill(parameters["order"])
-    job = application(how).run(configuration(world.work, parameters["threads"]))
+    world, rows, how = World(parameters), parameters["rows"], parameters["how"]
+    world.fill(parameters.get("order", "ascending"))
+    job = application(how).run(world.config)
     if how == "spark":
         # The first batches are small, and the JVM compiles.
         first, before = read_until(job, RATES, rows // 10)
@@ -330,13 +295,13 @@ def bootstrap(parameters: dict[str, Any]) -> dict[str, Any]:
     else:
         seconds = seconds_in(job, "bootstrapping")
     job.stop()
-    return {"took_s": seconds, "rows_per_s": rows / seconds}
+    return {"rows_per_s": rows / seconds}
 
 
 def puts(parameters: dict[str, Any]) -> dict[str, Any]:
     """The same rows read from the stream and put into RocksDB, `batch` at a time, by a process for each thread."""
-    world = _world(parameters)
-    world.fill(parameters["order"])
+    world = World(parameters)
+    world.fill(parameters.get("order", "ascending"))
     with ProcessPoolExecutor(parameters["threads"], multiprocessing.get_context("spawn")) as pool:
         jobs = [pool.submit(_put, str(world.work), partition, parameters["batch"]) for partition in range(PARTITIONS)]
         rows = sum(job.result()[0] for job in jobs)
@@ -344,7 +309,7 @@ def puts(parameters: dict[str, Any]) -> dict[str, Any]:
         seconds = max(job.result()[2] for job in jobs) - min(job.result()[1] for job in jobs)
     if rows != parameters["rows"]:
         raise AssertionError(f"{rows} rows were put")
-    return {"took_s": seconds, "rows_per_s": rows / seconds}
+    return {"rows_per_s": rows / seconds}
 
 
 def _put(work: str, partition: int, batch: int) -> tuple[int, float, float]:
@@ -363,12 +328,11 @@ def _put(work: str, partition: int, batch: int) -> tuple[int, float, float]:
 
 def swap(parameters: dict[str, Any]) -> dict[str, Any]:
     """Push a second version of a large table while messages come; the time between batches before, during and at it."""
-    world, rows = _world(parameters), parameters["rows"]
+    world = World(parameters)
     pushed = world.work / "pushed"
     _push(pushed, 1, world)
-    config = {**configuration(world.work, parameters["threads"]), "tables.poll.ms": 500}
-    job = application("pushed", pushed).run(config)
-    with world.producing(UNREAD, min(rows, 100_000), messages_per_s=parameters["messages_per_s"]):
+    job = application("pushed", pushed).run({**world.config, "tables.poll.ms": 500})
+    with world.producing(UNREAD, messages_per_s=parameters["messages_per_s"]):
         await_job(job, lambda: job.progress is not None, "a batch")
         quiet = time.time() + parameters["warm_up"]
         await_job(job, lambda: time.time() > quiet + parameters["seconds"], "quiet batches")
@@ -382,7 +346,7 @@ def swap(parameters: dict[str, Any]) -> dict[str, Any]:
     for _, _, value in read_stream(world.system, OUTPUT):
         first = batches.get(value["batch"], (value["now"], value["at"]))
         batches[value["batch"]] = min(first, (value["now"], value["at"]))
-    return {**gaps(sorted(batches.values()), quiet, at), "load_seconds": shown - at}
+    return gaps(sorted(batches.values()), quiet, at)
 
 
 def gaps(firsts: list[tuple[float, float]], quiet: float, pushed: float) -> dict[str, Any]:
@@ -396,12 +360,8 @@ def gaps(firsts: list[tuple[float, float]], quiet: float, pushed: float) -> dict
     between = [(later[0], (later[0] - sooner[0]) * 1000, later[1] != sooner[1]) for sooner, later in pairwise(firsts)]
     usual = [gap for at, gap, _ in between if quiet <= at < pushed]
     (swapped,) = (n for n, (_, _, is_swap) in enumerate(between) if is_swap)
-    beside = [gap for at, gap, _ in between[:swapped] if at >= pushed]
     return {
         "usual_gap_ms": statistics.median(usual),
-        "usual_most_ms": max(usual),
-        "beside_gap_ms": statistics.median(beside) if beside else None,
-        "beside_most_ms": max(beside, default=None),
         "swap_gap_ms": between[swapped][1],
         "after_gap_ms": between[swapped + 1][1],
     }
@@ -442,10 +402,6 @@ def seconds_in(job: Job, phase: str) -> float:
     began = time.monotonic()
     await_job(job, lambda: job.phase != phase, f"the end of phase {phase}", pause_s=0.002)
     return time.monotonic() - began
-
-
-def _world(parameters: dict[str, Any]) -> World:
-    return World(Path(parameters["work"]), parameters["rows"])
 
 
 if __name__ == "__main__":

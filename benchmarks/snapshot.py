@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import statistics
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from benchmarks import harness
-from benchmarks.state.job import NEGLIGIBLE_MS, StateJob, folder_bytes
+from benchmarks.state.job import NEGLIGIBLE_MS, StateJob
 from penstock.config.settings import BACKENDS
 
 WARM_UP = 3
@@ -21,12 +19,8 @@ PARTS = ("snapshot", "copies", "upload")
 
 
 def figures(run: harness.SideRun) -> dict[str, Any]:
-    """Median and maximum of each part of the commits."""
-    found: dict[str, Any] = {}
-    for part in PARTS:
-        times = [commit[f"{part}_ms"] for commit in run.result["commits"]]
-        found |= {f"{part}_ms": round(statistics.median(times), 3), f"{part}_most_ms": round(max(times), 3)}
-    return {**found, **run.result}
+    """The median of each part of the commits."""
+    return {**run.result, **{f"{part}_ms": harness.median(run.result["commits"], f"{part}_ms") for part in PARTS}}
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -45,9 +39,8 @@ def main(given: Sequence[str] | None = None) -> int:
                 bench.target(f"{backend}, largest / smallest state", medians[-1] / medians[0], at_most=TARGET)
             else:
                 bench.target(f"{backend}, ms with any state", max(medians), at_most=NEGLIGIBLE_MS)
-        columns = {f"{part}_{kind}": ",.2f" for part in PARTS for kind in ("ms", "most_ms")}
         rows = {side: runs[0] for side, runs in bench.runs.items()}
-        harness.show("commits", rows, files_bytes="MB", **columns, verified="")
+        harness.show("commits", rows, **{f"{part}_ms": ",.2f" for part in PARTS}, verified="")
         return bench.finish()
 
 
@@ -55,16 +48,12 @@ def commits(parameters: dict[str, Any]) -> dict[str, Any]:
     """Fill a state, back it up as a whole, then commit changes of it again and again."""
     work = Path(parameters["work"])
     with closing(StateJob(work, parameters["backend"])) as job:
-        prepared, found = job.prepare(parameters["keys"]), []
+        job.prepare(parameters["keys"])
+        found = []
         for _ in range(WARM_UP + parameters["repeat"]):
             job.change(parameters["changed"])
-            found.append(asdict(job.commit()))
-        return {
-            **prepared,
-            "files_bytes": folder_bytes(job.local),
-            "commits": found[WARM_UP:],
-            "verified": job.is_restored(work / "restored"),
-        }
+            found.append(job.commit())
+        return {"commits": found[WARM_UP:], "verified": job.is_restored(work / "restored")}
 
 
 if __name__ == "__main__":

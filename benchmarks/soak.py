@@ -12,9 +12,8 @@ import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass
-from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,9 @@ import orjson
 import psutil
 from pyspark import SparkContext
 
-import penstock as ps
 from benchmarks import harness
-from benchmarks.jobs import Count, await_batch, create_stream, places
+from benchmarks.jobs import append, await_batch, counts, create_stream, places
+from benchmarks.workload import STREAM
 
 ALLOWED: Mapping[str, float] = {
     "memory_bytes": 16 << 20,
@@ -40,18 +39,13 @@ its garbage; files of the job root come and go with snapshots and retained check
 
 ALLOWED_PER_BATCH: Mapping[str, float] = {"log_bytes": 100}
 """For figures that may grow, slowly."""
-STREAM = "events"
 PARTITIONS = 2
 KEYS = 200
 GROUPS = 20
 _STEP_TIMEOUT_S = 600.0
 _MOST_COLLECTIONS = 10
 _FILES_OF_A_BATCH = 20
-_NOT_COUNTED = (
-    "block-manager-ask-thread-pool-",
-    "block-manager-storage-async-thread-pool-",
-    "Worker Monitor for ",
-)
+_NOT_COUNTED = ("block-manager-ask-thread-pool-", "block-manager-storage-async-thread-pool-", "Worker Monitor for ")
 """Threads of Spark's whose number says how fast the last batches were. The two pools take another thread for each task
 until they have 100, and keep an idle one for 60 s. Each Python task has a monitor, which ends up to two seconds after
 it; a task that does not end also keeps a thread that is counted."""
@@ -105,42 +99,20 @@ def growth(samples: Sequence[Mapping[str, Any]]) -> list[Growth]:
     if half < 1:
         raise ValueError(f"{len(samples)} samples do not show growth, at least 3 do")
     early, late = counted[:half], counted[-half:]
-    batches = _median(late, lambda s: s["batches"]) - _median(early, lambda s: s["batches"])
+    first, last = (statistics.median(sample["batches"] for sample in each) for each in (early, late))
     return [
-        Growth(
-            kind,
-            figure,
-            _median(early, lambda s, k=kind, f=figure: s["figures"].get(k, {}).get(f, 0)),
-            _median(late, lambda s, k=kind, f=figure: s["figures"].get(k, {}).get(f, 0)),
-            batches,
-        )
+        Growth(kind, figure, _median(early, kind, figure), _median(late, kind, figure), last - first)
         for kind, figures in samples[-1]["figures"].items()
         for figure in figures
     ]
 
 
-def _median(samples: Sequence[Mapping[str, Any]], value: Any) -> float:
-    return float(statistics.median(value(sample) for sample in samples))
+def _median(samples: Sequence[Mapping[str, Any]], kind: str, figure: str) -> float:
+    return float(statistics.median(sample["figures"].get(kind, {}).get(figure, 0) for sample in samples))
 
 
 def _figure(name: str, value: float) -> str:
     return f"{value / 2**20:,.0f} MB" if name == "memory_bytes" else f"{value:,.0f}"
-
-
-def application() -> ps.StreamApplication:
-    """Two stages with a store each behind an exchange each, and an output."""
-    app = ps.StreamApplication("soak")
-    for store in ("keys", "groups"):
-        app.store(store, key=ps.String(), value=ps.Json())
-    (
-        app.input(f"local.{STREAM}", value=ps.Json())
-        .partition_by(lambda event: event["key"], key=ps.String())
-        .process(partial(Count, "keys"), stores=["keys"])
-        .partition_by(lambda event: event["group"], key=ps.String())
-        .process(partial(Count, "groups"), stores=["groups"])
-        .send_to(app.output("local.counts", key=ps.String(), value=ps.Json()))
-    )
-    return app
 
 
 def configuration(parameters: dict[str, Any]) -> dict[str, Any]:
@@ -175,21 +147,18 @@ def soak(parameters: dict[str, Any]) -> dict[str, Any]:
     os.environ["TMPDIR"] = str(temporary)
     system = create_stream(work / "streams", STREAM, PARTITIONS)
     padding = "x" * parameters["message_bytes"]
-    values = [
-        orjson.dumps({"key": f"k{n % KEYS}", "group": f"g{n % GROUPS}", "padding": padding}) for n in range(messages)
-    ]
-    job = application().run(configuration(parameters))
+    events = ({"key": f"k{n % KEYS}", "group": f"g{n % GROUPS}", "padding": padding} for n in range(messages))
+    records = [(0, None, orjson.dumps(event)) for event in events]
+    of_a_step = [records[partition::PARTITIONS] * parameters["step_batches"] for partition in range(PARTITIONS)]
+    job = counts("soak", (itemgetter("key"), itemgetter("group")), ["counts"]).run(configuration(parameters))
     samples, started = [], time.monotonic()
-    with closing(system.writer(None)) as writer:
-        for step in range(1, parameters["steps"] + 1):
-            for partition in range(PARTITIONS):
-                own = values[partition::PARTITIONS] * parameters["step_batches"]
-                writer.append(ps.SystemStreamPartition("local", STREAM, partition), [(0, None, value) for value in own])
-            rows = step * parameters["step_batches"] * messages
-            last = await_batch(job, lambda batch: batch.total_input_rows >= rows, _STEP_TIMEOUT_S)  # noqa: B023
-            seconds = round(time.monotonic() - started, 1)
-            samples.append({"batches": last.batch_id, "way": last.way, "seconds": seconds, "figures": sample(work)})
-        job.stop()
+    for step in range(1, parameters["steps"] + 1):
+        append(system, STREAM, of_a_step)
+        rows = step * parameters["step_batches"] * messages
+        last = await_batch(job, lambda batch: batch.total_input_rows >= rows, _STEP_TIMEOUT_S)  # noqa: B023
+        seconds = round(time.monotonic() - started, 1)
+        samples.append({"batches": last.batch_id, "way": last.way, "seconds": seconds, "figures": sample(work)})
+    job.stop()
     return {"samples": samples}
 
 

@@ -16,26 +16,26 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import orjson
-import psutil
 
 import penstock as ps
 from benchmarks import harness
 from benchmarks.jobs import await_job, create_stream, ends_of, places, read_stream
-from penstock.driver.handle.job import Job
+from penstock.driver.job import Job
 from penstock.spark import job as job_module
 from penstock.spark.containers.directory import ContainerDirectory
+from penstock.system.local import LocalSystem
 
 SPARK = "spark"
 SIDES = ("standby", "host copy", "blob", "changelog-files", SPARK)
 TARGET_MS = 2000.0
 """Between noticing a loss and the next message, with a standby."""
-FIGURES = ("noticed", "after_notice", "processed", "visible")
+FIGURES = ("noticed", "after_notice", "visible")
 INPUT, OUTPUT, STORE = "events", "seen", "state"
 TASKS = 4
 VALUE_BYTES = 1000
@@ -53,25 +53,25 @@ SETTLE_S = 10.0
 
 def figures(run: harness.SideRun) -> dict[str, Any]:
     """The median and the slowest of each figure, in milliseconds."""
-    kills = [{**kill, "after_notice_ms": after_notice(kill)} for kill in run.result["rounds"]]
     found: dict[str, Any] = {}
     for figure in FIGURES:
-        values = [kill[f"{figure}_ms"] for kill in kills if kill.get(f"{figure}_ms") is not None]
+        values = [kill[f"{figure}_ms"] for kill in run.result["rounds"] if f"{figure}_ms" in kill]
         if values:
             found |= {f"{figure}_ms": round(statistics.median(values)), f"{figure}_most_ms": round(max(values))}
     return {**run.result, **found}
 
 
-def after_notice(kill: harness.Run) -> float | None:
-    """From the notice to the next message; of Spark, to the end of its batch."""
-    noticed = kill.get("noticed_ms")
-    return None if noticed is None else float(kill.get("processed_ms", kill["visible_ms"]) - noticed)
+def waits(at: float, noticed: float | None, back: float, visible: float) -> dict[str, float]:
+    """Milliseconds from a loss until it was noticed and until it could no longer be seen, and from the notice to the
+    next message; of Spark, to the end of its batch."""
+    found = {"visible_ms": (visible - at) * 1000}
+    if noticed is not None:
+        found |= {"noticed_ms": (noticed - at) * 1000, "after_notice_ms": (back - noticed) * 1000}
+    return found
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    options = harness.options(
-        "standby", __doc__, given, megabytes=1024, sides=list(SIDES), victim="container", repeat=5
-    )
+    options = harness.options("standby", __doc__, given, megabytes=1024, sides=list(SIDES), repeat=5)
     with harness.Bench("standby", options) as bench:
         for side in options.sides:
             target = "standby_spark:spark" if side == SPARK else "standby:penstock"
@@ -95,9 +95,7 @@ class Keep(ps.StreamTask):
         self.task = context.partition
         self.chance = random.Random(self.task)
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         name = envelope.value["name"]
         if envelope.value["fill"]:
             for number in range(ENTRIES):
@@ -165,39 +163,13 @@ class Losses:
         return next((at for at in self.noticed if at > moment), None)
 
 
-class Streams:
-    """The job's input and output."""
-
-    def __init__(self, work: Path) -> None:
-        self._system = create_stream(work / "streams", INPUT, TASKS)
-        self._writer = self._system.writer(None)
-
-    def fill(self, messages: int) -> list[str]:
-        """Append the messages that fill the state; returns their names."""
-        names = [f"n{number}" for number in range(messages)]
-        for partition in range(TASKS):
-            self._append(partition, [{"name": name, "fill": True} for name in names[partition::TASKS]])
-        return names
-
-    def probe(self, names: list[str]) -> None:
-        """Append a message for each name."""
-        self._append(0, [{"name": name, "fill": False} for name in names])
-
-    def _append(self, partition: int, values: list[dict[str, Any]]) -> None:
-        ssp = ps.SystemStreamPartition("local", INPUT, partition)
-        self._writer.append(ssp, [(0, None, orjson.dumps(value)) for value in values])
-
-    def ends(self) -> dict[int, int]:
-        """The upcoming offsets of the output."""
-        return ends_of(self._system, OUTPUT)
-
-    def seen(self, starts: Mapping[int, int], ends: Mapping[int, int]) -> list[dict[str, Any]]:
-        """The outputs between two ends."""
-        return [value for _, _, value in read_stream(self._system, OUTPUT, starts, ends)]
+def message(number: int, *, fill: bool) -> bytes:
+    """A message that makes entries, or one that reads one of them."""
+    return orjson.dumps({"name": f"n{number}", "fill": fill})
 
 
 @contextmanager
-def repeating(step: Callable[[], None], pause_s: float) -> Iterator[None]:
+def repeating(step: Callable[[], object], pause_s: float) -> Iterator[None]:
     """Take a step again and again, from a separate thread."""
     stop = threading.Event()
 
@@ -215,72 +187,58 @@ def repeating(step: Callable[[], None], pause_s: float) -> Iterator[None]:
 
 
 def penstock(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Fill the state, and kill a container or an executor again and again."""
+    """Fill the state, and kill a container again and again."""
     work, kind = Path(parameters["work"]), parameters["kind"]
     losses = Losses()
     losses.watch()
-    streams = Streams(work)
     messages = max(TASKS, parameters["megabytes"] * 2**20 // (VALUE_BYTES * ENTRIES))
-    names = streams.fill(messages)
+    system = create_stream(work / "streams", INPUT, TASKS, [message(number, fill=True) for number in range(messages)])
+    writer, first = system.writer(None), ps.SystemStreamPartition("local", INPUT, 0)
+    probes = [(0, None, message(number, fill=False)) for number in range(min(messages, TASKS * 4))]
     config = {key: value for key, value in configuration(work, kind).items() if value is not None}
-    began = time.time()
     job = application().run(config)
     rounds = []
     try:
         await_job(job, lambda: job.progress is not None and job.progress.total_input_rows >= messages, "the fill")
-        filled = time.time()
-        with repeating(lambda: streams.probe(names[: TASKS * 4]), PROBE_S):
+        with repeating(lambda: writer.append(first, probes), PROBE_S):
             for _ in range(parameters["repeat"]):
                 _await_settled(job)
                 if kind == "standby":
                     await_job(job, losses.all_have_standbys, "the standbys")
-                rounds.append(_strike(job, streams, losses, parameters["victim"]))
+                rounds.append(_strike(job, system, losses))
+    finally:
         job.stop()
-    except BaseException:
-        job.stop()
-        raise
-    return {"rounds": rounds, "fill_seconds": filled - began, "state_bytes": messages * ENTRIES * VALUE_BYTES}
+    return {"rounds": rounds, "state_bytes": messages * ENTRIES * VALUE_BYTES}
 
 
-def _strike(job: Job, streams: Streams, losses: Losses, victim: str) -> dict[str, Any]:
-    """Kill a container or an executor; when the loss was noticed, and when a message of its tasks was processed."""
-    before = streams.ends()
+def _strike(job: Job, system: LocalSystem, losses: Losses) -> dict[str, float]:
+    """Kill a container, and wait until a message of its tasks was processed."""
+    starts = ends_of(system, OUTPUT)
     owners: dict[int, int] = {}
 
     def both_containers() -> bool:
-        ends = streams.ends()
-        owners.update({seen["task"]: seen["pid"] for seen in streams.seen(before, ends)})
-        before.update(ends)
+        ends = ends_of(system, OUTPUT)
+        owners.update({seen["task"]: seen["pid"] for *_, seen in read_stream(system, OUTPUT, starts, ends)})
+        starts.update(ends)
         return len(owners) == TASKS and len(set(owners.values())) > 1
 
     await_job(job, both_containers, "an output of every task, from two containers")
     container = random.choice(sorted(set(owners.values())))
     lost = {task for task, pid in owners.items() if pid == container}
-    target = container if victim == "container" else int(psutil.Process(container).cmdline()[-1])
-    starts = streams.ends()
     at = time.time()
-    os.kill(target, signal.SIGKILL)
-    found: dict[str, Any] = {}
+    os.kill(container, signal.SIGKILL)
 
-    def is_back() -> bool:
-        ends = streams.ends()
-        moment = time.time()
-        back = [s for s in streams.seen(starts, ends) if s["task"] in lost and s["pid"] != container and s["at"] > at]
-        if not back:
-            return False
-        found.update(first=min(s["at"] for s in back), visible=moment, is_whole=all(s["bytes"] for s in back))
-        return True
+    def back() -> tuple[float, list[dict[str, Any]]] | None:
+        """When outputs of the lost tasks, of another container, were there, and these."""
+        ends, moment = ends_of(system, OUTPUT), time.time()
+        seen = [value for *_, value in read_stream(system, OUTPUT, starts, ends) if value["at"] > at]
+        own = [value for value in seen if value["task"] in lost and value["pid"] != container]
+        return (moment, own) if own else None
 
-    await_job(job, is_back, "an output after the loss")
-    if not found["is_whole"]:
+    visible, found = await_job(job, back, "an output after the loss")
+    if not all(value["bytes"] for value in found):
         raise AssertionError("entries of the state are missing after the loss")
-    noticed = losses.after(at)
-    return {
-        "noticed_ms": None if noticed is None else (noticed - at) * 1000,
-        "processed_ms": (found["first"] - at) * 1000,
-        "visible_ms": (found["visible"] - at) * 1000,
-        "lost_tasks": len(lost),
-    }
+    return waits(at, losses.after(at), min(value["at"] for value in found), visible)
 
 
 def _await_settled(job: Job) -> None:

@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own name for it
 from pyspark.sql.streaming.query import StreamingQuery
 
-from benchmarks.jobs import DEADLINE_S
+from benchmarks.harness import T, wait_for
 from benchmarks.queries import began, ended, progress_of, read, seconds, session, sink
-from benchmarks.standby import EXECUTORS, SETTLE_S, TASKS, VALUE_BYTES, repeating
+from benchmarks.standby import EXECUTORS, SETTLE_S, TASKS, VALUE_BYTES, repeating, waits
 from benchmarks.state.spark import log_settings
 
 PROBE_S = 0.2
@@ -44,9 +44,7 @@ def spark(parameters: dict[str, Any]) -> dict[str, Any]:
     events = read(session_of_side, "key string, value binary", str(files))
     last = events.groupBy("key").agg(F.last("value").alias("value"))
     query = sink(last, work / "checkpoint").start()
-    started = time.time()
     _await_query(query, lambda: _rows(query) >= keys, "the fill")
-    filled = time.time()
     rounds = []
     number = count()
     probes = ([f"k{key}" for key in range(32)], [b"x" * VALUE_BYTES] * 32)
@@ -57,30 +55,23 @@ def spark(parameters: dict[str, Any]) -> dict[str, Any]:
             rounds.append(_strike_executor(query, log))
     query.stop()
     session_of_side.stop()
-    return {"rounds": rounds, "fill_seconds": filled - started, "state_bytes": keys * VALUE_BYTES}
+    return {"rounds": rounds, "state_bytes": keys * VALUE_BYTES}
 
 
-def _strike_executor(query: StreamingQuery, log: Path) -> dict[str, Any]:
-    """Kill an executor; when Spark noticed it, and when the first batch ended that it had to do with."""
+def _strike_executor(query: StreamingQuery, log: Path) -> dict[str, float]:
+    """Kill an executor, and wait until the first batch has ended that it had to do with."""
     executors = [process for process in psutil.Process().children(recursive=True) if _is_executor(process)]
     usual = statistics.median(seconds(batch) for batch in _batches(query)[-10:])
     at = time.time()
     random.choice(executors).kill()
 
-    def hit() -> dict[str, Any] | None:
-        """The first batch that began after the loss, or took so long that the loss was in it."""
+    def hit() -> float | None:
+        """The end of the first batch that began after the loss, or took so long that the loss was in it."""
         after = [batch for batch in _batches(query) if ended(batch) > at]
-        return next((batch for batch in after if began(batch) > at or seconds(batch) > 3 * usual + 0.5), None)
+        return next((ended(each) for each in after if began(each) > at or seconds(each) > 3 * usual + 0.5), None)
 
-    _await_query(query, hit, "a batch after the loss")
-    found = hit()
-    assert found is not None
-    noticed = _noticed(log, at)
-    return {
-        "noticed_ms": None if noticed is None else (noticed - at) * 1000,
-        "visible_ms": (ended(found) - at) * 1000,
-        "usual_batch_ms": usual * 1000,
-    }
+    visible = _await_query(query, hit, "a batch after the loss")
+    return waits(at, _noticed(log, at), visible, visible)
 
 
 def _write_fill(files: Path, keys: int) -> None:
@@ -122,11 +113,9 @@ def _rows(query: StreamingQuery) -> int:
     return sum(batch["numInputRows"] for batch in _batches(query))
 
 
-def _await_query(query: StreamingQuery, condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
+def _await_query(query: StreamingQuery, condition: Callable[[], T | None], what: str) -> T:
+    def check() -> None:
         if not query.isActive:
             raise RuntimeError(f"the query ended before {what}: {query.exception()}")
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {DEADLINE_S:.0f} s in vain for {what}")
-        time.sleep(0.1)
+
+    return wait_for(condition, what, check, pause_s=0.1)

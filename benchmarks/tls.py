@@ -37,9 +37,7 @@ def figures(way: str, run: harness.SideRun) -> dict[str, Any]:
     if "verified" not in run.result:
         cpu = sum(cpu_us_per_row(run, batches).values())
         return {"rows_per_second": statistics.median(map(rate, counted(batches))), "cpu_us_per_row": cpu}
-    spent = run.usage.cpu_between(batches[small.WARM_UP - 1]["ended"], batches[-1]["ended"])
-    cpu_ms = sum(spent.values()) / len(batches[small.WARM_UP :]) * 1000
-    return {**small.milliseconds(batches), "cpu_ms": cpu_ms, "verified": run.result["verified"]}
+    return {**small.milliseconds(batches), "verified": run.result["verified"]}
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -66,11 +64,8 @@ def main(given: Sequence[str] | None = None) -> int:
             verify = "jobs:verify"
             bench.run(f"fold, {way}", "tls:fold", {**fold_parameters, **more}, figures=own, verify=verify)
             bench.run(f"floor, {way}", "tls:floor", {**floor_parameters, **more}, figures=own)
-        shown = ("rows_per_second", "cpu_us_per_row", "batch", "cpu_ms")
-        sides = {
-            side: {name: harness.median(runs, name) for name in shown if name in runs[0]}
-            for side, runs in bench.runs.items()
-        }
+        shown = ("rows_per_second", "cpu_us_per_row", "batch")
+        sides = bench.medians(*shown)
         harness.show("medians of the rounds", sides, **dict.fromkeys(shown, ",.1f"))
         rounds = {kind: {way: bench.runs[f"{kind}, {way}"] for way in SCHEMES} for kind in ("fold", "floor")}
         fold_costs = 1 - harness.against(rounds["fold"], "rows_per_second", "clear")["tls"]

@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 
 import penstock as ps
 from benchmarks import harness
-from benchmarks.figures import COLUMNS, of_batches, ratios, summaries
+from benchmarks.figures import COLUMNS, judge, of_batches, summaries
 from benchmarks.jobs import configuration, create_stream, follow, read_stream
 from benchmarks.workload import (
     BOUND_MS,
@@ -39,10 +39,7 @@ SIDES = {
 }
 """By name: the module that runs it, and the form of the input."""
 KINDS = dict.fromkeys(name.partition(",")[0] for name in SIDES)
-TARGETS = {"aggregation": 1.0, "transformWithState": 15.0}
-"""The rows per second of Penstock's fold divided by the side's, at least."""
-BY_COLUMN = 3.0
-"""The rows per second of its columns divided by those of the faster one of Spark's aggregations."""
+TARGETS = (("fold", "aggregation", 1.0), ("fold", "transformWithState", 15.0), ("columns", "aggregation", 3.0))
 OUTPUT = "minutes"
 EVENTS = ps.Columns(pa.schema({"key": pa.string(), "time": pa.int64(), "amount": pa.float64()}))
 
@@ -71,14 +68,7 @@ def main(given: Sequence[str] | None = None) -> int:
             bench.run(side, f"{module}:windows", parameters, figures=of_batches, verify=verify)
         sides = summaries(bench)
         harness.show("windows", sides, **COLUMNS)
-        found = ratios(sides, "fold", list(TARGETS))
-        for other, ratio in found.items():
-            bench.target(f"penstock, fold / {other}", ratio, at_least=TARGETS[other])
-        by_column = ratios(sides, "columns", ["aggregation"])
-        for other, ratio in by_column.items():
-            bench.target(f"penstock, columns / {other}", ratio, at_least=BY_COLUMN)
-        found |= {f"columns / {other}": ratio for other, ratio in by_column.items()}
-        return bench.finish(sides, ratios=found)
+        return bench.finish(sides, ratios=judge(bench, sides, TARGETS))
 
 
 def write_windows(workload: WindowWorkload, folder: Path, partitions: int, short: int) -> Path:

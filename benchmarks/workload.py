@@ -110,14 +110,19 @@ class WindowWorkload(Workload):
     batch_ms: int = MINUTE_MS
     late_share: float = 0.05
 
+    @property
+    def sizes(self) -> list[int]:
+        """The events of each batch."""
+        return [self.batch_events] * self.batches
+
     def by_batch(self) -> Iterator[tuple[Numbers, Numbers, Numbers, Numbers]]:
         """For each batch the key numbers, event times and amounts of its events, in order, and which are late."""
-        for number in range(self.batches):
+        for number, size in enumerate(self.sizes):
             random = np.random.default_rng((self.seed, number))
-            size, start = self.batch_events, FIRST_MS + number * self.batch_ms
             keys = random.integers(0, self.keys, size, dtype=np.int64)
             amounts = random.integers(1, 40_000, size) / 4.0
-            times = start + np.arange(size, dtype=np.int64) * self.batch_ms // size
+            start = FIRST_MS + number * self.batch_ms
+            times = start + np.arange(size, dtype=np.int64) * self.batch_ms // max(1, size)
             times -= random.integers(0, BOUND_MS, size)
             late = random.random(size) < (self.late_share if number >= _IN_TIME_BATCHES else 0)
             times[late] -= max(_LATE_BY_MS, 3 * self.batch_ms)

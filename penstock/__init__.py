@@ -9,7 +9,7 @@ The examples in docstrings of the package begin with these imports:
 
 from typing import TYPE_CHECKING
 
-from penstock.base.public_names import lazy_names
+from penstock.base import lazy_names
 
 __version__ = "0.1.0"
 
@@ -93,7 +93,7 @@ if TYPE_CHECKING:
     from penstock.application.application import StreamApplication as StreamApplication
     from penstock.application.message_stream import MessageStream as MessageStream
     from penstock.application.task_application import TaskApplication as TaskApplication
-    from penstock.driver.handle.job import Job as Job
+    from penstock.driver.job import Job as Job
     from penstock.errors import ConfigError as ConfigError
     from penstock.errors import ContainerLostError as ContainerLostError
     from penstock.errors import CorruptError as CorruptError

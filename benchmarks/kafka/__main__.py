@@ -19,6 +19,7 @@ import orjson
 
 from benchmarks import harness
 from benchmarks.engines import installed
+from benchmarks.figures import judge
 from benchmarks.harness import SideRun, end_session, run_facts, run_side, start_side
 from benchmarks.kafka.flow import Flow
 from benchmarks.kafka.load import ENGINES, EVERY, Ends, check_counts, create, publish
@@ -28,11 +29,7 @@ from penstock.testing.kafka_broker import KafkaBroker
 PARTITIONS = 2
 TOPIC = "events"
 SIDES = ("penstock", "columns", *ENGINES)
-NOT_IN = {
-    "throughput": {"spark-real-time"},
-    "restart": {"spark-real-time", "columns"},
-    "latency": {"columns"},
-}
+NOT_IN = {"throughput": {"spark-real-time"}, "restart": {"spark-real-time", "columns"}, "latency": {"columns"}}
 """By part, the sides that it does not have."""
 SENDS_THE_LAST = {"spark", "columns"}
 """The sides that send on one count of a key in a batch at most."""
@@ -50,9 +47,8 @@ SHOWN = {
     "throughput": {"rows_per_second": ",.0f", "cpu_us_per_row": ".1f", "peak_bytes": "MB"},
     "restart": {"restart_ms": ",.0f"},
     "latency": {
-        **dict.fromkeys(("rate", "p50_ms", "p99_ms", "outbox_bytes_per_commit", "record_bytes"), ",.0f"),
+        **dict.fromkeys(("rate", "p50_ms", "p99_ms", "record_bytes"), ",.0f"),
         "cores": ".2f",
-        "cpu_us_per_message": ",.1f",
         "outbox_bytes_per_message": ".1f",
     },
 }
@@ -65,7 +61,6 @@ TARGETS = (
     ("columns", "spark", 2.0),
 )
 """A side, another one, and the ratio of their rows per second, at least."""
-NOTHING_WRITTEN = dict.fromkeys(("outbox_bytes_per_message", "outbox_bytes_per_commit", "record_bytes"))
 Measurement = tuple[str, Callable[[], dict[str, Any]]]
 """A side's name, and what makes a run of it."""
 
@@ -98,29 +93,25 @@ class World:
 
     def _throughput_runs(self, sides: Sequence[str]) -> Iterator[Measurement]:
         for commit_s in self.options.commit_s:
-            for _ in range(self.options.repeat):
-                for side in sides:
-                    yield f"{side}, {commit_s:g} s", partial(self.throughput, side, commit_s)
+            for side in [*sides] * self.options.repeat:
+                yield f"{side}, {commit_s:g} s", partial(self.throughput, side, commit_s)
 
     def _restart_runs(self, sides: Sequence[str]) -> Iterator[Measurement]:
-        for _ in range(self.options.repeat):
-            for side in sides:
-                if not any(one["restart_ms"] > _LONG_RESTART_MS for one in self.bench.runs.get(side, ())):
-                    yield side, partial(self.restart, side)
+        for side in [*sides] * self.options.repeat:
+            if not any(one["restart_ms"] > _LONG_RESTART_MS for one in self.bench.runs.get(side, ())):
+                yield side, partial(self.restart, side)
 
     def _latency_runs(self, sides: Sequence[str]) -> Iterator[Measurement]:
-        for _ in range(self.options.latency_repeat):
-            for commit_s in self.options.latency_commit_s:
-                for rate in self.options.rates:
-                    own = product(GUARANTEES, self.options.ways) if "penstock" in sides else ()
-                    for guarantee, way in own:
-                        name = f"{guarantee}, {rate:,}, {commit_s:g} s, {way}"
-                        yield name, partial(self.latency, guarantee, rate, commit_s, way)
-                    for side in (side for side in sides if side != "penstock"):
-                        if side not in AT_EACH_BATCH:
-                            yield f"{side}, {rate:,}, {commit_s:g} s", partial(self.latency_of, side, rate, commit_s)
-                        elif commit_s == self.options.latency_commit_s[0]:
-                            yield f"{side}, {rate:,}", partial(self.latency_of, side, rate, commit_s)
+        intervals = self.options.latency_commit_s
+        for commit_s, rate in [*product(intervals, self.options.rates)] * self.options.latency_repeat:
+            for guarantee, way in product(GUARANTEES, self.options.ways) if "penstock" in sides else ():
+                name = f"{guarantee}, {rate:,}, {commit_s:g} s, {way}"
+                yield name, partial(self.latency, "penstock", rate, commit_s, guarantee, way)
+            for side in (side for side in sides if side != "penstock"):
+                if side not in AT_EACH_BATCH:
+                    yield f"{side}, {rate:,}, {commit_s:g} s", partial(self.latency, side, rate, commit_s)
+                elif commit_s == intervals[0]:
+                    yield f"{side}, {rate:,}", partial(self.latency, side, rate, commit_s)
 
     def throughput(self, side: str, commit_s: float) -> dict[str, Any]:
         """Run a side once, then check what it sent."""
@@ -152,35 +143,31 @@ class World:
             finally:
                 end_session(second)
 
-    def latency(self, guarantee: str, rate: int, commit_s: float, way: str) -> dict[str, Any]:
-        """Produce at a rate, and read what comes out. `way`: `spark` for Spark jobs only, `direct`."""
-        target = {"job.latency.target.ms": self.options.target_ms} if way == "direct" else {}
-        given = {**self._given("penstock", commit_s), "guarantee": guarantee, "config": target}
-        found = self._flow("echo", given, rate, commit_s, ends=True)
-        written = orjson.loads((Path(given["work"]) / "result.json").read_bytes())
-        return {**found, **written, **per_message(written)}
-
-    def latency_of(self, engine: str, rate: int, commit_s: float) -> dict[str, Any]:
-        """The same through another engine, which sends at least once."""
-        given = self._given(engine, commit_s)
-        return {**self._flow(engine, {**given, "echo": True, "seconds": 3600}, rate, commit_s), **NOTHING_WRITTEN}
-
-    def _flow(
-        self, side: str, given: dict[str, Any], rate: int, commit_s: float, *, ends: bool = False
+    def latency(
+        self, side: str, rate: int, commit_s: float, guarantee: str = "at-least-once", way: str = "spark"
     ) -> dict[str, Any]:
-        """`ends`: the side ends with a signal, and says something then. Otherwise it is killed."""
+        """Produce at a rate, and read what comes out; of Penstock, also what it has written for this.
+
+        `way`: `spark` for Spark jobs only, `direct`. The other engines send at least once.
+        """
+        given = {**self._given(side, commit_s), "echo": True, "seconds": 3600, "guarantee": guarantee}
+        given["config"] = {"job.latency.target.ms": self.options.target_ms} if way == "direct" else {}
         given["topic"] = topic = given["output"].replace("out", "in")
         create(self.brokers, [topic], PARTITIONS)
-        process = self._start(side, given)
+        process = self._start("echo" if side == "penstock" else side, given)
         flow = Flow(self.brokers, topic, given["output"], PARTITIONS)
         try:
             flow.begin()
             self._await(flow.has_begun, process)
             seconds = max(self.options.latency_s, commit_s)
             found = flow.run(rate, self.options.latency_warm_up_s, seconds, 2 * commit_s + 20, process.pid)
-            if ends:
+            if side == "penstock":
                 process.send_signal(signal.SIGTERM)
                 process.wait(_STOP_S)
+                written = orjson.loads((Path(given["work"]) / harness.RESULT).read_bytes())
+                messages = written["outbox_messages"]
+                of_one = round(written["outbox_bytes"] / messages, 1) if messages else None
+                found |= {**written, "outbox_bytes_per_message": of_one}
             return found
         finally:
             flow.close()
@@ -217,15 +204,6 @@ class World:
                 log = "\n".join(path.read_text(errors="replace")[-2000:] for path in self.bench.work.glob("*/log.txt"))
                 raise RuntimeError(f"a side ended, or wrote nothing in {timeout_s:.0f} s. The end of the logs:\n{log}")
             time.sleep(_LOOK_SECONDS)
-
-
-def per_message(written: Mapping[str, Any]) -> dict[str, Any]:
-    """The time of one message, and of one commit, in the outbox."""
-    messages, commits = written["outbox_messages"], written["commits_with_output"]
-    return {
-        "outbox_bytes_per_message": round(written["outbox_bytes"] / messages, 1) if messages else None,
-        "outbox_bytes_per_commit": round(written["outbox_bytes"] / commits) if commits else None,
-    }
 
 
 def function(side: str) -> str:
@@ -276,20 +254,10 @@ def main(given: Sequence[str] | None = None) -> int:
 def report(bench: harness.Bench, part: str) -> None:
     """The table of a part, and its targets."""
     figures = SHOWN[part]
-    sides = {
-        side: {
-            **{name: harness.median(runs, name) for name in figures if any(run[name] is not None for run in runs)},
-            "verified": not any(map(harness.is_wrong, runs)),
-        }
-        for side, runs in bench.runs.items()
-    }
+    sides = bench.medians(*figures)
     harness.show(part, sides, **figures, verified="")
-    for own, side, target in TARGETS if part == "throughput" else ():
-        for commit_s in bench.options.commit_s:
-            ours, theirs = (sides.get(f"{each}, {commit_s:g} s") for each in (own, side))
-            if ours and theirs and theirs["rows_per_second"]:
-                ratio = ours["rows_per_second"] / theirs["rows_per_second"]
-                bench.target(f"{own} / {side}, durable every {commit_s:g} s", ratio, at_least=target)
+    for commit_s in bench.options.commit_s if part == "throughput" else ():
+        judge(bench, sides, ((f"{a}, {commit_s:g} s", f"{b}, {commit_s:g} s", least) for a, b, least in TARGETS))
 
 
 if __name__ == "__main__":

@@ -59,17 +59,23 @@ def publish(brokers: str, topic: str, partitions: int, workload: Workload) -> No
     """Write the events, by key as Java's client would."""
     producer = new_producer(brokers, **{"linger.ms": 50, "queue.buffering.max.messages": 1_000_000})
     places = {key_name(n): partition_of(key_name(n).encode(), partitions) for n in range(workload.keys)}
-    for number, (key, amount) in enumerate(workload.records()):
-        value = orjson.dumps({"key": key, "amount": amount})
-        while True:
-            try:
-                producer.produce(topic, value, key, places[key])
-                break
-            except BufferError:
-                producer.poll(0.1)
-        if number % 100_000 == 0:
-            producer.poll(0)
-    if producer.flush(_TIMEOUT_S):
+    for key, amount in workload.records():
+        produce(producer, topic, orjson.dumps({"key": key, "amount": amount}), key, places[key])
+    flush(producer)
+
+
+def produce(producer: Producer, topic: str, value: bytes, key: str | None, partition: int = -1) -> None:
+    """Produce a message, and wait while the producer's queue is full."""
+    while True:
+        try:
+            return producer.produce(topic, value, key, partition)
+        except BufferError:
+            producer.poll(0.01)
+
+
+def flush(producer: Producer) -> None:
+    """Wait until the broker has all messages."""
+    if producer.flush(300):
         raise RuntimeError("the broker did not take all events")
 
 

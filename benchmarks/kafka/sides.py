@@ -38,9 +38,7 @@ class Count(ps.StreamTask):
     def init(self, context: ps.TaskContext) -> None:
         self.counts = context.store(STORE)
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         number = self.counts.get(envelope.key, 0) + 1
         self.counts.put(envelope.key, number)
         if (number + ord(envelope.key[-1])) % EVERY == 0:
@@ -143,14 +141,12 @@ def commits(root: Path) -> dict[str, Any]:
     view = CheckpointLog(FileObjectStore(root), paths).read("report")
     records = {slot: each for slot, each in view.records.items() if isinstance(each, CheckpointRecord)}
     sizes = [(root / paths.checkpoint(slot)).stat().st_size for slot in records]
-    own = [each.section(OUTBOX).objects for each in records.values() if each.section(OUTBOX).objects]
+    own = [objects for each in records.values() for objects in each.section(OUTBOX).objects]
     return {
         "commits": len(records),
         "record_bytes": round(statistics.median(sizes)),
-        "commits_with_output": len(own),
-        "outbox_objects": sum(len(objects) for objects in own),
-        "outbox_bytes": sum(each.size_bytes for objects in own for each in objects),
-        "outbox_messages": sum(part.messages for objects in own for each in objects for part in each.parts.values()),
+        "outbox_bytes": sum(each.size_bytes for each in own),
+        "outbox_messages": sum(part.messages for each in own for part in each.parts.values()),
     }
 
 

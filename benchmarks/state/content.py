@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,16 +20,8 @@ FILL_KEYS = 1_000_000
 """Keys of one batch of the fill."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entries:
-    """Keys, all different, and the value of each."""
-
-    keys: list[bytes]
-    values: list[bytes]
-
-    def as_dict(self) -> dict[bytes, bytes | None]:
-        """As changes of a store."""
-        return dict(zip(self.keys, self.values, strict=True))
+Entries = dict[bytes, bytes]
+"""Keys, and the value of each."""
 
 
 class StateContent:
@@ -58,7 +49,7 @@ class StateContent:
     def _entries(self, numbers: list[int], random: np.random.Generator) -> Entries:
         data = random.bytes(len(numbers) * VALUE_BYTES)
         values = [data[start : start + VALUE_BYTES] for start in range(0, len(data), VALUE_BYTES)]
-        return Entries([b"key-%012d" % number for number in numbers], values)
+        return dict(zip((b"key-%012d" % number for number in numbers), values, strict=True))
 
 
 def keys_of(megabytes: int) -> int:
@@ -78,6 +69,6 @@ def write_state_inputs(folder: Path, keys: int, counts: Sequence[int], fill_keys
 
 def write_entries(folder: Path, number: int, entries: Entries) -> Path:
     """One file; they are read in the order of their numbers."""
-    keys = pa.array(entries.keys, pa.binary()).cast(pa.string())
-    table = pa.table({"key": keys, "value": pa.array(entries.values, pa.binary())})
+    keys = pa.array(entries.keys(), pa.binary()).cast(pa.string())
+    table = pa.table({"key": keys, "value": pa.array(entries.values(), pa.binary())})
     return write_file(folder, number, table, compression="none", use_dictionary=False)

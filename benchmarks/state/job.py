@@ -9,12 +9,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import penstock as ps
-from benchmarks.state.content import StateContent
+from benchmarks.state.content import Entries, StateContent
 from penstock.batch.batch import Batch
 from penstock.checkpoint.record import CheckpointId
 from penstock.config.load import load_config
@@ -26,12 +26,10 @@ from penstock.objects.open import open_store
 from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.attempt import new_token
 from penstock.state.backends.base import AdminContext, BackendContext, RestoreProgress
-from penstock.state.backends.changelog_files.backup import ChangelogFilesBackup
 from penstock.state.backends.registry import backend_factory
 from penstock.state.engines.engine import Engine
 from penstock.state.kept import KeptStores
 from penstock.state.reading.comparison import digest
-from penstock.state.records import Changes
 from penstock.state.restore import restore_store
 from penstock.system.registry import open_system
 from penstock.wire.ports import JobPackage
@@ -42,7 +40,6 @@ NEGLIGIBLE_MS = 1.0
 """Where two medians are below this, their ratio is that of the clock's and the scheduler's noise."""
 VERIFIED_KEYS = 1_000_000
 """The largest state that is read back after the last commit."""
-PageCache = Literal["warm", "cold"]
 _STAGE = 1
 _READ_BYTES = 1 << 20
 
@@ -50,9 +47,7 @@ _READ_BYTES = 1 << 20
 class Idle(ps.StreamTask):
     """Owns the stores; the benchmark changes them in its place."""
 
-    def process(
-        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
-    ) -> None:
+    def process(self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: Any) -> None:
         """Nothing comes."""
 
 
@@ -74,33 +69,6 @@ def run_batch(epoch: Epoch, number: int, changes: Callable[[int, str], Mapping[b
             overlay.changes.update(changes(task, store))
         instance.finish_attempt(attempt)
         instance.end(number, {_STAGE: token})
-
-
-@dataclass(frozen=True, slots=True)
-class CommitTimes:
-    """The time of one commit, in milliseconds."""
-
-    snapshot_ms: float
-    """The synchronous part: processing waits for it."""
-    copies_ms: float
-    """From there until the copies are made: the tasks' next End waits for it, if it comes that early."""
-    upload_ms: float
-    """From there until everything is durable and published; no one waits."""
-
-    @property
-    def durable_ms(self) -> float:
-        """All of it."""
-        return self.snapshot_ms + self.copies_ms + self.upload_ms
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """The objects that the `changelog-files` backend has written. Nothing is deleted while a benchmark runs."""
-
-    delta_bytes: int
-    snapshot_bytes: int
-    """Snapshots, and the files they share."""
-    snapshots: int
 
 
 class StateJob:
@@ -161,22 +129,15 @@ class StateJob:
         """The engine of a store of a task."""
         return self.epoch.tasks[task].engine(store)
 
-    def fill(self, keys: int) -> None:
-        """Put keys into the engine, in bulk and before the first commit."""
+    def prepare(self, keys: int) -> None:
+        """Put keys into the engine, in bulk and before the first commit, and back it up as a whole."""
         for entries in self._content.add(keys):
-            self.engine().apply(entries.as_dict())
-
-    def prepare(self, keys: int) -> dict[str, float]:
-        """Fill the state and back it up as a whole; the seconds that both took."""
-        began = time.monotonic()
-        self.fill(keys)
-        filled = time.monotonic()
+            self.engine().apply(entries)
         self.commit()
-        return {"fill_seconds": filled - began, "base_seconds": time.monotonic() - filled}
 
-    def change(self, count: int) -> Changes:
+    def change(self, count: int) -> Entries:
         """Give that many keys, all different and anywhere in the state, new values: a batch and its End."""
-        changes = self._content.change(count).as_dict()
+        changes = self._content.change(count)
         self.run_batch(lambda *_: changes)
         return changes
 
@@ -185,8 +146,12 @@ class StateJob:
         self._batch += 1
         run_batch(self.epoch, self._batch, changes)
 
-    def commit(self, *, last: bool = False) -> CommitTimes:
-        """A whole commit, as a container does it when the driver asks."""
+    def commit(self, *, last: bool = False) -> dict[str, float]:
+        """A whole commit, as a container does it when the driver asks. Returns the milliseconds of its parts.
+
+        Processing waits for `snapshot_ms`. From there, `copies_ms` pass until the copies are made, for which the
+        tasks' next End waits if it comes that early, and then `upload_ms` until everything is durable and published.
+        """
         self._last_id = self._next_id(self._last_id)
         began = time.perf_counter()
         self.epoch.snapshot(TakeSnapshot(str(self._last_id), last))
@@ -196,12 +161,12 @@ class StateJob:
         copied = time.perf_counter()
         self._markers = self.epoch.upload(UploadSnapshot(str(self._last_id))).markers
         self.epoch.clean_up(CleanUp(str(self._last_id), self._markers))
-        uploaded = time.perf_counter()
-        return CommitTimes((taken - began) * 1000, (copied - taken) * 1000, (uploaded - copied) * 1000)
+        moments = (began, taken, copied, time.perf_counter())
+        parts = ((later - sooner) * 1000 for sooner, later in pairwise(moments))
+        return dict(zip(("snapshot_ms", "copies_ms", "upload_ms"), parts, strict=True))
 
-    def restore(self, directory: Path) -> tuple[Engine, int]:
-        """The only store as of the last commit, in a new folder; the open engine, and the bytes the restore counted."""
-        counted: list[int] = []
+    def restore(self, directory: Path) -> Engine:
+        """The open engine of the only store as of the last commit, in a new folder."""
         marker = self._markers["0"][self.backend][STORE]
         context = BackendContext(self._objects, self._paths, 0, (STORE,), self._number + 1, self._config, self._systems)
         restored = restore_store(
@@ -212,33 +177,24 @@ class StateJob:
             {self.backend: {STORE: marker}},
             directory,
             lambda path: self.folders.open(STORE, path),
-            RestoreProgress(threading.Event(), counted.append),
+            RestoreProgress(threading.Event(), lambda _: None),
         )
-        return restored.engine, sum(counted)
+        return restored.engine
 
     def is_restored(self, directory: Path) -> bool | None:
         """True if a restore gives the state of the last commit. None of a state that is too large to be read back."""
         if self._content.keys > VERIFIED_KEYS:
             return None
-        with closing(self.restore(directory)[0]) as engine:
+        with closing(self.restore(directory)) as engine:
             return digest(engine) == digest(self.engine())
 
-    def written(self) -> Written:
-        """By the `changelog-files` backend."""
-        by_kind = {".delta": 0, ".zip": 0, "": 0}
-        snapshots = 0
+    def written(self) -> dict[str, int]:
+        """The objects that the `changelog-files` backend has written: deltas, and snapshots with the files they share.
+        Nothing is deleted while a benchmark runs."""
+        found = {"delta_bytes": 0, "snapshot_bytes": 0}
         for path in files_below(self.roots[0]):
-            kind = path.suffix if path.suffix in by_kind else ""
-            by_kind[kind] += path.stat().st_size
-            snapshots += kind == ".zip"
-        return Written(by_kind[".delta"], by_kind[".zip"] + by_kind[""], snapshots)
-
-    def snapshots_under_way(self) -> tuple[bool, int]:
-        """True while the `changelog-files` backend makes a snapshot, and the number that it has made."""
-        manager, _ = self.epoch._commits._commits[0]._backups[self.backend]
-        assert isinstance(manager, ChangelogFilesBackup)
-        keeper = manager._keepers[STORE]
-        return keeper.is_busy, len(keeper.made())
+            found["delta_bytes" if path.suffix == ".delta" else "snapshot_bytes"] += path.stat().st_size
+        return found
 
     def finish_snapshots(self, timeout_s: float = 600) -> None:
         """Wait for what backends do in the background."""
@@ -269,17 +225,19 @@ def folder_bytes(*folders: Path) -> int:
     return size
 
 
-def time_cp(source: Path, target: Path, page_cache: PageCache) -> float:
-    """Seconds that `cp -r` takes. The copy is removed."""
-    settle([source], page_cache)
+def time_cp(source: Path, target: Path, *, synced: bool = False) -> float:
+    """Seconds that `cp -r` takes and, if it is to be `synced`, until the copy is on disk. The copy is removed."""
+    settle([source])
     began = time.perf_counter()
     subprocess.run(["cp", "-r", str(source), str(target)], check=True)
+    if synced:
+        os.sync()
     seconds = time.perf_counter() - began
     shutil.rmtree(target)
     return seconds
 
 
-def settle(folders: Iterable[Path], page_cache: PageCache) -> None:
+def settle(folders: Iterable[Path], page_cache: Literal["warm", "cold"] = "warm") -> None:
     """Everything written is on disk, and the files of the folders are all in the page cache, or none of them is."""
     os.sync()
     for folder in folders:

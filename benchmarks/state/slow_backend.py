@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import AdminContext, BackendContext
@@ -21,7 +21,7 @@ from penstock.state.backends.changelog_files.factory import (
     ChangelogFilesFactory,
     ChangelogFilesRestore,
 )
-from penstock.testing.forwarding_store import ForwardingStore
+from penstock.testing.faulty_store import ForwardingStore
 
 NAME = "benchmarks.state.slow_backend:SlowChangelogFiles"
 _LATENCY = "PENSTOCK_BENCH_LATENCY_MS"
@@ -57,20 +57,26 @@ class Line:
         return cls(float(os.environ.get(_LATENCY, "0")) / 1000, float(os.environ.get(_BANDWIDTH, "0")))
 
 
+def _watched(name: str, kind: str) -> Any:
+    """A call to the store inside; `watch` is told before."""
+
+    def call(self: WatchedStore, key: str, *given: Any, **options: Any) -> Any:
+        self.watch(kind, len(given[0]) if kind == "put" else 0)
+        return getattr(self._inner, name)(key, *given, **options)
+
+    return call
+
+
 class WatchedStore(ForwardingStore):
     """Tells `watch` the kind of each call and its bytes: before a write, and after a read, also one that fails."""
 
     def __init__(self, inner: ObjectStore, watch: Callable[[str, int], None]) -> None:
         super().__init__(inner)
-        self._watch = watch
+        self.watch = watch
 
-    def put_if_absent(self, key: str, data: bytes) -> bool:
-        self._watch("put", len(data))
-        return super().put_if_absent(key, data)
-
-    def put_if_match(self, key: str, data: bytes, tag: str | None) -> bool:
-        self._watch("put", len(data))
-        return super().put_if_match(key, data, tag)
+    put_if_absent, put_if_match = _watched("put_if_absent", "put"), _watched("put_if_match", "put")
+    list, sizes = _watched("list", "list"), _watched("sizes", "list")
+    delete, delete_durably = _watched("delete", "delete"), _watched("delete_durably", "delete")
 
     def get(self, key: str) -> bytes:
         return self.get_with_tag(key)[0]
@@ -83,24 +89,8 @@ class WatchedStore(ForwardingStore):
         try:
             found = super().get_with_tag(key)
         finally:  # a read of what is not there is one as well
-            self._watch("get", len(found[0]))
+            self.watch("get", len(found[0]))
         return found
-
-    def list(self, prefix: str, after: str | None = None) -> list[str]:
-        self._watch("list", 0)
-        return super().list(prefix, after)
-
-    def sizes(self, prefix: str) -> dict[str, int]:
-        self._watch("list", 0)
-        return super().sizes(prefix)
-
-    def delete(self, key: str) -> None:
-        self._watch("delete", 0)
-        super().delete(key)
-
-    def delete_durably(self, key: str) -> None:
-        self._watch("delete", 0)
-        super().delete_durably(key)
 
 
 _line = Line.of_environment()

@@ -9,31 +9,26 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own name for it
 
-from benchmarks.queries import CHANGELOG, STATE, began, ended, read, session, sink, to_the_end
+from benchmarks.harness import wait_for
+from benchmarks.queries import CHANGELOG, STATE, read, session, sink, to_the_end
 from benchmarks.state.content import KEY_BYTES, VALUE_BYTES, Entries, StateContent, write_entries
 from benchmarks.state.job import VERIFIED_KEYS, settle, time_cp
 
-_LOGGED_S = 10.0
 _KEPT = {"spark.sql.streaming.minBatchesToRetain": "1000000"}
 """Nothing is deleted while a benchmark runs, so that what was written can be counted at the end."""
 _NO_SNAPSHOTS = {f"{STATE}.minDeltasForSnapshot": "1000000", f"{STATE}.maintenanceInterval": "5s"}
 """Only changelogs; the maintenance, which then only closes the stores of queries that ended, comes soon."""
 
-_CHECKPOINT = ("rocksdbCommitFlushLatency", "rocksdbCommitCheckpointLatency")
-"""The time of a commit for a checkpoint of RocksDB, which the maintenance uploads as a snapshot."""
-
 _LOGGER = "org.apache.spark.sql.execution.streaming.state"
 """RocksDB's logger has the store's id in its name, so that only the package can be named."""
-_LINE = re.compile(r"(\d+) RocksDB .*\]: (Loading \d+ with|[Rr]eplaying changelog from|Loaded \d+)")
+_LINE = re.compile(r"(\d+) RocksDB .*\]: (Loading \d+ with|replaying changelog from|Loaded \d+)")
 
 
 def commits(parameters: dict[str, Any]) -> dict[str, Any]:
@@ -42,29 +37,19 @@ def commits(parameters: dict[str, Any]) -> dict[str, Any]:
     spark = session(work, parameters["threads"], 1, _KEPT)
     checkpoint = work / "checkpoint"
     batches = _run(spark, Path(parameters["files"]), checkpoint)
-    filled = ended(batches[fill - 1])
     counts = iter(batches[fill:])
     series = []
     for one in parameters["series"]:
         own = [next(counts) for _ in range(parameters["warm_up"] + one["commits"])][parameters["warm_up"] :]
         series.append(_series(one, own, checkpoint))
-    snapshots = [path for kind in ("zip", "sst", "log") for path in _state_files(checkpoint, kind)]
-    late = [path.stat() for path in snapshots if path.stat().st_mtime >= filled]
     verified = _verify(spark, checkpoint, batches[-1], parameters)
     spark.stop()
-    return {
-        "fill_seconds": filled - began(batches[0]),
-        "series_seconds": ended(batches[-1]) - filled,
-        "series": series,
-        "snapshots": sum(1 for path in _state_files(checkpoint, "zip") if path.stat().st_mtime >= filled),
-        "snapshot_bytes": sum(stat.st_size for stat in late),
-        "verified": verified,
-    }
+    return {"series": series, "verified": verified}
 
 
 def _series(wanted: Mapping[str, int], batches: list[dict[str, Any]], checkpoint: Path) -> dict[str, Any]:
-    operators = [(batch, batch["stateOperators"][0]) for batch in batches]
-    if any(operator["numRowsUpdated"] != wanted["changed"] for _, operator in operators):
+    operators = [batch["stateOperators"][0] for batch in batches]
+    if any(operator["numRowsUpdated"] != wanted["changed"] for operator in operators):
         raise AssertionError(f"a batch did not change {wanted['changed']} keys: {operators}")
     return {
         **wanted,
@@ -76,10 +61,8 @@ def _series(wanted: Mapping[str, int], batches: list[dict[str, Any]], checkpoint
                 "wait_ms": operator["commitTimeMs"],
                 "durable_ms": operator["commitTimeMs"],
                 "updates_ms": operator["allUpdatesTimeMs"],
-                "batch_ms": batch["durationMs"]["triggerExecution"],
-                "beside_snapshot": any(operator["customMetrics"][name] > 0 for name in _CHECKPOINT),
             }
-            for batch, operator in operators
+            for operator in operators
         ],
     }
 
@@ -105,24 +88,12 @@ def loads(parameters: dict[str, Any]) -> dict[str, Any]:
         rounds = [_copy_and_load(spark, work, log, probe.change(1), parameters) for _ in range(parameters["repeat"])]
         if any(one["replayed"] != deltas for one in rounds):
             raise AssertionError(f"Spark did not replay {deltas} changelogs: {rounds}")
-        points.append({"deltas": deltas, "durable_bytes": _state_bytes(checkpoint), "rounds": rounds})
+        points.append({"deltas": deltas, "rounds": rounds})
     compared = _verify(spark, checkpoint, last, parameters)
     spark.stop()
     final = points[-1]["rounds"][0]
     final["verified"] = compared if final["verified"] is None else False
     return {"points": points}
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """One load of a version."""
-
-    load_ms: int
-    """All of it, until the store can be read."""
-    snapshot_ms: int
-    """The part until the snapshot's files were there."""
-    replayed: int
-    """Changelogs."""
 
 
 def log_settings(folder: Path, logger: str = _LOGGER, level: str = "info") -> tuple[dict[str, str], Path]:
@@ -145,37 +116,19 @@ def log_settings(folder: Path, logger: str = _LOGGER, level: str = "info") -> tu
     return {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={properties}"}, log
 
 
-def first_load(lines: Iterable[str]) -> Load:
-    """The first load that was logged. Raises ValueError if there is none that came to its end."""
-    start = snapshot = None
-    replayed = 0
-    for line in lines:
-        match = _LINE.match(line)
-        if match is None:
-            continue
+def first_load(lines: Iterable[str]) -> tuple[int, int] | None:
+    """The milliseconds until a store could be read, and the changelogs that were replayed, in the first load that was
+    logged to its end."""
+    start, replayed = None, 0
+    for match in filter(None, map(_LINE.match, lines)):
         moment, what = int(match[1]), match[2]
         if what.startswith("Loading"):
-            start, snapshot, replayed = moment, None, 0
-        elif what.startswith("Replaying"):
-            snapshot = moment
+            start, replayed = moment, 0
         elif what.startswith("replaying"):
             replayed += 1
         elif start is not None:
-            return Load(moment - start, (moment if snapshot is None else snapshot) - start, replayed)
-    raise ValueError("Spark logged no load of a state store")
-
-
-def _first_load(log: Path, behind: int) -> Load:
-    """The first load in the log behind these bytes. Another thread of Spark logs it, perhaps after the batch has
-    ended."""
-    deadline = time.monotonic() + _LOGGED_S
-    while True:
-        try:
-            return first_load(log.read_bytes()[behind:].decode().splitlines())
-        except ValueError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)
+            return moment - start, replayed
+    return None
 
 
 def _copy_and_load(
@@ -183,24 +136,21 @@ def _copy_and_load(
 ) -> dict[str, Any]:
     """Copy the state's files; then load them by a batch of one key, in a checkpoint that is thrown away."""
     checkpoint, probed, files = work / "checkpoint", work / "probed", work / "files"
-    cp_seconds = time_cp(checkpoint / "state", work / "copied", parameters["page_cache"])
-    settle([checkpoint], parameters["page_cache"])
+    cp_seconds = time_cp(checkpoint / "state", work / "copied")
+    settle([checkpoint])
     # Hard links: Spark writes new files only.
     subprocess.run(["cp", "-al", str(checkpoint), str(probed)], check=True)
     file = write_entries(files, len(list(files.iterdir())), entries)
     logged = log.stat().st_size
-    start = time.perf_counter()
     (batch,) = _run(spark, files, probed)
-    took = time.perf_counter() - start
     file.unlink()
     shutil.rmtree(probed)
-    load = _first_load(log, logged)
+    # Another thread of Spark logs the load, perhaps after the batch has ended.
+    load_ms, replayed = wait_for(lambda: first_load(log.read_bytes()[logged:].decode().splitlines()), "a logged load")
     return {
         "cp_seconds": cp_seconds,
-        "restore_seconds": load.load_ms / 1000,
-        "start_seconds": took,
-        "snapshot_ms": load.snapshot_ms,
-        "replayed": load.replayed,
+        "restore_seconds": load_ms / 1000,
+        "replayed": replayed,
         "verified": None if _has_all_keys(batch, parameters) else False,
     }
 
@@ -217,14 +167,6 @@ def _run(spark: SparkSession, files: Path, checkpoint: Path) -> list[dict[str, A
     """A new run of the query over the files that it has not read, a file a batch; the progress of each batch."""
     last = read(spark, "key string, value binary", str(files)).groupBy("key").agg(F.last("value").alias("value"))
     return [one for one in to_the_end(sink(last, checkpoint)) if one["numInputRows"]]
-
-
-def _state_files(checkpoint: Path, kind: str) -> list[Path]:
-    return [path for path in (checkpoint / "state").rglob(f"*.{kind}") if not path.name.startswith(".")]
-
-
-def _state_bytes(checkpoint: Path) -> int:
-    return sum(path.stat().st_size for path in _state_files(checkpoint, "*"))
 
 
 def _changelog(checkpoint: Path, batch: int) -> Path:
@@ -248,10 +190,10 @@ def _verify(
     if parameters["keys"] > VERIFIED_KEYS:
         return None
     content = StateContent()
-    expected: dict[bytes, bytes | None] = {}
+    expected: Entries = {}
     for entries in content.add(parameters["keys"]):
-        expected |= entries.as_dict()
+        expected |= entries
     for count in parameters["counts"]:
-        expected |= content.change(count).as_dict()
+        expected |= content.change(count)
     rows = spark.read.format("statestore").load(str(checkpoint)).select("key.key", "value.last").collect()
     return {key.encode(): bytes(value) for key, value in rows} == expected

@@ -15,7 +15,7 @@ Example:
 
 from typing import TYPE_CHECKING
 
-from penstock.base.public_names import lazy_names
+from penstock.base import lazy_names
 
 if TYPE_CHECKING:
     from penstock.admin.checkpoint.change import CheckpointChange as CheckpointChange

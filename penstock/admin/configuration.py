@@ -17,7 +17,6 @@ from penstock.errors import NotFoundError
 from penstock.facts import Column
 from penstock.graph.specs import ApplicationGraph
 from penstock.side.wing import SideStoreFacts
-from penstock.start.fit import check_config
 from penstock.start.job_streams import JobStreams
 from penstock.start.part import complete, start_parts
 from penstock.system.registry import open_systems
@@ -119,6 +118,7 @@ def check_configuration(graph: ApplicationGraph | None, config: JobConfig) -> No
             an output what its system cannot do.
     """
     from penstock.graph.topology import plan_topology  # brings Arrow
+    from penstock.start.check import check_config  # so does this
 
     systems = open_systems(config)
     if graph is None:

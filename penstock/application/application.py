@@ -26,7 +26,7 @@ from penstock.graph.store_declarations import SideDeclaration, time_to_live
 
 if TYPE_CHECKING:
     from penstock.config.model import JobConfig
-    from penstock.driver.handle.job import Job
+    from penstock.driver.job import Job
 
 U = TypeVar("U")
 

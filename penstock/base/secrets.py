@@ -1,7 +1,7 @@
 """Secrets: signatures with the keys of a root, and texts that show no secret.
 
 A signature proves that its writer has the key, and wrote for this place. Secrets are hidden where texts are made: in
-errors, failures of applications and lines of logs.
+errors, failures of applications and lines of logs, and in the command line that the audit log shows.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ import hashlib
 import hmac
 import re
 from collections.abc import Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 ID_BYTES = 8
 MAC_BYTES = hashlib.sha256().digest_size
+PROGRAM: ContextVar[str] = ContextVar("penstock-program", default="python")
+"""The program that the audit log names: the command line, without secrets; `python` where a program calls functions."""
 
 
 @dataclass(frozen=True, slots=True)

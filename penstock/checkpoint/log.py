@@ -9,8 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import Literal, TypeAlias
 
-from penstock.checkpoint.decide import TAIL, fenced_by, prunable
-from penstock.checkpoint.log_view import LogView
+from penstock.checkpoint.log_view import TAIL, LogView, fenced_by, prunable
 from penstock.checkpoint.record import CheckpointRecord, Claim, Record, decode_record, encode_record
 from penstock.errors import CorruptError, FencedError, IncompatibleError, NotFoundError, PenstockError, RetryableError
 from penstock.job.paths import JobPaths
@@ -120,7 +119,7 @@ class CheckpointLog:
     * A driver that stopped after it had looked for the end of the log, and before its claim was put there, may find
       that slot free. So a claim counts only once the log was read again after it: the checkpoint that dropped the slot
       lies behind it and cannot be missed, and the claim is made again at the real end. The one that was left in the
-      middle never held: `decide.void_claims` says how every reader tells. A deletion that arrives late may take it, or
+      middle never held: `void_claims` says how every reader tells. A deletion that arrives late may take it, or
       a record that was made once more, and nothing else: what is in a freed slot is never needed.
     """
 
@@ -251,7 +250,7 @@ class CheckpointLog:
         not retained any more. Records that must wait are deleted by a later call.
 
         Deletes only what the last checkpoint of this object's own epoch does not retain, oldest first; never a claim,
-        never what is damaged, nothing within `decide.TAIL` slots before that checkpoint. Idempotent; may be
+        never what is damaged, nothing within `TAIL` slots before that checkpoint. Idempotent; may be
         interrupted anywhere. Appends need not wait for it.
 
         Returns:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
@@ -35,11 +36,7 @@ class _Entry:
         module = importlib.import_module(f"penstock.cli.{self.module}")
         if self.function is None:
             return _group(name, module.app)
-        alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        command(alone, name)(getattr(module, self.function))
-        single = typer.main.get_command(alone)
-        tidy_help(single)
-        return single
+        return _single(name, getattr(module, self.function))
 
 
 COMMANDS = {
@@ -56,14 +53,14 @@ COMMANDS = {
         "simulate",
     ),
     "status": _Entry("status", "Show whether a job is running and how far it has read, or list all jobs.", "status"),
-    "dashboard": _Entry("dashboard", "Serve a page on which people look at jobs, until Ctrl-C.", "dashboard"),
-    "logs": _Entry("logs", "Show what a job's containers on this host have logged and printed, by time.", "logs"),
-    "drain": _Entry("drain", "Ask a job to process everything in flight and then end.", "drain"),
-    "stop": _Entry("drain", "Ask a running job to stop after its current batch, with a last commit.", "stop"),
+    "dashboard": _Entry("watch", "Serve a page on which people look at jobs, until Ctrl-C.", "dashboard"),
+    "logs": _Entry("watch", "Show what a job's containers on this host have logged and printed, by time.", "logs"),
+    "drain": _Entry("job", "Ask a job to process everything in flight and then end.", "drain"),
+    "stop": _Entry("job", "Ask a running job to stop after its current batch, with a last commit.", "stop"),
     "job": _Entry("job", "Delete, adopt or sign a job, or show its audit log."),
     "checkpoint": _Entry("checkpoint", "Show the checkpoints of a job, or write one by hand."),
     "startpoint": _Entry("startpoint", "Choose where the next start of a job begins to read."),
-    "state": _Entry("state.commands", "Read, compare, verify and move the backed-up state of a job."),
+    "state": _Entry("state", "Read, compare, verify and move the backed-up state of a job."),
     "stream": _Entry("stream", "Create, publish to, read, replay, limit, end and delete streams."),
     "table": _Entry("table", "Show the versions of pushed tables, or choose one."),
     "config": _Entry("config", "Check a configuration, or list the keys."),
@@ -87,6 +84,17 @@ class _OfWing:
         return _group(name, found)
 
 
+# A program that calls commands one after the other makes each of them once: reading the options takes most of a call.
+@cache
+def _single(name: str, function: Callable[..., None]) -> Any:
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    command(alone, name)(function)
+    single = typer.main.get_command(alone)
+    tidy_help(single)
+    return single
+
+
+@cache
 def _group(name: str, commands: typer.Typer) -> Any:
     group = typer.main.get_group(commands)
     group.name = name

@@ -28,14 +28,13 @@ from penstock.cli.shared.options import Call, Debug, JsonCall
 from penstock.cli.shared.output import stderr_console
 from penstock.config.load import load_config
 from penstock.config.settings import LogFormat
-from penstock.driver.handle.program import SIGNALS, StopCount
-from penstock.driver.handle.run_view import PROGRESS_LOGGER, RunObserver, RunView, ViewLog
+from penstock.driver.program import PROGRESS_LOGGER, SIGNALS, RunObserver, RunView, StopCount, ViewLog
 from penstock.errors import UserCodeError
 from penstock.host.log_lines import LineFormatter
 from penstock.job.paths import JobPaths
 
 if TYPE_CHECKING:
-    from penstock.driver.handle.job import Job
+    from penstock.driver.job import Job
 
 
 class RunDisplay(Protocol):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, Literal, NoReturn, Self, TypeAlias, TypeVar, overload
 
@@ -74,18 +75,18 @@ class Key(Generic[T]):
         """The meaning of no value; empty if there is a default or a fallback."""
         return self.otherwise.meaning if isinstance(self.otherwise, (AbsentDefault, DerivedDefault)) else ""
 
-    @property
+    @cached_property
     def prefix(self) -> str:
         """The part before the placeholder; the whole name if there is none."""
         return self.name.partition("<")[0]
 
-    @property
+    @cached_property
     def suffix(self) -> str:
         """The part after the placeholder, with its leading dot."""
         rest = self.name.partition(">")[2]
         return "" if "<" in rest else rest
 
-    @property
+    @cached_property
     def is_pattern(self) -> bool:
         return "<" in self.name
 

@@ -17,7 +17,7 @@ from penstock.config.model import JobConfig
 from penstock.dashboard.server import Dashboard
 from penstock.dashboard.watch import Live, Watches
 from penstock.dashboard.work import History, Totals
-from penstock.driver.handle.job import Job
+from penstock.driver.job import Job
 from penstock.errors import NotFoundError
 from penstock.facts import plot_svg
 from penstock.host.logs import logs_folder

@@ -22,8 +22,7 @@ from urllib.parse import quote
 
 import orjson
 
-from penstock.admin.program import PROGRAM
-from penstock.base.secrets import without_secrets
+from penstock.base.secrets import PROGRAM, without_secrets
 from penstock.dashboard.access import AT_ONCE, HEADERS, WAITING, Access, AddressFile, guarded_protocol
 from penstock.dashboard.requests import ACTIONS, LOOKUPS
 from penstock.dashboard.watch import OpenJob, Page, Watches

@@ -23,7 +23,7 @@ class ForwardingStore(ObjectStore):
 
     Example:
         >>> from penstock.objects.open import open_store
-        >>> from penstock.testing.forwarding_store import ForwardingStore
+        >>> from penstock.testing.faulty_store import ForwardingStore
         >>> class Reads(ForwardingStore):
         ...     count = 0
         ...

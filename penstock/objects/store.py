@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,6 +13,7 @@ RESERVED_PREFIX = ".penstock-"
 """No segment of a key begins with this: stores keep their own files under such names."""
 
 _MAX_SEGMENT_BYTES = 240
+_REFUSED = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
 
 
 class ObjectStore(ABC):
@@ -198,7 +200,7 @@ def check_key(key: str) -> str:
             raise ConfigError(f"object key `{key}`: names that begin with `{RESERVED_PREFIX}` are the store's own")
         if len(segment.encode("utf-8", "surrogatepass")) > _MAX_SEGMENT_BYTES:
             raise ConfigError(f"object key `{key}`: `{segment}` is longer than {_MAX_SEGMENT_BYTES} bytes")
-    if any(ord(char) < 0x20 or char in "\x7f\\" or "\ud800" <= char <= "\udfff" for char in key):
+    if _REFUSED.search(key):
         raise ConfigError(f"object key {key!r} holds a control character, a backslash or a lone surrogate")
     return key
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from penstock.base.public_names import lazy_names
+from penstock.base import lazy_names
 
 if TYPE_CHECKING:
     from penstock.spark.applications import ApplicationStream as ApplicationStream
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from penstock.spark.processor.columns import ColumnState as ColumnState
     from penstock.spark.processor.columns import ProcessorBatch as ProcessorBatch
     from penstock.spark.queries import state_operators as state_operators
-    from penstock.spark.rows.columns import arrow_schema as arrow_schema
-    from penstock.spark.rows.serde import Rows as Rows
+    from penstock.spark.row_batches import arrow_schema as arrow_schema
+    from penstock.spark.row_serde import Rows as Rows
     from penstock.spark.state_frames.frames import read_changes as read_changes
     from penstock.spark.state_frames.frames import read_state as read_state
     from penstock.spark.transform import TransformedStream as TransformedStream

@@ -16,11 +16,11 @@ from penstock.base.application_code import Callback
 from penstock.batch.watermarks import QueryWatermark
 from penstock.errors import ConfigError
 from penstock.graph.specs import ApplicationGraph, InputSpec, OutputSpec
+from penstock.spark import row_batches
 from penstock.spark.queries import Frames, StreamWriter, check_begin_at
 from penstock.spark.query.plan import QueryInput, QueryOutput, QueryPlan
 from penstock.spark.query.rows import FrameReader
-from penstock.spark.rows import columns
-from penstock.spark.rows.serde import Rows, check_keyed, check_same, with_schemas
+from penstock.spark.row_serde import Rows, check_keyed, check_same, with_schemas
 from penstock.spark.versions import QUERIES, needs, needs_classic
 from penstock.system.contract.definition import QUERY_SYSTEM
 
@@ -185,16 +185,16 @@ def _packed(graph: ApplicationGraph) -> ApplicationGraph:
 def _reader(op: InputSpec, schema: StructType) -> FrameReader:
     event_time = _event_time(schema)
     if isinstance(op.value_serde, ColumnSerde):
-        return columns.ColumnsReader(str(op.stream), op.value_serde, event_time)
-    return columns.RowsReader(schema, event_time)
+        return row_batches.ColumnsReader(str(op.stream), op.value_serde, event_time)
+    return row_batches.RowsReader(schema, event_time)
 
 
 def _output(each: OutputSpec) -> QueryOutput:
     name, serde = each.stream.stream, each.value_serde
     if isinstance(serde, PackedColumns):
-        return QueryOutput(name, columns.spark_schema(str(each.stream), serde), columns.ColumnsWriter(serde))
+        return QueryOutput(name, row_batches.spark_schema(str(each.stream), serde), row_batches.ColumnsWriter(serde))
     schema = cast("Rows", serde).schema
-    return QueryOutput(name, schema, columns.RowsWriter(schema))
+    return QueryOutput(name, schema, row_batches.RowsWriter(schema))
 
 
 def _needed(inputs: Inputs, graph: ApplicationGraph) -> Inputs:
@@ -206,7 +206,7 @@ def _needed(inputs: Inputs, graph: ApplicationGraph) -> Inputs:
         for name, frame in inputs(df).items():
             serde = serdes[name]
             found[name] = (
-                columns.needed(frame, f"{QUERY_SYSTEM}.{name}", serde) if isinstance(serde, ColumnSerde) else frame
+                row_batches.needed(frame, f"{QUERY_SYSTEM}.{name}", serde) if isinstance(serde, ColumnSerde) else frame
             )
         return found
 
@@ -250,19 +250,19 @@ def _timed(op: InputSpec, schemas: Mapping[str, StructType], graph: ApplicationG
     watermark for all inputs, so each of several inputs has a separate one."""
     if op.uses_time or not graph.uses_time:
         return op
-    column = columns.event_time_column(schemas[op.stream.stream])
+    column = row_batches.event_time_column(schemas[op.stream.stream])
     if column is None:
         return op
     own = len(graph.inputs) > 1
     return replace(
-        op, watermark=BoundedOutOfOrderness(max_delay_ms=columns.delay_ms(column)) if own else QueryWatermark()
+        op, watermark=BoundedOutOfOrderness(max_delay_ms=row_batches.delay_ms(column)) if own else QueryWatermark()
     )
 
 
 def _event_time(schema: StructType) -> str | None:
-    column = columns.event_time_column(schema)
+    column = row_batches.event_time_column(schema)
     return None if column is None else column.name
 
 
 def _parsed(ddl: str) -> StructType:
-    return columns.parsed_schema(ddl, f"pss.Rows({ddl!r})")
+    return row_batches.parsed_schema(ddl, f"pss.Rows({ddl!r})")

@@ -23,18 +23,17 @@ from penstock.config.model import JobConfig
 from penstock.container.shared import stores_directory
 from penstock.driver.context import StopRequest
 from penstock.driver.feed.feed import Feed
-from penstock.driver.handle.job import Job, JobPage
-from penstock.driver.handle.program import former_handlers, pass_on, stop_on_signals
-from penstock.driver.handle.run_view import log_progress
+from penstock.driver.job import Job, JobPage
 from penstock.driver.loop.run import Run, show_refusal
 from penstock.driver.loop.run_loop import RunLoop
+from penstock.driver.program import former_handlers, log_progress, pass_on, stop_on_signals
 from penstock.errors import ConfigError, NotFoundError, PenstockError, RetryableError
 from penstock.host.logs import log_directory
 from penstock.job.commands import StopRequests
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_job_root
-from penstock.spark.batches.runner import runner_for
 from penstock.spark.containers.directory import ContainerDirectory
+from penstock.spark.runner import runner_for
 from penstock.spark.session import session
 from penstock.spark.session.gateway import hear_signals_of_submit, quiet_py4j, spark_died, stop_context
 from penstock.spark.versions import needs_classic

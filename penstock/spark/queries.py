@@ -24,7 +24,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from penstock.admin.state.store_uploads import first_record
 from penstock.base.application_code import not_started
 from penstock.config.model import JobConfig
-from penstock.driver.handle.program import RunningWork, stop_with_program
+from penstock.driver.program import RunningWork, stop_with_program
 from penstock.driver.show.progress import camel
 from penstock.driver.show.work import StateOperatorProgress as Found
 from penstock.errors import ConfigError, IncompatibleError, PenstockError, UserCodeError

@@ -30,7 +30,7 @@ from penstock.spark.processor.rows import check_pandas
 from penstock.spark.processor.task import Form, ProcessorSpec, ProcessorTask
 from penstock.spark.queries import StreamWriter, check_begin_at
 from penstock.spark.query.plan import QueryInput, QueryOutput, QueryPlan
-from penstock.spark.rows.columns import (
+from penstock.spark.row_batches import (
     ChunkReader,
     ChunkWriter,
     event_time_columns,

@@ -38,10 +38,10 @@ from penstock.tables.build import (
     check_columns,
     files_of,
 )
-from penstock.tables.driver.builds import TableBuilds
 from penstock.tables.files import FileWriter, RowEncoder
 from penstock.tables.manifest import PublishedTables, TableFile
 from penstock.tables.registry import TableRegistry
+from penstock.tables.table_builds import TableBuilds
 
 logger = logging.getLogger(__name__)
 _ENTRIES = "task int, key binary, value binary"

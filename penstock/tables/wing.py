@@ -71,7 +71,7 @@ TABLES = Call("tables", NoArguments, list[TableProgress])
 TABLES_WING = Wing(
     "tables",
     calls=(LOAD_TABLE, TABLES),
-    driver="penstock.tables.driver.run:Tables",
+    driver="penstock.tables.driver:Tables",
     container="penstock.tables.loaded:PushedTables",
     on_host={
         "spark": "penstock.tables.spark:tables_on_spark",

@@ -1,16 +1,18 @@
-"""An object store that fails as networks do. A seed makes the failures reproducible."""
+"""Object stores that fail as networks do, or whose writes are slow; and the base of stores that fail, wait or watch. A
+seed makes the failures reproducible."""
 
 from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import TypeVar
 
 from penstock.errors import RetryableError
+from penstock.objects.forwarding import ForwardingStore as ForwardingStore
 from penstock.objects.store import ObjectStore
-from penstock.testing.forwarding_store import ForwardingStore
 
 T = TypeVar("T")
 
@@ -117,3 +119,32 @@ class FaultyStore(ForwardingStore):
                 return healthy
             self.faults += 1
             return self._random.choice(faults)
+
+
+class SlowStore(ForwardingStore):
+    """Passes calls to another store, and delays each put. Setting `seconds` to 0 ends the delay.
+
+    Example:
+        >>> from penstock.objects.open import open_store
+        >>> from penstock.testing.faulty_store import SlowStore
+        >>> SlowStore(open_store("memory://slow"), seconds=0.001).put_if_absent("key", b"data")
+        True
+    """
+
+    def __init__(self, inner: ObjectStore, seconds: float) -> None:
+        """Wrap a store.
+
+        Args:
+            inner: the store that does the work.
+            seconds: how long each put waits before it is passed on.
+        """
+        super().__init__(inner)
+        self.seconds = seconds
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        time.sleep(self.seconds)
+        return self._inner.put_if_absent(key, data)
+
+    def put_if_match(self, key: str, data: bytes, tag: str | None) -> bool:
+        time.sleep(self.seconds)
+        return self._inner.put_if_match(key, data, tag)

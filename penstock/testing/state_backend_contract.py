@@ -28,8 +28,7 @@ from penstock.state.backends.base import RestoreProgress, StateBackendFactory
 from penstock.state.records import Changes
 from penstock.system.base import System
 from penstock.testing.contracts.state_retention import StateRetentionContract
-from penstock.testing.faulty_store import FaultyStore
-from penstock.testing.slow_store import SlowStore
+from penstock.testing.faulty_store import FaultyStore, SlowStore
 from penstock.testing.state_backend_harness import STORES, BackendHarness, Content, EngineName, StandbyOf
 
 __all__ = ["STORES", "BackendHarness", "Content", "StateBackendContract"]

@@ -10,9 +10,7 @@ class TestMySystem(SystemContract):
 
 from __future__ import annotations
 
-from penstock.testing.contracts.compaction import CompactionContract
-from penstock.testing.contracts.reading import DenseOffsetsContract, ReadingContract
-from penstock.testing.contracts.room import (
+from penstock.testing.contracts import (
     COMPACTOR,
     STREAM,
     append,
@@ -24,6 +22,8 @@ from penstock.testing.contracts.room import (
     records,
     ssp,
 )
+from penstock.testing.contracts.compaction import CompactionContract
+from penstock.testing.contracts.reading import DenseOffsetsContract, ReadingContract
 from penstock.testing.contracts.streams import EndingContract, StreamRetentionContract, StreamsContract
 from penstock.testing.contracts.writers import CommitContract, FencingContract, ProgressContract
 

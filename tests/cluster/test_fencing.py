@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.checkpoint.record import CheckpointRecord, Claim
-from tests.support.jobs.home import DriverProcess, Home, kill, wait_until
+from tests.support.jobs.home import DriverProcess, Home
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -71,76 +70,6 @@ def assert_only_orphans(before: dict[str, bytes], after: dict[str, bytes], epoch
     assert not [name for name in before if after.get(name) != before[name]]
     orphans = [name for name in after.keys() - before.keys() if "/." not in name]
     assert all(re.fullmatch(rf"totals-1/state/\w+/\d+/\d+\.{epoch}\.delta", name) for name in orphans), orphans
-
-
-def test_a_stopped_driver_wakes_while_another_runs(home: Home, drivers: list[DriverProcess]) -> None:
-    first = home.driver(until=None)
-    drivers.append(first)
-    assert first.await_output(400)
-    first.signal(signal.SIGSTOP)
-    second = home.driver()
-    drivers.append(second)
-    wait_until(lambda: len(home.log.claims) == 2 or not second.running, "the second driver's claim")
-    first.signal(signal.SIGCONT)
-    assert first.ended().error == "FencedError"
-    second.succeeded()
-    home.verify()
-    assert_linear(home)
-
-
-def test_a_driver_that_wakes_to_a_lost_container_claims_nothing(home: Home, drivers: list[DriverProcess]) -> None:
-    first = home.driver(until=None)
-    drivers.append(first)
-    assert first.await_output(400)
-    first.signal(signal.SIGSTOP)
-    for container in first.containers():
-        kill(container)
-    second = home.driver()
-    drivers.append(second)
-    wait_until(lambda: len(home.log.claims) == 2 or not second.running, "the second driver's claim")
-    first.signal(signal.SIGCONT)
-    ended = first.ended()
-    assert ended.error == "FencedError", ended.log[-4000:]
-    second.succeeded()
-    assert len(home.log.claims) == 2, "the driver that was fenced has taken the job back"
-    home.verify()
-
-
-def assert_linear(home: Home) -> None:
-    """After a claim every checkpoint is by its owner."""
-    owner: Claim | None = None
-    for record in home.log.records.values():
-        if isinstance(record, CheckpointRecord):
-            assert owner is not None
-            assert (record.epoch, record.writer) == (owner.epoch, owner.writer)
-        else:
-            assert owner is None or record.epoch > owner.epoch
-            owner = record
-
-
-def test_sigterm_ends_after_the_batch_and_a_second_one_at_once(home: Home, drivers: list[DriverProcess]) -> None:
-    graceful = home.driver(until=None)
-    drivers.append(graceful)
-    assert graceful.await_output(300)
-    graceful.await_started()
-    graceful.signal(signal.SIGTERM)
-    graceful.succeeded()
-    assert home.checkpoints[-1].ended == "stopped"
-    read = sum(n for own in home.checkpoints[-1].next_offsets.values() for n in own.values())
-    assert home.length("totals") == read, "nothing was processed after the last commit"
-    home.verify_checkpoint(home.checkpoints[-1])
-
-    at_once = home.driver(until=None)
-    drivers.append(at_once)
-    assert at_once.await_output(read + 300)
-    at_once.await_started()
-    at_once.signal(signal.SIGTERM)
-    at_once.signal(signal.SIGTERM)
-    at_once.succeeded()
-    last = home.driver()
-    drivers.append(last)
-    last.succeeded()
-    home.verify()
 
 
 @pytest.fixture

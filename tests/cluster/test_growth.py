@@ -83,7 +83,7 @@ def test_messages_of_two_megabytes(tmp_path: Path) -> None:
     everything before they send and write it; a container has 160 MB, which a batch that it kept would make 560."""
     found = run(tmp_path, partitions=2, messages=100, bytes=2_000_000, config={"job.batch.max.bytes": 10**12})
     assert found.result == {"rows": [100, 100], "written": 200}
-    used = {kind: size // MEGABYTE for kind, size in found.usage.peak.by_kind.items()}
+    used = {kind: size // MEGABYTE for kind, size in found.usage.peak.items()}
     assert used["spark workers"] < 1100, used
     assert used["containers"] < 350, used
 
@@ -98,7 +98,7 @@ def test_a_commit_with_much_exactly_once_output(tmp_path: Path, messages: int, s
     found = run(tmp_path, partitions=2, messages=messages, bytes=size, config=once, counted=True)
     assert found.result["written"] == 2 * messages
     assert found.result["copies"] == {"2": messages}, "each message of both partitions once"
-    used = {kind: each // MEGABYTE for kind, each in found.usage.peak.by_kind.items()}
+    used = {kind: each // MEGABYTE for kind, each in found.usage.peak.items()}
     assert used["containers"] < 480, used
 
 

@@ -18,7 +18,11 @@ from tests.support.jobs.home import DriverProcess, Home, wait_until
 from tests.support.processes.hosts import why_no_hosts
 from tests.support.processes.standalone import Standalone, standalone
 
-pytestmark = [pytest.mark.spark, pytest.mark.skipif(why_no_hosts() is not None, reason=str(why_no_hosts()))]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.skipif(why_no_hosts() is not None, reason=str(why_no_hosts())),
+]
 
 MESSAGES = 2000
 QUICK: dict[str, Any] = {"container_lost_ms": 2000, "job_container_start_timeout_ms": 120_000}
@@ -122,7 +126,6 @@ def test_a_container_that_is_killed_on_another_host_is_reported_with_its_signal_
     assert re.search(rf"its log: \S+\.log on the host of grpc\+tls://{killed.address}:", found[0])
 
 
-@pytest.mark.slow
 def test_a_host_is_killed(tmp_path: Path, home: Home) -> None:
     with standalone(tmp_path / "spark") as cluster, running(cluster, home, **QUICK) as driver:
         cluster.workers[0].kill()
@@ -132,7 +135,6 @@ def test_a_host_is_killed(tmp_path: Path, home: Home) -> None:
     assert len(home.log.claims) >= 2, "its tasks were restored on the other host"
 
 
-@pytest.mark.slow
 def test_a_host_is_killed_while_batches_go_directly(tmp_path: Path, home: Home) -> None:
     with standalone(tmp_path / "spark") as cluster, running(cluster, home, **QUICK, **DIRECT) as driver:
         assert driver.await_output(800), driver.log
@@ -143,7 +145,6 @@ def test_a_host_is_killed_while_batches_go_directly(tmp_path: Path, home: Home) 
     assert ended.facts["progress"]["way"] == "direct"
 
 
-@pytest.mark.slow
 def test_a_host_is_cut_off_for_ever(tmp_path: Path, home: Home) -> None:
     with standalone(tmp_path / "spark") as cluster, running(cluster, home, **QUICK) as driver:
         lost = cluster.workers[0]
@@ -162,7 +163,6 @@ def assert_given_up(driver: DriverProcess, old: Iterable[psutil.Process]) -> Non
     assert re.search(r"silent for \d+ ms, [^;]*; its host does not answer; its log: ", driver.log)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cut_s", "config"),
     [
@@ -197,7 +197,6 @@ def test_a_host_that_comes_back_gets_a_new_executor(
     home.verify()
 
 
-@pytest.mark.slow
 def test_an_executor_that_gets_sigterm_ends_by_itself_and_nothing_counts_twice(tmp_path: Path, home: Home) -> None:
     """As the kubelet ends a pod: the signal goes to the executor alone, and there is time before SIGKILL."""
     with standalone(tmp_path / "spark") as cluster, running(cluster, home) as driver:
@@ -213,7 +212,6 @@ def test_an_executor_that_gets_sigterm_ends_by_itself_and_nothing_counts_twice(t
     home.verify()
 
 
-@pytest.mark.slow
 def test_a_link_that_delays_and_loses_packets(tmp_path: Path, home: Home) -> None:
     with standalone(tmp_path / "spark") as cluster, running(cluster, home, "latest") as driver:
         try:
@@ -231,7 +229,6 @@ BROKEN = {
 """The change of the container's main module."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("change", BROKEN)
 def test_an_executor_on_which_containers_fail_is_not_tried_for_ever(tmp_path: Path, home: Home, change: str) -> None:
     main = Path(penstock.__file__).parent / "container" / "__main__.py"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.faults.chaos import chaos
-from tests.support.jobs.home import DriverProcess, Home, kill, wait_until
+from tests.support.jobs.home import DriverProcess, Home, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -43,17 +43,6 @@ def test_the_driver_is_killed(home: Home, seed: int) -> None:
     assert len({record.run_id for record in home.checkpoints}) == 1, "restarts keep the id of a run that has not ended"
 
 
-def test_the_driver_is_killed_while_it_starts(home: Home) -> None:
-    with chaos(home, 11) as attack:
-        for _ in range(3):
-            driver = attack.start()
-            driver.await_containers()
-            attack.await_moment(0)
-            driver.kill()
-        attack.start()
-        attack.finish()
-
-
 @pytest.mark.parametrize("seed", KILLS)
 def test_containers_are_killed(home: Home, seed: int) -> None:
     with chaos(home, seed) as attack:
@@ -64,46 +53,6 @@ def test_containers_are_killed(home: Home, seed: int) -> None:
         attack.finish()
         assert struck == KILLS[seed] + 1
     assert len(home.log.claims) >= 2, "a lost container means a new epoch"
-
-
-def test_the_driver_and_containers_are_killed_in_turn(home: Home) -> None:
-    with chaos(home, 5) as attack:
-        attack.start()
-        for number, moment in enumerate(attack.moments(5, MESSAGES)):
-            attack.await_moment(moment)
-            if number % 2:
-                attack.strike(DriverProcess.containers, "container")
-            elif attack.driver is not None:
-                attack.driver.kill()
-                attack.start()
-        attack.finish()
-
-
-def test_all_containers_are_killed_and_one_more_while_they_are_replaced(home: Home) -> None:
-    with chaos(home, 6) as attack:
-        driver = attack.start()
-        assert attack.await_moment(500)
-        old = {p.pid for p in driver.containers()}
-        for container in driver.containers():
-            kill(container)
-        wait_until(lambda: {p.pid for p in driver.containers()} - old or not driver.running, "a new container")
-        for container in driver.containers():
-            kill(container)
-        attack.finish()
-
-
-def test_a_container_is_killed_while_another_is_replaced(home: Home) -> None:
-    with chaos(home, 12, **{"job.retry.max": 20}) as attack:
-        driver = attack.start()
-        for moment in attack.moments(4, MESSAGES):
-            if not attack.await_moment(moment):
-                break
-            first, *others = driver.containers()
-            kill(first)
-            attack.await_moment(0)
-            for other in others:
-                kill(other)
-        attack.finish()
 
 
 @pytest.mark.parametrize("master", ["local[2,4]", "local[2]"])
@@ -133,20 +82,6 @@ def test_a_container_that_stood_still_is_lost(home: Home) -> None:
         attack.finish()
     assert len(home.log.claims) == 2
     assert re.search(r"epoch 2: 1 of 2 tasks moved \(\d to container \S+\); 1 kept its stores; .* read in", driver.log)
-
-
-def test_a_container_that_stood_still_for_a_short_time_is_not_lost(home: Home) -> None:
-    with chaos(home, 9, **{"container.lost.ms": 30_000}) as attack:
-        driver = attack.start()
-        for moment in attack.moments(3, MESSAGES):
-            if not attack.await_moment(moment):
-                break
-            stopped = driver.containers()[0]
-            stopped.suspend()
-            attack.await_moment(0)
-            stopped.send_signal(signal.SIGCONT)
-        attack.finish()
-    assert len(home.log.claims) == 1
 
 
 def test_code_that_never_returns_once_is_given_up_and_run_again(tmp_path: Path) -> None:

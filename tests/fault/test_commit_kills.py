@@ -56,8 +56,6 @@ def parameters(combined: Sequence[tuple[str, ...]]) -> list[Any]:
 
 
 BACKENDS = parameters(combinations())
-ALONE = parameters([names for names in combinations() if len(names) == 1])
-"""Several together are killed at every step of one run, and by the random schedules."""
 
 
 def make_home(folder: Path, backends: tuple[str, ...], messages: int = MESSAGES) -> FaultHome:
@@ -81,60 +79,25 @@ def run_until_done(attack: Chaos) -> int:
     raise AssertionError(f"the driver was killed {MAX_STARTS} times")
 
 
-@pytest.mark.parametrize("point", sampled(CONTAINER_POINTS, "upload.middle"))
-@pytest.mark.parametrize("backends", ALONE)
-def test_a_container_is_killed_at_a_step_of_a_commit(tmp_path: Path, backends: tuple[str, ...], point: str) -> None:
-    """Twice: somewhere in the middle of the job, and soon again in the epoch after that."""
+@pytest.mark.parametrize(
+    ("backends", "point"),
+    [(("changelog-files",), "append.after"), *(pytest.param((name,), "", marks=pytest.mark.slow) for name in LABELS)],
+)
+def test_the_driver_is_killed_at_steps_of_a_commit(tmp_path: Path, backends: tuple[str, ...], point: str) -> None:
+    """At one, in the start checkpoint and in a later commit; or at every step, one after the other."""
     home = make_home(tmp_path, backends)
-    skip = 0 if point == "init" else 3 * TASKS
-    first = LABELS[backends[0]]  # of several backends one counts, so that a commit has one visit for each task
-    home.faults.plan(
-        Fault("first", point, "kill", skip=skip, backend=first),
-        Fault("again", point, "kill", skip=skip + TASKS + 1, backend=first),
-    )
-    with chaos(home, 1) as attack:
-        assert run_until_done(attack) == 0, "only containers were to be killed"
-    assert not home.faults.left()
-    assert len(home.log.claims) == 3
-
-
-@pytest.mark.parametrize("point", sampled(COMMIT_POINTS))
-@pytest.mark.parametrize("backends", ALONE)
-def test_the_driver_is_killed_at_a_step_of_a_commit(tmp_path: Path, backends: tuple[str, ...], point: str) -> None:
-    """In the start checkpoint, and in a later commit."""
-    home = make_home(tmp_path, backends)
-    home.faults.plan(Fault("at the start", point, "kill"), Fault("later", point, "kill", skip=4))
+    later = Fault("later", point, "kill", skip=4)
+    planned = [Fault("at the start", point, "kill"), later] if point else _at_each(COMMIT_POINTS)
+    home.faults.plan(*planned)
     with chaos(home, 2) as attack:
-        assert run_until_done(attack) == 2
+        assert run_until_done(attack) == len(planned)
     assert not home.faults.left()
-    assert len(home.log.claims) == 3
+    assert len(home.log.claims) == len(planned) + 1
 
 
-@pytest.mark.parametrize("point", sampled(("snapshot.file", "snapshot.zip", "snapshot.done"), "snapshot.zip"))
-@pytest.mark.slow
-def test_a_container_is_killed_while_a_snapshot_is_made(tmp_path: Path, point: str) -> None:
-    """Twice, with a snapshot at every commit, while the commits go on."""
-    home = make_home(tmp_path, ("changelog-files",))
-    home.config["state.snapshot.interval.commits"] = 1
-    home.faults.plan(Fault("first", point, "kill", skip=6), Fault("again", point, "kill", skip=9))
-    with chaos(home, 5) as attack:
-        assert run_until_done(attack) == 0, "only containers were to be killed"
-    assert not home.faults.left()
-    assert len(home.log.claims) in {2, 3}  # one that is killed after the last commit only leaves no snapshot
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("skip", [0, 1, 5, 17])
-def test_the_driver_is_killed_in_a_collection(tmp_path: Path, skip: int) -> None:
-    """Deltas and snapshots go as their checkpoints leave; what an interrupted collection left, the next start takes."""
-    home = make_home(tmp_path, ("changelog-files",))
-    home.config |= {"state.snapshot.interval.commits": 2, "task.checkpoint.retained": "2"}
-    home.faults.plan(
-        Fault("first", "collect.delete", "kill", skip=skip), Fault("again", "collect.delete", "kill", skip=skip + 20)
-    )
-    with chaos(home, 6) as attack:
-        assert run_until_done(attack) == 2
-    assert not home.faults.left()
+def _at_each(points: Sequence[str]) -> list[Fault]:
+    """Some in a start checkpoint, others in one of the commits after it."""
+    return [Fault(point, point, "kill", skip=number % 3) for number, point in enumerate(points)]
 
 
 @pytest.mark.slow
@@ -150,24 +113,6 @@ def test_a_container_is_killed_at_every_step_of_one_run(tmp_path: Path, backends
     with chaos(home, 3) as attack:
         run_until_done(attack)
     assert not home.faults.left()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backends", BACKENDS)
-def test_uploads_fail_for_a_while_and_a_container_is_killed_between(tmp_path: Path, backends: tuple[str, ...]) -> None:
-    home = make_home(tmp_path, backends)
-    home.faults.plan(
-        Fault("before", "upload.begin", "retryable", skip=4, times=3),
-        Fault("half", "upload.middle", "retryable", skip=5, times=3),
-        Fault("reply", "upload.end", "retryable", skip=6, times=3),
-        Fault("kill", "upload.middle", "kill", skip=10),
-        Fault("clean-up", "clean_up.begin", "retryable", skip=2, times=2),
-        Fault("clean-up fails", "clean_up.end", "fail", skip=6, times=1),
-    )
-    with chaos(home, 4) as attack:
-        assert run_until_done(attack) == 0
-    assert not home.faults.left()
-    assert len(home.log.claims) == 2
 
 
 @pytest.mark.parametrize("seed", sampled(range(1, 3)))

@@ -7,24 +7,31 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.test_publication_kills import CONFIG, IN_CONTAINER, MESSAGES, _counts
+from tests.support.apps.job_app import Event
 from tests.support.faults.chaos import Victims, chaos
 from tests.support.faults.plan import Fault
-from tests.support.jobs.fault_jobs import FaultHome
+from tests.support.jobs.fault_jobs import FaultHome, executor_env
 from tests.support.jobs.home import DriverProcess, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
+MESSAGES = 400
+CONFIG = {
+    "task.commit.ms": 1,  # after every batch
+    "job.batch.max.messages": 40,
+    "job.lease.ms": 1500,
+    "job.retry.max": 100,
+    "systems.local.samza.factory": "tests.support.faults.faulty_local:FaultyLocal",
+    "streams.local.totals.output.guarantee": "exactly-once",
+    "streams.local.regions.output.guarantee": "exactly-once",
+    **executor_env(),
+}
+IN_CONTAINER = ("writer.progress", "writer.begin", "writer.append", "writer.mark", "writer.commit", "writer.committed")
 
 
-@pytest.mark.parametrize(
-    "steps",
-    [("writer.append", "writer.committed"), IN_CONTAINER],
-    ids=["sample", "every step"],
-)
-def test_containers_are_killed_at_steps_of_a_publication(tmp_path: Path, steps: tuple[str, ...]) -> None:
-    home = FaultHome(tmp_path, config={**CONFIG, "job.retry.max": 100})
+def test_containers_are_killed_at_each_step_of_a_publication(tmp_path: Path) -> None:
+    home = FaultHome(tmp_path, config=CONFIG)
     home.publish(MESSAGES, seed=8)
-    home.faults.plan(*(Fault(step, step, "kill", skip=2 + number) for number, step in enumerate(steps)))
+    home.faults.plan(*(Fault(step, step, "kill", skip=2 + number) for number, step in enumerate(IN_CONTAINER)))
     with home.driver() as driver:
         driver.succeeded()
     assert not home.faults.left()
@@ -66,7 +73,7 @@ def test_processes_of_spark_are_killed_within_batches(
     """With `local[2,4]` Spark runs a task again, beside what its first attempt left in an outbox; otherwise the batch
     is run again, in a new epoch where a container went with its executor."""
     messages = 250 * (kills + 1)
-    home = FaultHome(tmp_path, config={**CONFIG, "job.retry.max": 100})
+    home = FaultHome(tmp_path, config=CONFIG)
     home.publish(messages, seed=seed)
     with chaos(home, seed, **master) as attack:
         attack.start()
@@ -85,3 +92,8 @@ def verify_once(home: FaultHome) -> None:
     for stream, field in (("totals", "key"), ("regions", "region")):
         expected = Counter((name, n) for name, count in _counts(events, field).items() for n in range(1, count + 1))
         assert Counter((key, value["count"]) for _, _, key, value in home.messages(stream)) == expected
+
+
+def _counts(events: list[Event], field: str) -> Counter[str]:
+    """Each key has a message for each of its events, with how many they are so far."""
+    return Counter(event[field] for event in events)

@@ -27,7 +27,8 @@ from penstock.errors import (
     SystemRefusedError,
 )
 from penstock.system.base import Progress, RawRecord, WriterIdentity
-from penstock.system.kafka import fences, job_log, transaction
+from penstock.system.kafka import fences, job_log
+from penstock.system.kafka import writer as writing
 from penstock.system.kafka.admin import KafkaAdmin
 from penstock.system.kafka.errors import ClientErrors
 from penstock.system.kafka.fences import TOPIC, Owners
@@ -161,7 +162,7 @@ POINTS: dict[str, tuple[Any, str, bool] | None] = {
     "reading of the fences": (fences, "initialised", False),
     "first message": None,
     "middle": None,
-    "commit": (transaction.KafkaTransaction, "_commit", True),
+    "commit": (writing.KafkaTransaction, "_commit", True),
     "new producer": (fences, "initialised", False),
 }
 """Where a writer is paused: before or after a function, or in the records that it appends."""

@@ -20,7 +20,8 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.base.retry import interruptible
 from penstock.errors import ConfigError, RetryableError, SystemAwayError
 from penstock.system.base import OffsetRange, Progress, System, SystemWriter, WriterIdentity
-from penstock.system.kafka import cluster, transaction
+from penstock.system.kafka import cluster
+from penstock.system.kafka import writer as writing
 from penstock.system.kafka.client import open_admin
 from penstock.system.kafka.errors import ClientErrors
 from penstock.system.kafka.options import KafkaOptions
@@ -196,7 +197,7 @@ def test_a_writer_leaves_no_producer_open(broker: KafkaBroker, monkeypatch: pyte
     and to abort."""
     if not broker.running:
         broker.start()
-    monkeypatch.setattr(transaction, "_ABORT_SECONDS", 0.5)
+    monkeypatch.setattr(writing, "_ABORT_SECONDS", 0.5)
     here, before = SystemStreamPartition("kafka", new_topic(broker), 0), clients()
     options = replace(options_of(broker), timeout_ms=5000)
     with closing(KafkaWriter(options, WriterIdentity(uuid.uuid4().hex, 1))) as writer:

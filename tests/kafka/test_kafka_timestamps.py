@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, TopicPartition
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import RetryableError
 from penstock.system.base import OffsetRange, Progress, RawRecord, WriterIdentity
-from penstock.system.kafka import transaction
+from penstock.system.kafka import writer as writing
 from penstock.system.kafka.cluster import Cluster
 from penstock.system.kafka.options import KafkaOptions
 from penstock.system.kafka.reader import KafkaReader
@@ -122,7 +122,7 @@ def test_clocks_that_differ_by_more_than_a_topic_allows(
     the topic that refuses is held for wrong: messages for another one keep their times."""
     narrow = there(kafka_broker, {f"message.timestamp.{side}.max.ms": "60000" for side in ("before", "after")})
     wide, now = there(kafka_broker), now_ms() + 600_000
-    monkeypatch.setattr(transaction, "SYSTEM_CLOCK", SettableClock(now))
+    monkeypatch.setattr(writing, "SYSTEM_CLOCK", SettableClock(now))
     given = [now, now - DAY_MS, now + DAY_MS]
     batch: list[RawRecord] = [(timestamp, None, b"v" * 50_000) for timestamp in given for _ in range(50)]
     refusals = 0

@@ -14,7 +14,8 @@ import pytest
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError, RetryableError
 from penstock.system.base import Progress, RawRecord, WriterIdentity
-from penstock.system.kafka import fences, transaction
+from penstock.system.kafka import fences
+from penstock.system.kafka import writer as writing
 from penstock.system.kafka.options import KafkaOptions
 from penstock.system.kafka.writer import KafkaWriter
 from penstock.testing.kafka_broker import KafkaBroker
@@ -74,16 +75,16 @@ def test_others_that_append_are_not_counted(options: KafkaOptions, name: str, he
         closing(KafkaWriter(options, None)) as somebody,
     ):
 
-        def interrupted(begun: transaction.KafkaTransaction) -> Iterator[RawRecord]:
+        def interrupted(begun: writing.KafkaTransaction) -> Iterator[RawRecord]:
             yield from records(0, 3)
             assert begun._producer is not None
             begun._producer.flush(TIMEOUT_S)
             somebody.append(here, records(100, 2))
             yield from records(3, 3)
 
-        def step() -> transaction.KafkaTransaction:
+        def step() -> writing.KafkaTransaction:
             with writer.begin() as begun:
-                assert isinstance(begun, transaction.KafkaTransaction)
+                assert isinstance(begun, writing.KafkaTransaction)
                 begun.append(here, interrupted(begun))
             return begun
 

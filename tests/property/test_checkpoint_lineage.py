@@ -11,8 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.checkpoint.decide import prunable
-from penstock.checkpoint.log_view import LogView, keep
+from penstock.checkpoint.log_view import LogView, keep, prunable
 from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim, Record
 from penstock.config.load import load_config
 from penstock.config.values.kinds import RetainedCheckpoints, RetentionPolicy

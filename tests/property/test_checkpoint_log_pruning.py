@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 from obstore.store import MemoryStore
 
-from penstock.checkpoint import decide
+from penstock.checkpoint import log_view
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView, keep
 from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim, decode_record
@@ -31,7 +31,7 @@ POLICY = RetentionPolicy(2)
 def short_tail() -> Iterator[None]:
     """A short tail, so that few records suffice for slots to be freed."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decide, "TAIL", 2)
+        patch.setattr(log_view, "TAIL", 2)
         yield
 
 

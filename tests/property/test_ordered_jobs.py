@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.runtime.order import columns, rows
+from penstock.runtime.order import rows
 from penstock.testing import TestRunner
 from tests.support.tools.profiles import examples
 
@@ -25,7 +25,6 @@ BOUND = 12
 """The most by which a message may be earlier than an earlier one of its partition."""
 STREAMS = ("m.a", "m.b")
 VALUE = ps.Columns(pa.schema({"key": pa.string(), "at": pa.int64(), "n": pa.int64(), "for": pa.int64()}))
-RESULT = pa.schema({"place": pa.int64(), "text": pa.string()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,32 +110,6 @@ def with_timers(events: Iterable[Event]) -> dict[str, list[Any]]:
     return found
 
 
-class NumberedRows(ps.BatchProcessor):
-    """Numbers the messages of each key, with what came before."""
-
-    def init(self, context: ps.BatchProcessorContext) -> None:
-        self.last = context.row_store("numbers")
-
-    def process(self, batch: ps.MessageBatch, collector: ps.BatchCollector) -> None:
-        keys, found = batch.keys.to_pylist(), []
-        assert batch.timestamps.to_pylist() == batch["at"].to_pylist()
-        for key, row in zip(keys, batch.values.to_pylist(), strict=True):
-            place, before = self.last.get(key) or [0, ""]
-            found.append({"place": place + 1, "text": f"{before} {row['n']}"[-40:]})
-            self.last[key] = list(found[-1].values())
-        collector.emit(keys, pa.RecordBatch.from_pylist(found, RESULT))
-
-
-def without_timers(events: Iterable[Event]) -> dict[str, list[Any]]:
-    """The results of `NumberedRows` for each key."""
-    found: dict[str, list[Any]] = {}
-    for event in sorted(events, key=lambda event: event.rank):
-        own = found.setdefault(event.key, [])
-        before = own[-1][1] if own else ""
-        own.append((len(own) + 1, f"{before} {event.n}"[-40:]))
-    return found
-
-
 def inputs(app: ps.StreamApplication, value: Any = None) -> list[ps.MessageStream[Any]]:
     policy = ps.BoundedOutOfOrderness(BOUND)
     time = (lambda value: int(value["at"])) if value is None else ps.col("at")
@@ -156,23 +129,11 @@ def by_row(value: Any = None) -> ps.StreamApplication:
     return app
 
 
-def by_column() -> ps.StreamApplication:
-    app = ps.StreamApplication("ordered")
-    app.store("numbers")
-    left, right = inputs(app, VALUE)
-    task = left.merge(right).process_batch(
-        NumberedRows, stores=["numbers"], schema=RESULT, order="event-time", late_to=app.output("m.late"), id="o"
-    )
-    task.send_to(app.output("m.out"))
-    return app
-
-
 @contextmanager
 def small_batches() -> Iterator[None]:
     """Attempts leave most of what is due to the next batches."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rows, "AT_MOST", 5)
-        patch.setattr(columns, "AT_MOST", 5)
         yield
 
 
@@ -216,20 +177,6 @@ def test_messages_and_timers_come_by_event_time(seed: int, by_schema: bool) -> N
     events = events_of(rng, rng.randrange(70), partitions)
     found = lived(by_row(VALUE if by_schema else None), events, rng, partitions)
     assert found == expected(with_timers(events))
-
-
-@examples(0.3)
-@given(st.integers(0, 2**32))
-def test_rows_come_by_event_time(seed: int) -> None:
-    rng = random.Random(seed)
-    partitions = rng.randint(1, 3)
-    events = events_of(rng, rng.randrange(70), partitions)
-    found = {(key, value) for key, value, _ in lived(by_column(), events, rng, partitions)}
-    assert found == {
-        (key, repr({"place": number, "text": text}))
-        for key, own in without_timers(events).items()
-        for number, text in own
-    }
 
 
 def windows() -> ps.StreamApplication:

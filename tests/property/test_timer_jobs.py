@@ -1,8 +1,8 @@
-"""Timers under random schedules: in whole jobs, and against a plain model."""
+"""Timers under random schedules against a plain model. The random applications of `simulation/` have them in whole
+jobs."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
@@ -14,91 +14,9 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.api.time.firing import AtDrain
 from penstock.runtime.operators import task_timers
-from penstock.testing import TestRunner
 from tests.support.oracles.stage_batches import OUT, Message, StageBatches
 from tests.support.oracles.timer_model import Acting, TimerModel
 from tests.support.tools.profiles import examples
-
-
-class Waiting(ps.StreamTask):
-    """A message schedules a timer, or cancels that of an older message of its key. What has fired is in a store."""
-
-    def init(self, context: ps.TaskContext) -> None:
-        self.context, self.fired = context, context.store("fired")
-
-    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
-        message = envelope.value
-        self.context.schedule(message["n"], message["due"], "timer", message["domain"])
-        if message["cancels"] is not None:
-            self.context.cancel(message["cancels"], "timer")
-
-    def on_timer(self, timer: ps.ExpiredTimer, collector: Any, coordinator: Any) -> None:
-        self.fired[timer.key] = [*self.fired.get(timer.key, []), timer.time_ms]
-        collector.emit(value=[timer.key, timer.time_ms, timer.domain])
-
-
-def application() -> ps.StreamApplication:
-    app = ps.StreamApplication("timers")
-    app.store("fired", key=ps.Long())
-    events = app.input("m.in", timestamp=lambda event: int(event["time"]), watermark=ps.BoundedOutOfOrderness(10))
-    waits = events.partition_by(lambda event: event["key"])
-    waits.process(Waiting, stores=["fired"], timers=ps.Long(), id="t").send_to(app.output("m.out"))
-    return app
-
-
-def messages(rng: random.Random, now_ms: int, number: int) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for n in range(number):
-        key, time = rng.choice("abcd"), 3 * n + rng.randrange(10)
-        older = [m["n"] for m in found if m["key"] == key and m["domain"] == "event"]
-        in_event_time = rng.random() < 0.6
-        due = time + rng.randrange(60) - 10 if in_event_time else now_ms + rng.randrange(2_000)
-        cancels = rng.choice(older) if older and rng.random() < 0.2 else None
-        domain = "event" if in_event_time else "processing"
-        found.append({"n": n, "key": key, "time": time, "due": due, "domain": domain, "cancels": cancels})
-    return found
-
-
-@examples(0.25)
-@given(st.integers(0, 2**32), st.integers(1, 3))
-def test_no_timer_is_lost_fires_early_or_fires_twice(seed: int, tasks: int) -> None:
-    rng = random.Random(seed)
-    with pytest.MonkeyPatch.context() as patch, closing(TestRunner(application(), partitions=tasks)) as runner:
-        patch.setattr(task_timers, "AT_MOST", 3)
-        given_all = messages(rng, runner._clock.now_ms(), rng.randrange(60))
-        left = list(given_all)
-        while left:
-            size = rng.randint(1, 12)
-            for message in left[:size]:
-                runner.input("m.in", [message], partition=rng.randrange(tasks))
-            left = left[size:]
-            runner.run(batch_messages=rng.choice([None, 2]))
-            check(runner, {m["n"]: m for m in given_all})
-            if rng.random() < 0.5:
-                runner.advance_time(rng.randrange(700))
-            if rng.random() < 0.3:
-                runner.commit()
-            if rng.random() < 0.2:
-                runner.crash().restore().run()
-                check(runner, {m["n"]: m for m in given_all})
-        runner.end_inputs()
-        fired = runner.store("fired")
-        cancelled = {m["cancels"] for m in given_all}
-        assert all(times == [given_all[n]["due"]] for n, times in fired.items()), "each once, at its time"
-        assert fired.keys() | cancelled >= {m["n"] for m in given_all}
-        assert runner.store("t.timers") == {}
-
-
-def check(runner: TestRunner, given_all: dict[int, dict[str, Any]]) -> None:
-    """Nothing has fired before its time, and nothing that is due waits."""
-    boundary = runner._running().loop.boundary
-    reached = {"event": boundary.watermarks.get("t", -(2**63)), "processing": boundary.batch_time_ms}
-    for n, times in runner.store("fired").items():
-        assert times == [given_all[n]["due"]]
-        assert times[0] <= reached[given_all[n]["domain"]]
-    waiting = [int.from_bytes(entry[2:10], "big") - 2**63 for entry in runner.store("t.timers") if entry[:2] == b"te"]
-    assert all(time > reached["event"] for time in waiting)
-
 
 KEYS = ["a", "b", "a\x00", None]
 NAMES = ["", "later", "past", "cancel", "twin", "loop"]

@@ -21,7 +21,7 @@ from penstock.state.engines.memory import MemoryEngine
 from penstock.state.engines.open import WriteBehindEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.reading.comparison import expiry_problem
-from penstock.state.stores import expiring
+from penstock.state.stores import build
 from penstock.state.stores.build import build_store
 from penstock.state.stores.task_store import StoreLayer
 from penstock.state.stores.timed_entries import MEMBER, META, RESERVED, RESERVED_END, live_view
@@ -76,7 +76,7 @@ class TtlMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(expiring, "AT_MOST", 2)
+        self.patch.setattr(build, "AT_MOST", 2)
         self.folder = tempfile.TemporaryDirectory()
         self.engine = self.make_engine()
         self.committed: Model = {}

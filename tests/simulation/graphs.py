@@ -14,7 +14,8 @@ from penstock.graph.specs import ApplicationGraph
 from penstock.system.partitioner import partition_of
 from penstock.testing.simulation.choices import Choices
 from penstock.testing.simulation.faults import Rates
-from penstock.testing.simulation.life import Fed, JobUnderTest, Outcome
+from penstock.testing.simulation.life import JobUnderTest, Outcome
+from penstock.testing.simulation.storage import Fed
 from tests.simulation import columns, oracle, tasks
 from tests.simulation.checks import Found, broken
 from tests.simulation.plans import BOUND, TASKS, TIMED, WINDOWS, Node, Plan, Side, drawn

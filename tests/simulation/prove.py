@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.testing.simulation.pool import WorkerProcess, in_parallel
+from penstock.testing.simulation.simulate import WorkerProcess, in_parallel
 from tests.simulation.rules import RULES, take_out
+from tests.support.tools import scratch
 
 SUBJECTS = {
     "sums": "tests.simulation.sums:subject",
@@ -82,20 +83,32 @@ def live(
         most_broken: no more lives begin once so many are broken.
         until: no more lives begin then, on the monotonic clock.
     """
-    tally = Tally()
     with ExitStack() as undo:
-        folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="penstock-prove-")))
+        place = scratch.where(in_memory=True)
+        folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="penstock-prove-", dir=place)))
         workers = [
             undo.enter_context(closing(WorkerProcess(SUBJECTS[subject], folder=folder))) for _ in range(processes)
         ]
-        requests: Iterator[int | dict[str, Any]] = (lived_without(without, seed) if without else seed for seed in seeds)
+        requests = (lived_without(without, seed) if without else seed for seed in seeds)
+        return live_in(workers, requests, most_broken=most_broken, until=until)
 
-        def enough(report: dict[str, Any]) -> bool:
-            tally.add(report)
-            return len(tally.broken) >= most_broken or (until is not None and time.monotonic() >= until)
 
-        for _ in in_parallel(workers, requests, enough):
-            pass
+def live_in(
+    workers: list[WorkerProcess],
+    requests: Iterator[int | dict[str, Any]],
+    *,
+    most_broken: int = 3,
+    until: float | None = None,
+) -> Tally:
+    """As `live`, in these processes."""
+    tally = Tally()
+
+    def enough(report: dict[str, Any]) -> bool:
+        tally.add(report)
+        return len(tally.broken) >= most_broken or (until is not None and time.monotonic() >= until)
+
+    for _ in in_parallel(workers, requests, enough):
+        pass
     return tally
 
 

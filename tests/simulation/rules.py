@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 from penstock.batch import watermarks
 from penstock.batch.batch import to_next_offsets
 from penstock.batch.watermarks import TIME, TimeSection
-from penstock.checkpoint import decide
+from penstock.checkpoint import log_view
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.streams import STREAMS
 from penstock.container.epoch.attempts import Attempts
@@ -26,10 +26,12 @@ from penstock.driver import watches
 from penstock.driver.commit import record as records
 from penstock.driver.commit.coordinator import CommitCoordinator
 from penstock.driver.feed.boundary import Boundary
+from penstock.driver.loop.epochs import Epochs
 from penstock.job.lease import acquire
 from penstock.job.paths import JobPaths
 from penstock.outbox import wing as outbox
 from penstock.outbox.container import Publisher
+from penstock.outbox.driver import Publishing
 from penstock.runtime import reports
 from penstock.runtime.messages.incoming import Sources
 from penstock.runtime.stage.task_instance import TaskInstance
@@ -252,7 +254,7 @@ def decided_on_the_last() -> None:
 )
 def void_claims() -> None:
     _replace(CheckpointLog, "_counts", lambda self, claim, slot: True)
-    _replace(decide, "void_claims", lambda records: {})
+    _replace(log_view, "void_claims", lambda records: {})
 
 
 @rule("A checkpoint has the positions of all partitions, also of those that nothing came from.", "sums", 6)
@@ -293,6 +295,17 @@ def run_under_lease() -> None:
     _replace(watches, "run_of_start", lambda view, named: run_of_start(before[-1], named))
 
 
+@rule("A request for a startpoint is deleted behind the record that takes it.", "sums", 66)
+def taken_requests() -> None:
+    real = Epochs._write_start
+
+    def write_start(self: Epochs, *given: Any, **more: Any) -> None:
+        self._job.startpoints.delete(self._job.start.requests)
+        real(self, *given, **more)
+
+    _replace(Epochs, "_write_start", write_start)
+
+
 # ---- Backups.
 
 
@@ -331,7 +344,7 @@ def one_view() -> None:
     _replace(CheckpointLog, "uncollected", lambda self, view: real(self, self.known()))
 
 
-@rule("Of the present epoch only what a checkpoint named is collected.", "sums", 7)
+@rule("Of the present epoch only what a checkpoint named is collected.", "sums", 12)
 def present_epoch() -> None:
     real = BackendAdmins.collect
 
@@ -355,6 +368,11 @@ def progress() -> None:
     _replace(writer.Progress, "check_follows", lambda *_: None)
 
 
+@rule("What a record leaves to be published comes before the first batch of an epoch.", "sums", 0)
+def owed_first() -> None:
+    _replace(Publishing, "settle", lambda self, epoch: None)
+
+
 @rule(
     "After an error a publisher asks again how far it is.",
     "tests/unit/outbox/container/test_publisher.py::test_what_may_pass_is_tried_again",
@@ -363,7 +381,7 @@ def asks_again() -> None:
     _replace(Publisher, "_forget", lambda self, system: None)
 
 
-@rule("Output that is not published yet is not collected.", "sums", 7)
+@rule("Output that is not published yet is not collected.", "sums", 24)
 def owed_output() -> None:
     _replace(outbox.OwedOutput, "names", property(lambda self: frozenset()))
 

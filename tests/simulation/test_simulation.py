@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from penstock.testing.simulation.choices import Choices, shrink
-from penstock.testing.simulation.pool import WorkerProcess
-from tests.simulation.prove import SUBJECTS, live, lived_without, story
+from penstock.testing.simulation.simulate import WorkerProcess
+from tests.simulation.prove import SUBJECTS, live_in, lived_without, story
 from tests.simulation.rules import RULES, WITHOUT
 from tests.support.tools.places import ROOT
 
@@ -40,39 +40,6 @@ def seeds(subject: str, part: int, lives: int) -> range:
     return range(first, first + lives)
 
 
-@pytest.mark.parametrize(
-    ("subject", "part", "lives"),
-    [
-        *(("sums", part, 25) for part in range(4)),
-        *(("graphs", part, 25) for part in range(4, 8)),
-        ("topics", 8, 12),
-        *(pytest.param("sums", part, 120, marks=pytest.mark.slow) for part in range(10, 14)),
-        *(pytest.param("graphs", part, 120, marks=pytest.mark.slow) for part in range(14, 22)),
-        *(pytest.param("topics", part, 80, marks=pytest.mark.slow) for part in range(22, 27)),
-    ],
-)
-def test_lives_end_as_the_oracle_says(subject: str, part: int, lives: int) -> None:
-    tally = live(subject, iter(seeds(subject, part, lives)), most_broken=1)
-    assert not tally.broken, story(tally.broken[0])
-    assert tally.lives == lives
-    assert tally.faults["killed process"] > lives / 2, "little went wrong"
-    if subject == "graphs":
-        assert tally.faults["direct run"], "no batch went the direct way"
-
-
-@pytest.mark.parametrize(
-    "subject", [pytest.param(each, marks=pytest.mark.slow if each == "calls" else ()) for each in SUBJECTS]
-)
-def test_two_runs_of_a_seed_are_equal_event_for_event(subject: str, tmp_path: Path) -> None:
-    """Whatever was lived before, and in whichever process."""
-    digests = []
-    for order in ([1, 2, 3, 4], [4, 2, 3, 1, 4]):
-        with closing(WorkerProcess(SUBJECTS[subject], folder=tmp_path)) as worker:
-            digests.append({seed: worker.ask(seed)["digest"] for seed in order})
-    assert digests[0] == digests[1]
-    assert len(set(digests[0].values())) == 4, "each seed has a story of its own"
-
-
 class _Workers(dict[str, WorkerProcess]):
     """By subject, its worker process, which starts when it is needed."""
 
@@ -91,6 +58,39 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Workers]:
     yield found
     for each in found.values():
         each.close()
+
+
+@pytest.mark.parametrize(
+    ("subject", "part", "lives"),
+    [
+        *(("sums", part, 25) for part in range(4)),
+        *(("graphs", part, 25) for part in range(4, 8)),
+        ("topics", 8, 12),
+        *(pytest.param("sums", part, 120, marks=pytest.mark.slow) for part in range(10, 14)),
+        *(pytest.param("graphs", part, 120, marks=pytest.mark.slow) for part in range(14, 22)),
+        *(pytest.param("topics", part, 80, marks=pytest.mark.slow) for part in range(22, 27)),
+    ],
+)
+def test_lives_end_as_the_oracle_says(subject: str, part: int, lives: int, workers: _Workers) -> None:
+    tally = live_in([workers[subject]], iter(seeds(subject, part, lives)), most_broken=1)
+    assert not tally.broken, story(tally.broken[0])
+    assert tally.lives == lives
+    assert tally.faults["killed process"] > lives / 2, "little went wrong"
+    if subject == "graphs":
+        assert tally.faults["direct run"], "no batch went the direct way"
+
+
+@pytest.mark.parametrize(
+    "subject", [pytest.param(each, marks=pytest.mark.slow if each == "calls" else ()) for each in SUBJECTS]
+)
+def test_two_runs_of_a_seed_are_equal_event_for_event(subject: str, tmp_path: Path) -> None:
+    """Whatever was lived before, and in whichever process."""
+    digests = []
+    for order in ([1, 2, 3], [3, 1, 2, 3]):
+        with closing(WorkerProcess(SUBJECTS[subject], folder=tmp_path)) as worker:
+            digests.append({seed: worker.ask(seed)["digest"] for seed in order})
+    assert digests[0] == digests[1]
+    assert len(set(digests[0].values())) == 3, "each seed has a story of its own"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from penstock.api.ssp import SystemStream
 from penstock.graph.specs import ApplicationGraph
 from penstock.testing.simulation.choices import Choices
 from penstock.testing.simulation.faults import Rates
-from penstock.testing.simulation.life import Fed, JobUnderTest, Outcome
+from penstock.testing.simulation.life import JobUnderTest, Outcome
+from penstock.testing.simulation.storage import Fed
 from tests.simulation.kafka import world
 from tests.simulation.rules import remove_asked
 

@@ -24,7 +24,6 @@ QUICK = {
     "restore": "--megabytes 1 --deltas 0 2 --changed 100 --repeat 1 --sides changelog-files",
     "scans": "--messages 50 --waiting 10 --repeat 1",
     "snapshot": "--sizes 50 --changed 50 --repeat 2 --backends blob",
-    "timers": "--timers 300 --batch 100 --repeat 1",
 }
 ON_SPARK = {
     "async_commit": "--events 4000 --batches 10 --keys 50 --commit-ms 1 --latency-ms 20 --repeat 1",
@@ -39,14 +38,13 @@ ON_SPARK = {
     "keyed_fold": f"{FOLD} --repeat 1",
     "pyspark": "--kinds fold sessions-pandas --batches 3 --rows 400 --keys 20 --small 2",
     "repartition": "--megabytes 2 --before 2 --after 3 --sampled 20",
-    "restore": "--megabytes 1 --deltas 0 2 --changed 100 --repeat 2 --page-cache cold",
+    "restore": "--megabytes 1 --deltas 0 2 --changed 100 --repeat 2",
     "side_inputs": (
         "--rows 5000 --updates 500 --messages 20000 --messages-per-s 200 --seconds 4 --warm-up 2 --repeat 1"
     ),
     "soak": "--steps 3 --step-batches 3 --message-bytes 10",
     "standby": "--megabytes 5 --repeat 1",
     "start": "--repeat 1",
-    "timers": "--timers 300 --repeat 1 --spark --spark-timers 300",
     "tls": f"{FOLD} --floor-batches 2 --repeat 1",
     "windows": "--events 4000 --batches 8 --keys 20",
 }

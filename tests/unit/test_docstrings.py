@@ -11,7 +11,7 @@ from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
-from tests.support.tools.places import ROOT
+from tests.support.tools.sources import sources, statements
 
 MODULES = (
     "penstock",
@@ -23,7 +23,7 @@ MODULES = (
     "penstock.state.backends.base",
     "penstock.testing",
     "penstock.testing.faulty_store",
-    "penstock.testing.slow_store",
+    "penstock.testing.faulty_store",
 )
 """The modules that applications, programs and components of a user's own import. Those of a system are in
 tests/unit/system/test_system_surface.py."""
@@ -129,9 +129,10 @@ def test_no_text_is_behind_another_text() -> None:
 
     found = [
         f"{file}:{second.lineno}"
-        for file in (ROOT / "penstock").rglob("*.py")
-        if re.search(r"""["']\s*(#.*)?\n(\s*(#.*)?\n)*\s*r?["']""", text := file.read_text("utf-8"))
-        for node in ast.walk(ast.parse(text))
+        for file, text in sources().items()
+        if re.search(r"""["']\s*(#.*)?\n(\s*(#.*)?\n)*\s*r?["']""", text)
+        for tree in (ast.parse(text),)
+        for node in (tree, *statements(tree))
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
         for first, second in pairwise(node.body)
         if is_text(first) and is_text(second)

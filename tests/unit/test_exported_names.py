@@ -142,7 +142,7 @@ print(sorted(name for name in sys.modules if name.startswith("penstock")), "impo
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
-    assert done.stdout.strip() == "['penstock', 'penstock.base', 'penstock.base.public_names'] False"
+    assert done.stdout.strip() == "['penstock', 'penstock.base'] False"
 
 
 def test_the_import_loads_no_name_before_it_is_used_and_needs_neither_spark_nor_flight() -> None:

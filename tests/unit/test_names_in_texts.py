@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ast
-import io
 import re
-import tokenize
 from collections.abc import Iterator
 from functools import cache
 
@@ -13,10 +11,12 @@ import pytest
 
 from penstock.config.settings import KEYS
 from tests.support.tools.places import ROOT
+from tests.support.tools.sources import names_and_comments, sources, statements
 
 PACKAGE = ROOT / "penstock"
-FILES = {file.relative_to(PACKAGE).as_posix(): file.read_text("utf-8") for file in PACKAGE.rglob("*.py")}
-MODULES = {name.removesuffix(".py").removesuffix("/__init__").replace("/", "."): text for name, text in FILES.items()}
+MODULES = {
+    name.removesuffix(".py").removesuffix("/__init__").replace("/", "."): text for name, text in sources().items()
+}
 DOTTED = re.compile(r"(?<![\w./<-])(penstock\.)?([a-z_]+(?:\.\w+)+)(?![\w(<=*-]|\.\w)")
 MEMBER = re.compile(r"`(_?[A-Z]\w*[a-z]\w*)\.(\w+)")
 PATH = re.compile(r"`((?:[a-z_]+/)+[a-z_]+(?:\.py)?)`")
@@ -54,14 +54,10 @@ def words() -> dict[str, set[str]]:
 
 
 @cache
-def tokens() -> list[tuple[str, int, str]]:
-    """File, kind and text of each token. Made by the tests that look at them: every process of a run imports this."""
-    return [
-        (file, token.type, token.string)
-        for file, source in FILES.items()
-        for token in tokenize.generate_tokens(io.StringIO(source).readline)
-        if token.type in (tokenize.NAME, tokenize.COMMENT)
-    ]
+def tokens() -> list[tuple[str, str, str]]:
+    """File, kind and text of each name and comment. Made by the tests that look at them: every process of a run imports
+    this."""
+    return [(file, kind, text) for file, source in sources().items() for kind, text in names_and_comments(source)]
 
 
 @cache
@@ -72,10 +68,10 @@ def texts() -> list[tuple[str, str]]:
 def _texts() -> Iterator[tuple[str, str]]:
     yield from PAGES.items()
     for file, kind, text in tokens():
-        if kind == tokenize.COMMENT:
+        if kind == "comment":
             yield file, text
-    for file, source in FILES.items():
-        for node in ast.walk(ast.parse(source)):
+    for file, source in sources().items():
+        for node in statements(ast.parse(source)):
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
                 yield file, re.sub(r"(>>>|\.\.\.) .*", "", str(node.value.value))
 
@@ -104,7 +100,7 @@ def test_names_with_dots() -> None:
 
 
 def test_members_of_classes() -> None:
-    names = {text for _, kind, text in tokens() if kind == tokenize.NAME}
+    names = {text for _, kind, text in tokens() if kind == "name"}
     wrong = {
         f"{file}: {kind}.{member}"
         for file, text in texts()

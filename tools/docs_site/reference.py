@@ -31,7 +31,7 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
         "Aggregates": ("penstock.api.time.aggregates", "penstock.api.time.sketches"),
         "Columns": ("penstock.api.expressions", "penstock.api.task"),
         "Startpoints and drains": ("penstock.api.requests",),
-        "Jobs and metrics": ("penstock.driver.handle", "penstock.metrics"),
+        "Jobs and metrics": ("penstock.driver.job", "penstock.metrics"),
         "Errors": ("penstock.errors", "penstock.job.lease"),
     },
     "penstock.admin": {
@@ -47,7 +47,12 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
         "Pushed tables": ("penstock.admin.table",),
     },
     "penstock.spark": {
-        "Processors": ("penstock.spark.transform", "penstock.spark.processor", "penstock.spark.rows"),
+        "Processors": (
+            "penstock.spark.transform",
+            "penstock.spark.processor",
+            "penstock.spark.row_serde",
+            "penstock.spark.row_batches",
+        ),
         "Applications": ("penstock.spark.applications",),
         "State and progress": ("penstock.spark.state_frames", "penstock.spark.queries"),
     },
@@ -81,7 +86,7 @@ def names_of(root: Path, module: str) -> dict[str, str]:
     return {
         alias.name: str(node.module)
         for node in ast.walk(ast.parse(source.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ImportFrom) and node.module not in ("typing", "penstock.base.public_names")
+        if isinstance(node, ast.ImportFrom) and node.module not in ("typing", "penstock.base")
         for alias in node.names
     }
 

@@ -13,8 +13,8 @@ from typing import Literal
 import psutil
 
 from penstock.admin.jobs import FoundJob
-from penstock.admin.program import PROGRAM
 from penstock.base.retry import SYSTEM_CLOCK
+from penstock.base.secrets import PROGRAM
 from penstock.base.wording import utc_text
 from penstock.errors import PenstockError
 from penstock.facts import Facts, FactTable

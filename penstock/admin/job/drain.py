@@ -10,8 +10,7 @@ from uuid import UUID
 
 from penstock.admin.coordinator_stream import coordinator_line, imported_notifications
 from penstock.admin.job.audit import audited, this_process
-from penstock.admin.job.drain_status import drain_summary
-from penstock.admin.job.running import lease
+from penstock.admin.job.running import drain_summary, lease
 from penstock.admin.jobs import FoundJob
 from penstock.api.requests import NEXT_RUN, DrainMode, DrainNotification
 from penstock.base.wording import counted, listed

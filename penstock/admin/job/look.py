@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from penstock.admin.checkpoint.facts import CheckpointSummary, intermediate_facts
-from penstock.admin.job.drain_status import drain_status
 from penstock.admin.job.inputs import AskedInputs, InputStatus
-from penstock.admin.job.running import LeaseFacts, watch_lease
+from penstock.admin.job.running import LeaseFacts, drain_status, watch_lease
 from penstock.admin.job.status import BackendStatus, JobStatus, OutboxStatus, UnreadableJob, WatermarkStatus, ways_in
 from penstock.admin.jobs import FoundJob
 from penstock.admin.outbox import AskedMarks, Marks, outbox_outputs

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from penstock.admin.checkpoint.facts import CheckpointSummary, IntermediateFacts
-from penstock.admin.job.drain_status import NO_DRAIN, DrainStatus
 from penstock.admin.job.inputs import InputStatus, input_facts
-from penstock.admin.job.running import Running
+from penstock.admin.job.running import NO_DRAIN, DrainStatus, Running
 from penstock.admin.jobs import FoundJob
 from penstock.admin.startpoint.facts import RequestFacts, TakenFacts, waiting_facts
 from penstock.base.wording import argument, counted, duration_text, lag_text, listed, utc_text

@@ -36,7 +36,7 @@ from penstock.repartition.placement import RULES as RULES
 from penstock.repartition.placement import ByKey, TaskCountChange
 from penstock.repartition.placement import Rule as Rule
 from penstock.repartition.plan import RepartitionPlan, check_count, placement_text, plan_move
-from penstock.start.fit import check_config
+from penstock.start.check import check_config
 from penstock.start.inputs import group_inputs, with_matches
 from penstock.start.job_streams import JobStreams
 from penstock.start.layout import check_layout, store_layout

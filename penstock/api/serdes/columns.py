@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.api.serdes.base import Serde
@@ -17,7 +18,8 @@ from penstock.errors import ConfigError
 if TYPE_CHECKING:  # loaded when the first serde is made: the command line does without
     import pyarrow as pa
 
-    from penstock.arrays.json_rows import Problems
+    from penstock.arrays.json_rows import JsonRows, Problems
+    from penstock.arrays.packed_rows import PackedRows
 
 
 class ColumnSerde(Serde[Any]):
@@ -216,12 +218,9 @@ class Columns(ColumnSerde):
             ConfigError: the schema has no column, two of the same name, or a type whose values cannot be written.
         """
         super().__init__(schema)
-        from penstock.arrays.json_rows import JsonRows
-        from penstock.arrays.packed_rows import PackedRows
-
         try:
-            self._json = JsonRows(list(self.schema), self.required)
-            PackedRows(list(self.schema))
+            self._json = _json_rows(self.schema, self.required)
+            _packed_rows(self.schema)
         except TypeError as error:
             raise ConfigError(f"ps.Columns(): {error}. Cast the column, or leave it out") from None
 
@@ -250,9 +249,7 @@ class PackedColumns(ColumnSerde):
 
     def __init__(self, schema: pa.Schema) -> None:
         super().__init__(schema)
-        from penstock.arrays.packed_rows import PackedRows
-
-        self.packed = PackedRows(list(self.schema), counted=True)
+        self.packed = _packed_rows(self.schema, counted=True)
 
     @property
     def name(self) -> str:
@@ -280,6 +277,21 @@ class PackedColumns(ColumnSerde):
     def write(self, rows: pa.StructArray) -> Sequence[bytes | None]:
         found: list[bytes | None] = self.packed.pack(rows).to_arrow(_valid(rows)).to_pylist()
         return found
+
+
+@lru_cache(maxsize=256)
+def _json_rows(schema: pa.Schema, required: tuple[str, ...]) -> JsonRows:
+    """The reader of a schema, which takes milliseconds to make: all serdes of the schema share it."""
+    from penstock.arrays.json_rows import JsonRows
+
+    return JsonRows(list(schema), required)
+
+
+@lru_cache(maxsize=256)
+def _packed_rows(schema: pa.Schema, *, counted: bool = False) -> PackedRows:
+    from penstock.arrays.packed_rows import PackedRows
+
+    return PackedRows(list(schema), counted=counted)
 
 
 def _without_dictionaries(kind: pa.DataType) -> pa.DataType:

@@ -14,8 +14,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from penstock.admin.program import PROGRAM
-from penstock.base.secrets import is_secret, without_secrets
+from penstock.base.secrets import PROGRAM, is_secret, without_secrets
 from penstock.base.wording import escaped
 from penstock.errors import ConfigError, FailedMessage, PenstockError, UserCodeError
 

@@ -6,7 +6,6 @@ a class in one of the families, which answers where it is not as most, and names
 
 from __future__ import annotations
 
-from penstock.graph.specs.base import OperatorSpec, Use
 from penstock.graph.specs.code import (
     BatchTaskSpec,
     ColumnTaskSpec,
@@ -27,12 +26,14 @@ from penstock.graph.specs.graph import (
     InputSpec,
     IntermediateSpec,
     MergeSpec,
+    OperatorSpec,
     OutputSpec,
     PatternSpec,
     SendToSpec,
     SinkFunction,
     SinkSpec,
     SourceSpec,
+    Use,
 )
 from penstock.graph.specs.state import (
     AggregateSpec,

@@ -17,7 +17,7 @@ from penstock.api.store import KeyValueStore
 from penstock.api.task import BatchProcessor, StreamTask
 from penstock.api.time.firing import timers_store
 from penstock.base.application_code import Callback, maker
-from penstock.graph.specs.base import OperatorSpec, Use
+from penstock.graph.specs.graph import OperatorSpec, Use
 from penstock.metrics.registry import Counter, MetricsRegistry
 
 

@@ -16,7 +16,7 @@ from penstock.api.time.windows import Aggregates, Window
 from penstock.base.application_code import Callback
 from penstock.graph.aggregation import column_aggregates, columns_of, window_aggregates
 from penstock.graph.event_time import Join, JoinFunction, JoinSide
-from penstock.graph.specs.base import OperatorSpec, Use
+from penstock.graph.specs.graph import OperatorSpec, Use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,10 +23,10 @@ from penstock.batch.batch import Batch
 from penstock.batch.portions import BatchRanges
 from penstock.driver.context import StopRequest
 from penstock.errors import ConfigError, PenstockError
-from penstock.spark.batches.lineage import PacketRdd, Step
-from penstock.spark.batches.spark_runner import SparkRunner
+from penstock.spark.lineage import PacketRdd, Step
 from penstock.spark.query.checkpoint_location import OffsetLog
 from penstock.spark.query.rows import FrameReader, QuerySource
+from penstock.spark.runner import SparkRunner
 from penstock.spark.versions import arrow_schema
 from penstock.spark.workers.worker import RawFrames
 from penstock.wire.containers import Lane

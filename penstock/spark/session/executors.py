@@ -19,11 +19,10 @@ from pyspark import SparkContext, StorageLevel
 from pyspark.core.rdd import RDD
 from pyspark.serializers import CPickleSerializer
 
-from penstock.spark.session.spark_conf import is_true, seconds
-
 logger = logging.getLogger(__name__)
 LOCAL_ID = "driver"
 _KILL_SECONDS = 5.0
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,3 +221,16 @@ class KeptExecutors:
                 answers.unpersist()
             except Exception as error:  # Spark is ending or dead
                 logger.debug("Spark was not told that executor %s is no longer needed: %s", each, error)
+
+
+def is_true(conf: Mapping[str, str], key: str) -> bool:
+    """True if a key is present and true."""
+    return conf.get(key, "false").strip().lower() == "true"
+
+
+def seconds(text: str) -> float:
+    """A time of Spark's configuration in seconds, its default unit."""
+    found = re.fullmatch(r"\s*(\d{1,18})\s*([a-z]*)\s*", text.lower())
+    if found is None:
+        return 0  # Spark refuses it
+    return int(found[1]) * _UNITS.get(found[2], 1)

@@ -1,5 +1,8 @@
 """The Spark session a job runs on, its settings, and who may talk to it.
 
+The `spark.*` keys that were given to Spark itself (to spark-submit, in PYSPARK_SUBMIT_ARGS, in spark-defaults.conf)
+count more than Penstock's own defaults, and less than the configuration of the job.
+
 Spark's ports take tasks and give away broadcasts, and with them code and the secrets of a run: without
 `spark.authenticate`, everybody who reaches them can run code as the job's user.
 """
@@ -10,23 +13,25 @@ import atexit
 import logging
 import os
 import secrets
+import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from pyspark import SparkConf, SparkContext
+from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from penstock.config.settings import ContainerSettings
+from penstock.config.sources import PropertiesError, parse_properties
 from penstock.errors import ConfigError
 from penstock.host.posix import forks_with_libraries
 from penstock.host.process import SPARK_NAME, make_socket_folder
-from penstock.spark.session.executors import default_minimum, fault_in_allocation
+from penstock.spark.session.executors import default_minimum, fault_in_allocation, is_true, seconds
 from penstock.spark.session.gateway import silence_broken_streams, start_jvm
-from penstock.spark.session.spark_conf import is_true, outside_conf, seconds, use_python_of
 
 logger = logging.getLogger(__name__)
 AUTHENTICATE = "spark.authenticate"
@@ -308,3 +313,82 @@ def _refuse(conf: Mapping[str, str]) -> None:
     if (fault := fault_in_allocation(conf)) is not None:
         raise ConfigError(fault)
     check_authentication(conf)
+
+
+_OPTIONS = {
+    "--master": "spark.master",
+    "--name": "spark.app.name",
+    "--driver-java-options": "spark.driver.extraJavaOptions",
+    "--py-files": "spark.submit.pyFiles",
+    "--files": "spark.files",
+}
+"""Options of spark-submit → the key of the same meaning, for keys that Penstock sets or reads."""
+
+
+def outside_conf(environ: Mapping[str, str], script: str) -> dict[str, str]:
+    """The keys that were given to Spark.
+
+    Args:
+        environ: the environment of this process.
+        script: the path of the running script. spark-submit names the application after it by default.
+
+    Raises:
+        ConfigError: a file of Spark's cannot be read.
+    """
+    if "PYSPARK_GATEWAY_PORT" not in environ:
+        return conf_of_launch(environ, Path(_find_spark_home()))
+    # spark-submit has started the JVM and this process; the JVM has read everything.
+    SparkContext._ensure_initialized()  # noqa: SLF001 - what a session would do first
+    found = dict(SparkConf().getAll())
+    if found.get("spark.app.name") == Path(script).name:
+        del found["spark.app.name"]
+    return found
+
+
+def conf_of_launch(environ: Mapping[str, str], spark_home: Path) -> dict[str, str]:
+    """The keys that a JVM started by this process will read: the command line, then the properties files."""
+    arguments = shlex.split(environ.get("PYSPARK_SUBMIT_ARGS", ""))
+    options = list(_options(arguments))
+    found = {"spark.master": environ["MASTER"]} if environ.get("MASTER") else {}
+    own = [value for option, value in options if option == "--properties-file"]
+    if not own or "--load-spark-defaults" in arguments:
+        folder = Path(environ.get("SPARK_CONF_DIR") or spark_home / "conf")
+        found |= _read(folder / "spark-defaults.conf")
+    for file in own:
+        found |= _read(Path(file))
+    for option, value in options:
+        if option in ("--conf", "-c"):
+            key, _, text = value.partition("=")
+            found[key.strip()] = text
+        elif option in _OPTIONS:
+            found[_OPTIONS[option]] = value
+    return found
+
+
+def _options(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for place, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if equals and name.startswith("--"):
+            yield name, value
+        elif argument.startswith("-") and place + 1 < len(arguments):
+            yield argument, arguments[place + 1]
+
+
+def _read(file: Path) -> dict[str, str]:
+    """The `spark.*` keys of a properties file; none if there is no such file."""
+    if not file.exists():
+        return {}
+    try:
+        entries = parse_properties(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, PropertiesError) as error:
+        raise ConfigError(f"Spark's configuration file `{file}` cannot be read: {error}") from error
+    return {entry.key: entry.value.strip() for entry in entries if entry.key.startswith("spark.")}
+
+
+def use_python_of(conf: Mapping[str, str], default: str | None) -> None:
+    """Have the next session's workers run with the Python that the keys name. PySpark itself reads only the environment
+    if the driver was not started by spark-submit."""
+    if python := conf.get("spark.pyspark.python"):
+        os.environ["PYSPARK_PYTHON"] = python
+    elif default is not None:
+        os.environ.setdefault("PYSPARK_PYTHON", default)

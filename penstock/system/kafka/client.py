@@ -11,7 +11,9 @@ from confluent_kafka.admin import AdminClient
 
 from penstock.api.messages import UNREADABLE
 from penstock.errors import ConfigError
+from penstock.system.base import RawRecord
 from penstock.system.kafka.errors import ClientErrors, explain
+from penstock.system.kafka.job_topic import SentHeaders
 from penstock.system.kafka.options import KafkaOptions
 from penstock.system.kafka.topic_settings import CLIENT_BYTES, COMPRESSION
 
@@ -121,3 +123,25 @@ def received_headers(messages: Sequence[Message]) -> list[_Found]:
                 raise
             found.append(UNREADABLE)
     return found
+
+
+def sent_parts(record: RawRecord) -> tuple[int, bytes | None, bytes | None, SentHeaders]:
+    """The timestamp, key, value and headers of a record. Raises ConfigError unless the client can take it."""
+    try:
+        timestamp, key, value, *more = record
+        (headers,) = more or ((),)
+        pairs: SentHeaders = list(headers)
+    except (TypeError, ValueError) as error:
+        raise malformed(record) from error
+    if not isinstance(timestamp, int) or not all(part is None or isinstance(part, bytes) for part in (key, value)):
+        raise malformed(record)
+    return timestamp, key, value, pairs
+
+
+def malformed(record: object) -> ConfigError:
+    """The error for a record that the client cannot take."""
+    return ConfigError(
+        "a record is not (timestamp in epoch milliseconds: int, key: bytes or None, value: bytes or None) and perhaps "
+        "headers: "
+        f"{record!r:.200}; nothing was appended"
+    )

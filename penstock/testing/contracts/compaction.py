@@ -10,7 +10,7 @@ import pytest
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, FencedError, IncompatibleError, NotFoundError, RetryableError
 from penstock.system.base import OffsetRange, PartitionOffsets, RawRecord, System, SystemAdmin, WriterIdentity
-from penstock.testing.contracts.room import (
+from penstock.testing.contracts import (
     COMPACTOR,
     STREAM,
     SystemRoom,

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.errors import ConfigError, NotFoundError
 from penstock.system.base import OffsetRange, PartitionOffsets, RawRecord, System, SystemAdmin, headers_in
-from penstock.testing.contracts.room import STREAM, SystemRoom, append, messages, read, read_all, records, ssp
+from penstock.testing.contracts import STREAM, SystemRoom, append, messages, read, read_all, records, ssp
 
 
 class ReadingContract(SystemRoom):

@@ -10,7 +10,7 @@ from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.system.base import PartitionOffsets, System, SystemAdmin, WriterIdentity
-from penstock.testing.contracts.room import STREAM, SystemRoom, append, read, read_all, records, ssp
+from penstock.testing.contracts import STREAM, SystemRoom, append, read, read_all, records, ssp
 
 
 class StreamsContract(SystemRoom):

@@ -16,7 +16,7 @@ import pytest
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, FencedError, IncompatibleError, PenstockError
 from penstock.system.base import Progress, RawRecord, System, SystemAdmin, SystemWriter, WriterIdentity
-from penstock.testing.contracts.room import STREAM, SystemRoom, append, append_all, read_all, records, ssp
+from penstock.testing.contracts import STREAM, SystemRoom, append, append_all, read_all, records, ssp
 
 
 class CommitContract(SystemRoom):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from penstock.api.messages import HeadersLike
-from penstock.testing.runner.cuts import Cuts, in_every_cut
+from penstock.testing.runner.checks import Cuts, in_every_cut
 from penstock.testing.runner.home import RunnerHome, RunnerJob
 from penstock.testing.runner.sides import side_stream
 from penstock.testing.runner.streams import StreamOfTest

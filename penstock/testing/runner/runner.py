@@ -20,9 +20,9 @@ from penstock.host.process import marked_interrupts
 from penstock.repartition.placement import Rule
 from penstock.state.engines.engine import Content, Engine
 from penstock.state.stores.timed_entries import live_view
-from penstock.tables.driver.run import Tables
+from penstock.tables.driver import Tables
 from penstock.testing.in_process import InProcessDriver
-from penstock.testing.runner.cuts import Cuts, Outputs, RandomCut, in_every_cut, outputs_of
+from penstock.testing.runner.checks import Cuts, Outputs, RandomCut, in_every_cut, outputs_of
 from penstock.testing.runner.home import RunnerHome
 from penstock.testing.runner.inputs import RunnerInputs
 from penstock.testing.runner.sides import catch_up, check_pushed, side_content

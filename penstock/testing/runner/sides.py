@@ -41,7 +41,7 @@ from penstock.tables.build import (
     check_columns,
     files_of,
 )
-from penstock.tables.driver.run import Tables
+from penstock.tables.driver import Tables
 from penstock.tables.files import ENTRIES, FILE_BYTES, FileWriter, RowEncoder
 from penstock.tables.loaded import PushedTables
 from penstock.tables.manifest import PublishedVersion, TableFile, TableManifest, fingerprint_of, pushed_table

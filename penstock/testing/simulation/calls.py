@@ -1,5 +1,5 @@
 """Finds calls in the user's operators that are not the same in each life: of clocks, random numbers, network, files and
-other programs."""
+other programs. `users_frame` finds the frame of a stack that is the user's code."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ import os
 import random
 import socket
 import sys
+import sysconfig
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, TypeAlias
 
+import penstock
 from penstock.api.messages import IncomingMessageEnvelope
 from penstock.api.store import KeyValueStore
 from penstock.graph.specs import ApplicationGraph
 from penstock.runtime.context import Position
 from penstock.runtime.operators.base import operator_of
-from penstock.testing.simulation.frames import users_frame
 
 Kind: TypeAlias = Literal["clock", "random", "network", "file", "program"]
 ADVICE: Mapping[Kind, str] = {
@@ -212,3 +215,37 @@ def _through(frame: FrameType, users: FrameType) -> str:
     while found.f_back is not None and found.f_back is not users:
         found = found.f_back
     return f"{found.f_globals.get('__name__', '')}.{found.f_code.co_qualname}"
+
+
+_OURS = str(Path(penstock.__file__).parent)
+_LIBRARIES = tuple(
+    {str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
+
+
+def users_frame(frame: FrameType) -> FrameType | None:
+    """The nearest frame of the user's code; None if Penstock's comes first. Libraries are neither."""
+    found: FrameType | None = frame
+    while found is not None:
+        kind = _kind(found.f_code.co_filename)
+        if kind == "user":
+            return found
+        if kind == "penstock":
+            return None
+        found = found.f_back
+    return None
+
+
+def place_of(frame: FrameType) -> str:
+    """A frame in words."""
+    return f"`{frame.f_code.co_qualname}`, line {frame.f_lineno} of {frame.f_code.co_filename}"
+
+
+@cache
+def _kind(filename: str) -> str:
+    if filename.startswith("<frozen "):
+        return "library"
+    path = str(Path(filename).resolve())
+    if path.startswith(_OURS):
+        return "penstock"
+    return "library" if path.startswith(_LIBRARIES) or "/site-packages/" in path else "user"

@@ -3,7 +3,7 @@ behind the claim that it belongs to."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,11 @@ from penstock.checkpoint.record import CheckpointRecord, Claim, decode_record
 from penstock.checkpoint.task_versions import markers_of
 from penstock.config.model import JobConfig
 from penstock.config.settings import StoreSettings
-from penstock.errors import PenstockError
+from penstock.errors import NotFoundError, PenstockError
 from penstock.job.paths import JobPaths
+from penstock.objects.forwarding import ForwardingStore
 from penstock.objects.store import ObjectStore
+from penstock.start.startpoints.request import NAMESPACE
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.open import open_engine
 from penstock.state.reading import reader as reading
@@ -39,7 +41,7 @@ def _open_in_memory(settings: StoreSettings, directory: Path) -> Engine:
 
 class LogWatch:
     """Follows the records of the log in the order in which they are put. Only the writer of the last claim may put a
-    checkpoint at the end of the log."""
+    checkpoint at the end of the log. Of the requests for startpoints, each is taken by one record."""
 
     def __init__(self, paths: JobPaths, broken: list[str]) -> None:
         """`broken`: gets what does not hold, in words."""
@@ -47,8 +49,23 @@ class LogWatch:
         self._broken = broken
         self._last = -1
         self._owner: Claim | None = None
+        self._asked: dict[str, str] = {}
+        """Uuid of a request → its key."""
+        self._taken: set[str] = set()
+
+    def forget(self, uuids: Collection[str]) -> None:
+        """Somebody took these requests back."""
+        for each in uuids:
+            self._asked.pop(each, None)
+
+    def lost_requests(self, keys: Collection[str]) -> list[str]:
+        """The requests that no record took, and that are not among these keys any more, in words."""
+        lost = [key for uuid, key in self._asked.items() if uuid not in self._taken and key not in keys]
+        return [f"the startpoint `{key}` is deleted, and no start took it" for key in lost]
 
     def on_put(self, key: str, data: bytes) -> None:
+        if key.startswith(f"{self._paths.metadata_folder(NAMESPACE)}/"):
+            self._asked[self._paths.metadata_key(NAMESPACE, key).rpartition("/")[2]] = key
         slot = self._paths.slot_of(key)
         if slot is None or slot <= self._last:
             return  # in a slot that was freed nothing counts
@@ -58,10 +75,55 @@ class LogWatch:
         elif self._owner is None or (record.epoch, record.writer) != (self._owner.epoch, self._owner.writer):
             held = "nobody" if self._owner is None else f"epoch {self._owner.epoch}"
             self._broken.append(f"checkpoint {record.id} of epoch {record.epoch} was written to a log of {held}")
+        else:
+            twice = self._taken.intersection(record.consumed_startpoints)
+            self._broken += [f"checkpoint {record.id} took the startpoint {uuid} once more" for uuid in sorted(twice)]
+            self._taken.update(record.consumed_startpoints)
+
+
+class _NotedReads(ForwardingStore):
+    """Remembers the objects that were read."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.tags: dict[str, str] = {}
+        self.by_name = True
+        """Nothing else was asked: no listing, and no object that is not there."""
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self.tags, self.by_name = {}, True
+
+    def get(self, key: str) -> bytes:
+        return self.get_with_tag(key)[0]
+
+    def get_with_tag(self, key: str) -> tuple[bytes, str]:
+        try:
+            data, self.tags[key] = self._inner.get_with_tag(key)
+        except NotFoundError:
+            self.by_name = False
+            raise
+        return data, self.tags[key]
+
+    def pieces(self, key: str) -> Iterator[bytes | memoryview]:
+        yield self.get(key)
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        self.by_name = False
+        return super().sizes(prefix)
+
+    def folders(self) -> list[str]:
+        self.by_name = False
+        return super().folders()
+
+    def list(self, prefix: str, after: str | None = None) -> list[str]:
+        self.by_name = False
+        return super().list(prefix, after)
 
 
 class CheckpointWatch:
-    """Restores retained checkpoints, each once in a while, and remembers what was in them."""
+    """Restores retained checkpoints, each once in a while, and remembers what was in them. One is restored again from
+    a marker once an object has changed that it was restored from, or is gone."""
 
     def __init__(self, objects: ObjectStore, paths: JobPaths, systems: Mapping[str, System]) -> None:
         self._objects = objects
@@ -69,6 +131,8 @@ class CheckpointWatch:
         self._systems = systems
         self._known: dict[str, dict[tuple[str, int], Content]] = {}
         """Checkpoint → (store, task) → the entries that it had when it was looked at first."""
+        self._restored: dict[tuple[str, ...], Mapping[str, str]] = {}
+        """(Checkpoint, store, task, backend, engine) → object that it was restored from → its tag then."""
         self.checked = 0
         """Restores so far."""
 
@@ -108,6 +172,10 @@ class CheckpointWatch:
                         found.append(f"checkpoint {record.id} has no marker of `{store}` of task {task}")
                     for backend in backends:
                         what = f"checkpoint {record.id}, store `{store}` of task {task}, from {backend}"
+                        same = str(record.id), store, str(task), backend, config.store(store).factory
+                        if self._is_unchanged(self._restored.get(same)):
+                            continue
+                        reader.noted.forget()
                         try:
                             content = reader.content(record, store, task, backend)
                         except PenstockError as error:
@@ -116,7 +184,15 @@ class CheckpointWatch:
                         self.checked += 1
                         if content != known.setdefault((store, task), content):
                             found.append(f"{what} has {content}; it had {known[store, task]}")
+                        elif reader.noted.by_name and backend != "changelog-stream":
+                            self._restored[same] = reader.noted.tags
         return found
+
+    def _is_unchanged(self, tags: Mapping[str, str] | None) -> bool:
+        try:
+            return tags is not None and all(self._objects.get_with_tag(key)[1] == tag for key, tag in tags.items())
+        except NotFoundError:
+            return False
 
 
 class _Reader:
@@ -124,7 +200,8 @@ class _Reader:
         _reading.open_whatever = _open_in_memory
         scratch = Path(config.job.logged_store_base_dir)
         scratch.mkdir(parents=True, exist_ok=True)
-        self._reader = StateReader(config, paths, objects, systems, scratch=scratch)
+        self.noted = _NotedReads(objects)
+        self._reader = StateReader(config, paths, self.noted, systems, scratch=scratch)
 
     def content(self, record: CheckpointRecord, store: str, task: int, backend: str) -> Content:
         with self._reader.open(record, store, task, backend) as engine:

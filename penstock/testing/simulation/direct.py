@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from penstock.container.epoch.container import Container
-from penstock.container.process.exchange import run_attempts
+from penstock.container.process.server import run_attempts
 from penstock.direct.stages import DeclinedError, DirectStages
 from penstock.direct.two_ways import TwoWays
 from penstock.direct.worker import RunOrder

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.api.ssp import SystemStreamPartition
 from penstock.base.plugins import load
 from penstock.checkpoint.log import CheckpointLog, LogView
 from penstock.config.load import load_config
@@ -31,25 +31,30 @@ from penstock.start.part import complete
 from penstock.start.plan import StartRequest
 from penstock.system.base import OffsetRange, RawRecord, System
 from penstock.testing.simulation import machine
-from penstock.testing.simulation.chaos import Chaos
 from penstock.testing.simulation.checkpoints import CheckpointWatch, LogWatch
 from penstock.testing.simulation.choices import Choices
 from penstock.testing.simulation.direct import runner_for
-from penstock.testing.simulation.faults import Rates, Trouble
+from penstock.testing.simulation.faults import Chaos, Rates, Trouble
 from penstock.testing.simulation.hosts import SimulatedFleet
 from penstock.testing.simulation.operator import Operator
-from penstock.testing.simulation.outside import Feeder, OutsideSystem, nothing_outside
 from penstock.testing.simulation.scheduler import Process, Scheduler, StuckError
-from penstock.testing.simulation.storage import SCHEME, Bucket, SimulatedStore
-from penstock.testing.simulation.streams import SimulatedSystem
+from penstock.testing.simulation.storage import (
+    SCHEME,
+    Bucket,
+    Fed,
+    Feed,
+    Feeder,
+    OutsideSystem,
+    SimulatedStore,
+    SimulatedSystem,
+    nothing_outside,
+    stream_name,
+)
 from penstock.wing import wings
 
 _NEVER = (CorruptError, IncompatibleError, ConfigError, UserCodeError)
 """Errors that no crash and no failure of a network may lead to."""
 _real_open_store = opening.open_store
-
-Fed: TypeAlias = tuple[str | SystemStream, int, RawRecord]
-"""A record of an input: stream, partition and record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +126,9 @@ class Life:
         self.folder = folder
         self.scheduler = Scheduler(choices)
         self.trouble = Trouble(self.scheduler, rates or Rates(), folder)
-        self._inputs = sorted({_name(stream) for stream, _, _ in job.feed}, key=str)
+        self._inputs = sorted({stream_name(stream) for stream, _, _ in job.feed}, key=str)
         self.buckets: dict[str, Bucket] = {}
-        names = {"m", "local", *(_name(each).system for each in job.streams)}
+        names = {"m", "local", *(stream_name(each).system for each in job.streams)}
         self.outside = job.outside(self.trouble)
         self.systems = {name: SimulatedSystem(name, self.trouble) for name in sorted(names) if name not in self.outside}
         self.errors: list[BaseException] = []
@@ -131,9 +136,11 @@ class Life:
         """The invariants that did not hold, in words."""
         self.trouble.compete = self._compete
         self.operator = Operator(self.scheduler, self.errors)
+        self._declared = {store.name: store for store in job.graph().stores}
         self._paths = JobPaths("job", "1")
         bucket = self._bucket(f"{SCHEME}/job")
-        bucket.on_put = LogWatch(self._paths, self.broken).on_put
+        self._log_watch = LogWatch(self._paths, self.broken)
+        bucket.on_put = self._log_watch.on_put
         self._quiet = SimulatedStore(bucket, None)
         self.watch = CheckpointWatch(self._quiet, self._paths, self._calm())
         self._variant: dict[str, object] = {}
@@ -207,10 +214,10 @@ class Life:
         scheduler, choices = self.scheduler, self.scheduler.choices
         calm = self._calm()
         for stream, partitions in self.job.streams.items():
-            name = _name(stream)
+            name = stream_name(stream)
             calm[name.system].admin().create_stream(name.stream, partitions)
-        _Feed(self.job.before, self._feeders()).append(len(self.job.before))
-        feed = _Feed(self.job.feed, self._feeders())
+        Feed(self.job.before, self._feeders()).append(len(self.job.before))
+        feed = Feed(self.job.feed, self._feeders())
         if self.job.fed:
             feed.append(len(self.job.feed))
             self._all_fed = True
@@ -229,6 +236,8 @@ class Life:
                 break  # the first one may have stopped or drained because a command had asked for it
             if self._number > 60:
                 raise StuckError(f"the job has not come to its end in {self._number} starts")
+            if end == "refused":
+                self._log_watch.forget(self.operator.take_back(self.config()))
             rest_s = self.trouble.rates.rest_s
             scheduler.sleep(30.0 if end == "held" else (0.01, rest_s / 40, rest_s / 4, rest_s)[choices.draw(4)])
             if self.job.may_repartition and self.trouble.happens(100) and self.log().latest is not None:
@@ -247,7 +256,7 @@ class Life:
 
     def _last_look(self, config: JobConfig) -> list[str]:
         """At every retained checkpoint; and remember the stores as of the last one."""
-        broken = self.watch.look_at_all(config)
+        broken = self.watch.look_at_all(config) + self._log_watch.lost_requests(self._bucket(f"{SCHEME}/job").objects)
         if not broken and not self.errors:
             self._stores = self.watch.seen(self.log().restorable[-1], config)
         return broken
@@ -256,7 +265,7 @@ class Life:
         watch = Process("watch")
         self.scheduler.at_once(watch, lambda: self.broken.extend(look(self.config())))
 
-    def _feed(self, feed: _Feed) -> None:
+    def _feed(self, feed: Feed) -> None:
         """Append the records little by little; then nothing goes wrong any more."""
         while feed.left:
             feed.append(1 + self.scheduler.choices.draw(self.job.at_once))
@@ -303,7 +312,7 @@ class Life:
 
     def config(self) -> JobConfig:
         """The configuration of the next process."""
-        stores = {store.name: store for store in self.job.graph().stores}
+        stores = self._declared
         latest = self.log().latest if self._has_moved else None
         factory = f"{SimulatedSystem.__module__}:{SimulatedSystem.__qualname__}"
         return load_config(
@@ -344,7 +353,7 @@ class Life:
             "state.snapshot.interval.seconds": 0,
             "task.checkpoint.retained": 1 + choices.draw(4),
         }
-        in_columns = [store.name for store in self.job.graph().stores if store.by_column]
+        in_columns = [name for name, store in self._declared.items() if store.by_column]
         if in_columns and choices.draw(2):  # their bytes are the same in each engine
             self._variant |= {f"stores.{name}.factory": "memory" for name in in_columns}
 
@@ -389,7 +398,10 @@ class Life:
             end.append("failed")
             self.scheduler.note(f"{driver.name}: {type(error).__name__}: {_first_words(error)}")
             if isinstance(error, IncompatibleError) and self._has_moved:
-                return  # the state is in other tasks, perhaps since this driver began: the next one knows it
+                # The state is in other tasks, perhaps since this driver began: the next one knows it. Or a startpoint
+                # leads each start back to a checkpoint from before.
+                end[-1] = "refused"
+                return
             if isinstance(error, _NEVER) or until_latest:
                 self.errors.append(error)
 
@@ -413,33 +425,10 @@ class Life:
         loop.run()
 
 
-class _Feed:
-    """The records that are still to come."""
-
-    def __init__(self, records: Sequence[Fed], writers: Mapping[str, Feeder]) -> None:
-        self.left = deque(records)
-        self._writers = writers
-
-    def append(self, count: int) -> None:
-        """Append so many of them."""
-        for _ in range(min(count, len(self.left))):
-            stream, partition, record = self.left.popleft()
-            name = _name(stream)
-            ssp = SystemStreamPartition(name.system, name.stream, partition)
-            self._writers[name.system].append(ssp, [record])
-        if not self.left:
-            for writer in self._writers.values():
-                writer.close()
-
-
 def _first_words(error: PenstockError) -> str:
     if isinstance(error, UserCodeError):
         return f"{error.failed.reason}, in {error.failed.place}"
     return str(error)
-
-
-def _name(stream: str | SystemStream) -> SystemStream:
-    return SystemStream("m", stream) if isinstance(stream, str) else stream
 
 
 logging.getLogger("penstock").addHandler(logging.NullHandler())

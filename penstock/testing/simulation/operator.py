@@ -9,6 +9,7 @@ from penstock.admin.job.drain import drain
 from penstock.admin.job.running import stop
 from penstock.admin.jobs import FoundJob
 from penstock.admin.startpoint.set import set_startpoint
+from penstock.admin.startpoint.waiting import delete_startpoints
 from penstock.admin.state.held import collect_garbage
 from penstock.admin.state.repartition import planned_for, repartition
 from penstock.api.requests import StartpointOldest, StartpointSpecific
@@ -76,6 +77,23 @@ class Operator:
             return set_startpoint(found, str(stream), at, partitions=[partition], with_state=with_state).changes
 
         self._type(f"startpoint set --with-state {with_state}", work)
+
+    def take_back(self, config: JobConfig) -> tuple[str, ...]:
+        """`startpoint delete`, as a start says that is refused because of one that leads it back to a checkpoint.
+        Returns the uuids of what is deleted."""
+        deleted: list[str] = []
+
+        def work() -> object:
+            found = self._found(config)
+            waiting = found.startpoints.waiting().live
+            streams = {each.key.ssp.system_stream for each in waiting if each.with_state == "nearest"}
+            for stream in sorted(streams, key=str):
+                deleted.extend(each.uuid for each in waiting if each.key.ssp.system_stream == stream)
+                delete_startpoints(found, str(stream))
+            return len(deleted)
+
+        self._type("startpoint delete", work)
+        return tuple(deleted)
 
     def move(self, inputs: Sequence[SystemStream], config: JobConfig) -> None:
         """`checkpoint set`, back to positions that were reached before. It is refused while the job runs."""

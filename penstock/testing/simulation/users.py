@@ -25,13 +25,13 @@ from penstock.graph.stores import WAITING_STORES
 from penstock.start.part import complete
 from penstock.testing.runner.streams import OutputMessage
 from penstock.testing.simulation import machine
-from penstock.testing.simulation.calls import CallFinder
+from penstock.testing.simulation.calls import CallFinder, users_frame
 from penstock.testing.simulation.choices import Choices
 from penstock.testing.simulation.faults import Rates
-from penstock.testing.simulation.frames import users_frame
-from penstock.testing.simulation.life import Fed, JobUnderTest, Outcome
+from penstock.testing.simulation.life import JobUnderTest, Outcome
+from penstock.testing.simulation.preparation import REFERENCE, UsersJob
 from penstock.testing.simulation.results import Reference, Results, text_of
-from penstock.testing.simulation.users_job import REFERENCE, UsersJob
+from penstock.testing.simulation.storage import Fed
 
 T = TypeVar("T")
 _PER_MILLE = 60

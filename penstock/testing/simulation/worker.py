@@ -1,6 +1,6 @@
 """A process that lives the lives of one subject, each in a fork of itself.
 
-A fork has what the first lives have left in this process: caches, counters, imported modules. So a life depends on its
+A fork has what a first life has left in this process: caches, counters, imported modules. So a life depends on its
 decisions alone, and not on those that were lived before it.
 
     python -m penstock.testing.simulation.worker MODULE:SUBJECT [ARGUMENT] < requests > reports
@@ -38,13 +38,12 @@ machine.install()
 
 from penstock.base.plugins import load  # noqa: E402
 from penstock.errors import UserCodeError  # noqa: E402
+from penstock.testing.simulation.calls import place_of, users_frame  # noqa: E402
 from penstock.testing.simulation.choices import Choices  # noqa: E402
 from penstock.testing.simulation.faults import Rates  # noqa: E402
-from penstock.testing.simulation.frames import place_of, users_frame  # noqa: E402
 from penstock.testing.simulation.life import JobUnderTest, Life, Outcome  # noqa: E402
 from penstock.testing.simulation.scheduler import KilledError, StuckError, active  # noqa: E402
 
-_WARM_LIVES = 4
 TOO_LONG = "the life has not ended within"
 _STORY = 60
 """The last events that a report of a failure shows."""
@@ -257,8 +256,7 @@ def main() -> None:
             _answer_all(first, requests, reports)
     else:
         subject = found
-        for seed in range(_WARM_LIVES):
-            live(subject, Choices.of_seed(-1 - seed), seed)
+        live(subject, Choices.of_seed(-1), 0)
     gc.collect()
     gc.freeze()
     for line in requests:

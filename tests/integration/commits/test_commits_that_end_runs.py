@@ -7,28 +7,11 @@ from pathlib import Path
 import pytest
 
 import penstock as ps
-from penstock.errors import PenstockTimeoutError
 from tests.support.faults.plan import Fault
 from tests.support.jobs.home import DEADLINE_S, wait_until
-from tests.support.jobs.running_job import ASKED, EVERY_BATCH, NO_DELAY, TASKS, Running, offsets
+from tests.support.jobs.running_job import ASKED, EVERY_BATCH, NO_DELAY, TASKS, Running
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-
-
-def test_the_last_commit_is_awaited_at_a_stop(running: Running) -> None:
-    job = running.start(ASKED)
-    running.publish()
-    running.await_batches()
-    running.hold()
-    job.stop(wait=False)
-    running.await_held()
-    running.await_looks()
-    assert (job.phase, job.is_active) == ("stopping", True)
-    running.faults.open()
-    assert job.await_termination(DEADLINE_S)
-    last = running.checkpoints[-1]
-    assert (last.ended, offsets(last)) == ("stopped", running.published)
-    running.home.verify()
 
 
 @pytest.mark.parametrize("moment", ["the last commit", "the one before", "a batch that waits"])
@@ -55,24 +38,6 @@ def test_a_second_stop_while_a_commit_is_awaited_ends_the_run_at_once(running: R
     assert running.count == before
     assert running.checkpoints[-1].ended is None
     running.start(until="latest").await_termination(DEADLINE_S)
-    running.home.verify()
-
-
-def test_a_commit_that_takes_too_long_ends_the_run_and_the_next_one_goes_on(running: Running) -> None:
-    job = running.start(EVERY_BATCH, NO_DELAY, {"task.commit.timeout.ms": 4000, "job.retry.max": 1})
-    running.hold()
-    running.publish()
-    running.await_held()
-    last = running.checkpoints[-1]
-    running.publish()
-    assert running.abandoned.wait(DEADLINE_S)
-    running.faults.open()
-    with pytest.raises(PenstockTimeoutError, match=r"task\.commit\.timeout\.ms"):
-        job.await_termination(DEADLINE_S)
-    assert running.checkpoints[-1] == last
-    assert len(running.home.log.claims) == 1, "it is no lost container"
-    running.start(until="latest").await_termination(DEADLINE_S)
-    assert running.checkpoints[1].parent == last.id, "it went on from the last complete one"
     running.home.verify()
 
 

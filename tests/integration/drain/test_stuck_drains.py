@@ -12,7 +12,7 @@ from examples import folder_system
 from penstock import PenstockTimeoutError, SystemStreamPartition, admin
 from penstock.checkpoint.log import CheckpointLog
 from penstock.drain.wing import DrainProgress
-from penstock.driver.handle.job import Job
+from penstock.driver.job import Job
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
 from penstock.testing.system_contract import append, read_all

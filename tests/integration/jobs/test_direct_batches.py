@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import penstock as ps
 from penstock.direct import two_ways
-from penstock.driver.handle.job import Job
+from penstock.driver.job import Job
 from penstock.metrics.snapshot import CounterValue
 from penstock.spark.containers.directory import ContainerDirectory
 from tests.support.jobs.home import Home, kill, wait_until

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.driver.handle.job import Job
+from penstock.driver.job import Job
 from penstock.state.backends.changelog_files.versions import ChangelogMarker
 from tests.support.apps import job_app
 from tests.support.jobs.home import DEADLINE_S, Home, wait_until

@@ -18,7 +18,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.task_versions import markers_of
 from penstock.cli.main import app
-from penstock.driver.handle.job import Job
+from penstock.driver.job import Job
 from penstock.errors import IncompatibleError
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store

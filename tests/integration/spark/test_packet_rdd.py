@@ -8,7 +8,7 @@ import pytest
 from pyspark import SparkContext
 
 from penstock.runtime.messages.packet import from_batch
-from penstock.spark.batches.lineage import PacketRdd
+from penstock.spark.lineage import PacketRdd
 from tests.support.oracles.packet_steps import TASKS, ImportShipped, Receive, Send
 from tests.support.processes.spark_sessions import Sessions
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import penstock as ps
 from penstock.cli.main import app
-from penstock.driver.handle.job import Job
+from penstock.driver.job import Job
 from tests.support.apps import job_app
 from tests.support.jobs.home import DEADLINE_S, Home, wait_until
 from tests.support.processes.spark_sessions import Sessions

@@ -14,7 +14,6 @@ from penstock.application.application import Application
 from tests.support.faults.plan import Faults
 
 HOUR_MS = 3_600_000
-DAY_MS = 24 * HOUR_MS
 FAR_MS = 4_000_000_000_000
 """Nothing but a drain comes so far."""
 OUTPUTS = ("panes", "timers", "drained")
@@ -160,30 +159,6 @@ def two_exchanges_both_durable() -> ps.StreamApplication:
     return two_exchanges("local.between", "local.by-group")
 
 
-def alone(
-    size_ms: int = HOUR_MS, hours: str = "hours", keeper: str = "first", days: str = "days"
-) -> ps.StreamApplication:
-    """Counts of `a` by key and hour; of these, counts by group and day; and a keeper with timers beside them."""
-    app = _application("first")
-    stream = _input(app, "a").partition_by(key_of, id="by-key")
-    renamed = None if keeper == "first" else "first"
-    stream.process(Keeper, stores=["first"], timers=ps.String(), id=keeper, renamed_from=renamed)
-    window = ps.Windows.tumbling(size_ms, aggregates={"count": ps.Count()})
-    panes = stream.window(window, id=hours).map(pane_of, id="shown")
-    panes.send_to(app.output("local.panes"), id="panes")
-    groups = panes.partition_by(group_of, id="by-group")
-    summed = ps.Windows.tumbling(DAY_MS, aggregates={"count": ps.Sum(lambda pane: pane["count"])})
-    renamed = None if days == "days" else "days"
-    summed_days = groups.window(summed, id=days, renamed_from=renamed).map(pane_of, id="shown-days")
-    summed_days.send_to(app.output("local.days"), id="out-days")
-    return app
-
-
-def alone_and_changed() -> ps.StreamApplication:
-    """The hours are half as long and have another name; so have the operators whose state is kept."""
-    return alone(HOUR_MS // 2, "half-hours", "keeper", "whole-days")
-
-
 def _task(*streams: str) -> ps.TaskApplication:
     app = ps.TaskApplication("drained", Keeper, timers=ps.String())
     _declare(app, "first")
@@ -211,8 +186,6 @@ APPS: dict[str, Callable[[], Application]] = {
         two_exchanges,
         two_exchanges_one_durable,
         two_exchanges_both_durable,
-        alone,
-        alone_and_changed,
         task_of_one_input,
         task_of_two_inputs,
     )

@@ -46,10 +46,6 @@ def run(parameters: dict[str, Any]) -> dict[str, Any]:
 
         ways.alternate()
     modules: list[Any] = [job_app, sided_app]
-    if parameters["app"] == "columns":  # it needs Polars
-        from tests.support.apps import columns_app
-
-        modules = [columns_app]
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
     app = {name: make for module in (*modules, drained_app) for name, make in module.APPS.items()}[parameters["app"]]()

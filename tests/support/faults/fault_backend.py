@@ -58,7 +58,7 @@ from penstock.system.base import (
     WriterIdentity,
     WriterTransaction,
 )
-from penstock.testing.forwarding_store import ForwardingStore
+from penstock.testing.faulty_store import ForwardingStore
 from tests.support.faults.plan import Faults
 
 Hook = Callable[[str], None]

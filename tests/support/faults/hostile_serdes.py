@@ -33,9 +33,10 @@ from penstock.api.time.firing import Panes
 from penstock.graph.event_time import LatestFirst, VersionKey, VersionValue
 from penstock.graph.stores import OperatorBytes
 from penstock.schemas.avro import AvroState
-from penstock.spark.rows.serde import Rows
+from penstock.spark.row_serde import Rows
 from tests.support.faults.damaged_bytes import LENGTHS
 from tests.support.tools.places import ROOT
+from tests.support.tools.quick_imports import without_grammars
 
 SECONDS = 1.5
 MEMORY_BYTES = 160 << 20
@@ -268,4 +269,5 @@ def main(size: int) -> None:
 
 
 if __name__ == "__main__":
+    without_grammars()
     main(int(sys.argv[1]))

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 import penstock as ps
 from penstock.application.application import Application
-from penstock.driver.handle.job import Job
+from penstock.driver.job import Job
 from tests.support.apps import job_app
 from tests.support.jobs.home import DEADLINE_S, Home
 

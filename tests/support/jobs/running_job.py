@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.driver.commit.coordinator import CommitCoordinator
-from penstock.driver.handle.job import Job
+from penstock.driver.job import Job
 from tests.support.apps import job_app
 from tests.support.faults.plan import Fault
 from tests.support.jobs.fault_jobs import FaultHome

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any, Final, TypeAlias
 
 from tests.support.tools.places import ROOT
+from tests.support.tools.quick_imports import without_grammars
 
 Place: TypeAlias = tuple[str, int]
 """A file, and the first line of a function in it."""
@@ -110,6 +111,8 @@ _Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 def _functions(node: ast.AST, within: str) -> Iterator[tuple[str, _Function]]:
     for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
+            continue
         name = within
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             name = f"{within}.{child.name}".lstrip(".")
@@ -120,21 +123,33 @@ def _functions(node: ast.AST, within: str) -> Iterator[tuple[str, _Function]]:
 
 def _calls(node: ast.AST) -> Iterator[ast.Call]:
     """The calls of a function, those of functions within it excluded."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.Call):
-            yield child
-        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-            yield from _calls(child)
+    within = [node]
+    while within:
+        for child in ast.iter_child_nodes(within.pop()):
+            if isinstance(child, ast.Call):
+                yield child
+            if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+                within.append(child)
 
 
 def _is_parser(call: ast.Call) -> bool:
-    name = ast.unparse(call.func)
+    name = _dotted(call.func)
     if _READS_A_FORM.fullmatch(name):
         return len(call.args) >= _LEAST_ARGUMENTS
     return _PARSES.fullmatch(name) is not None
 
 
+def _dotted(node: ast.expr) -> str:
+    """The name of a function or a method as it is called; empty for what is called otherwise."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
+
+
 def main() -> None:
+    without_grammars()
     from tests.support.parsers.table import PARSERS
 
     def read() -> None:

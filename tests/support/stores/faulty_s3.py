@@ -15,7 +15,7 @@ import pytest
 
 from penstock.objects import open as open_module
 from penstock.objects.open import open_store
-from penstock.testing.forwarding_store import ForwardingStore
+from penstock.testing.faulty_store import ForwardingStore
 from tests.support.stores.s3 import S3
 from tests.support.streams.line import Asked, Fault, LateRequest, Reply
 

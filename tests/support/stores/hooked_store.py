@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Literal, TypeAlias
 
 from penstock.objects.store import ObjectStore
-from penstock.testing.forwarding_store import ForwardingStore
+from penstock.testing.faulty_store import ForwardingStore
 
 Call: TypeAlias = Literal["put", "get", "delete", "list"]
 Hook: TypeAlias = Callable[[Call, str], None]

@@ -33,8 +33,7 @@ from penstock.state.backends.changelog_files import backup
 from penstock.state.reading.reader import StateReader
 from penstock.system.memory import MemorySystem
 from penstock.system.partitioner import partition_of
-from penstock.testing.faulty_store import FaultyStore
-from penstock.testing.forwarding_store import ForwardingStore
+from penstock.testing.faulty_store import FaultyStore, ForwardingStore
 from tests.support.stores.faulty_s3 import FaultyS3
 from tests.support.stores.storage_job import DEADLINE_S, PATHS, ROOT, StorageJob
 

@@ -21,8 +21,7 @@ _PREFIX = "penstock-tests-"
 
 def begin(*, in_memory: bool) -> Path:
     """Make the folder, for this process and for all that it starts. Folders of earlier runs that failed go now."""
-    usual = Path(tempfile.gettempdir())
-    base = _MEMORY if in_memory and _has_room(_MEMORY) else usual
+    usual, base = Path(tempfile.gettempdir()), where(in_memory=in_memory)
     _remove_earlier({base, usual})
     folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=base))
     folder.chmod(0o711)  # tests that become another user get to their own folders
@@ -31,6 +30,11 @@ def begin(*, in_memory: bool) -> Path:
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
         os.environ.setdefault("PYTHONPYCACHEPREFIX", str(folder / "compiled"))
     return folder
+
+
+def where(*, in_memory: bool) -> Path:
+    """The place for temporary folders. A disk may take longer than the tests themselves."""
+    return _MEMORY if in_memory and _has_room(_MEMORY) else Path(tempfile.gettempdir())
 
 
 def end(folder: Path) -> None:

@@ -14,7 +14,8 @@ import pytest
 from penstock.base.http_hosts import Authority, is_loopback
 from penstock.base.wording import counted, listed
 from penstock.cli.main import COMMANDS
-from penstock.driver.handle.run_view import RunView
+from penstock.driver.program import RunView
+from tests.support.tools.sources import nodes, sources
 
 ROOT = Path(__file__).parents[3]
 
@@ -52,10 +53,10 @@ and a sentence that begins with its subject or a verb."""
 
 def messages() -> Iterator[tuple[str, str]]:
     """The texts in the code that are not docstrings: errors, log lines, help, descriptions of keys."""
-    for file in sorted((ROOT / "penstock").rglob("*.py")):
-        nodes = list(ast.walk(ast.parse(file.read_text("utf-8"))))
-        skipped = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
-        for node in nodes:
+    for file, text in sources().items():
+        found = list(nodes(ast.parse(text)))
+        skipped = {id(node.value) for node in found if isinstance(node, ast.Expr)}
+        for node in found:
             if isinstance(node, ast.JoinedStr):
                 parts = [each.value if isinstance(each, ast.Constant) else "..." for each in node.values]
                 skipped |= {id(each) for each in node.values}

@@ -14,7 +14,7 @@ from penstock.base.plugins import DISPLAYS, load
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.dashboard.displays import serve
-from penstock.driver.handle.job import JobPage
+from penstock.driver.job import JobPage
 from penstock.job.paths import JobPaths
 
 CHOSEN = "chosen-by-somebody-0"

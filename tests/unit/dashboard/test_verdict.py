@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from penstock.admin.checkpoint.facts import CheckpointSummary
-from penstock.admin.job.drain_status import DrainStatus
 from penstock.admin.job.inputs import InputStatus, PartitionStatus
+from penstock.admin.job.running import DrainStatus
 from penstock.admin.job.status import JobStatus, OutboxStatus, WatermarkStatus
 from penstock.dashboard.verdict import Verdict, next_start, verdict
 from penstock.dashboard.work import MOMENTS, PARTS, STALE_MS, History, Interval, TaskShare, Totals, between, whole

@@ -20,7 +20,7 @@ from penstock.objects.open import open_store
 from penstock.objects.store import ObjectStore
 from penstock.side.wing import RunSideStores, SideStoreFacts, put_side_stores, side_store_board
 from penstock.standby.wing import RunStandbys, StandbyFacts, standby_board
-from penstock.testing.forwarding_store import ForwardingStore
+from penstock.testing.faulty_store import ForwardingStore
 
 PATHS = JobPaths("flights", "1")
 KEY = PATHS.metadata("outage", "last-run")

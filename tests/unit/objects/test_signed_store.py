@@ -14,8 +14,7 @@ from penstock.errors import ConfigError, CorruptError, NotFoundError, RetryableE
 from penstock.objects.file import FileObjectStore
 from penstock.objects.open import open_root, open_store
 from penstock.objects.store import ObjectStore
-from penstock.testing.faulty_store import FaultyStore
-from penstock.testing.forwarding_store import ForwardingStore
+from penstock.testing.faulty_store import FaultyStore, ForwardingStore
 
 KEY, OTHER = "a key of thirty-two characters...", "another key of some characters..."
 SIGNED = RootKeys(KEY)

@@ -17,7 +17,7 @@ from penstock.graph.specs import ApplicationGraph
 from penstock.job.identity import OwnedStreams
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
-from penstock.start.fit import check_config, order_warnings
+from penstock.start.check import check_config, order_warnings
 from penstock.start.job_streams import JobStreams
 from penstock.start.part import start_parts
 from penstock.system.files.system import FilesSystem

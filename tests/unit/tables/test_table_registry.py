@@ -27,8 +27,7 @@ from penstock.tables.registry import (
     pin_of,
     refusal_of,
 )
-from penstock.testing.faulty_store import FaultyStore
-from penstock.testing.forwarding_store import ForwardingStore
+from penstock.testing.faulty_store import FaultyStore, ForwardingStore
 from tests.support.tools.places import GOLDEN
 
 PATHS = JobPaths("flights", "1")

@@ -43,7 +43,6 @@ def test_that_grows():
 RUN = """
 import resource, sys, time
 import pytest
-from tests import conftest
 from tests.support.tools import deadline, durations, memory, places, slices
 from pathlib import Path
 
@@ -160,7 +159,7 @@ def test_a_run_of_a_slice_has_its_files_and_says_which_it_is(tmp_path: Path) -> 
 
 
 def test_after_its_time_a_run_takes_no_new_test_and_says_what_it_left(tmp_path: Path) -> None:
-    suite(tmp_path, pause=5.0)
+    suite(tmp_path, pause=3.1)
     (tmp_path / "slow.json").write_text('{"test_two.py": 77.0}')
     status, printed = run(tmp_path, seconds="3")
     assert status == 0, printed

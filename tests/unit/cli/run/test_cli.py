@@ -15,8 +15,8 @@ from penstock.cli.shared.application import load_application
 from penstock.cli.shared.errors import ApplicationLoadError
 from penstock.config.keys import describe
 from penstock.driver.context import StopRequest
-from penstock.driver.handle.job import Job
-from penstock.driver.handle.run_view import RunObserver
+from penstock.driver.job import Job
+from penstock.driver.program import RunObserver
 from penstock.driver.show.progress import JobProgress, ProgressBoard
 from penstock.errors import ConfigError, NotFoundError
 from penstock.testing import SettableClock

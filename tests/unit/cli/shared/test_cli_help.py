@@ -61,9 +61,9 @@ try:
     app(["--help"])
 except SystemExit:
     pass
-wanted = {"penstock", "penstock.admin", "penstock.admin.program", "penstock.cli", "penstock.cli.main",
+wanted = {"penstock", "penstock.cli", "penstock.cli.main",
           "penstock.cli.shared", "penstock.cli.shared.errors", "penstock.cli.shared.options",
-          "penstock.errors", "penstock.base", "penstock.base.plugins", "penstock.base.public_names",
+          "penstock.errors", "penstock.base", "penstock.base.plugins",
           "penstock.base.secrets", "penstock.base.wording"}
 heavy = {"yaml", "psutil", "orjson", "numpy", "pyarrow", "pyspark", "obstore"}
 ours = {name for name in sys.modules if name.partition(".")[0] == "penstock"}
@@ -95,7 +95,7 @@ print("loaded too much:", sorted({{"pyarrow", "pyspark", "py4j", "rocksdict"}} &
 
 
 ROOT = Path(penstock.__file__).parent
-OWN = {"spark/session/spark_conf.py", "spark/session/gateway.py", "host/posix.py", "system/kafka/errors.py"}
+OWN = {"spark/session/session.py", "spark/session/gateway.py", "host/posix.py", "system/kafka/errors.py"}
 """These read or make the options of other programs."""
 DOCUMENTATION = {"config/reference.py", "config/settings.py"}
 OF_A_COMMAND = (
@@ -289,3 +289,8 @@ def test_bash_completes_with_its_script(monkeypatch: pytest.MonkeyPatch, tmp_pat
         check=False,
     )
     assert done.stdout.split() == ["status", "startpoint", "state"], done.stderr
+
+
+@pytest.mark.parametrize("name", ["status", "stream"])
+def test_a_command_is_put_together_once_in_a_process(name: str) -> None:
+    assert COMMANDS[name].load(name) is COMMANDS[name].load(name)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import penstock as ps
 from penstock.cli.main import app as cli
-from penstock.cli.state.commands import _rules
+from penstock.cli.state import _rules
 from penstock.config.load import load_config
 from penstock.objects.file import FileObjectStore
 from penstock.system.local import LocalSystem

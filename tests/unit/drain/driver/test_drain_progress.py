@@ -14,7 +14,7 @@ from penstock.drain.report import DrainTally
 from penstock.drain.requests import DRAIN, NAMESPACE
 from penstock.drain.wing import DrainProgress, StageDrain, drain_board
 from penstock.driver.feed.boundary import Boundary
-from penstock.driver.handle.job import Job
+from penstock.driver.job import Job
 from penstock.errors import RetryableError
 from penstock.graph.topology import plan_topology
 from penstock.runtime.reports import Report

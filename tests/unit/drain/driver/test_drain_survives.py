@@ -42,7 +42,7 @@ def _engines_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
 APPS = ("two_exchanges", "two_exchanges_one_durable", "two_exchanges_both_durable")
 
 
-world = fixture_of(DrainWorld, params=[APPS[0], *(pytest.param(app, marks=pytest.mark.slow) for app in APPS[1:])])
+world = fixture_of(DrainWorld, params=APPS[:1])
 
 
 class TestCommits:

@@ -17,7 +17,7 @@ from penstock.errors import RetryableError
 from penstock.objects.open import open_store
 from penstock.state.reading.comparison import expiry_problem
 from penstock.state.reading.reader import read_store
-from penstock.state.stores import expiring
+from penstock.state.stores import build
 from penstock.state.stores.timed_entries import META, RESERVED, meta_bytes
 from penstock.system.partitioner import partition_of
 from penstock.system.registry import open_systems
@@ -199,7 +199,7 @@ def test_verify_finds_an_index_that_does_not_fit(home: Path) -> None:
 def test_a_time_to_live_is_added_to_a_job_with_state(world: World, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     """Old entries count from the first batch that has it, though they are given headers over several batches, and
     containers are lost meanwhile."""
-    monkeypatch.setattr(expiring, "AT_MOST", 3)
+    monkeypatch.setattr(build, "AT_MOST", 3)
     driver = world.started(ttl_ms=None)
     keys = [f"k{n:02}" for n in range(20)]
     world.batch(driver, *keys)
@@ -291,7 +291,7 @@ def test_the_clock_goes_back_between_two_drivers(world: World) -> None:
 def test_a_drain_with_ttl_state(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of the stream, in which everything fires that waits for a time, neither expires nor drops an entry: the
     index is not a timer. What had expired by then is deleted within the same bound as ever."""
-    monkeypatch.setattr(expiring, "AT_MOST", 2)
+    monkeypatch.setattr(build, "AT_MOST", 2)
     driver = world.started()
     old = [f"old {n}" for n in range(40)]
     world.batch(driver, *old)

@@ -10,14 +10,7 @@ import pytest
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.driver.part import DriverPart
-from penstock.errors import (
-    ContainerLostError,
-    FencedError,
-    PenstockError,
-    PenstockTimeoutError,
-    RetryableError,
-    UserCodeError,
-)
+from penstock.errors import ContainerLostError, PenstockError, PenstockTimeoutError, RetryableError, UserCodeError
 from penstock.testing import SettableClock
 from penstock.wire.ports import RunBrokenError
 from tests.support.processes.python import run_python
@@ -65,17 +58,6 @@ def test_a_lost_container_leads_back_to_the_last_checkpoint(world: SumsWorld, st
     drain(driver)
     assert driver.loop.epoch == epoch + 1
     world.check(driver, exactly_once=step in {"start-run", "source", "stage 1"})
-
-
-@pytest.mark.parametrize("step", ["source", "stage 1", "sink", "reports"])
-def test_a_run_that_broke_off_is_repeated_as_the_same_batch(world: SumsWorld, step: str) -> None:
-    world.put(*range(12))
-    driver = world.started()
-    driver.runner.at = once(step, raising(RunBrokenError("broken")))
-    drain(driver)
-    assert driver.loop.boundary.batch == 3
-    assert driver.loop.epoch == driver.job.claim.epoch
-    world.check(driver, exactly_once=step != "reports")
 
 
 def test_a_batch_has_as_many_messages_as_it_may_whatever_the_gaps_are(tmp_path: Path) -> None:
@@ -129,35 +111,6 @@ def test_a_failing_application_ends_the_run_and_its_batch_is_not_applied(world: 
     with pytest.raises(UserCodeError, match="negative"):
         drain(driver)
     assert state(driver) == before
-
-
-def test_of_two_drivers_the_older_one_is_fenced(world: SumsWorld) -> None:
-    world.put(*range(8))
-    old = world.started()
-    drain_and_commit(old)
-    world.put(*range(8, 12))
-    new = world.started()
-    with pytest.raises(FencedError):
-        drain(old)
-    with pytest.raises(FencedError):
-        old.loop.commit()
-    drain(new)
-    world.check(new)
-    new.loop.commit()
-    assert world.checkpoints[-1].epoch == new.loop.epoch
-
-
-def test_a_driver_that_is_fenced_while_it_uploads_writes_no_record(world: SumsWorld) -> None:
-    world.put(*range(8))
-    old = world.started()
-    drain(old)
-    new = world.driver()
-    old.fleet.at = once("upload", lambda: new.loop.start())
-    with pytest.raises(FencedError):
-        old.loop.commit()
-    drain(new)
-    world.check(new, exactly_once=False)
-    assert [record.epoch for record in world.checkpoints] == [old.job.claim.epoch, new.job.claim.epoch]
 
 
 @pytest.mark.parametrize("recorded", [False, True])

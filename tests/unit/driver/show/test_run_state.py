@@ -11,7 +11,7 @@ from typing import Any
 import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.retry import SYSTEM_CLOCK
-from penstock.driver.handle.job import Job
+from penstock.driver.job import Job
 from penstock.driver.show.exports import EndWatch
 from penstock.driver.show.metrics import PHASES, UncommittedTime
 from penstock.driver.show.work import work_of

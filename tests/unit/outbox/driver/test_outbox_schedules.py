@@ -16,8 +16,6 @@ from penstock.checkpoint.task_versions import markers_of
 from penstock.drain.requests import write_drain_notification
 from penstock.errors import (
     ConfigError,
-    ContainerLostError,
-    FencedError,
     IncompatibleError,
     NotFoundError,
     PenstockError,
@@ -29,8 +27,8 @@ from penstock.start.startpoints.manager import StartpointManager
 from penstock.testing.in_process import InProcessDriver
 from tests.support.jobs.home import wait_until
 from tests.support.tools.fixtures import fixture_of
-from tests.support.world.once_world import PATHS, STEPS, OnceWorld, die
-from tests.support.world.sums_job import TASKS, Sum, drain, drain_and_commit, raising
+from tests.support.world.once_world import PATHS, OnceWorld, die
+from tests.support.world.sums_job import TASKS, Sum, drain, drain_and_commit
 
 world = fixture_of(OnceWorld)
 
@@ -53,48 +51,7 @@ def crash(world: OnceWorld, step: str, nth: int = 1) -> None:
     world.kill(driver)
 
 
-class TestCrashAfterTheRecord:
-    """Crash after the record: before, during, and after publishing."""
-
-    @pytest.mark.few(4)
-    @pytest.mark.parametrize("step", [*STEPS, "published"])
-    def test_each_message_is_there_once(self, world: OnceWorld, step: str) -> None:
-        crash(world, step)
-        world.put(13, 14)
-        world.finish()
-
-    def test_the_next_start_publishes_before_its_first_batch(self, world: OnceWorld) -> None:
-        crash(world, "publish")
-        before = len(world.output())
-        driver = world.next()
-        world.put(13)
-        driver.loop.start()
-        assert (before, len(world.output())) == (6, 12)
-        assert driver.board.wings.get("outbox") is None
-
-    def test_it_dies_again_while_it_publishes_what_is_left(self, world: OnceWorld) -> None:
-        crash(world, "mark")
-        for step in ("progress", "append", "commit", "committed"):
-            driver = world.next()
-            world.at(driver, step, die)
-            with pytest.raises(PenstockError, match="was killed"):
-                driver.loop.start()
-            world.kill(driver)
-        world.finish()
-
-
 class TestRewinds:
-    @pytest.mark.few(4)
-    @pytest.mark.parametrize("step", ["publish", "progress", "begin", "append", "mark", "commit", "committed"])
-    @pytest.mark.parametrize("error", [ContainerLostError("lost"), RetryableError("away")], ids=["lost", "away"])
-    def test_a_failure_that_may_pass(self, world: OnceWorld, step: str, error: PenstockError) -> None:
-        world.put(1, 2, 3, 4, 5, 100, 6, 7, 8, 9, 100, 11, 12, 13)
-        driver = world.next(until_latest=True)
-        came = world.at(driver, step, raising(error))
-        driver.loop.run()
-        assert step in came
-        world.check(driver)
-
     def test_what_was_published_is_not_asked_for_again(self, world: OnceWorld) -> None:
         world.put(1, 2, 3)
         driver = world.next()
@@ -154,66 +111,6 @@ class TestRecord9:
         drain(driver)
         driver.loop.finish()
         assert sorted(Counter(world.output()).values()) == [2] * 12
-
-    def test_with_one_retained(self, world: OnceWorld) -> None:
-        world.keys["task.checkpoint.retained"] = 1
-        crash(world, "publish")
-        assert len(world.log.restorable) == 1
-        world.finish()
-
-    def test_the_objects_of_the_last_record_stay_whatever_is_retained(self, world: OnceWorld) -> None:
-        crash(world, "publish")
-        latest = world.log.latest
-        assert latest is not None
-        assert {each.key for each in latest.section(OUTBOX).objects} <= set(world.outbox)
-        world.finish()
-        assert world.outbox == []
-
-
-def test_killed_after_publishing_started_again_after_eight_days(world: OnceWorld) -> None:
-    crash(world, "published")
-    world.clock.advance(8 * 86_400_000)
-    world.finish()
-
-
-def commit_for_ever(driver: InProcessDriver) -> None:
-    """Until it cannot."""
-    while True:
-        driver.loop.commit()
-        driver.loop.step()
-
-
-@pytest.mark.few(3)
-@pytest.mark.parametrize("step", [*STEPS, "clean-up"])
-def test_a_driver_sleeps_while_another_one_takes_over(world: OnceWorld, step: str) -> None:
-    """It wakes up when all is published, committed further, and the objects are deleted."""
-    world.put(1, 2, 3, 4, 5, 6)
-    slept = world.next()
-    slept.loop.start()
-    drain(slept)
-    world.put(7)
-
-    def take_over() -> None:
-        other = world.next()
-        other.loop.start()
-        drain(other)
-        for value in (8, 9):
-            world.put(value)
-            drain_and_commit(other)
-        other.loop.finish()
-        world.check(other)
-        others.append(other)
-
-    others: list[InProcessDriver] = []
-    world.at(slept, step, take_over)
-    with pytest.raises(FencedError):
-        commit_for_ever(slept)
-    assert others
-    world.kill(slept)
-    world.check(others[0])
-    world.kill(others[0])
-    world.put(10)
-    world.finish()
 
 
 def test_a_guarantee_that_is_taken_away_and_given_back(world: OnceWorld) -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.state.engines.memory import ColumnEngine
 from penstock.testing import TestRunner
+from tests.support.tools.profiles import examples
 
 SCHEMA = pa.schema(
     [pa.field("key", pa.string()), pa.field("n", pa.int64()), pa.field("x", pa.float64()), pa.field("s", pa.string())]
@@ -461,6 +462,7 @@ def windows(value: ps.Serde[Any], shape: str) -> ps.StreamApplication:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @given(steps=st.lists(st.tuples(ROWS, st.integers(-150, 400), st.sampled_from(["", "commit", "crash"])), max_size=8))
+@examples(0.5)
 def test_rows_and_columns_have_equal_windows(shape: str, steps: list[tuple[list[dict[str, Any]], int, str]]) -> None:
     found = []
     for value in (ps.Json(), COLUMNS):

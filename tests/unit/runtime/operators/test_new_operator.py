@@ -25,7 +25,7 @@ from penstock.runtime.operators.window import WindowNode
 from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.task_instance import TaskInstance
 from penstock.runtime.windows.cells import Cell, WindowSlot, key_slot
-from penstock.start.fit import order_warnings
+from penstock.start.check import order_warnings
 from penstock.start.layout import store_layout
 from penstock.state.engines.memory import MemoryEngine
 from penstock.testing import TestRunner

@@ -18,8 +18,7 @@ from penstock.spark.session.executors import (
     kept_executors,
 )
 from penstock.spark.session.gateway import submit_command, write_conf
-from penstock.spark.session.session import session_conf
-from penstock.spark.session.spark_conf import conf_of_launch
+from penstock.spark.session.session import conf_of_launch, session_conf
 
 
 def launched(folder: Path, arguments: str = "", defaults: str = "", **environ: str) -> dict[str, str]:

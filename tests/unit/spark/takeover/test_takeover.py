@@ -37,7 +37,7 @@ from penstock.spark.processor.codec import RowCodec
 from penstock.spark.processor.keys import KeyCodec
 from penstock.spark.processor.task import ProcessorSpec
 from penstock.spark.query.plan import QueryInput, QueryOutput, QueryPlan
-from penstock.spark.rows.columns import ChunkReader, ChunkWriter
+from penstock.spark.row_batches import ChunkReader, ChunkWriter
 from penstock.spark.state_frames import from_spark
 from penstock.spark.state_import.checkpoint import OperatorFacts
 from penstock.spark.takeover import Takeover

@@ -14,7 +14,7 @@ from penstock.state.engines.engine import EngineFailedError
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.engines.overlay import Overlay
 from penstock.state.reading.comparison import expiry_problem
-from penstock.state.stores import expiring
+from penstock.state.stores import build
 from penstock.state.stores.build import build_store
 from penstock.state.stores.task_store import TaskStore
 from penstock.state.stores.timed_entries import INDEX, META, RESERVED, has_begun
@@ -95,7 +95,7 @@ def test_deleting_touches_what_expires_and_no_more() -> None:
 
 
 def test_a_batch_deletes_a_bounded_number_and_the_others_are_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expiring, "AT_MOST", 100)
+    monkeypatch.setattr(build, "AT_MOST", 100)
     life = Life()
     store = life.open()
     keys = [f"k{n:04}" for n in range(1000)]
@@ -115,7 +115,7 @@ def test_a_batch_deletes_a_bounded_number_and_the_others_are_not_seen(monkeypatc
 
 def test_deleting_keeps_up_with_writing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch may write more than the bound; then as many may expire in each batch later."""
-    monkeypatch.setattr(expiring, "AT_MOST", 10)
+    monkeypatch.setattr(build, "AT_MOST", 10)
     life = Life(ttl_ms=1000)
     store = life.open()
     for batch in range(12):
@@ -169,8 +169,8 @@ def test_a_put_without_a_get_reads_the_engine_once_and_one_after_a_get_not_at_al
 
 
 def test_adoption_is_bounded_by_entries_and_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expiring, "AT_MOST", 100)
-    monkeypatch.setattr(expiring, "_ADOPTED_BYTES", 10_000)
+    monkeypatch.setattr(build, "AT_MOST", 100)
+    monkeypatch.setattr(build, "_ADOPTED_BYTES", 10_000)
     life = Life()
     life.engine.apply(
         {b"a%04d" % n: b"1" for n in range(500)} | {b"b%d" % n: b'"%s"' % (b"x" * 3000) for n in range(8)}

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import PenstockTimeoutError
-from penstock.tables.driver.run import LoadState, Swap, SwapFacts, Tables, decide_swap
+from penstock.tables.driver import LoadState, Swap, SwapFacts, Tables, decide_swap
 from penstock.tables.store import TableFolders
 from penstock.testing.in_process import InProcessDriver
 from penstock.wire.protocol import EndBatch
@@ -25,8 +25,8 @@ from tests.support.world.pushed_job import PushedWorld, in_use, keep_busy, lag, 
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PushedWorld]:
-    monkeypatch.setattr("penstock.tables.driver.run._RETRY_SECONDS", 0.2)
-    monkeypatch.setattr("penstock.tables.driver.run._LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("penstock.tables.driver._RETRY_SECONDS", 0.2)
+    monkeypatch.setattr("penstock.tables.driver._LOOK_SECONDS", 0.0)
     world = PushedWorld(tmp_path)
     yield world
     world.close()

@@ -14,7 +14,7 @@ import pytest
 
 from penstock.errors import PenstockError, RetryableError
 from penstock.state.engines.rocksdb import RocksDbEngine
-from penstock.tables.driver.run import Tables
+from penstock.tables.driver import Tables
 from penstock.tables.loaded import PushedTables, TableLoad
 from penstock.tables.store import MemoryTable, TableView
 from penstock.testing.in_process import InProcessDriver
@@ -24,7 +24,7 @@ from tests.support.world.pushed_job import KEYS, PushedWorld, in_use, keep_busy,
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PushedWorld]:
-    monkeypatch.setattr("penstock.tables.driver.run._LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("penstock.tables.driver._LOOK_SECONDS", 0.0)
     world = PushedWorld(tmp_path)
     yield world
     world.close()

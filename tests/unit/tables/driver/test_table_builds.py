@@ -26,11 +26,10 @@ from penstock.objects.file import FileObjectStore
 from penstock.objects.store import ObjectStore
 from penstock.system.memory import MemorySystem
 from penstock.tables.build import BuildRequest
-from penstock.tables.driver.builds import NOT_LOOKED, TableBuild, TableBuilds
 from penstock.tables.manifest import PublishedVersion, TableFile, fingerprint_of
 from penstock.tables.registry import TableRegistry, refusal_of
-from penstock.testing.faulty_store import FaultyStore
-from penstock.testing.forwarding_store import ForwardingStore
+from penstock.tables.table_builds import NOT_LOOKED, TableBuild, TableBuilds
+from penstock.testing.faulty_store import FaultyStore, ForwardingStore
 from penstock.testing.in_process import InProcessDriver
 from penstock.testing.runner.sides import ArrowTableBuilder
 from tests.support.processes.containers import wait_until
