@@ -49,7 +49,7 @@ class Death:
             raise RetryableError(f"{call} of {key}: dead")
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ["memory", "rocksdb"])
 @pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
 def test_death_at_any_step_of_a_snapshot(tmp_path: Path, engine: EngineName, done: bool) -> None:

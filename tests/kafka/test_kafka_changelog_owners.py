@@ -174,7 +174,9 @@ def test_the_owners_were_lost(kafka_broker: KafkaBroker, objects: ObjectStore, t
 
 @pytest.mark.attack
 @pytest.mark.parametrize(
-    "key", ["", "the key of this root, 32 characters or more"], ids=["without a key", "with a key"]
+    "key",
+    [pytest.param("", marks=pytest.mark.slow), "the key of this root, 32 characters or more"],
+    ids=["without a key", "with a key"],
 )
 def test_a_claim_is_compacted_away_and_a_stranger_claims_the_topic(
     kafka_broker: KafkaBroker, objects: ObjectStore, tmp_path: Path, key: str, caplog: pytest.LogCaptureFixture

@@ -160,7 +160,8 @@ def publish(writer: SystemWriter, here: SystemStreamPartition, mark: Progress, v
         begun.mark(here, mark)
 
 
-@pytest.mark.parametrize("fault", ["frozen", pytest.param("killed", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["frozen", "killed"])
 def test_a_publication_is_interrupted(broker: KafkaBroker, fault: str, capfd: pytest.CaptureFixture[str]) -> None:
     if not broker.running:
         broker.start()

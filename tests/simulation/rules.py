@@ -257,7 +257,7 @@ def void_claims() -> None:
     _replace(log_view, "void_claims", lambda records: {})
 
 
-@rule("A checkpoint has the positions of all partitions, also of those that nothing came from.", "sums", 6)
+@rule("A checkpoint has the positions of all partitions, also of those that nothing came from.", "sums", 10)
 def all_positions() -> None:
     real = to_next_offsets
     last: dict[Any, int] = {}
@@ -338,7 +338,11 @@ def retained() -> None:
     _replace(BackendAdmins, "collect", collect)
 
 
-@rule("A collection deletes what one view of the log says, however long it takes.", "sums", 7)
+@rule(
+    "A collection deletes what one view of the log says, however long it takes.",
+    "tests/fault/test_collections_beside_commits.py::test_a_collection_deletes_nothing_that_a_later_checkpoint_needs"
+    "[2-0-changelog-files]",
+)
 def one_view() -> None:
     real = CheckpointLog.uncollected
     _replace(CheckpointLog, "uncollected", lambda self, view: real(self, self.known()))

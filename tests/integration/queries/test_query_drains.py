@@ -114,9 +114,9 @@ def _rows_in(query: Any) -> int:
     return sum(int(each["numInputRows"]) for each in query.recentProgress)
 
 
-@pytest.mark.parametrize("drains_again", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("runs_drain", [(False,), pytest.param((False, True), marks=pytest.mark.slow)])
 def test_an_idle_query_drains_ends_and_goes_on_with_another_program(
-    spark: SparkSession, tmp_path: Path, drains_again: bool
+    spark: SparkSession, tmp_path: Path, runs_drain: tuple[bool, ...]
 ) -> None:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     runs = Runs(spark, tmp_path)
@@ -139,16 +139,19 @@ def test_an_idle_query_drains_ends_and_goes_on_with_another_program(
     assert runs.rows("total") == totals(first)
     runs.got.clear()
     second = events(runs.source, 3)
-    for wanted in ([], *([totals(first + second)] if drains_again else [])):
-        if wanted:
+    for number, drains in enumerate(runs_drain):
+        if drains:
             with open_job("counts", overrides={"job.root": runs.root}) as job:
                 admin.drain(job)  # it was stopped, and its next start goes on
-            second += events(runs.source, 5)
-            wanted = totals(first + second)
+        second += events(runs.source, 4 + number)
         query = runs.start(counts(40), availableNow=True)
         assert query.awaitTermination(PATIENCE_S)
-        assert runs.rows("total") == wanted, "stores stay"
-    assert runs.rows("pane") == panes(second, 40), "the first program has handed over what its windows had"
+        assert runs.rows("total") == (totals(first + second) if drains else []), "stores stay"
+    closed, every = runs.rows("pane"), panes(second, 40)
+    assert closed, "no window of the second program is closed"
+    assert closed == (every if runs_drain[-1] else [pane for pane in every if pane in closed]), (
+        "the first program has handed over what its windows had"
+    )
 
 
 @pytest.mark.slow

@@ -166,6 +166,7 @@ def test_a_parent_that_does_not_exist_is_named(tmp_path: Path) -> None:
         make_project(NAME, tmp_path / "no")
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_leaves_no_half_project(tmp_path: Path) -> None:
     """It is killed at each file in turn: under the name of the project is nothing, until there is all of it."""
     for count in range(len(FILES) + 1):
