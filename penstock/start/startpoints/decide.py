@@ -191,7 +191,11 @@ def decide_start(
             "the startpoint (`penstock startpoint list`)"
         )
     accepts = any(request.accept_state for request in found.values())
-    near = nearest_checkpoint(offsets, checkpoints, inputs.ends, accepts_state=accepts)
+    try:
+        near = nearest_checkpoint(offsets, checkpoints, inputs.ends, accepts_state=accepts)
+    except IncompatibleError as error:
+        asked = max((each for each in found.values() if each.with_state), key=lambda each: each.rank)
+        raise _refused(asked, str(error), asked not in new) from error
     return StartDecision(near.record, {}, found, with_state, quiet_until, near.passed_over)
 
 

@@ -89,7 +89,7 @@ class _NotedReads(ForwardingStore):
         """Nothing else was asked: no listing, and no object that is not there."""
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Remember nothing of what was read until now."""
         self.tags, self.by_name = {}, True
 
     def get(self, key: str) -> bytes:

@@ -145,7 +145,6 @@ class Life:
         self.watch = CheckpointWatch(self._quiet, self._paths, self._calm())
         self._variant: dict[str, object] = {}
         self._has_moved = False
-        self._refused: IncompatibleError | None = None
         self._stores: dict[str, list[tuple[int, bytes, bytes]]] = {}
         self.driver = Process("no driver")
         self.drivers: list[Process] = []
@@ -232,8 +231,6 @@ class Life:
         while True:
             until_latest = self._all_fed
             end = self._one_driver(until_latest=until_latest)
-            if end == "refused":
-                self._take_back(until_latest=until_latest)
             ended = ended + 1 if until_latest and end == "stopped" else 0
             if (ended and (ended == 2 or not self.trouble.counts["command"])) or (until_latest and self.errors):
                 break  # the first one may have stopped or drained because a command had asked for it
@@ -248,13 +245,13 @@ class Life:
                 self.operator.repartition(self.config(), self.job.graph(), tasks)
         self._look(self._last_look)
 
-    def _take_back(self, *, until_latest: bool) -> None:
-        """Take back the startpoints that lead each start back to a checkpoint, as a refused start says. Otherwise the
-        state may be in other tasks, perhaps since this driver began: the next one knows it."""
-        taken = self.operator.take_back(self.config())
+    def _read_refusal(self, error: IncompatibleError) -> None:
+        """Take back the startpoints that lead each start back to a checkpoint, if the refusal speaks of them. Otherwise
+        the state may be in other tasks, perhaps since the driver began: the next one knows it."""
+        taken = self.operator.take_back(self.config()) if "startpoint" in str(error) else ()
         self._log_watch.forget(taken)
-        if not taken and not self._has_moved and self._refused is not None and until_latest:
-            self.errors.append(self._refused)
+        if not taken and not self._has_moved:
+            self.errors.append(error)
 
     def _watch(self) -> None:
         """Look at the checkpoints now and then, in no time."""
@@ -389,13 +386,16 @@ class Life:
             self.driver = driver
             self._vary()
         end: list[str] = []
-        actor = self.scheduler.spawn(driver, "main", lambda: self._drive(driver, until_latest, end))
+        refusals: list[IncompatibleError] = []
+        actor = self.scheduler.spawn(driver, "main", lambda: self._drive(driver, until_latest, end, refusals))
         self.scheduler.join(self.scheduler.me(), actor, None)
         self.scheduler.kill(driver, "its program has ended")
         self.drivers.remove(driver)
+        for error in refusals:
+            self._read_refusal(error)
         return end[0] if end else "killed"
 
-    def _drive(self, driver: Process, until_latest: bool, end: list[str]) -> None:
+    def _drive(self, driver: Process, until_latest: bool, end: list[str], refusals: list[IncompatibleError]) -> None:
         try:
             with ExitStack() as undo:
                 self._run(driver, until_latest, undo)
@@ -407,8 +407,7 @@ class Life:
             end.append("failed")
             self.scheduler.note(f"{driver.name}: {type(error).__name__}: {_first_words(error)}")
             if isinstance(error, IncompatibleError):
-                self._refused = error
-                end[-1] = "refused"
+                refusals.append(error)
             elif isinstance(error, _NEVER) or until_latest:
                 self.errors.append(error)
 

@@ -19,7 +19,7 @@ from penstock.errors import IncompatibleError
 from penstock.start.inputs import group_inputs
 from penstock.start.positions import start_positions
 from penstock.start.startpoints.decide import Candidates, JobInputs, StartDecision, choose_state, decide_start, sort_out
-from penstock.start.startpoints.request import RequestKey, StartpointRequest, task_name
+from penstock.start.startpoints.request import RequestKey, StartpointRequest, how_to_delete, task_name
 from penstock.system.base import PartitionOffsets
 from tests.support.stores.stopped_job import STREAM, saved, ssp
 
@@ -269,6 +269,27 @@ def test_nearest_passes_over_no_checkpoint_because_of_its_version() -> None:
         decide_start(requests, INPUTS, Candidates(origin, (saved(1, (1, 1)), unread, origin), (2,)), resolve)
     for part in (str(unread.id), "task.checkpoint.read.versions allows (2)", "It has: 1."):
         assert part in str(failed.value)
+
+
+GONE = JobInputs(INPUTS.tasks, {**ENDS, ssp(1): PartitionOffsets(2, 10)})
+MOVED = tuple(replace(record, moved=(ssp(1),)) for record in RECORDS)
+UNREAD = (saved(1, (1, 1)), saved(3, (5, 5), versions=(1,), markers={}), saved(4, (8, 9)))
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize(
+    ("wanted", "inputs", "records"),
+    [(0, INPUTS, RECORDS), (4, INPUTS, MOVED), (7, INPUTS, UNREAD), (2, GONE, RECORDS)],
+    ids=["none is near", "none agrees", "version", "messages are deleted"],
+)
+def test_a_refusal_names_the_startpoint_and_how_to_delete_one_that_waits(
+    wanted: int, inputs: JobInputs, records: Sequence[CheckpointRecord], waits: bool
+) -> None:
+    asked = request(0, offset(wanted), with_state="nearest")
+    with pytest.raises(IncompatibleError) as failed:
+        decide_start([asked], inputs, Candidates(records[-1], records, (2,)), resolve, () if waits else (asked,))
+    assert str(failed.value).startswith(f"the startpoint for {asked} cannot be applied: ")
+    assert (how_to_delete(asked.key) in str(failed.value)) == waits
 
 
 def test_nearest_and_from_are_two_ways_to_say_it() -> None:
