@@ -71,8 +71,9 @@ def test_a_container_that_is_killed_again_and_again(folder: Path) -> None:
     assert log is not None
     assert Path(log[1]).is_file()
     assert "failure 2" not in error
-    (warning,) = [line for line in error.splitlines()[:-1] if "was killed by SIGKILL" in line]
-    assert "failure 1 since the last checkpoint, at most 1 are retried; going back to checkpoint 1" in warning
+    (warning,) = [line for line in error.splitlines()[:-1] if "going back to checkpoint 1" in line]
+    assert "failure 1 since the last checkpoint, at most 1 are retried" in warning
+    assert "was killed by SIGKILL" in warning
     assert not re.search(r"^\s+at (org|java|scala)\.|Traceback", error, re.MULTILINE), error
 
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from penstock.cli.main import app
 from penstock.errors import IncompatibleError
 from tests.support.apps import job_app
-from tests.support.jobs.home import DEADLINE_S, Home, same
+from tests.support.jobs.home import DEADLINE_S, LOCK, Home, same
 
 pytestmark = pytest.mark.spark
 ROOT = "state.backends.blob.root"
@@ -24,7 +24,7 @@ def run(home: Home, spark: SparkSession) -> None:
 
 
 def files(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file()]
+    return [path for path in folder.rglob("*") if path.is_file() and path.name != LOCK]
 
 
 def penstock(home: Home, *arguments: str) -> str:
