@@ -175,6 +175,7 @@ class Epochs:
                     lambda done: self._board.update(restored_bytes=done),
                 )
         except errors.CorruptError as error:
+            job.log.check_owner()  # a newer owner may have deleted what the markers name
             if elsewhere := job.plan.markers_elsewhere(origin):
                 raise errors.CorruptError(f"{error}{elsewhere}") from error
             raise

@@ -9,8 +9,17 @@ from pathlib import Path
 import pytest
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.checkpoint.log import CheckpointLog
 from penstock.driver.part import DriverPart
-from penstock.errors import ContainerLostError, PenstockError, PenstockTimeoutError, RetryableError, UserCodeError
+from penstock.errors import (
+    ContainerLostError,
+    CorruptError,
+    FencedError,
+    PenstockError,
+    PenstockTimeoutError,
+    RetryableError,
+    UserCodeError,
+)
 from penstock.testing import SettableClock
 from penstock.wire.ports import RunBrokenError
 from tests.support.processes.python import run_python
@@ -144,6 +153,23 @@ def test_an_epoch_that_does_not_open_is_tried_again_and_its_start_checkpoint_is_
     drain(driver)
     world.check(driver)
     assert [record.kind_detail for record in world.checkpoints] == ["start"]
+
+
+@pytest.mark.parametrize("overtaken", [True, False])
+def test_state_that_cannot_be_restored_may_have_been_deleted_by_a_newer_driver(
+    world: SumsWorld, overtaken: bool
+) -> None:
+    world.put(*range(8))
+    driver = world.driver()
+
+    def damaged() -> None:
+        if overtaken:
+            CheckpointLog(driver.job.objects, driver.job.paths).claim("newer")
+        raise CorruptError("an object is missing")
+
+    driver.fleet.at = once("open", damaged)
+    with pytest.raises(FencedError if overtaken else CorruptError):
+        driver.loop.start()
 
 
 def test_a_graceful_stop_ends_with_a_commit(world: SumsWorld) -> None:
