@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
-from typing import Any
+from typing import Any, NoReturn
 
 from penstock.testing.simulation.scheduler import Actor, KilledError, Scheduler, activate, active
 
@@ -288,6 +288,21 @@ def _getpid() -> int:
     return _real_getpid() if me is None else me.process.pid
 
 
+_real_exit = os._exit
+_EXIT_OF_CONTAINER = 70
+
+
+def _exit(status: int) -> NoReturn:
+    """End the process: the simulated one, where a container ends itself. Code of a user that ends the process ends the
+    life."""
+    scheduler = active()
+    me = None if scheduler is None else scheduler.mine()
+    if scheduler is None or me is None or status != _EXIT_OF_CONTAINER:
+        _real_exit(status)
+    scheduler.kill(me.process, f"it ends itself with status {status}")
+    raise KilledError
+
+
 def _on_disk(real: Callable[..., Any], *, writes: Callable[..., bool]) -> Callable[..., Any]:
     """A call that needs space on a disk. For actors of a simulation there may be none."""
 
@@ -385,6 +400,7 @@ def install() -> None:
     ):
         setattr(owner, name, _on_network(getattr(owner, name)))
     in_os.getpid = _getpid
+    in_os._exit = _exit
     in_io: Any = io
     in_io.open = in_builtins.open = _on_disk(io.open, writes=_opens_to_write)
     in_os.mkdir = _on_disk(os.mkdir, writes=lambda *_args, **_options: True)
