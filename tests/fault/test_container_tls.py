@@ -124,6 +124,7 @@ def test_certificates_live_for_days_and_sign_nothing(container: ContainerProcess
     assert of_server.public_key() != of_callers.public_key()
 
 
+@pytest.mark.slow
 def test_a_renewed_port_has_other_certificates_and_the_heartbeats_go_over_to_it(renewed: ContainerProcess) -> None:
     client, before = by_port(renewed, CALLER), renewed.address
     losses: list[str | None] = []

@@ -149,6 +149,7 @@ def world(tmp_path: Path, kafka_broker: KafkaBroker, request: pytest.FixtureRequ
     return DayWorld(tmp_path, kafka_broker, request.param)
 
 
+@pytest.mark.slow
 def test_days_with_early_panes_a_drain_and_a_poison_message(world: DayWorld) -> None:
     events = given()
     world.drive(events)

@@ -10,7 +10,7 @@ import pytest
 from tests.support.stores.random_life import live, no_pauses
 
 PARTS = 20
-QUICK = 2
+QUICK = 1
 LIVES = int(os.environ.get("PENSTOCK_LIVES", "80"))
 MORE = 1000
 STARTS = 4

@@ -239,7 +239,7 @@ def test_a_second_sigterm_drops_the_batch_and_loses_nothing(project: Path) -> No
         try:
             lines = lines_of(process)
             await_file(reached)
-            await_line(lines, r" INFO \[epoch 1 batch \d+ task \d\] waits for town-1\n")
+            await_line(lines, rf" INFO \[epoch 1 batch \d+ task \d\] waits for {first['to']}\n")
             process.send_signal(signal.SIGTERM)
             await_line(lines, "stopping after the current batch")
             time.sleep(0.6)  # signals within half a second are one

@@ -112,6 +112,7 @@ def test_commands_and_leases_without_what_only_linux_has(tmp_path: Path) -> None
     assert without_linux("-c", COMMANDS, cwd=tmp_path) == "done\n"
 
 
+@pytest.mark.slow
 def test_a_job_and_the_processes_of_a_local_run_without_what_only_linux_has() -> None:
     told = without_linux("-m", "pytest", "-q", "-p", "no:cacheprovider", *OTHERS)
     assert int(told.splitlines()[-1].split(" passed")[0]) >= len(OTHERS), told

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.tools.places import ROOT
 
 SUITE = """
@@ -34,6 +36,7 @@ sys.exit(pytest.main(sys.argv[1:], [Reporter()]))
 NAMED = re.compile(r"`(tests/[\w/]+\.py)(?:::\w+)*`")
 
 
+@pytest.mark.slow
 def test_each_attack_has_a_line_and_one_that_is_not_held_fails(tmp_path: Path) -> None:
     (tmp_path / "test_walls.py").write_text(SUITE)
     run = [sys.executable, "-c", RUN, "-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", str(tmp_path)]

@@ -98,6 +98,7 @@ def test_an_older_epoch_writes_nothing_any_more(shop: Shop) -> None:
     assert [row[:2] for row in shop.rows()] == [("a", 1), ("c", 1), ("d", 1), ("d", 2)]
 
 
+@pytest.mark.slow
 def test_a_writer_that_dies_at_any_step(shop: Shop) -> None:
     assert kill_at_every_step(shop) >= 8
 

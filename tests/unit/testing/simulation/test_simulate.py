@@ -203,6 +203,7 @@ def test_an_invariant_is_told_what_to_return_and_what_there_is() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_an_operator_that_does_not_end_is_named() -> None:
     with pytest.raises(SimulationFailedError, match=r"has not ended within 8 s: it is in `endless`, line \d+ of .*py"):
         run(mapping(endless), limit_s=8)
