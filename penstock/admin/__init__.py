@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from penstock.admin.checkpoint.facts import ListedCheckpoint as ListedCheckpoint
     from penstock.admin.checkpoint.facts import checkpoints as checkpoints
     from penstock.admin.checkpoint.facts import read_checkpoint as read_checkpoint
+    from penstock.admin.checkpoint.labels import LabelFacts as LabelFacts
+    from penstock.admin.checkpoint.labels import label_checkpoint as label_checkpoint
+    from penstock.admin.checkpoint.labels import unlabel_checkpoint as unlabel_checkpoint
     from penstock.admin.configuration import EffectiveValue as EffectiveValue
     from penstock.admin.configuration import KeyFacts as KeyFacts
     from penstock.admin.configuration import effective_values as effective_values
@@ -46,6 +49,10 @@ if TYPE_CHECKING:
     from penstock.admin.job.drain import drain as drain
     from penstock.admin.job.drain import export_drains as export_drains
     from penstock.admin.job.drain import import_drains as import_drains
+    from penstock.admin.job.fork import DetachedFacts as DetachedFacts
+    from penstock.admin.job.fork import ForkFacts as ForkFacts
+    from penstock.admin.job.fork import detach as detach
+    from penstock.admin.job.fork import fork as fork
     from penstock.admin.job.logs import LogLine as LogLine
     from penstock.admin.job.logs import container_logs as container_logs
     from penstock.admin.job.look import status as status

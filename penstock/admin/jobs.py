@@ -212,8 +212,8 @@ def _readings(name: str, job_id: str) -> list[JobPaths]:
 
 
 def _exists(objects: ObjectStore, paths: JobPaths) -> bool:
-    """A job begins with its lease and, in slot 0 of its log, a claim, which is never deleted."""
-    for key in (paths.checkpoint(0), paths.lease):
+    """A job begins with its lease and, in slot 0 of its log, a claim, which is never deleted; a fork with its home."""
+    for key in (paths.checkpoint(0), paths.lease, paths.home):
         with suppress(NotFoundError):
             with suppress(UntrustedError):  # whatever reads more of the job says so
                 objects.get(key)
@@ -221,7 +221,9 @@ def _exists(objects: ObjectStore, paths: JobPaths) -> bool:
     return False
 
 
-VERSION_FORMS = "a checkpoint's ID, the number of its batch, `latest`, or `latest-N`, the N-th before the latest"
+VERSION_FORMS = (
+    "a checkpoint's ID or label, the number of its batch, `latest`, or `latest-N`, the N-th before the latest"
+)
 
 _VERSION_ID = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
 _VERSION_BATCH = re.compile(r"[0-9]{1,18}")
@@ -238,18 +240,23 @@ def choose_versions(found: FoundJob, versions: Sequence[str]) -> list[Checkpoint
     """The retained checkpoint of each version, as of one moment.
 
     Which checkpoint is the latest, or the last of a batch, is unknown where the log is damaged; one that is named
-    by its id can be read all the same.
+    by its id or label can be read all the same.
 
     Raises:
         ConfigError: one of them names no version.
         NotFoundError: no checkpoint of that name is retained; says which are.
-        CorruptError: the log is damaged, and not all versions are ids.
+        CorruptError: the log is damaged, and not all versions are ids or labels.
     """
-    named = all(_VERSION_ID.fullmatch(version) for version in versions)
-    retained = found.log.read("report" if named else "raise").restorable
-    if not retained:
+    from penstock.checkpoint.forks import check_home  # late, as in FoundJob
+
+    view = found.log.read("report")
+    named = [view.id_of(version) for version in versions]
+    if view.faults and not all(map(_VERSION_ID.fullmatch, named)):
+        view = found.log.read()
+    check_home(found.objects, found.paths)
+    if not view.restorable:
         raise NotFoundError(f"job `{found.paths.root}` has no checkpoint yet")
-    return [find_version(retained, version) for version in versions]
+    return [find_version(view.restorable, version) for version in named]
 
 
 def find_version(retained: Sequence[CheckpointRecord], version: str) -> CheckpointRecord:
@@ -267,7 +274,7 @@ def find_version(retained: Sequence[CheckpointRecord], version: str) -> Checkpoi
     elif _VERSION_ID.fullmatch(version):
         matching = [record for record in retained if str(record.id) == version]
     else:
-        raise ConfigError(f"`{version}` is not a version: expected {VERSION_FORMS}")
+        raise ConfigError(f"`{version}` is not a version, and no label of the job: expected {VERSION_FORMS}")
     if not matching:
         raise NotFoundError(f"version `{version}` is not retained. Retained: {_listed(retained)}")
     return matching[-1]

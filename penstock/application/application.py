@@ -261,7 +261,7 @@ class Application:
                 `on_end` is called. With False they wait for the next run.
             drain: drain the job without reading anything: what waits in its last checkpoint is processed, windows and
                 timers fire, and the run ends.
-            from_checkpoint: the id of the checkpoint to start from instead of the last one.
+            from_checkpoint: the checkpoint to start from instead of the last one, by its id or label.
             reset_operators: the ids of operators (windows, joins, tasks with timers, partition_by through a stream)
                 that begin again, because they were changed or removed: what waits in them is dropped, and all other
                 state is kept.

@@ -46,7 +46,7 @@ OUTSIDE_WINGS = "penstock.wings"
 CHECKS = {OUTSIDE_WINGS: "penstock.wing:check_outside"}
 """By group of entry points: the function that checks what is found there, before anybody uses it."""
 COMMANDS = (
-    *("new", "run", "check", "simulate", "status", "dashboard", "logs", "drain", "stop", "job"),
+    *("new", "run", "check", "simulate", "status", "dashboard", "logs", "drain", "stop", "fork", "job"),
     *("checkpoint", "startpoint", "state", "stream", "table", "config"),
 )
 """The commands of `penstock`, whose names no wing may have."""

@@ -1,106 +1,29 @@
-"""The checkpoint log: who owns a job, and what it had done. And the reading of its slots."""
+"""The checkpoint log: who owns a job, and what it had done."""
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
-from collections.abc import Collection, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection
 from itertools import count
 from typing import Literal, TypeAlias
 
-from penstock.checkpoint.log_view import TAIL, LogView, fenced_by, prunable
-from penstock.checkpoint.record import CheckpointRecord, Claim, Record, decode_record, encode_record
-from penstock.errors import CorruptError, FencedError, IncompatibleError, NotFoundError, PenstockError, RetryableError
+from penstock.checkpoint.labels import Labelled, taking_over
+from penstock.checkpoint.log_reader import LogReader
+from penstock.checkpoint.log_view import LogView, fenced_by, prunable
+from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim, Label, Record, encode_record
+from penstock.errors import CorruptError, FencedError, IncompatibleError, NotFoundError, RetryableError
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
-
-_THREADS = 16
-"""Records fetched at once: a round trip to a remote store takes tens of milliseconds."""
-
-
-class LogReader:
-    """Reads the records of a log and remembers them: they never change. Used by one thread at a time."""
-
-    def __init__(self, store: ObjectStore, paths: JobPaths) -> None:
-        self._store = store
-        self._paths = paths
-        self.known: dict[int, Record] = {}
-        """Every record that was read, or written by the owner of this reader, and was not seen to be gone."""
-        self._damaged: dict[int, str] = {}
-
-    def read(self) -> LogView:
-        """Everything up to the end of the log, judged; nothing is raised for what is damaged or missing.
-
-        The listed slots are fetched before the end is probed for. So when a slot is found empty that was pruned
-        meanwhile, the checkpoint that dropped it is found too.
-
-        Raises:
-            IncompatibleError: a newer Penstock wrote a record.
-            RetryableError: the store failed. What was read so far is remembered.
-        """
-        keys = self._store.list(self._paths.checkpoints)
-        listed = {slot for key in keys if (slot := self._paths.slot_of(key)) is not None}
-        end = 1 + max(listed | self.known.keys(), default=-1)
-        # A listing may miss the last records, and one that runs while records are made may miss one and show the next.
-        tail = range(max(0, end - TAIL), end)
-        for slot in self.known.keys() - listed - set(tail):
-            del self.known[slot]
-        self._damaged = {}
-        self._fetch(sorted((listed | set(tail)) - self.known.keys()))
-        for slot in count(end):
-            if not self._note(slot, self._look(slot)):
-                return LogView.of(self.known, self._damaged, slot)
-        raise AssertionError("no log has this many slots")
-
-    def get(self, slot: int) -> Record:
-        """The record in a slot, read now. Raises as ObjectStore.get and decode_record do."""
-        key = self._paths.checkpoint(slot)
-        return decode_record(self._store.get(key), key)
-
-    def view(self) -> LogView:
-        """The view of the known records. No I/O."""
-        return LogView.of(self.known, self._damaged, 1 + max(self.known.keys() | self._damaged.keys(), default=-1))
-
-    def _fetch(self, slots: list[int]) -> None:
-        failures = []
-        for slot, found in zip(slots, self._outcomes(slots), strict=True):
-            try:
-                self._note(slot, found)
-            except PenstockError as error:
-                failures.append(error)
-        if failures:
-            raise failures[0]
-
-    def _outcomes(self, slots: list[int]) -> Iterable[Record | PenstockError]:
-        if len(slots) < 2:
-            return map(self._look, slots)
-        with ThreadPoolExecutor(min(_THREADS, len(slots)), thread_name_prefix="checkpoint-log") as pool:
-            return list(pool.map(self._look, slots))
-
-    def _look(self, slot: int) -> Record | PenstockError:
-        try:
-            return self.get(slot)
-        except PenstockError as error:
-            return error
-
-    def _note(self, slot: int, found: Record | PenstockError) -> bool:
-        """Remember a record, or its damage. True unless the slot is free. Raises any other error."""
-        if isinstance(found, CorruptError):
-            self._damaged[slot] = str(found)
-        elif isinstance(found, NotFoundError):
-            return False
-        elif isinstance(found, PenstockError):
-            raise found
-        else:
-            self.known[slot] = found
-        return True
-
 
 OnDamage: TypeAlias = Literal["raise", "report"]
 """A log that cannot be continued raises an error, or is reported in the view's `faults`."""
 
+logger = logging.getLogger(__name__)
+
 _READS = 4
+_LABEL_TRIES = 100
 
 
 class CheckpointLog:
@@ -109,10 +32,14 @@ class CheckpointLog:
     Record n is made only by put-if-absent in slot n, so that the log is linear and of two writers only one goes on.
     Records never change, so each is read once.
 
+    Anybody may append a label, without a claim. The owner finds it in the slot of its next record, which then takes the
+    label over and goes into the slot behind it. So no checkpoint leaves the log that was given a label before.
+
     Why pruning, which makes slots free again, lets no stopped driver go on:
 
-    * An owner writes only into the slot after the last one it knows. The first record there that is not its own is the
-      claim that fenced it, because the driver that takes the job over claims first; and claims are never deleted.
+    * An owner writes only into the slot after the last one it knows, and the labels behind that. The first other
+      record there that is not its own is the claim that fenced it, because the driver that takes the job over claims
+      first; and claims and labels are never deleted.
     * If that slot held a record of its own whose reply was lost, and which was pruned meanwhile, it can only make the
       very same record once more: after an append of unknown outcome no other record is taken. It is then one that is
       not retained, and the owner finds the claim behind it with the next one.
@@ -133,7 +60,11 @@ class CheckpointLog:
         """The tokens of this object's claims, including claims whose reply was lost."""
         self._next_slot = 0
         self._unclear: CheckpointRecord | None = None
-        """An appended record that may or may not be in the log."""
+        """A record, as it was written, that may or may not be in the log."""
+        self._given: CheckpointRecord | None = None
+        """The last record that was given to `append`, before it took over any labels."""
+        self._slot: int | None = None
+        """The slot of that record, once it is in the log."""
         self._collected: set[int] = set()
         """Slots that `prune` was called for, and that are not free yet."""
         self._accepted: frozenset[int] = frozenset()
@@ -200,12 +131,21 @@ class CheckpointLog:
                 self._reader.known[view.end] = claim
                 if self._counts(claim, view.end):
                     self._claim, self._next_slot, self._unclear = claim, view.end + 1, None
+                    self._given, self._slot = None, None
                     return claim
+
+    def begin(self, epoch: int, run_id: str) -> None:
+        """Begin a log that is empty with a claim of this epoch, above which all of the job's are. Nothing happens if
+        the log has begun."""
+        with self._lock:
+            if self.read("report").end == 0:
+                self._create(0, Claim(epoch, run_id, secrets.token_hex(16)))
 
     def append(self, record: CheckpointRecord) -> int:
         """Append a checkpoint in the slot after the last one this owner knows; durable when it returns. The slot.
 
-        Repeating the call with the same record after a RetryableError is safe and gives one record.
+        The record in the log has the labels that hold, and retains their checkpoints. Repeating the call with the same
+        record after a RetryableError is safe and gives one record.
 
         Raises:
             FencedError: another owner's record is there, and from then on every `append` and `claim` of this object
@@ -217,23 +157,70 @@ class CheckpointLog:
         with self._lock:
             self._refuse_if_fenced()
             self._refuse_if_not_mine(record)
-            slot = self._next_slot
-            if record == self._reader.known.get(slot - 1):
-                return slot - 1
+            if record == self._given and self._slot is not None:
+                return self._slot
             self._refuse_if_unclear(record)
             self._refuse_revival(record)
-            self._unclear = record
-            found = self._create(slot, record)
+            self._given, self._slot = record, None
+            self._tell_lost_labels(record)
+            while True:
+                view = self._reader.view()
+                written = self._unclear or taking_over(record, view.labels, view.retained)
+                self._unclear = written
+                found = self._create(self._next_slot, written)
+                self._unclear = None
+                if not isinstance(found, Label):
+                    break
+                self._pass(found)
             if found is not None:
                 self._fenced = (
                     f"checkpoint {record.id} of epoch {record.epoch}, run `{record.run_id}`, was not written: slot "
-                    f"`{self._paths.checkpoint(slot)}` is {fenced_by(found)}, which owns the job now. This run "
-                    f"must stop; nothing it does after its last checkpoint counts"
+                    f"`{self._paths.checkpoint(self._next_slot)}` is {fenced_by(found)}, which owns the job now. This "
+                    f"run must stop; nothing it does after its last checkpoint counts"
                 )
                 self._refuse_if_fenced()
-            self._reader.known[slot] = record
-            self._next_slot, self._unclear = slot + 1, None
+            slot = self._slot = self._next_slot
+            self._reader.known[slot] = written
+            self._next_slot = slot + 1
             return slot
+
+    def label(
+        self, name: str, checkpoint: CheckpointId | None, now_ms: int, instead_of: Labelled | None = None
+    ) -> None:
+        """Give a retained checkpoint a name, or take a name off (None). Needs no claim, and disturbs no driver: its
+        next checkpoint takes the label over. Repeating the call is safe.
+
+        Args:
+            name: the label.
+            checkpoint: the checkpoint, or None.
+            now_ms: the wall clock in epoch milliseconds.
+            instead_of: the label of that name as it was seen. Nothing happens if it is another one by now.
+
+        Raises:
+            NotFoundError: the checkpoint is not retained.
+            IncompatibleError: another checkpoint has the label.
+            CorruptError: as `read`.
+            RetryableError: the store failed, or the log grew each time that the label was put at its end. The label may
+                or may not be there.
+        """
+        writer = secrets.token_hex(16)
+        with self._lock:
+            for _ in range(_LABEL_TRIES):
+                view = self.read()
+                slot = 0 if checkpoint is None else view.slot_of(view.find(checkpoint))
+                held = view.labels.get(name)
+                if instead_of is not None and held != instead_of:
+                    return
+                if held is not None and checkpoint is not None and held.checkpoint != checkpoint:
+                    raise IncompatibleError(f"`{name}` is a label of checkpoint {held.checkpoint} already")
+                if (None if held is None else held.checkpoint) == checkpoint:
+                    return
+                label = Label(name, writer, now_ms, checkpoint, slot)
+                if self._create(view.end, label) is None:
+                    self._reader.known[view.end] = label
+            raise RetryableError(
+                f"the log of `{self._paths.root}` grew {_LABEL_TRIES} times while the label `{name}` was put at its end"
+            )
 
     def uncollected(self, view: LogView) -> dict[int, CheckpointRecord]:
         """Slot -> checkpoint that is not retained any more as of a view, and that `prune` was not yet called for: its
@@ -285,7 +272,8 @@ class CheckpointLog:
         with self._lock:
             self._refuse_if_fenced()
             try:
-                found = self._reader.get(self._next_slot)
+                while isinstance(found := self._reader.get(self._next_slot), Label):
+                    self._pass(found)
             except NotFoundError:
                 return
             if found != self._unclear:
@@ -303,10 +291,27 @@ class CheckpointLog:
         """True if the claim is at the end of the log, and not in a slot that was freed.
 
         Behind the end there is nothing yet, or the next claim, in a slot that is never freed: there this object
-        finds that it is fenced.
+        finds that it is fenced. There may be labels between, which are never freed either.
         """
         view = self.read()
-        return slot in view.records and (view.end == slot + 1 or isinstance(view.records.get(slot + 1), Claim))
+        behind = next(each for each in count(slot + 1) if not isinstance(view.records.get(each), Label))
+        return slot in view.records and (view.end == behind or isinstance(view.records.get(behind), Claim))
+
+    def _tell_lost_labels(self, record: CheckpointRecord) -> None:
+        view = self._reader.view()
+        for name, each in view.labels.items():
+            if view.retained.get(each.slot) != each.checkpoint:
+                logger.warning(
+                    "the label `%s` is gone as of checkpoint %s: checkpoint %s, which had it, is damaged or missing",
+                    *(name, record.id, each.checkpoint),
+                )
+
+    def _pass(self, label: Label) -> None:
+        """Go on behind a label that is in the next slot. A record of unknown outcome is not there then, and never will
+        be."""
+        self._unclear = None
+        self._reader.known[self._next_slot] = label
+        self._next_slot += 1
 
     def _prunable(self) -> set[int]:
         """Slots dropped by the last checkpoint of the claim that is held. Empty before that checkpoint is written: this
@@ -375,7 +380,7 @@ class CheckpointLog:
             )
 
     def _refuse_if_unclear(self, record: CheckpointRecord) -> None:
-        if self._unclear is not None and record != self._unclear:
+        if self._unclear is not None and record != self._given:
             raise FencedError(
                 f"checkpoint {record.id} cannot be appended: whether {self._unclear.id} is in the log is not known, so "
                 "that one is to be appended again, or the log claimed again"

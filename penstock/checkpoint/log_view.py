@@ -1,18 +1,20 @@
 """The checkpoint log as it was read at one moment, the decisions over its records as pure functions, and the choice of
 checkpoints to keep (`task.checkpoint.retained`).
 
-Slots number the log's records. Records of claims stay for ever; those of checkpoints that are no longer retained are
-deleted, so a log has holes. The last list of retained checkpoints says which holes are allowed.
+Slots number the log's records. Records of claims and labels stay for ever; those of checkpoints that are no longer
+retained are deleted, so a log has holes. The last list of retained checkpoints says which holes are allowed.
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim, Record
+from penstock.checkpoint.labels import Labelled, labels
+from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim, Label, Record
 from penstock.checkpoint.streams import STREAMS
 from penstock.config.values.kinds import RetentionPolicy
 from penstock.errors import NotFoundError
@@ -22,7 +24,7 @@ TAIL = 16
 even from a listing that misses the last few records."""
 
 
-def fenced_by(found: Record) -> str:
+def fenced_by(found: Claim | CheckpointRecord) -> str:
     """The owner of the log, in words for a message."""
     what = "claimed by" if isinstance(found, Claim) else f"checkpoint {found.id} of"
     return f"{what} epoch {found.epoch} of run `{found.run_id}`"
@@ -33,7 +35,8 @@ def next_epoch(records: Mapping[int, Record], end: int) -> int:
 
     Each slot behind the last readable record may hold a claim that took one more.
     """
-    return 1 + max((record.epoch for record in records.values()), default=0) + end - 1 - max(records, default=-1)
+    epochs = (record.epoch for record in records.values() if not isinstance(record, Label))
+    return 1 + max(epochs, default=0) + end - 1 - max(records, default=-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +171,8 @@ def void_claims(records: Mapping[int, Record]) -> dict[int, Claim]:
     writers: set[str] = set()
     for slot in sorted(records, reverse=True):
         record = records[slot]
+        if isinstance(record, Label):
+            continue
         contradicted = lowest is not None and (
             record.epoch > lowest or (record.epoch == lowest and writers != {record.writer})
         )
@@ -192,6 +197,8 @@ def not_linear(records: Mapping[int, Record], damaged: Mapping[int, str]) -> dic
             unknown = True
             continue
         record = records[slot]
+        if isinstance(record, Label):  # of nobody's epoch
+            continue
         if isinstance(record, Claim):
             fits, what = record.epoch > epoch, f"it claims epoch {record.epoch}"
         else:
@@ -224,6 +231,7 @@ def faults(
     return found
 
 
+_LATEST = re.compile(r"latest(?:-([0-9]{1,9}))?")
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
 
@@ -346,6 +354,11 @@ class LogView:
         return retained(self.records)
 
     @property
+    def labels(self) -> dict[str, Labelled]:
+        """The labels that hold, by name, whether their checkpoint is intact or not."""
+        return labels(self.records)
+
+    @property
     def restorable(self) -> tuple[CheckpointRecord, ...]:
         """The records of `retained`, oldest first."""
         kept = self.retained
@@ -357,13 +370,13 @@ class LogView:
         kept = self.retained
         return {slot: record for slot, record in self._checkpoints().items() if slot not in kept}
 
-    def find(self, checkpoint_id: CheckpointId | str) -> CheckpointRecord:
-        """The retained checkpoint of that id.
+    def find(self, checkpoint: CheckpointId | str) -> CheckpointRecord:
+        """The retained checkpoint of that id or label.
 
         Raises:
             NotFoundError: there is none, or it is there and not retained any more, so that it may be incomplete.
         """
-        text = str(checkpoint_id)
+        text = self.id_of(checkpoint)
         for record in self.restorable:
             if str(record.id) == text:
                 return record
@@ -373,10 +386,23 @@ class LogView:
                 "deleted; `penstock checkpoint list` shows the retained ones"
             )
         raise NotFoundError(
-            f"there is no checkpoint `{text}` in the log; `penstock checkpoint list` lists its checkpoints"
+            f"there is no checkpoint `{text}` in the log, and no label of that name; `penstock checkpoint list` lists "
+            "the checkpoints and their labels"
         )
 
-    def slot_of(self, record: Record) -> int:
+    def id_of(self, checkpoint: CheckpointId | str) -> str:
+        """The id of the checkpoint that has this label, or that `latest` or `latest-N` names; else the text itself."""
+        named, match = self.labels.get(str(checkpoint)), _LATEST.fullmatch(str(checkpoint))
+        behind = 0 if match is None else int(match[1] or 0)
+        if match is not None and not self.faults and behind < len(self.restorable):
+            return str(self.restorable[-1 - behind].id)
+        return str(checkpoint) if named is None else str(named.checkpoint)
+
+    def labels_of(self, checkpoint: CheckpointId) -> tuple[str, ...]:
+        """The labels of a checkpoint, sorted."""
+        return tuple(sorted(name for name, each in self.labels.items() if each.checkpoint == checkpoint))
+
+    def slot_of(self, record: Claim | CheckpointRecord) -> int:
         """The slot of a record. Raises NotFoundError if it is not in this view."""
         for slot, found in self.records.items():
             if found == record:
@@ -406,16 +432,18 @@ class LogView:
         return CheckpointId.next_after(max((*(r.id for r in self.checkpoints), *kept), default=None), now_ms, nanos)
 
     def retained_beside(self, new: CheckpointRecord, policy: RetentionPolicy) -> dict[int, CheckpointId]:
-        """The checkpoints that stay beside a new one (slot -> id): `retention.keep` along its lineage. A start that
-        repeats the checkpoint before it takes no other one's place and goes with the next one; a stop takes its
-        place."""
-        checkpoints, retained = self._checkpoints(), self.retained
+        """The checkpoints that stay beside a new one (slot -> id): those with a label, and of the others what `keep`
+        leaves along its lineage. A start that repeats the checkpoint before it takes no other one's place and goes with
+        the next one; a stop takes its place."""
+        checkpoints, named = self._checkpoints(), {each.slot for each in self.labels.values()}
+        labelled = {slot: each for slot, each in self.retained.items() if slot in named}
+        retained = {slot: each for slot, each in self.retained.items() if slot not in named}
         repeated = repetitions({**checkpoints, self.end: new}, {*retained, self.end})
         counting = {slot: each for slot, each in retained.items() if slot not in repeated}
         records = {slot: checkpoints[slot] for slot in retained}
         behind = abandoned(records, new.parent)
         kept = keep(counting, new.id, policy, behind, new_counts=self.end not in repeated)
-        return traceable(kept, records, behind)
+        return dict(sorted({**labelled, **traceable(kept, records, behind)}.items()))
 
     def next_epoch(self) -> int:
         """The epoch of the next claim."""

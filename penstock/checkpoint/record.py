@@ -1,9 +1,9 @@
 """The records of the checkpoint log, and their written form.
 
-A record is one JSON object: `format`, `kind` (`claim` or `checkpoint`), `body`, and `checksum`, the SHA-256 of the
-object's canonical form (keys sorted, no white space, UTF-8) without the `checksum` itself. The body has the fields
-of a `Claim` or a `CheckpointRecord` by their names; one that has its default is left out, so the defaults are part
-of the format. Ids, streams and partitions are their texts. What a wing keeps in a record is in its section
+A record is one JSON object: `format`, `kind` (`claim`, `checkpoint` or `label`), `body`, and `checksum`, the SHA-256 of
+the object's canonical form (keys sorted, no white space, UTF-8) without the `checksum` itself. The body has the fields
+of a `Claim`, a `CheckpointRecord` or a `Label` by their names; one that has its default is left out, so the defaults
+are part of the format. Ids, streams and partitions are their texts. What a wing keeps in a record is in its section
 (`sections`). In format 9, before there were sections, every field of every wing was a field of the record.
 
 A checkpoint has an id (SEP-28, `CheckpointId`), and the layout of each store as a text, which a start compares with
@@ -182,7 +182,23 @@ class CheckpointRecord:
         return self.closing is not None
 
 
-Record: TypeAlias = Claim | CheckpointRecord
+@dataclass(frozen=True, slots=True)
+class Label:
+    """From here on `name` is a name of the checkpoint in `slot`, which is kept as long as it has one. Without a
+    checkpoint, the name is taken off.
+
+    Anybody may append one, while a driver runs: it says nothing about who owns the job. `writer` is a random token by
+    which a lost reply is recognised. `made_ms` is the time of the command, in epoch milliseconds.
+    """
+
+    name: str
+    writer: str
+    made_ms: Count
+    checkpoint: CheckpointId | None = None
+    slot: Count = 0
+
+
+Record: TypeAlias = Claim | CheckpointRecord | Label
 
 
 _ID = text(CheckpointId.parse)
@@ -208,12 +224,14 @@ _FORMS: Mapping[str, Form] = {
         quiet_until=mapping(_TASK, mapping(_SSP, Form(Count))),
         sections=_SECTIONS,
     ),
+    "label": dataclass_form(Label, checkpoint=optional(_ID)),
 }
+_KINDS: Mapping[type[Record], str] = {Claim: "claim", CheckpointRecord: "checkpoint", Label: "label"}
 
 
 def encode_record(record: Record) -> bytes:
     """The written form: the same bytes for equal records."""
-    kind = "claim" if isinstance(record, Claim) else "checkpoint"
+    kind = _KINDS[type(record)]
     document = {"format": FORMAT, "kind": kind, "body": _FORMS[kind].encode(record)}
     return _canonical(document | {"checksum": _checksum(document)})
 

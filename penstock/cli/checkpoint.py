@@ -13,6 +13,7 @@ from penstock.admin.checkpoint.change import CheckpointChange, plan_offsets, wri
 from penstock.admin.checkpoint.exchange import export_checkpoint as export_lines
 from penstock.admin.checkpoint.exchange import left_out, plan_import
 from penstock.admin.checkpoint.facts import ListedCheckpoint, checkpoints, list_facts, read_checkpoint
+from penstock.admin.checkpoint.labels import label_checkpoint, unlabel_checkpoint
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.documents import convert
 from penstock.checkpoint.edit import OffsetKey
@@ -26,10 +27,12 @@ _FORM = (
     "`penstock checkpoint show --json` prints"
 )
 
-app = typer.Typer(help="Show the checkpoints of a job, or write one by hand.", no_args_is_help=True)
+app = typer.Typer(help="Show, keep and make the checkpoints of a job.", no_args_is_help=True)
 
 _RANGES = 5
-CheckpointText = Annotated[str | None, typer.Argument(metavar="ID", help="The checkpoint; by default the last one.")]
+CheckpointText = Annotated[
+    str | None, typer.Argument(metavar="ID", help="The checkpoint, by its ID or label; by default the last one.")
+]
 
 
 @command(app, "list")
@@ -71,6 +74,48 @@ def export_checkpoint(
         lines = export_lines(found, checkpoint, int(version))
         notes = left_out(found, checkpoint, int(version))
     print_lines(lines, notes)
+
+
+@command(app, "label")
+def label(
+    job: JobName,
+    checkpoint: Annotated[str, typer.Argument(metavar="ID", help="The checkpoint: its ID, `latest`, or `latest-N`.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The label.")],
+    *,
+    call: JsonCall,
+) -> None:
+    """Give a checkpoint a label, which keeps it whatever `task.checkpoint.retained` says.
+
+    The job may run. A label may stand wherever a checkpoint is named: `penstock run ... --from NAME`.
+    """
+    with call.open(job) as found:
+        made = label_checkpoint(found, checkpoint, name)
+    for warning in made.warnings:
+        say(f"warning: {warning}")
+    if call.as_json:
+        print_json(made)
+    else:
+        has = "now has" if made.changed else "has"
+        say(f"checkpoint {made.checkpoint} of job `{made.job}` {has} the label `{name}`")
+
+
+@command(app, "unlabel")
+def unlabel(
+    job: JobName,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The label.")],
+    *,
+    call: JsonCall,
+) -> None:
+    """Take a label off a checkpoint. The checkpoint may then leave with the next commit. The job may run."""
+    with call.open(job) as found:
+        made = unlabel_checkpoint(found, name)
+    if call.as_json:
+        print_json(made)
+    else:
+        say(
+            f"checkpoint {made.checkpoint} of job `{made.job}` no longer has the label `{name}`: it stays as long as "
+            "task.checkpoint.retained or another label keeps it"
+        )
 
 
 def _flat(line: ListedCheckpoint) -> dict[str, Any]:

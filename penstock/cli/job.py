@@ -11,18 +11,21 @@ from penstock.admin.job.audit import audit_facts
 from penstock.admin.job.delete import delete_job, job_content
 from penstock.admin.job.drain import DrainFacts, cancel_drain, export_drains, import_drains
 from penstock.admin.job.drain import drain as drain_job
+from penstock.admin.job.fork import detach as detach_job
+from penstock.admin.job.fork import fork as fork_job
+from penstock.admin.job.fork import refuse_forked
 from penstock.admin.job.ownership import SigningFacts
 from penstock.admin.job.ownership import adopt as adopt_job
 from penstock.admin.job.ownership import sign as sign_job
 from penstock.admin.job.running import StopFacts, refuse_running
 from penstock.admin.job.running import stop as stop_job
-from penstock.base.wording import counted, listed
+from penstock.base.wording import counted, listed, size_text
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import Call, JobName, JsonCall, Yes, command, confirm, read_text
 from penstock.cli.shared.output import print_json, print_lines, show
 from penstock.errors import ConfigError
 
-app = typer.Typer(help="Delete, adopt or sign a job, or show its audit log.", no_args_is_help=True)
+app = typer.Typer(help="Delete, adopt, detach or sign a job, or show its audit log.", no_args_is_help=True)
 
 
 @command(app, "delete")
@@ -34,6 +37,7 @@ def delete(job: JobName, yes: Yes = False, *, call: JsonCall) -> None:
     """
     with call.open(job) as found:
         refuse_running(found)
+        refuse_forked(found)
         content = job_content(found)
         if not call.as_json:
             show(content.as_facts())
@@ -71,6 +75,23 @@ def adopt(job: JobName, moved: Annotated[bool, typer.Option("--moved")] = False,
             f"job {name} in {root} is a separate job now, with the uid {after.uid}. It writes to the outputs "
             "of its application beside the original, unless the configuration names others"
         )
+
+
+@command(app, "detach")
+def detach(job: JobName, call: JsonCall) -> None:
+    """Copy what a fork still needs of its parent's objects, so that the parent may be deleted.
+
+    The fork may run. If the command is interrupted, repeat it.
+    """
+    with call.open(job) as found:
+        done = detach_job(found)
+    if call.as_json:
+        print_json(done)
+    elif done.parent is None:
+        say(f"job {done.job} needs no objects of another job; nothing was changed")
+    else:
+        copied = f"{counted(done.copied, 'object')}, {size_text(done.bytes)}"
+        say(f"job {done.job} needs nothing of job {done.parent} any more: {copied} copied")
 
 
 @command(app, "sign")
@@ -176,6 +197,35 @@ def _text(facts: DrainFacts) -> str:
             return f"{run} has drained{alone}; the last checkpoint is {facts.last_checkpoint}"
         case "cancelled":
             return f"{run} no longer drains; it continues from checkpoint {facts.last_checkpoint}"
+
+
+def fork(
+    job: JobName,
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The fork: name-id, or a name alone.")],
+    from_checkpoint: Annotated[str | None, typer.Option("--from", metavar="ID")] = None,
+    *,
+    call: JsonCall,
+) -> None:
+    """Make a job that begins with the state of another one, without a copy of it.
+
+    It begins with the positions of that job, too. Both may run, and neither disturbs the other one. The fork's
+    changelogs and durable streams are its own. Its outputs are those of its application: give them other names, unless
+    both jobs are to write to the same streams. Start it with the application and the configuration of its parent, and
+    `-c job.name=NEW`.
+
+    Args:
+        from_checkpoint: Fork this checkpoint, by its ID or label, instead of the last one.
+    """
+    with call.open(job) as found:
+        made = fork_job(found, new, from_checkpoint)
+    if call.as_json:
+        print_json(made)
+    else:
+        name, _, job_id = made.job.rpartition("-")
+        say(
+            f"job {made.job} begins with checkpoint {made.parent_checkpoint} of job {made.parent}. Start it with its "
+            f"name: penstock run ... -c job.name={name} -c job.id={job_id}"
+        )
 
 
 def stop(

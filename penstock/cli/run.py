@@ -164,7 +164,7 @@ def run(
         until: `latest`: process what the inputs hold now, then end.
         close: With --until: close windows and fire timers at the end, or leave them for the next run.
         drain: Read nothing: process everything in flight, close windows, fire timers and end.
-        from_checkpoint: Begin with this checkpoint instead of the last one.
+        from_checkpoint: Begin with this checkpoint, by its ID or label, instead of the last one.
         reset_operators: Drop what waits in this operator and keep all other state; may be repeated. Windows, joins,
             tasks with timers, aggregates (their totals begin at 0 again) and partition_by through a stream can be
             reset.

@@ -121,6 +121,11 @@ class JobConfig(Settings):
         given = {StoreSettings.factory.full(name): "columns" for name in stores}
         return replace(self, resolved=replace(self.resolved, values={**given, **self.resolved.values}))
 
+    def of_job(self, name: str, job_id: str) -> JobConfig:
+        """The same for another job. What is named after the job has other names."""
+        given = {JobSettings.name.full(): name, JobSettings.id.full(): job_id}
+        return replace(self, resolved=replace(self.resolved, values={**self.resolved.values, **given}))
+
     def without_resets(self) -> JobConfig:
         """The same, in which no input is reset (`samza.reset.offset`)."""
         name = StreamSettings.reset_offset.name.partition(">")[2]

@@ -46,6 +46,16 @@ class JobPaths:
         return f"{self.root}/uid"
 
     @property
+    def home(self) -> str:
+        """The object of a fork that names its parent."""
+        return f"{self.root}/home"
+
+    @property
+    def deleting(self) -> str:
+        """The object that says that the job is being deleted."""
+        return f"{self.root}/deleting"
+
+    @property
     def checkpoints(self) -> str:
         return f"{self.root}/checkpoints"
 
@@ -89,8 +99,13 @@ class JobPaths:
     def lease(self) -> str:
         return self.metadata("lease", "driver")
 
+    @property
+    def state(self) -> str:
+        """The folder of the objects of all backends."""
+        return f"{self.root}/state"
+
     def store_folder(self, store: str) -> str:
-        return f"{self.root}/state/{_check_name('store', store)}"
+        return f"{self.state}/{_check_name('store', store)}"
 
     def state_folder(self, store: str, task: int) -> str:
         if task < 0:

@@ -16,6 +16,7 @@ import penstock as ps
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.documents import decode_format
+from penstock.checkpoint.forks import Home
 from penstock.checkpoint.record import CheckpointId
 from penstock.drain.wing import DrainProgress, StageDrain, drain_board
 from penstock.errors import CorruptError, IncompatibleError, PenstockError
@@ -144,6 +145,12 @@ def test_the_owners_of_streams_in_the_folder_of_a_job() -> None:
         assert owned.keeps_from(stream, admin) is None
         key = paths.metadata("written-outputs", f"kafka.log {identity}")
         assert objects.get(key) == golden("written-output-format1.json")
+
+
+def test_the_home_of_a_fork() -> None:
+    home = Home(JobPaths("flights", "1"), "0123456789ab", "1614147487244-33577")
+    assert Home.decode(golden("fork-home-format1.json"), "k") == home
+    assert home.encode() == golden("fork-home-format1.json")
 
 
 def test_the_identity() -> None:

@@ -1,11 +1,13 @@
-"""Two drivers that claim, append and prune, stop and wake up, over a store that fails: nothing retained is ever lost,
-and no slot ever belongs to two records."""
+"""Two drivers that claim, append and prune, and people who set and take off labels, stop and wake up, over a store that
+fails: nothing retained or labelled is ever lost, and no slot ever belongs to two records."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 from hypothesis import strategies as st
@@ -15,9 +17,9 @@ from obstore.store import MemoryStore
 from penstock.checkpoint import log_view
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView, keep
-from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim, decode_record
+from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim, Record, decode_record
 from penstock.config.values.kinds import RetentionPolicy
-from penstock.errors import FencedError, RetryableError
+from penstock.errors import FencedError, IncompatibleError, NotFoundError, RetryableError
 from penstock.job.paths import JobPaths
 from penstock.objects.open import RemoteObjectStore
 from penstock.testing.faulty_store import FaultyStore
@@ -66,6 +68,11 @@ class History(RemoteObjectStore):
         self.put_if_absent(key, data)
 
 
+def is_of(found: Record, record: CheckpointRecord) -> bool:
+    """True if it is the record, whichever labels it took over."""
+    return isinstance(found, CheckpointRecord) and (found.id, found.writer) == (record.id, record.writer)
+
+
 @dataclass
 class Driver:
     log: CheckpointLog
@@ -82,6 +89,8 @@ class PruningMachine(RuleBasedStateMachine):
         self.store = FaultyStore(self.inner, seed, rate, lag=lag)
         self.number = 0
         self.acknowledged: list[CheckpointRecord] = []
+        self.labels: dict[str, CheckpointId] = {}
+        """Labels that hold for certain: somebody was told so, and nobody has begun to change them since."""
 
     def truth(self) -> LogView:
         return CheckpointLog(self.inner, PATHS).read()
@@ -110,6 +119,47 @@ class PruningMachine(RuleBasedStateMachine):
         assert self.truth().owner == claim
         return Driver(log, claim)
 
+    @rule(name=st.sampled_from("ab"), place=st.integers(0, 9))
+    def label(self, name: str, place: int) -> None:
+        view = self.truth()
+        if view.restorable:
+            self.set_label(name, view.restorable[place % len(view.restorable)].id)
+
+    @rule(other=drivers, name=st.sampled_from("ab"), place=st.integers(0, 9), commits=st.integers(1, 9))
+    def label_slowly(self, other: Driver, name: str, place: int, commits: int) -> None:
+        """The command stands still after it looked for the end of the log, while a driver commits and prunes."""
+        self.inner.meanwhile = lambda: self.commit(other, commits)
+        try:
+            self.label(name, place)
+        finally:
+            self.inner.meanwhile = None
+
+    @rule(name=st.sampled_from("ab"))
+    def unlabel(self, name: str) -> None:
+        self.set_label(name, None)
+
+    @rule(name=st.sampled_from("ab"), place=st.integers(0, 9))
+    def die_while_labelling(self, name: str, place: int) -> None:
+        with self.held():
+            self.label(name, place)
+
+    def set_label(self, name: str, checkpoint: CheckpointId | None) -> None:
+        before = self.labels.pop(name, None)
+        try:
+            CheckpointLog(self.store, PATHS).label(name, checkpoint, 0)
+        except RetryableError:
+            return
+        except NotFoundError:
+            assert checkpoint not in self.truth().retained.values()
+            return
+        except IncompatibleError:
+            assert before != checkpoint
+            if before is not None:
+                self.labels[name] = before
+            return
+        if checkpoint is not None:
+            self.labels[name] = checkpoint
+
     @rule()
     def die_while_claiming(self) -> None:
         with self.held(), suppress(RetryableError):
@@ -134,8 +184,8 @@ class PruningMachine(RuleBasedStateMachine):
         for _ in range(times):
             if driver.pending is None:
                 self.number += 1
-                kept = keep(driver.log.known().retained, CheckpointId(self.number, 0), POLICY)
-                driver.pending = replace(checkpoint(driver.claim, self.number), retained=kept)
+                made = checkpoint(driver.claim, self.number)
+                driver.pending = replace(made, retained=driver.log.known().retained_beside(made, POLICY))
             try:
                 self.append(driver, driver.pending)
                 self.prune(driver)
@@ -148,10 +198,10 @@ class PruningMachine(RuleBasedStateMachine):
         driver.pending = None
         assert before.owner is not None
         if before.owner.writer == driver.claim.writer:
-            assert self.truth().records[slot] == record
+            assert is_of(self.truth().records[slot], record)
         else:
             made = [decode_record(data, "k") for data in self.inner.made[PATHS.checkpoint(slot)]]
-            assert made[0] == record, "a driver that is fenced learns at most of a reply it had lost"
+            assert is_of(made[0], record), "a driver that is fenced learns at most of a reply it had lost"
         self.acknowledged.append(record)
 
     def prune(self, driver: Driver) -> None:
@@ -201,13 +251,22 @@ class PruningMachine(RuleBasedStateMachine):
         view = self.truth()
         assert not view.faults
         for record in self.acknowledged:
-            there = record in view.checkpoints
+            there = any(is_of(other, record) for other in view.checkpoints)
             dropped = any(other.id > record.id for other in view.restorable)
             assert there or dropped, "what was acknowledged is there until a later one drops it"
         newest = view.checkpoints[-1:]
         assert view.restorable[-1:] == newest
         epochs = [claim.epoch for claim in view.claims]
         assert epochs == sorted(set(epochs))
+
+    @invariant()
+    def labels_keep_their_checkpoints(self) -> None:
+        if not hasattr(self, "inner"):
+            return
+        view = self.truth()
+        held = {name: each.checkpoint for name, each in view.labels.items()}
+        assert self.labels.items() <= held.items()
+        assert set(self.labels.values()) <= set(view.retained.values())
 
     @invariant()
     def no_slot_belongs_to_two_records(self) -> None:
@@ -218,10 +277,10 @@ class PruningMachine(RuleBasedStateMachine):
             first, *again = (decode_record(data, key) for data in made)
             slot = PATHS.slot_of(key)
             assert slot is not None
-            if isinstance(first, Claim):
-                assert not again, "a claim is never deleted"
+            if not isinstance(first, CheckpointRecord):
+                assert not again, "claims and labels are never deleted"
             for record in again:
-                assert record == first or isinstance(record, Claim)
+                assert record == first or not isinstance(record, CheckpointRecord)
                 if isinstance(record, Claim) and record != first:
                     assert view.owner != record
                     assert all(other.writer != record.writer for other in view.checkpoints), "nothing came of it"
@@ -331,3 +390,90 @@ def test_what_is_pruned() -> None:
     again = CheckpointLog(inner, PATHS)
     again.claim("again")
     assert again.prune() == (), "what an older owner dropped, the new one has not said yet"
+
+
+def test_a_label_in_the_slot_of_a_record_that_was_not_written() -> None:
+    """The owner's put failed without effect. A label takes the slot, and a collection passes it before the owner tries
+    again."""
+    inner = History()
+    owner = CheckpointLog(inner, PATHS)
+    claim = owner.claim("run")
+    committed(owner, claim, range(1, 3))
+    inner.hold = True
+    record = replace(checkpoint(claim, 3), retained={})
+    with pytest.raises(RetryableError):
+        owner.append(record)
+    inner.hold, inner.late = False, []
+    CheckpointLog(inner, PATHS).label("keep", CheckpointId(1, 0), 0)
+    owner.check_owner()
+    owner.append(record)
+    view = CheckpointLog(inner, PATHS).read()
+    assert list(view.labels) == ["keep"]
+    assert [each.id.millis for each in view.restorable] == [1, 3]
+
+
+def test_a_label_that_was_set_again_is_not_taken_off_for_the_one_before() -> None:
+    inner = History()
+    log = CheckpointLog(inner, PATHS)
+    committed(log, log.claim("run"), range(1, 3))
+    other = CheckpointLog(inner, PATHS)
+    other.label("a", CheckpointId(1, 0), 5)
+    seen = other.read().labels["a"]
+    other.label("a", None, 6)
+    other.label("a", CheckpointId(1, 0), 7)
+    other.label("a", None, 8, instead_of=seen)
+    assert list(other.read().labels) == ["a"]
+    other.label("a", None, 9, instead_of=other.read().labels["a"])
+    assert other.read().labels == {}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_labels_that_are_set_beside_commits(seed: int) -> None:
+    """A label keeps its checkpoint from the moment at which somebody is told, whatever happens between: commits while
+    the command stands still, a restart, labels that come late into a freed slot."""
+    rng = random.Random(seed)
+    inner = History()
+    owner = CheckpointLog(inner, PATHS)
+    claim, number = owner.claim("run"), 0
+    held: dict[str, CheckpointId] = {}
+
+    def commit(times: int = 1) -> None:
+        nonlocal number
+        for _ in range(times):
+            number += 1
+            made = checkpoint(claim, number)
+            owner.append(replace(made, retained=owner.known().retained_beside(made, POLICY)))
+            owner.prune()
+
+    step = ""
+    for _ in range(40):
+        before = step
+        step = rng.choice(["commit", "commit", "label", "label", "unlabel", "restart", "late"]) if number else "commit"
+        if step == "commit":
+            commit()
+        elif step == "restart":
+            owner = CheckpointLog(inner, PATHS)
+            claim = owner.claim("run")
+        elif step == "late" and inner.late:
+            inner.let_go(rng.randrange(9))
+        elif step == "unlabel" and held:
+            CheckpointLog(inner, PATHS).label(name := rng.choice(sorted(held)), None, 0)
+            del held[name]
+        elif step == "label":
+            wanted = rng.choice(CheckpointLog(inner, PATHS).read().restorable).id
+            name = f"label-{len(inner.made)}"
+            between = rng.choice([0, 0, 1, 2, 6])
+            inner.meanwhile = partial(commit, between)
+            inner.hold = not between and rng.random() < 0.3
+            with suppress(RetryableError, NotFoundError):
+                CheckpointLog(inner, PATHS).label(name, wanted, 0)
+                held[name] = wanted
+            inner.hold, inner.meanwhile = False, None
+        view = CheckpointLog(inner, PATHS).read()
+        labels = {name: each.checkpoint for name, each in view.labels.items()}
+        assert held.items() <= labels.items()
+        assert set(labels.values()) <= set(view.retained.values())
+        assert view.restorable[-1].id == CheckpointId(number, 0)
+        unnamed = [each.id for each in view.restorable[:-1] if each.id not in labels.values()]
+        if before == step == "commit":
+            assert unnamed == [CheckpointId(number - 1, 0)], "what has a label takes no place, and others leave"

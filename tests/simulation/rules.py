@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 from penstock.batch import watermarks
 from penstock.batch.batch import to_next_offsets
 from penstock.batch.watermarks import TIME, TimeSection
-from penstock.checkpoint import log_view
+from penstock.checkpoint import log, log_view
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.streams import STREAMS
 from penstock.container.epoch.attempts import Attempts
@@ -91,12 +91,12 @@ def _replace(owner: Any, name: str, value: Any) -> None:
 # ---- Attempts and batches.
 
 
-@rule("A batch is good only if everybody read the very attempts that reported.", "sums", 10)
+@rule("A batch is good only if everybody read the very attempts that reported.", "sums", 107)
 def one_token() -> None:
     _replace(reports, "_not_read", lambda *_: None)
 
 
-@rule("An attempt finishes only when every source that it expects has been read to its end.", "sums", 7)
+@rule("An attempt finishes only when every source that it expects has been read to its end.", "sums", 6)
 def trailers() -> None:
     _replace(Sources, "check_complete", lambda self: None)
 
@@ -113,7 +113,7 @@ def admission() -> None:
     _replace(Attempts, "_check_attempt", check)
 
 
-@rule("A call that comes late does not admit its run in the place of a later one.", "sums", 21)
+@rule("A call that comes late does not admit its run in the place of a later one.", "sums", 42)
 def late_runs() -> None:
     def start_run(self: Epoch, request: Any) -> None:
         self.services.start_run(request.batch)
@@ -121,7 +121,7 @@ def late_runs() -> None:
     _replace(Epoch, "start_run", start_run)
 
 
-@rule("A discarded attempt takes all that it touched with it.", "sums", 1)
+@rule("A discarded attempt takes all that it touched with it.", "sums", 6)
 def discarded() -> None:
     def discard(self: TaskInstance, attempt: Any) -> None:
         if hasattr(attempt, "instance"):
@@ -145,7 +145,7 @@ def named_attempts() -> None:
     _replace(TaskInstance, "end", end)
 
 
-@rule("A batch that a task is asked to end once more is not applied again.", "calls", 3)
+@rule("A batch that a task is asked to end once more is not applied again.", "calls", 19)
 def ends_once() -> None:
     ended: WeakKeyDictionary[TaskInstance, dict[int, list[tuple[str, dict[bytes, Any]]]]] = WeakKeyDictionary()
     apply, real = TaskInstance._apply, TaskInstance.end
@@ -228,7 +228,7 @@ def abandoned() -> None:
     _replace(CommitCoordinator, "_append", lambda self, record, abandoned: self._log.append(record))
 
 
-@rule("A driver whose slot in the log is taken by another owner writes nothing more.", "sums", 20)
+@rule("A driver whose slot in the log is taken by another owner writes nothing more.", "sums", 1)
 def fenced_log() -> None:
     def append(self: CheckpointLog, record: Any) -> int:
         while self._create(self._next_slot, record) is not None:
@@ -295,7 +295,7 @@ def run_under_lease() -> None:
     _replace(watches, "run_of_start", lambda view, named: run_of_start(before[-1], named))
 
 
-@rule("A request for a startpoint is deleted behind the record that takes it.", "sums", 66)
+@rule("A request for a startpoint is deleted behind the record that takes it.", "sums", 113)
 def taken_requests() -> None:
     real = Epochs._write_start
 
@@ -306,10 +306,29 @@ def taken_requests() -> None:
     _replace(Epochs, "_write_start", write_start)
 
 
+@rule("A checkpoint with a label is retained by each record that follows.", "sums", 1)
+def labels_kept() -> None:
+    _replace(log, "taking_over", lambda record, names, retained: record)
+
+
+@rule(
+    "A fork pins the checkpoint that it begins with.",
+    "tests/unit/admin/job/test_fork.py::test_a_fork_without_its_pin_does_not_start[label]",
+)
+def pinned() -> None:
+    real = CheckpointLog.label
+
+    def label(self: CheckpointLog, name: str, *given: Any) -> None:
+        if not name.startswith("fork:"):
+            real(self, name, *given)
+
+    _replace(CheckpointLog, "label", label)
+
+
 # ---- Backups.
 
 
-@rule("Snapshots of a store are taken between two batches.", "sums", 1)
+@rule("Snapshots of a store are taken between two batches.", "sums", 200)
 def held_copies() -> None:
     _replace(TaskInstance, "await_copies", lambda self, timeout_s: None)
 
@@ -348,7 +367,7 @@ def one_view() -> None:
     _replace(CheckpointLog, "uncollected", lambda self, view: real(self, self.known()))
 
 
-@rule("Of the present epoch only what a checkpoint named is collected.", "sums", 12)
+@rule("Of the present epoch only what a checkpoint named is collected.", "sums", 42)
 def present_epoch() -> None:
     real = BackendAdmins.collect
 
@@ -361,18 +380,18 @@ def present_epoch() -> None:
 # ---- Outputs and streams.
 
 
-@rule("A writer whose epoch is over appends nothing.", "sums", 0)
+@rule("A writer whose epoch is over appends nothing.", "sums", 2)
 def fenced_outputs() -> None:
     _replace(memory, "_check_fence", lambda *_: None)
 
 
-@rule("A publication goes on behind the progress that the output itself keeps.", "sums", 0)
+@rule("A publication goes on behind the progress that the output itself keeps.", "sums", 7)
 def progress() -> None:
     _replace(memory.MemoryWriter, "progress", lambda self, ssps: {})
     _replace(writer.Progress, "check_follows", lambda *_: None)
 
 
-@rule("What a record leaves to be published comes before the first batch of an epoch.", "sums", 0)
+@rule("What a record leaves to be published comes before the first batch of an epoch.", "sums", 5)
 def owed_first() -> None:
     _replace(Publishing, "settle", lambda self, epoch: None)
 
@@ -385,7 +404,7 @@ def asks_again() -> None:
     _replace(Publisher, "_forget", lambda self, system: None)
 
 
-@rule("Output that is not published yet is not collected.", "sums", 24)
+@rule("Output that is not published yet is not collected.", "sums", 71)
 def owed_output() -> None:
     _replace(outbox.OwedOutput, "names", property(lambda self: frozenset()))
 

@@ -40,7 +40,7 @@ WITHOUT_EXAMPLE = {
     # The example of `open_state` reads one.
     "OpenStore",
     # The implementations of a backend are more than an example: docs/state-backends.md, and the contract suite.
-    "StateBackendAdmin", "StoreCopy", "TaskBackupManager", "TaskRestoreManager", "release_if_cancelled",
+    "StateBackendAdmin", "StoreCopy", "TaskBackupManager", "TaskRestoreManager",
     # A table of names.
     "Fault",
 }  # fmt: skip

@@ -264,7 +264,7 @@ def plan_offsets(
         job: the job, which must be stopped when the change is written.
         offsets: the NEXT offset to read, by partition (Samza's checkpoints hold the last offset processed). An
             `OffsetKey` names the position of one task. Other partitions keep their positions.
-        from_checkpoint: the id of the checkpoint to begin with; the last one, if None.
+        from_checkpoint: the id or label of the checkpoint to begin with; the last one, if None.
 
     Raises:
         NotFoundError: the job has no checkpoint, none with this id, or does not read a partition.

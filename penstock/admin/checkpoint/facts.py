@@ -182,6 +182,7 @@ class ListedCheckpoint:
         Column("stores", sorted_text, of=lambda each: each._own("stores"), first_to_go=2),
     ]
     problem: Problem | None
+    labels: Annotated[tuple[str, ...], Column("labels", lambda own: ", ".join(own) or None, optional=True)] = ()
 
     def _own(self, name: str) -> Any:
         """A field of the checkpoint; None without one."""
@@ -226,10 +227,13 @@ class CheckpointFacts(CheckpointSummary, Shown):
     moved: tuple[str, ...] = ()
     """The input partitions whose positions were moved while the state stayed, so that the two do not agree."""
     sections: tuple[SectionFacts, ...] = ()
+    labels: tuple[str, ...] = ()
+    """The labels that keep it, whatever `task.checkpoint.retained` says."""
 
     def as_facts(self) -> Facts:
         lines: dict[str, object] = {
             "checkpoint": self.id,
+            **({"labels": ", ".join(self.labels)} if self.labels else {}),
             "parent": self.parent,
             "kind": self.kind,
             "ended": self.ended,
@@ -333,7 +337,9 @@ def checkpoints(job: FoundJob) -> tuple[ListedCheckpoint, ...]:
     view = job.log.read("report")
     kept = view.retained
     lines = {
-        slot: ListedCheckpoint(slot, CheckpointSummary.of(record), slot in kept, _versions(record), None)
+        slot: ListedCheckpoint(
+            slot, CheckpointSummary.of(record), slot in kept, _versions(record), None, view.labels_of(record.id)
+        )
         for slot, record in view.records.items()
         if isinstance(record, CheckpointRecord)
     }
@@ -346,10 +352,10 @@ def read_checkpoint(job: FoundJob, checkpoint_id: str | None = None) -> Checkpoi
 
     Args:
         job: the job.
-        checkpoint_id: the checkpoint, retained or not; the last one, if None.
+        checkpoint_id: the checkpoint, retained or not, by its id or label; the last one, if None.
 
     Raises:
-        NotFoundError: the job has no checkpoint, or none with this id.
+        NotFoundError: the job has no checkpoint, or none with this id or label.
 
     Example:
         >>> with admin.open_job("flights") as job:
@@ -391,6 +397,7 @@ def read_checkpoint(job: FoundJob, checkpoint_id: str | None = None) -> Checkpoi
         lost={str(ssp): count for ssp, count in sorted(record.lost.items())},
         moved=tuple(map(str, record.moved)),
         sections=section_facts(record),
+        labels=view.labels_of(record.id),
     )
 
 
@@ -403,18 +410,19 @@ def _problems(view: LogView, paths: JobPaths) -> tuple[Problem, ...]:
 
 
 def find_checkpoint(view: LogView, wanted: str | None, job: str) -> CheckpointRecord:
-    """The checkpoint with the wanted id, retained or not; the last one without an id.
+    """The checkpoint with the wanted id or label, retained or not; the last one without any.
 
     Raises:
-        NotFoundError: there is none, or none with that id; `job` names the job in the message.
+        NotFoundError: there is none, or none of that name; `job` names the job in the message.
     """
+    wanted_id = None if wanted is None else view.id_of(wanted)
     for record in reversed(view.checkpoints):
-        if wanted in {None, str(record.id)}:
+        if wanted_id in {None, str(record.id)}:
             return record
     if not view.checkpoints:
         raise NotFoundError(f"job `{job}` has no checkpoint yet")
     raise NotFoundError(
-        f"job `{job}` has no checkpoint `{wanted}`; `penstock checkpoint list {job}` lists its checkpoints"
+        f"job `{job}` has no checkpoint and no label `{wanted}`; `penstock checkpoint list {job}` lists its checkpoints"
     )
 
 

@@ -55,7 +55,7 @@ def check_application(
     Args:
         app: the application.
         file, assignments, overrides: the configuration, as in `open_job`.
-        from_checkpoint: the checkpoint that the start is to begin with; the last one, if None.
+        from_checkpoint: the checkpoint that the start is to begin with, by its id or label; the last one, if None.
         reset_operators: the operators that are to begin again.
 
     Raises:

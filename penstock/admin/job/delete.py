@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.admin.job.audit import audited
+from penstock.admin.job.fork import refuse_forked, unpin
 from penstock.admin.job.ownership import held_job
 from penstock.admin.jobs import FoundJob
 from penstock.admin.stream.names import changelogs_of
 from penstock.base.wording import counted, size_text
+from penstock.checkpoint.forks import pinned, read_home
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError, PenstockError
 from penstock.facts import Facts, Shown
 from penstock.host.logs import log_directory
@@ -118,6 +120,7 @@ def delete_job(found: FoundJob, content: JobContent | None = None) -> JobContent
 
     Raises:
         LeaseHeldError: the job runs; the message names the holder. Nothing was deleted.
+        IncompatibleError: forks need objects of the job; the message names them. Nothing was deleted.
 
     Example:
         >>> with admin.open_job("flights") as job:
@@ -133,8 +136,24 @@ def delete_job(found: FoundJob, content: JobContent | None = None) -> JobContent
         "state": f"{counted(content.state_objects, 'object')}, {size_text(content.state_bytes)}",
     }
     with audited(found, "job delete", changes), held_job(found, "delete"):
+        _mark(found)
+        home = read_home(found.objects, found.paths)
+        held = None if home is None else pinned(found.objects, found.paths, home)
         _delete(found, content)
+        if home is not None and held is not None:
+            unpin(found, home, held)
     return content
+
+
+def _mark(found: FoundJob) -> None:
+    """Say that the job is being deleted, and then look for forks that need it. A fork that is made at this time looks
+    for the mark after it has pinned, so that one of the two sees the other. From here on nothing starts."""
+    found.objects.put_if_absent(found.paths.deleting, b"")
+    try:
+        refuse_forked(found)
+    except IncompatibleError:
+        found.objects.delete(found.paths.deleting)
+        raise
 
 
 def _delete(found: FoundJob, content: JobContent) -> None:
@@ -158,8 +177,9 @@ def _delete(found: FoundJob, content: JobContent) -> None:
     for key in reversed(objects.list(paths.checkpoints)):
         objects.delete(key)
     for key in objects.list(paths.root):
-        if key != paths.lease and not key.startswith(f"{paths.audit_log}/"):
+        if key not in {paths.lease, paths.deleting} and not key.startswith(f"{paths.audit_log}/"):
             objects.delete(key)
+    objects.delete(paths.deleting)
     objects.delete(paths.lease)
     objects.remove_empty_folders(paths.root)
 

@@ -24,6 +24,7 @@ from penstock.base.secrets import without_secrets
 from penstock.base.wording import utc_text
 from penstock.batch.batch import to_positions
 from penstock.batch.watermarks import TIME
+from penstock.checkpoint.forks import read_home
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.task_versions import markers_of
@@ -161,6 +162,7 @@ def look_at(job: FoundJob, questions: Questions, *, wait: bool = True) -> JobLoo
     inputs, owed = AskedInputs(view, job.config, questions), owed_of(view)
     marks = AskedMarks(owed.unpublished, owed.publisher, job.config, questions)
     is_known = shown is not None and (is_present or lease.running == "not running")
+    home = read_home(job.objects, job.paths)
     metrics = shown.metrics if shown is not None and is_known else Snapshot({})
     known = JobStatus(
         job=job.paths.root,
@@ -187,6 +189,7 @@ def look_at(job: FoundJob, questions: Questions, *, wait: bool = True) -> JobLoo
         wings=said,
         side_inputs=side_inputs_in(metrics),
         tables=tables_in(metrics),
+        forked_from=None if home is None else f"{home.parent.root}, checkpoint {home.checkpoint}",
         dead_letters=_dead_letters_in(metrics),
         ways=ways_in(metrics),
         metrics_ms=None if shown is None or lease.running == "running" else shown.time_ms,

@@ -110,6 +110,8 @@ class JobStatus(Shown):
     """The lag of stores behind their side inputs, as of some seconds ago or of the end of the last run."""
     tables: tuple[TableUse, ...] = ()
     """The pushed tables, as of some seconds ago or of the end of the last run."""
+    forked_from: str | None = None
+    """The parent whose objects it still needs, with the checkpoint that was forked."""
     dead_letters: int = 0
     """Messages that the last run sent to the dead-letter stream, as of some seconds ago or of its end."""
     ways: Mapping[str, int] = field(default_factory=dict)
@@ -147,6 +149,7 @@ class JobStatus(Shown):
         seen = "a few seconds ago" if self.metrics_ms is None else f"at {utc_text(self.metrics_ms)}"
         lines = {
             "job": self.job,
+            **({"forked from": self.forked_from} if self.forked_from else {}),
             **self._state_lines(),
             "last holder" if self.has_ended else "holder": self.holder,
             "run id": self.run_id,

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from itertools import chain
 
 from penstock.admin.job.audit import audited
+from penstock.admin.job.fork import stale_pins
 from penstock.admin.job.ownership import owned_job
 from penstock.admin.jobs import FoundJob, choose_version
 from penstock.admin.table import side_stores, table_names
+from penstock.base.retry import SYSTEM_CLOCK
 from penstock.base.wording import counted, size_text
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.task_versions import markers_of
@@ -125,7 +127,7 @@ def state_versions(found: FoundJob, version: str | None = None) -> StateFacts:
 
     Args:
         found: the job.
-        version: the id of a single checkpoint, the number of its batch, `latest` or `latest-N`; None for all.
+        version: a single checkpoint: its id or label, the number of its batch, `latest` or `latest-N`; None for all.
 
     Raises:
         ConfigError, NotFoundError: no retained checkpoint has this name.
@@ -186,10 +188,14 @@ class CollectedGarbage(Shown):
     """Files of pushed tables that failed builds left behind."""
     outbox: tuple[str, ...] = ()
     """Exactly-once output that was published, or that no checkpoint ever named."""
+    pins: tuple[str, ...] = ()
+    """Labels of forks that are gone, or need no object of the job any more. What they kept goes with the next
+    checkpoint."""
 
     def as_facts(self) -> Facts:
         kinds = {backend: found.names for backend, found in self.backends.items()}
-        kinds |= {kind: names for kind, names in (("pushed tables", self.tables), ("outbox", self.outbox)) if names}
+        others = (("pushed tables", self.tables), ("outbox", self.outbox), ("pins of forks", self.pins))
+        kinds |= {kind: names for kind, names in others if names}
         verb = "would be deleted" if self.dry_run else "deleted"
         tables = [FactTable.of("", kind, ((name,) for name in names[:_SHOWN])) for kind, names in kinds.items()]
         left = {kind: len(names) - _SHOWN for kind, names in kinds.items() if len(names) > _SHOWN}
@@ -226,6 +232,7 @@ def collect_garbage(job: FoundJob, *, dry_run: bool = False) -> CollectedGarbage
         deleted = {**{name: each.names for name, each in found.backends.items()}, "tables": found.tables}
         counts = {name: len(names) for name, names in {**deleted, "outbox": found.outbox}.items()}
         change.changes |= {name: f"{counted(count, 'object')} deleted" for name, count in counts.items() if count}
+        change.changes |= dict.fromkeys(found.pins, "the pin of a fork -> none")
     return found
 
 
@@ -253,7 +260,10 @@ def _collect(job: FoundJob, *, dry_run: bool) -> CollectedGarbage:
         outbox = tuple(outbox_garbage(job.objects, job.paths, epoch, owed_of(view).names))
         for key in () if dry_run else outbox:
             job.objects.delete(key)
-    return CollectedGarbage(dry_run, found, tables, outbox=outbox)
+        pins = stale_pins(job)
+        for label, seen in () if dry_run else pins.items():
+            job.log.label(label, None, SYSTEM_CLOCK.now_ms(), instead_of=seen)
+    return CollectedGarbage(dry_run, found, tables, outbox=outbox, pins=tuple(pins))
 
 
 def _copied_side_stores(job: FoundJob) -> list[str]:

@@ -15,19 +15,18 @@ from __future__ import annotations
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.retry import SYSTEM_CLOCK, Clock
 from penstock.base.wording import first_characters
 from penstock.checkpoint.record import CheckpointId
 from penstock.config.model import JobConfig
-from penstock.errors import ContainerLostError, CorruptError, RetryableError
+from penstock.errors import ContainerLostError, CorruptError, IncompatibleError, RetryableError
 from penstock.job.paths import JobPaths
 from penstock.metrics.registry import MetricsRegistry
 from penstock.objects.store import ObjectStore
@@ -60,11 +59,10 @@ class BackendContext:
     pools: BackendPools = field(default_factory=process_pools, compare=False)
     """The threads for background work and transfers. A backend starts no threads itself."""
     leaving: threading.Event = field(default_factory=threading.Event, compare=False)
-    """Set when the task leaves the epoch. An upload checks it now and then, and stops."""
+    """Set when the task leaves the epoch: uploads stop."""
     metrics: MetricsRegistry = field(default_factory=lambda: MetricsRegistry("none"), compare=False)
-    """The task's metrics, for the backend's own (SEP-28). Penstock's are in the group `backend.<name>`: bytes that pass
-    through `objects` count in its `bytes-uploaded` and `bytes-downloaded`. A backend that writes elsewhere counts
-    there itself."""
+    """The task's metrics, for the backend's own (SEP-28). The bytes that pass through `objects` are counted already, in
+    the group `backend.<name>`."""
     clock: Clock = field(default=SYSTEM_CLOCK, compare=False)
     """The clock for everything that the backend does by time."""
     damaged: set[str] = field(default_factory=set, compare=False)
@@ -126,16 +124,6 @@ class StoreCopy:
             last = self._users == 0
         if last:
             self._remove()
-
-
-def release_if_cancelled(work: Future[Any], copy: StoreCopy) -> None:
-    """Release a copy if the work that would release it never begins.
-
-    Args:
-        work: the work, which releases the copy once it runs.
-        copy: the copy.
-    """
-    work.add_done_callback(lambda future: copy.release() if future.cancelled() else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,16 +196,16 @@ class TaskBackupManager(ABC):
     def upload(self, checkpoint_id: CheckpointId, copies: Mapping[str, StoreCopy]) -> Mapping[str, str]:
         """Make the last snapshot durable.
 
-        It may be called again for the same checkpoint: after a RetryableError, with the same effect, or to ask for a
-        base that was not complete.
+        It may be called again for the same checkpoint: after a RetryableError, or to ask for a base that was not
+        complete.
 
         Args:
             checkpoint_id: the checkpoint of the snapshot.
             copies: the copies of the stores for which `wants_copy` returned True.
 
         Returns:
-            The markers by store. With a marker, this backend alone can rebuild the store as it was at the snapshot. A
-            store whose base is not complete is left out.
+            The markers by store, each enough to rebuild the store as it was at the snapshot. A store whose base is not
+            complete is left out.
         """
 
     def clean_up(self, checkpoint_id: CheckpointId, markers: Mapping[str, str]) -> None:  # noqa: B027 - most have none
@@ -380,6 +368,17 @@ class StateBackendAdmin(ABC):
         Raises:
             NotFoundError, CorruptError: the objects of a retained marker cannot be determined. Nothing was deleted.
         """
+
+    def needed(self, markers: Sequence[StoreMarker]) -> Collection[str]:
+        """The keys of all objects below the job root that these markers need: what `detach` of a fork copies.
+
+        Args:
+            markers: this backend's, of every retained checkpoint.
+
+        Raises:
+            IncompatibleError: the backend does not know them, as by default. Otherwise as `collect`.
+        """
+        raise IncompatibleError(f"{type(self).__name__} cannot say what a fork has to copy: it has no `needed`")
 
     def close(self) -> None:  # noqa: B027
         """Close all resources. No call follows."""

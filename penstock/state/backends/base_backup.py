@@ -10,17 +10,27 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from penstock.base.parallel import settle
 from penstock.errors import RetryableError
-from penstock.state.backends.base import StoreCopy, release_if_cancelled
+from penstock.state.backends.base import StoreCopy
 from penstock.state.records import Changes
 
 T = TypeVar("T")
 
 SMALL_BASE_SECONDS = 1.0
 """The upload that begins a base waits this long for it, so that a small one is in the same commit."""
+
+
+def release_if_cancelled(work: Future[Any], copy: StoreCopy) -> None:
+    """Release a copy if the work that would release it never begins.
+
+    Args:
+        work: the work, which releases the copy once it runs.
+        copy: the copy.
+    """
+    work.add_done_callback(lambda future: copy.release() if future.cancelled() else None)
 
 
 class BaseBackup(Generic[T]):

@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -204,6 +204,9 @@ class ObjectBackendAdmin(StateBackendAdmin):
             for name in names:
                 self.context.objects.delete(name)
         return Garbage(names)
+
+    def needed(self, markers: Sequence[StoreMarker]) -> Collection[str]:
+        return self.reach(markers)
 
     def reach_of_index(self, key: str, read: Callable[[], Iterable[str]]) -> frozenset[str]:
         """The key of an index and all the keys it names. `read` is called for these if they are not cached."""

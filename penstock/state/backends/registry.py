@@ -158,6 +158,14 @@ class BackendAdmins:
             raise failures[0]
         return found
 
+    def needed(self, retained: Sequence[CheckpointRecord]) -> dict[str, set[str]]:
+        """By backend, the keys of all objects that the checkpoints need. Raises NotFoundError or CorruptError if a
+        marker cannot be read."""
+        return {
+            name: set(self._admin(name, [own.store for own in markers]).needed(markers))
+            for name, markers in self._by_backend(retained).items()
+        }
+
     def close(self) -> None:
         for admin in self._admins.values():
             admin.close()

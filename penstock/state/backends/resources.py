@@ -9,16 +9,25 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
+from typing import TypeVar
 
+from penstock.base.wording import listed
+from penstock.checkpoint.forks import homes_of
 from penstock.config.model import JobConfig
+from penstock.errors import NotFoundError
 from penstock.job.identity import canonical_root, check_companion, settle_companion
 from penstock.job.paths import JobPaths
+from penstock.objects.forwarding import ForwardingStore
 from penstock.objects.open import open_root
 from penstock.objects.store import ObjectStore
+
+T = TypeVar("T")
 
 _LEAST_MAINTENANCE, _MOST_MAINTENANCE = 2, 8
 _TRANSFERS_PER_TASK, _MOST_TRANSFERS = 8, 32
@@ -60,8 +69,49 @@ def _pools_of(process: int) -> BackendPools:
     return BackendPools.for_tasks(1, "process")
 
 
+class _WithHomes(ForwardingStore):
+    """A root in which objects of the state that a fork does not have itself are those of its parents.
+
+    Names of objects have the epoch, and no two of these jobs have an epoch in common, so a name that is in one folder
+    is in no other, unless it is a copy. A fork deletes and lists what is its own.
+    """
+
+    def __init__(self, inner: ObjectStore, own: JobPaths, homes: Sequence[JobPaths]) -> None:
+        super().__init__(inner)
+        self._own = own
+        self._homes = homes
+
+    def get(self, key: str) -> bytes:
+        return self._first(self._inner.get, key)
+
+    def get_with_tag(self, key: str) -> tuple[bytes, str]:
+        return self._first(self._inner.get_with_tag, key)
+
+    def pieces(self, key: str) -> Iterator[bytes | memoryview]:
+        def begun(key: str) -> Iterator[bytes | memoryview]:
+            pieces = iter(self._inner.pieces(key))
+            return chain([first], pieces) if (first := next(pieces, None)) is not None else iter(())
+
+        return self._first(begun, key)
+
+    def _first(self, read: Callable[[str], T], key: str) -> T:
+        try:
+            return read(key)
+        except NotFoundError as missing:
+            folder = f"{self._own.state}/"
+            if not key.startswith(folder):
+                raise
+            for home in self._homes:
+                with suppress(NotFoundError):
+                    return read(f"{home.state}/{key.removeprefix(folder)}")
+            homes = listed([f"`{home.root}`" for home in self._homes])
+            raise NotFoundError(f"{missing}, nor in the folder of {homes}, which this job was forked from") from None
+
+
 class BackendRoots:
     """The object store of every backend, each root opened once. Thread-safe.
+
+    In a fork, the stores show the objects of its parents as its own (`checkpoint/forks.py`).
 
     A root other than the job's carries the job's uid, as the job root does. Two jobs of one name, or a job and a copy
     of it that became another job, therefore never delete each other's state.
@@ -73,11 +123,16 @@ class BackendRoots:
         self._job_root = canonical_root(config.job.root)
         self._objects = objects
         self._opened: dict[str, ObjectStore] = {}
+        self._paths = JobPaths(config.job.name, config.job.id)
+        self._homes: Sequence[JobPaths] | None = None
         self._lock = threading.Lock()
 
     def of(self, backend: str) -> ObjectStore:
         """Raises ConfigError if the environment lacks a setting that the root needs."""
-        return self._open(self._config.backend_root(backend))
+        if self._homes is None:
+            self._homes = tuple(homes_of(self._objects, self._paths))
+        found = self._root(backend)
+        return _WithHomes(found, self._paths, self._homes) if self._homes else found
 
     def separate(self) -> Iterator[tuple[str, ObjectStore]]:
         """Every configured root (canonical URL, store) that is not the job's."""
@@ -87,19 +142,22 @@ class BackendRoots:
     def settle(self, backends: Iterable[str], paths: JobPaths, uid: str) -> None:
         """Bind the roots of these backends to the job. Raises IncompatibleError if one is another job's."""
         for backend in backends:
-            if self.of(backend) is not self._objects:
-                settle_companion(self.of(backend), paths, uid, self._names(backend))
+            if (root := self._root(backend)) is not self._objects:
+                settle_companion(root, paths, uid, self._names(backend))
 
     def check(self, backend: str, paths: JobPaths, uid: str) -> None:
         """Raise IncompatibleError if the backend's root is bound to another job. Writes nothing."""
-        if self.of(backend) is not self._objects:
-            check_companion(self.of(backend), paths, uid, self._names(backend))
+        if (root := self._root(backend)) is not self._objects:
+            check_companion(root, paths, uid, self._names(backend))
 
     def close(self) -> None:
         with self._lock:
             for store in self._opened.values():
                 store.close()
             self._opened.clear()
+
+    def _root(self, backend: str) -> ObjectStore:
+        return self._open(self._config.backend_root(backend))
 
     def _names(self, backend: str) -> str:
         return f"state.backends.{backend}.root={self._config.backend_root(backend)}"

@@ -3,13 +3,13 @@ behind the claim that it belongs to."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.record import CheckpointRecord, Claim, decode_record
+from penstock.checkpoint.record import CheckpointRecord, Claim, Label, decode_record
 from penstock.checkpoint.task_versions import markers_of
 from penstock.config.model import JobConfig
 from penstock.config.settings import StoreSettings
@@ -72,6 +72,8 @@ class LogWatch:
         self._last, record = slot, decode_record(data, key)
         if isinstance(record, Claim):
             self._owner = record
+        elif isinstance(record, Label):
+            pass  # anybody may append one
         elif self._owner is None or (record.epoch, record.writer) != (self._owner.epoch, self._owner.writer):
             held = "nobody" if self._owner is None else f"epoch {self._owner.epoch}"
             self._broken.append(f"checkpoint {record.id} of epoch {record.epoch} was written to a log of {held}")
@@ -142,6 +144,14 @@ class CheckpointWatch:
             for record in {each.id: each for each in (*restorable[:1], *restorable[-1:])}.values()
             for problem in self._broken(record, config)
         ]
+
+    def contents(self, checkpoint_id: str) -> Mapping[tuple[str, int], Content]:
+        """(Store, task) → the entries of a checkpoint, as far as it was looked at."""
+        return self._known.get(checkpoint_id, {})
+
+    def all_contents(self) -> Iterable[Mapping[tuple[str, int], Content]]:
+        """The entries of each checkpoint that was looked at."""
+        return self._known.values()
 
     def look_at_all(self, config: JobConfig) -> list[str]:
         """As `look`, for every retained checkpoint."""

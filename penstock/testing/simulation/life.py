@@ -36,7 +36,7 @@ from penstock.testing.simulation.choices import Choices
 from penstock.testing.simulation.direct import runner_for
 from penstock.testing.simulation.faults import Chaos, Rates, Trouble
 from penstock.testing.simulation.hosts import SimulatedFleet
-from penstock.testing.simulation.operator import Operator
+from penstock.testing.simulation.operator import FORK, Operator
 from penstock.testing.simulation.scheduler import Process, Scheduler, StuckError
 from penstock.testing.simulation.storage import (
     SCHEME,
@@ -258,11 +258,17 @@ class Life:
         scheduler = self.scheduler
         while not self.broken:
             scheduler.sleep(15.0)
-            self._look(self.watch.look)
+            self._look(lambda config: [*self.watch.look(config), *self._left(config)])
+
+    def _left(self, config: JobConfig) -> list[str]:
+        """The problems of the labels and of the fork that the operator has made, in words."""
+        fork = CheckpointWatch(self._quiet, JobPaths(FORK, config.job.id), self._calm())
+        return [*self.operator.lost_labels(self.log()), *self.operator.broken_fork(self.watch, fork, config)]
 
     def _last_look(self, config: JobConfig) -> list[str]:
         """At every retained checkpoint; and remember the stores as of the last one."""
-        broken = self.watch.look_at_all(config) + self._log_watch.lost_requests(self._bucket(f"{SCHEME}/job").objects)
+        broken = self.watch.look_at_all(config) + self._left(config)
+        broken += self._log_watch.lost_requests(self._bucket(f"{SCHEME}/job").objects)
         if not broken and not self.errors:
             self._stores = self.watch.seen(self.log().restorable[-1], config)
         return broken
@@ -288,7 +294,7 @@ class Life:
 
     def _operate(self) -> None:
         """Type commands now and then, whatever the job does."""
-        commands = [self.operator.collect, self.operator.stop]
+        commands = [self.operator.collect, self.operator.stop, self.operator.label, self.operator.fork]
         if self.job.may_drain:
             commands.append(self.operator.drain)
         if self.job.may_move:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from penstock.admin.checkpoint.change import plan_offsets, write_checkpoint
+from penstock.admin.checkpoint.labels import label_checkpoint, unlabel_checkpoint
+from penstock.admin.job.delete import delete_job
 from penstock.admin.job.drain import drain
+from penstock.admin.job.fork import detach, fork
 from penstock.admin.job.running import stop
 from penstock.admin.jobs import FoundJob
 from penstock.admin.startpoint.set import set_startpoint
@@ -14,8 +17,9 @@ from penstock.admin.state.held import collect_garbage
 from penstock.admin.state.repartition import planned_for, repartition
 from penstock.api.requests import StartpointOldest, StartpointSpecific
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.checkpoint.log_view import LogView
 from penstock.config.model import JobConfig
-from penstock.errors import CorruptError, PenstockError
+from penstock.errors import CorruptError, IncompatibleError, PenstockError
 from penstock.graph.specs import ApplicationGraph
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_job_root
@@ -23,7 +27,11 @@ from penstock.start.inputs import with_matches
 from penstock.start.job_streams import JobStreams
 from penstock.start.part import complete
 from penstock.start.startpoints.request import WithState
+from penstock.testing.simulation.checkpoints import CheckpointWatch
 from penstock.testing.simulation.scheduler import Process, Scheduler
+
+FORK = "fork"
+"""The name of the job's fork, while there is one."""
 
 
 class Operator:
@@ -32,6 +40,10 @@ class Operator:
     def __init__(self, scheduler: Scheduler, errors: list[BaseException]) -> None:
         self._scheduler = scheduler
         self._errors = errors
+        self.labels: dict[str, str] = {}
+        """Label → its checkpoint, of those that were set, and that nobody has begun to take off."""
+        self.forked: str | None = None
+        """The checkpoint that the fork begins with, if it is complete and nobody has begun to delete it."""
 
     def _type(self, name: str, work: Callable[[], object]) -> None:
         """Carry a command out in a process."""
@@ -59,6 +71,71 @@ class Operator:
     def collect(self, config: JobConfig) -> None:
         """`state gc`, which is refused while the job runs."""
         self._type("gc", lambda: collect_garbage(self._found(config)))
+
+    def label(self, config: JobConfig) -> None:
+        """`checkpoint label` and `checkpoint unlabel`. The job may run."""
+        choices = self._scheduler.choices
+        name = "abc"[choices.draw(3)]
+
+        def work() -> object:
+            found = self._found(config)
+            if name in self.labels:
+                del self.labels[name]
+                return unlabel_checkpoint(found, name).checkpoint
+            restorable = found.log.read().restorable
+            if not restorable:
+                raise PenstockError("the job has no checkpoint")
+            chosen = str(restorable[choices.draw(len(restorable))].id)
+            self.labels[name] = label_checkpoint(found, chosen, name).checkpoint
+            return chosen
+
+        self._type(f"checkpoint label {name}", work)
+
+    def fork(self, config: JobConfig) -> None:
+        """`penstock fork`; of a fork that is there, `job detach` or `job delete`. The job may run."""
+        choices = self._scheduler.choices
+
+        def work() -> object:
+            own = self.fork_of(config)
+            if self.forked is not None:
+                if choices.draw(3):
+                    return detach(own).copied
+                self.forked = None
+                return delete_job(own).job
+            found = self._found(config)
+            restorable = found.log.read().restorable
+            if not restorable:
+                raise PenstockError("the job has no checkpoint")
+            chosen = str(restorable[choices.draw(len(restorable))].id)
+            try:
+                made = fork(found, FORK, chosen)
+            except IncompatibleError:
+                delete_job(own)  # of another checkpoint, and somebody died on the way
+                raise
+            self.forked = made.parent_checkpoint
+            return chosen
+
+        self._type("fork", work)
+
+    def lost_labels(self, view: LogView) -> list[str]:
+        """The labels whose checkpoints cannot be restored any more, in words."""
+        restorable = {str(record.id) for record in view.restorable}
+        lost = [each for each in self.labels.items() if each[1] not in restorable]
+        return [f"checkpoint {checkpoint} has the label `{name}`, and is not retained" for name, checkpoint in lost]
+
+    def broken_fork(self, parent: CheckpointWatch, fork: CheckpointWatch, config: JobConfig) -> list[str]:
+        """The difference between the fork and the checkpoint that it begins with, in words."""
+        if self.forked is None:
+            return []
+        broken = [f"the fork: {each}" for each in fork.look(config.of_job(FORK, config.job.id))]
+        known = parent.contents(self.forked)
+        for found in fork.all_contents():
+            different = [at for at, content in found.items() if content != known.get(at, content)]
+            broken += [f"the fork has another content of store `{store}` of task {task}" for store, task in different]
+        return broken
+
+    def fork_of(self, config: JobConfig) -> FoundJob:
+        return self._found(config.of_job(FORK, config.job.id))
 
     def startpoint(self, inputs: Sequence[SystemStream], config: JobConfig) -> None:
         """`startpoint set`, for a position that was reached before. The job may run."""

@@ -50,8 +50,8 @@ def test_a_worker_dies_behind_its_backup(spark: SparkSession, tmp_path: Path, ba
     try:
         world.in_penstock(import_state=True)
     except PenstockError as refused:
-        assert backend == "blob"
-        assert re.search(r"nothing was changed: .*index` exists with other content", str(refused))
+        if re.search(r"nothing was changed: .*index` exists with other content", str(refused)) is None:
+            raise
         world.in_penstock(import_state=True)
     assert faults.left() == []
     world.check(20, 40, 1, waiting=4)

@@ -17,6 +17,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import QUERY, QuerySection
 from penstock.batch.watermarks import TIME, TimeSection
 from penstock.checkpoint.edit import OffsetKey
+from penstock.checkpoint.forks import Home
 from penstock.checkpoint.record import CheckpointId, CheckpointRecord, decode_record, encode_record
 from penstock.checkpoint.samza import CheckpointLogKey, TopicMessage, read_topic_message
 from penstock.checkpoint.sections import Section
@@ -230,6 +231,12 @@ STORED = {
         again=lambda found: encode_record(found[0]),
         kind=WholeRecord,
         wrap=with_checksum,
+    ),
+    "label": Parser(
+        lambda d: decode_record(d, "k"), golden("log-label-format10.json"), again=encode_record, wrap=with_checksum
+    ),
+    "home of a fork": Parser(
+        lambda d: Home.decode(d, "k"), golden("fork-home-format1.json"), again=Home.encode, kind=Home
     ),
     "bytes of a checkpoint": Parser(
         lambda d: decode_record(d, "k"), golden("log-record-format10.json"), again=encode_record

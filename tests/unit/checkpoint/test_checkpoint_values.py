@@ -15,7 +15,15 @@ from penstock.api.time.firing import END_OF_TIME, NO_WATERMARK
 from penstock.batch.batch import QUERY, OfferedBatch, QuerySection
 from penstock.batch.watermarks import TIME, TimeSection
 from penstock.checkpoint import record as record_module
-from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim, decode_record, encode_record
+from penstock.checkpoint.record import (
+    CheckpointId,
+    CheckpointRecord,
+    Claim,
+    Label,
+    Record,
+    decode_record,
+    encode_record,
+)
 from penstock.checkpoint.sections import Section, Sections, SectionValues
 from penstock.checkpoint.streams import STREAMS, IntermediateStream, StreamsSection, WrittenRanges
 from penstock.checkpoint.task_values import Checkpoint, CheckpointV1, CheckpointV2
@@ -139,8 +147,11 @@ def test_golden_v2() -> None:
     assert V2.encode() == text
 
 
-@pytest.mark.parametrize(("name", "record"), [("log-record", WHOLE), ("log-claim", CLAIM)])
-def test_golden_log_records(name: str, record: Claim | CheckpointRecord) -> None:
+LABEL = Label("before-deploy", "0123456789abcdef0123456789abcdef", 1614147487300, CheckpointId(1614147487244, 33577), 4)
+
+
+@pytest.mark.parametrize(("name", "record"), [("log-record", WHOLE), ("log-claim", CLAIM), ("log-label", LABEL)])
+def test_golden_log_records(name: str, record: Record) -> None:
     data = (GOLDEN / f"{name}-format10.json").read_bytes()
     assert decode_record(data, "k") == record
     assert encode_record(record) == data

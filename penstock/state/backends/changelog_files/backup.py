@@ -20,8 +20,8 @@ from penstock.base.retry import Clock, Retry, retry
 from penstock.checkpoint.record import CheckpointId
 from penstock.config.settings import StateSettings
 from penstock.errors import CorruptError, NotFoundError, PenstockError, RetryableError
-from penstock.state.backends.base import BackendContext, StoreCopy, TaskBackupManager, release_if_cancelled
-from penstock.state.backends.base_backup import BaseBackup, Bases
+from penstock.state.backends.base import BackendContext, StoreCopy, TaskBackupManager
+from penstock.state.backends.base_backup import BaseBackup, Bases, release_if_cancelled
 from penstock.state.backends.changelog_files import versions
 from penstock.state.backends.content import ContentStore
 from penstock.state.backends.objects import DirIndex, put_once

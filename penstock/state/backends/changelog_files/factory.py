@@ -7,7 +7,7 @@ runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -107,6 +107,15 @@ class ChangelogFilesAdmin(ObjectBackendAdmin):
             for version in versions.ChangelogMarker.parse(own.marker).snapshots:
                 found |= self._reach_one(own, *version)
         return found
+
+    def needed(self, markers: Sequence[base.StoreMarker]) -> Collection[str]:
+        deltas = (
+            self.context.paths.delta(store, task, version, epoch)
+            for (store, task, epoch), runs in Runs(markers).runs.items()
+            for first, last in runs
+            for version in range(first, last + 1)
+        )
+        return self.reach(markers).union(deltas)
 
     def _reach_one(self, own: base.StoreMarker, version: int, epoch: int) -> frozenset[str]:
         key = self.context.paths.snapshot(own.store, own.task, version, epoch)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
@@ -266,6 +266,9 @@ class ChangelogStreamAdmin(StateBackendAdmin):
                 self._check_partitions(stream)
                 self._check_owner(stream, store, self._owned.owner(stream, self._admin(stream)))
         refusals.check()
+
+    def needed(self, markers: Sequence[StoreMarker]) -> Collection[str]:
+        return ()  # it keeps nothing below the job root
 
     def collect(self, retention: Retention, *, dry_run: bool) -> Garbage:
         """Compact each partition that a marker left, or in a sweep all partitions; see `needless`. Each compaction is

@@ -21,10 +21,14 @@ import penstock as ps
 from penstock import admin
 from penstock.admin.job.audit import AuditRecord, UnreadableAuditRecord, audited, operator, this_process
 from penstock.api.retention import StreamRetention
+from penstock.checkpoint.forks import Home, pin_of
+from penstock.checkpoint.log import CheckpointLog
 from penstock.errors import FailedMessage
 from penstock.job import commands as commands_module
 from penstock.job.commands import AuditEntry, AuditLog
+from penstock.job.identity import settle
 from penstock.job.lease import LeaseHolder, acquire
+from penstock.job.paths import JobPaths
 from penstock.runtime.messages.stored import encode_dead_letter
 from penstock.tables.manifest import TableFingerprint, TableManifest
 from penstock.tables.registry import TableRegistry
@@ -93,6 +97,22 @@ def import_spark(job: admin.FoundJob) -> admin.ImportFacts:
         return admin.import_spark(planned, replace=True)
 
 
+def labelled(job: admin.FoundJob) -> None:
+    job.log.label("here", job.log.read().restorable[-1].id, 0)
+
+
+def forked_from(job: admin.FoundJob) -> None:
+    """The job is the fork of another one, whose log has the same checkpoints."""
+    parent = JobPaths("flights", "0")
+    for key in job.objects.list(job.paths.checkpoints):
+        job.objects.put_if_absent(key.replace(job.paths.root, parent.root), job.objects.get(key))
+    log = CheckpointLog(job.objects, parent)
+    forked = log.read().restorable[-1].id
+    log.label(pin_of(job.paths), forked, 0)
+    home = Home(parent, settle(job.objects, parent, job.config.job.root), str(forked))
+    job.objects.put_if_absent(job.paths.home, home.encode())
+
+
 def repartition(job: admin.FoundJob) -> admin.RepartitionFacts:
     with admin.plan_repartition(flights(), 4) as planned:
         return admin.repartition(planned)
@@ -101,6 +121,7 @@ def repartition(job: admin.FoundJob) -> admin.RepartitionFacts:
 CHANGING = {
     "adopt": Change(admin.adopt, "job adopt", {}),
     "cancel_drain": Change(admin.cancel_drain, "drain cancel", {"run": "the next one"}, admin.drain),
+    "detach": Change(admin.detach, "job detach", {"parent": "flights-0 -> none", "copied": "0 objects"}, forked_from),
     "collect_garbage": Change(admin.collect_garbage, "state gc", {}),
     "delete_job": Change(admin.delete_job, "job delete", {"checkpoints": "4"}),
     "delete_startpoints": Change(
@@ -116,6 +137,9 @@ CHANGING = {
     ),
     "drain": Change(admin.drain, "drain", {"run": "the next one"}),
     "end_stream": Change(lambda job: admin.end_stream(admin.open_stream("trips")), "stream end", {"stream": TRIPS}),
+    "fork": Change(lambda job: admin.fork(job, "what-if"), "fork", {}),
+    "label_checkpoint": Change(lambda job: admin.label_checkpoint(job, None, "here"), "checkpoint label", {}),
+    "unlabel_checkpoint": Change(lambda job: admin.unlabel_checkpoint(job, "here"), "checkpoint unlabel", {}, labelled),
     "import_drains": Change(
         lambda job: admin.import_drains(job, LINES), "drain import", {"run": "the next one"}, exported_drain
     ),

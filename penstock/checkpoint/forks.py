@@ -1,0 +1,154 @@
+"""Forks: jobs whose state begins with the objects of another job, by reference.
+
+A fork has a folder and a log of its own. Its `home` names the parent, and the parent's checkpoint with which its first
+checkpoint is equal. That checkpoint has a label in the parent's log, the fork's **pin**, which keeps its objects. What
+the fork's backends read and do not find in its own folder is in the parent's (`state/backends/resources.py`). Two jobs
+never write one name: names of objects have the epoch, and the fork's epochs begin far above those of the parent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import orjson
+from msgspec import Struct
+
+from penstock.base.documents import decode_format, decoding
+from penstock.checkpoint.labels import Labelled
+from penstock.checkpoint.log import CheckpointLog
+from penstock.errors import CorruptError, IncompatibleError, NotFoundError
+from penstock.job.identity import known_uid
+from penstock.job.paths import JobPaths
+from penstock.objects.store import ObjectStore
+
+_FORMAT = 1
+_PIN = "fork:"
+EPOCHS_APART = 1_000_000
+"""The epochs of a fork begin so far above those of its parent, which goes on: it never reaches them. A start takes one,
+and so does the loss of a container."""
+
+
+class _HomeDocument(Struct):
+    name: str
+    id: str
+    uid: str
+    checkpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The parent of a fork, its uid, and the id of the checkpoint that was forked."""
+
+    parent: JobPaths
+    uid: str
+    checkpoint: str
+
+    def encode(self) -> bytes:
+        return orjson.dumps(
+            {
+                "format": _FORMAT,
+                "name": self.parent.name,
+                "id": self.parent.job_id,
+                "uid": self.uid,
+                "checkpoint": self.checkpoint,
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes, key: str) -> Home:
+        """Raises CorruptError, or IncompatibleError for a newer format; both name the key."""
+        what = f"`{key}` is damaged, it does not say which job this one was forked from"
+        with decoding(what):
+            name = f"`{key}` was written by another version of Penstock: it"
+            found = decode_format(_HomeDocument, data, what, name, _FORMAT)
+            return cls(JobPaths(found.name, found.id), found.uid, found.checkpoint)
+
+
+def pin_of(fork: JobPaths) -> str:
+    """The label of a fork's pin in its parent's log. No person can give a checkpoint this label."""
+    return f"{_PIN}{fork.root}"
+
+
+def fork_of(label: str) -> JobPaths | None:
+    """The fork that a label is the pin of; None for any other label."""
+    if not label.startswith(_PIN):
+        return None
+    name, _, job_id = label.removeprefix(_PIN).rpartition("-")
+    return JobPaths(name, job_id)
+
+
+def read_home(objects: ObjectStore, paths: JobPaths) -> Home | None:
+    """The home of a job; None if it is no fork, or has all of its objects by now."""
+    try:
+        return Home.decode(objects.get(paths.home), paths.home)
+    except NotFoundError:
+        return None
+
+
+def homes_of(objects: ObjectStore, paths: JobPaths) -> Iterator[JobPaths]:
+    """The jobs whose objects a job may need: its parent, and the parent's own, if that is a fork. A job that was made
+    anew under the name of a parent is none of them."""
+    while (home := read_home(objects, paths)) is not None and known_uid(objects, home.parent) == home.uid:
+        yield (paths := home.parent)
+
+
+def pinned(objects: ObjectStore, paths: JobPaths, home: Home) -> Labelled | None:
+    """The pin of a fork; None if the parent does not have it any more, is being deleted, or is another job by now."""
+    if known_uid(objects, home.parent) != home.uid or is_being_deleted(objects, home.parent):
+        return None
+    view = CheckpointLog(objects, home.parent).read("report")
+    found = view.labels.get(pin_of(paths))
+    held = found is not None and view.retained.get(found.slot) == found.checkpoint
+    return found if found is not None and held and str(found.checkpoint) == home.checkpoint else None
+
+
+def is_being_deleted(objects: ObjectStore, paths: JobPaths) -> bool:
+    """True if somebody began to delete the job, and has not come to the end."""
+    try:
+        objects.get(paths.deleting)
+    except NotFoundError:
+        return False
+    return True
+
+
+def check_home(objects: ObjectStore, paths: JobPaths) -> None:
+    """Raise IncompatibleError, with instructions, if a job has not all of its state: it is being deleted, or it is a
+    fork that is not complete, or it or one of its parents has lost its pin."""
+    if is_being_deleted(objects, paths):
+        raise IncompatibleError(
+            f"job `{paths.root}` is being deleted, or the command that deleted it was interrupted. Repeat it: "
+            f"`penstock job delete {paths.root}`"
+        )
+    home = read_home(objects, paths)
+    if home is None:
+        return
+    parent = home.parent.root
+    if CheckpointLog(objects, paths).read("report").latest is None:
+        raise IncompatibleError(
+            f"job `{paths.root}` was to be a fork of job `{parent}`, and the fork was not completed. Repeat the "
+            f"command (`penstock fork ... --from {home.checkpoint}`), or delete what there is "
+            f"(`penstock job delete {paths.root}`)"
+        )
+    if pinned(objects, paths, home) is None:
+        raise IncompatibleError(
+            f"job `{paths.root}` is a fork of checkpoint {home.checkpoint} of job `{parent}`, which does not keep this "
+            f"checkpoint for it any more: the label `{pin_of(paths)}` is gone, or the job was deleted. Objects of the "
+            f"state may be missing, so nothing is started. Bring the folder `{parent}` back from a backup of the "
+            f"store, or delete the fork (`penstock job delete {paths.root}`) and fork again"
+        )
+    check_home(objects, home.parent)
+
+
+def forks_of(objects: ObjectStore, paths: JobPaths) -> dict[str, bool]:
+    """Label → whether its fork still needs it, of all pins in the log of a job."""
+    found = {}
+    for label in CheckpointLog(objects, paths).read("report").labels:
+        fork = fork_of(label)
+        if fork is not None:
+            try:
+                home = read_home(objects, fork)
+                found[label] = home is not None and home.parent == paths
+            except CorruptError:
+                found[label] = True  # nobody knows that it needs nothing
+    return found
