@@ -11,9 +11,11 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from penstock.base.wording import argument, counted, listed
+from penstock.checkpoint.labels import behind_latest
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.checkpoint.log import CheckpointLog
     from penstock.drain.requests import DrainRequests
     from penstock.start.startpoints.manager import StartpointManager
+    from penstock.state.backends.registry import BackendAdmins
 
 
 NO_JOB = "none"
@@ -66,6 +69,21 @@ class FoundJob:
         from penstock.drain.requests import DrainRequests
 
         return DrainRequests(self.objects, self.paths)
+
+
+def backend_admins(
+    found: FoundJob, record: CheckpointRecord, others: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> BackendAdmins:
+    """The admins of the backends of a checkpoint's stores, and of `others` (backend → stores). The caller closes
+    them."""
+    from penstock.job.identity import known_uid  # late, as in FoundJob
+    from penstock.state.backends.registry import BackendAdmins
+    from penstock.system.registry import open_systems
+
+    systems, uid, stores = open_systems(found.config), known_uid(found.objects, found.paths), sorted(record.stores)
+    return BackendAdmins(
+        found.config, found.paths, found.objects, record.task_count, stores, systems, uid, others=others
+    )
 
 
 def load_without_job(
@@ -227,7 +245,6 @@ VERSION_FORMS = (
 
 _VERSION_ID = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
 _VERSION_BATCH = re.compile(r"[0-9]{1,18}")
-_LATEST_VERSION = re.compile(r"latest(?:-([0-9]{1,9}))?")
 _MOST_VERSIONS = 20
 
 
@@ -247,13 +264,13 @@ def choose_versions(found: FoundJob, versions: Sequence[str]) -> list[Checkpoint
         NotFoundError: no checkpoint of that name is retained; says which are.
         CorruptError: the log is damaged, and not all versions are ids or labels.
     """
-    from penstock.checkpoint.forks import check_home  # late, as in FoundJob
+    from penstock.checkpoint.forks import check_whole  # late, as in FoundJob
 
     view = found.log.read("report")
     named = [view.id_of(version) for version in versions]
     if view.faults and not all(map(_VERSION_ID.fullmatch, named)):
         view = found.log.read()
-    check_home(found.objects, found.paths)
+    check_whole(found.objects, found.paths)
     if not view.restorable:
         raise NotFoundError(f"job `{found.paths.root}` has no checkpoint yet")
     return [find_version(view.restorable, version) for version in named]
@@ -267,8 +284,8 @@ def find_version(retained: Sequence[CheckpointRecord], version: str) -> Checkpoi
         ConfigError: this names no version.
         NotFoundError: it is none of them; says which there are.
     """
-    if match := _LATEST_VERSION.fullmatch(version):
-        matching = retained[: len(retained) - int(match[1] or 0)]
+    if (behind := behind_latest(version)) is not None:
+        matching = retained[: max(0, len(retained) - behind)]
     elif _VERSION_BATCH.fullmatch(version):
         matching = [record for record in retained if record.batch == int(version)]
     elif _VERSION_ID.fullmatch(version):

@@ -1,14 +1,14 @@
 """Forks: jobs whose state begins with the objects of another job, by reference.
 
-A fork has a folder and a log of its own. Its `home` names the parent, and the parent's checkpoint with which its first
-checkpoint is equal. That checkpoint has a label in the parent's log, the fork's **pin**, which keeps its objects. What
-the fork's backends read and do not find in its own folder is in the parent's (`state/backends/resources.py`). Two jobs
-never write one name: names of objects have the epoch, and the fork's epochs begin far above those of the parent.
+A fork has a separate folder and log. Its `home` names the parent, and the parent's checkpoint with which the fork
+begins. That checkpoint has a label in the parent's log, the fork's **pin**, which keeps its objects. Objects that the
+fork's backends do not find in the folder of the fork are in that of the parent (`state/backends/resources.py`). Two
+jobs never write one name: names of objects have the epoch, and the fork's epochs begin far above those of the parent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import orjson
@@ -25,8 +25,8 @@ from penstock.objects.store import ObjectStore
 _FORMAT = 1
 _PIN = "fork:"
 EPOCHS_APART = 1_000_000
-"""The epochs of a fork begin so far above those of its parent, which goes on: it never reaches them. A start takes one,
-and so does the loss of a container."""
+"""The epochs of a fork begin so far above those of its parent that the parent, which continues, never reaches them.
+Each start takes one, and so does each loss of a container."""
 
 
 class _HomeDocument(Struct):
@@ -87,8 +87,8 @@ def read_home(objects: ObjectStore, paths: JobPaths) -> Home | None:
 
 
 def homes_of(objects: ObjectStore, paths: JobPaths) -> Iterator[JobPaths]:
-    """The jobs whose objects a job may need: its parent, and the parent's own, if that is a fork. A job that was made
-    anew under the name of a parent is none of them."""
+    """The jobs whose objects a job may need: its parent, and the parent's parent, if the parent is a fork. Another job
+    that now has the name of a parent is not among them."""
     while (home := read_home(objects, paths)) is not None and known_uid(objects, home.parent) == home.uid:
         yield (paths := home.parent)
 
@@ -112,7 +112,7 @@ def is_being_deleted(objects: ObjectStore, paths: JobPaths) -> bool:
     return True
 
 
-def check_home(objects: ObjectStore, paths: JobPaths) -> None:
+def check_whole(objects: ObjectStore, paths: JobPaths) -> None:
     """Raise IncompatibleError, with instructions, if a job has not all of its state: it is being deleted, or it is a
     fork that is not complete, or it or one of its parents has lost its pin."""
     if is_being_deleted(objects, paths):
@@ -133,11 +133,11 @@ def check_home(objects: ObjectStore, paths: JobPaths) -> None:
     if pinned(objects, paths, home) is None:
         raise IncompatibleError(
             f"job `{paths.root}` is a fork of checkpoint {home.checkpoint} of job `{parent}`, which does not keep this "
-            f"checkpoint for it any more: the label `{pin_of(paths)}` is gone, or the job was deleted. Objects of the "
-            f"state may be missing, so nothing is started. Bring the folder `{parent}` back from a backup of the "
-            f"store, or delete the fork (`penstock job delete {paths.root}`) and fork again"
+            f"checkpoint for it any more: the label `{pin_of(paths)}` is gone, or somebody deleted that job or began "
+            f"to. Objects of the state may be missing, so nothing is started. Bring the folder `{parent}` back from a "
+            f"backup of the store, or delete the fork (`penstock job delete {paths.root}`) and fork again"
         )
-    check_home(objects, home.parent)
+    check_whole(objects, home.parent)
 
 
 def forks_of(objects: ObjectStore, paths: JobPaths) -> dict[str, bool]:
@@ -152,3 +152,13 @@ def forks_of(objects: ObjectStore, paths: JobPaths) -> dict[str, bool]:
             except CorruptError:
                 found[label] = True  # nobody knows that it needs nothing
     return found
+
+
+def stale_pins(held: Mapping[str, Labelled], objects: ObjectStore, paths: JobPaths) -> dict[str, Labelled]:
+    """The pins of a job whose forks need nothing of it: they were deleted or detached, or never made.
+
+    `held` are the labels of the job, read before. A fork makes its home before its pin, so the home is found now.
+    """
+    return {
+        label: held[label] for label, needed in sorted(forks_of(objects, paths).items()) if not needed and label in held
+    }

@@ -1,9 +1,9 @@
 """Labels: names that keep a checkpoint beyond `task.checkpoint.retained`. Pure.
 
-A label is a record of its own (`Label`), so that it can be set while a driver runs. The next checkpoint takes over all
-labels that hold, in its section `labels`, and retains what they name. So the last checkpoint and the labels behind it
-say everything. A label from before the last checkpoint that this one did not take over never held: it was put into a
-slot that had been freed, or its checkpoint was lost.
+A label is a separate record (`Label`), so that it can be set while a driver runs. The next checkpoint takes over all
+labels that hold, in its section `labels`, and retains their checkpoints. So the last checkpoint and the labels behind
+it are enough to know them all. A label before the last checkpoint that this one did not take over never held: it was
+put into a slot that had been freed, or its checkpoint was lost.
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ from penstock.checkpoint.sections import Section
 from penstock.errors import ConfigError
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
+_LATEST = re.compile(r"latest(?:-([0-9]{1,9}))?")
 
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """The checkpoint that a label names, its slot, and the time at which the label was set, in epoch milliseconds."""
+    """The checkpoint that a label names, its slot, and the time at which the label was set, in epoch milliseconds.
+    `writer` distinguishes it from a label of the same name that was set before or since."""
 
     checkpoint: CheckpointId
     slot: Count
     made_ms: Count
+    writer: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,13 @@ def check_name(name: str) -> None:
         )
 
 
+def behind_latest(text: str) -> int | None:
+    """The number of checkpoints between the latest one and the one that `latest` or `latest-N` names; None for any
+    other text."""
+    match = _LATEST.fullmatch(text)
+    return None if match is None else int(match[1] or 0)
+
+
 def labels(records: Mapping[int, Record]) -> dict[str, Labelled]:
     """The labels that hold at the end of a log, by name: those of the last checkpoint, and what was set and taken off
     since."""
@@ -72,7 +82,7 @@ def labels(records: Mapping[int, Record]) -> dict[str, Labelled]:
         if label.checkpoint is None:
             found.pop(label.name, None)
         else:
-            found[label.name] = Labelled(label.checkpoint, label.slot, label.made_ms)
+            found[label.name] = Labelled(label.checkpoint, label.slot, label.made_ms, label.writer)
     return found
 
 

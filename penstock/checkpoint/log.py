@@ -160,11 +160,11 @@ class CheckpointLog:
             if record == self._given and self._slot is not None:
                 return self._slot
             self._refuse_if_unclear(record)
-            self._refuse_revival(record)
+            view = self._reader.view()
+            self._refuse_revival(record, view)
+            _tell_lost_labels(record, view)
             self._given, self._slot = record, None
-            self._tell_lost_labels(record)
             while True:
-                view = self._reader.view()
                 written = self._unclear or taking_over(record, view.labels, view.retained)
                 self._unclear = written
                 found = self._create(self._next_slot, written)
@@ -172,6 +172,7 @@ class CheckpointLog:
                 if not isinstance(found, Label):
                     break
                 self._pass(found)
+                view = self._reader.view()
             if found is not None:
                 self._fenced = (
                     f"checkpoint {record.id} of epoch {record.epoch}, run `{record.run_id}`, was not written: slot "
@@ -297,15 +298,6 @@ class CheckpointLog:
         behind = next(each for each in count(slot + 1) if not isinstance(view.records.get(each), Label))
         return slot in view.records and (view.end == behind or isinstance(view.records.get(behind), Claim))
 
-    def _tell_lost_labels(self, record: CheckpointRecord) -> None:
-        view = self._reader.view()
-        for name, each in view.labels.items():
-            if view.retained.get(each.slot) != each.checkpoint:
-                logger.warning(
-                    "the label `%s` is gone as of checkpoint %s: checkpoint %s, which had it, is damaged or missing",
-                    *(name, record.id, each.checkpoint),
-                )
-
     def _pass(self, label: Label) -> None:
         """Go on behind a label that is in the next slot. A record of unknown outcome is not there then, and never will
         be."""
@@ -386,13 +378,22 @@ class CheckpointLog:
                 "that one is to be appended again, or the log claimed again"
             )
 
-    def _refuse_revival(self, record: CheckpointRecord) -> None:
+    def _refuse_revival(self, record: CheckpointRecord, view: LogView) -> None:
         """A dropped checkpoint may be deleted already, and an empty slot in the list makes a damaged log."""
-        wrong = dict(record.retained or {}).items() - self._reader.view().retained.items()
+        wrong = dict(record.retained or {}).items() - view.retained.items()
         if wrong:
             slot, checkpoint_id = min(wrong)
             raise IncompatibleError(
                 f"checkpoint {record.id} cannot retain {checkpoint_id} in slot {slot}, which the log does not retain"
+            )
+
+
+def _tell_lost_labels(record: CheckpointRecord, view: LogView) -> None:
+    for name, each in view.labels.items():
+        if view.retained.get(each.slot) != each.checkpoint:
+            logger.warning(
+                "the label `%s` is gone as of checkpoint %s: checkpoint %s, which had it, is damaged or missing",
+                *(name, record.id, each.checkpoint),
             )
 
 

@@ -7,13 +7,12 @@ retained are deleted, so a log has holes. The last list of retained checkpoints 
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from penstock.checkpoint.labels import Labelled, labels
+from penstock.checkpoint.labels import Labelled, behind_latest, labels
 from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim, Label, Record
 from penstock.checkpoint.streams import STREAMS
 from penstock.config.values.kinds import RetentionPolicy
@@ -231,7 +230,6 @@ def faults(
     return found
 
 
-_LATEST = re.compile(r"latest(?:-([0-9]{1,9}))?")
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
 
@@ -392,9 +390,8 @@ class LogView:
 
     def id_of(self, checkpoint: CheckpointId | str) -> str:
         """The id of the checkpoint that has this label, or that `latest` or `latest-N` names; else the text itself."""
-        named, match = self.labels.get(str(checkpoint)), _LATEST.fullmatch(str(checkpoint))
-        behind = 0 if match is None else int(match[1] or 0)
-        if match is not None and not self.faults and behind < len(self.restorable):
+        named, behind = self.labels.get(str(checkpoint)), behind_latest(str(checkpoint))
+        if behind is not None and not self.faults and behind < len(self.restorable):
             return str(self.restorable[-1 - behind].id)
         return str(checkpoint) if named is None else str(named.checkpoint)
 

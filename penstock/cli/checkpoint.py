@@ -86,7 +86,7 @@ def label(
 ) -> None:
     """Give a checkpoint a label, which keeps it whatever `task.checkpoint.retained` says.
 
-    The job may run. A label may stand wherever a checkpoint is named: `penstock run ... --from NAME`.
+    The job may run. Give the label wherever a command takes a checkpoint: `penstock run ... --from NAME`.
     """
     with call.open(job) as found:
         made = label_checkpoint(found, checkpoint, name)

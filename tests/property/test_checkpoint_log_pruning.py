@@ -429,8 +429,8 @@ def test_a_label_that_was_set_again_is_not_taken_off_for_the_one_before() -> Non
 
 @pytest.mark.parametrize("seed", range(10))
 def test_labels_that_are_set_beside_commits(seed: int) -> None:
-    """A label keeps its checkpoint from the moment at which somebody is told, whatever happens between: commits while
-    the command stands still, a restart, labels that come late into a freed slot."""
+    """Once its command has ended, a label keeps its checkpoint. Before, the command stands still while the job commits
+    or is started again, or its label comes late into a slot that has been freed."""
     rng = random.Random(seed)
     inner = History()
     owner = CheckpointLog(inner, PATHS)

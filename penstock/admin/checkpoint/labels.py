@@ -32,10 +32,10 @@ class LabelFacts:
 
 
 def label_checkpoint(job: FoundJob, checkpoint_id: str | None, name: str) -> LabelFacts:
-    """Give a retained checkpoint a label. As long as it has one, it stays restorable, beside what
-    `task.checkpoint.retained` keeps. The label may stand wherever a checkpoint is named, as in `penstock run --from`.
+    """Give a retained checkpoint a label. A checkpoint with a label stays restorable, beside those that
+    `task.checkpoint.retained` keeps. A label can be given wherever a checkpoint is named, as in `penstock run --from`.
 
-    The job may run: the label counts from the moment at which this returns, and the run is not disturbed.
+    The job may run, and is not disturbed. The label keeps the checkpoint once this call has returned.
 
     Args:
         job: the job.
@@ -94,7 +94,7 @@ def _warnings(job: FoundJob, record: CheckpointRecord) -> Iterator[str]:
 
 
 def unlabel_checkpoint(job: FoundJob, name: str) -> LabelFacts:
-    """Take a label off. The checkpoint leaves with the next one, unless it has another label or
+    """Take a label off. The checkpoint leaves with one of the next two, unless it has another label or
     `task.checkpoint.retained` keeps it. The job may run.
 
     Args:

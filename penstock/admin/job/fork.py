@@ -11,12 +11,12 @@ from functools import partial
 from penstock.admin.checkpoint.change import append_record
 from penstock.admin.job.audit import audited
 from penstock.admin.job.ownership import held_job
-from penstock.admin.jobs import FoundJob
+from penstock.admin.jobs import FoundJob, backend_admins
 from penstock.base.retry import SYSTEM_CLOCK, Retry, retry
 from penstock.base.wording import counted, listed
 from penstock.batch.batch import QUERY, QuerySection
 from penstock.checkpoint import edit
-from penstock.checkpoint.forks import EPOCHS_APART, Home, check_home, fork_of, forks_of, pin_of, pinned, read_home
+from penstock.checkpoint.forks import EPOCHS_APART, Home, check_whole, fork_of, forks_of, pin_of, pinned, read_home
 from penstock.checkpoint.labels import LABELS, Labelled, LabelsSection
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
@@ -28,9 +28,7 @@ from penstock.errors import IncompatibleError, NotFoundError
 from penstock.job.identity import known_uid, settle
 from penstock.job.paths import JobPaths
 from penstock.outbox.wing import OUTBOX, OutboxSection
-from penstock.state.backends.registry import BackendAdmins
 from penstock.state.backends.resources import BackendRoots
-from penstock.system.registry import open_systems
 from penstock.wing import known_sections
 
 _RETRY = Retry(pause_s=0.2, tries=5)
@@ -54,7 +52,7 @@ def fork(job: FoundJob, name: str, from_checkpoint: str | None = None) -> ForkFa
     log, the fork's pin, keeps them, as long as the fork is there and has not copied them (`detach`). The parent may run
     meanwhile. A call that was interrupted can be repeated; until it is complete, the fork does not start.
 
-    The fork has names of its own for what a job owns: changelogs, durable streams, progress at outputs. It owes no
+    The changelogs and durable streams of the fork have other names, and so has its progress at outputs. It owes no
     output. Its outputs are those of its application: give them other names, unless both jobs are to write to the same
     streams. Give it the configuration of its parent, with another `job.name`.
 
@@ -83,7 +81,7 @@ def fork(job: FoundJob, name: str, from_checkpoint: str | None = None) -> ForkFa
     begun = read_home(job.objects, paths)
     if from_checkpoint is None and begun is not None and begun.parent == job.paths:
         from_checkpoint = begun.checkpoint  # the call is repeated
-    check_home(job.objects, job.paths)
+    check_whole(job.objects, job.paths)
     base = edit.choose_origin(view, from_checkpoint, job.config.task)
     if base is None:
         raise NotFoundError(f"job `{job.paths.root}` has no checkpoint yet, so there is nothing to fork")
@@ -127,7 +125,7 @@ _NOT_TAKEN_ALONG: SectionValues = {
 def _pin(job: FoundJob, paths: JobPaths, base: CheckpointRecord) -> None:
     """Pin the checkpoint. Another one may be pinned still, by a fork of this name that was deleted."""
     held = job.log.read().labels.get(pin_of(paths))
-    # A pin that is there already is set anew: somebody may be about to take it off, as one that was left behind.
+    # A pin that is there already is set again: `state gc` may be about to take that one off, because it found no home.
     for checkpoint in (base.id,) if held is None else (None, base.id):
         retry(partial(job.log.label, pin_of(paths), checkpoint, SYSTEM_CLOCK.now_ms()), _RETRY)
 
@@ -214,7 +212,7 @@ def detach(job: FoundJob) -> DetachedFacts:
         return DetachedFacts(job.paths.root, None, 0, 0)
     view = job.log.read()
     last = view.latest
-    check_home(job.objects, job.paths)
+    check_whole(job.objects, job.paths)
     if last is None:
         raise IncompatibleError(f"job `{job.paths.root}` has no checkpoint yet, so there is nothing to copy")
     _refuse_borrowed_changelogs(job, view)
@@ -236,40 +234,26 @@ def unpin(job: FoundJob, home: Home, held: Labelled) -> None:
 
 
 def _refuse_borrowed_changelogs(job: FoundJob, view: LogView) -> None:
-    """Only the first checkpoint of a fork is in a changelog of its parent: later ones have a base of their own."""
+    """Only the first checkpoint of a fork is in a changelog of its parent: later ones are in its own."""
     for record in view.restorable:
-        own = job.config.changelog_partitions(record.stores, 0).keys()
-        streams = {ssp.system_stream for ssp in own}
         for task in record.tasks:
-            for backend, stores in markers_of(record, task).items():
-                for store, marker in stores.items():
-                    alone = backend == CHANGELOG_STREAM and all(
-                        store not in others for name, others in markers_of(record, task).items() if name != backend
+            own = markers_of(record, task)
+            elsewhere = {store for name, stores in own.items() if name != CHANGELOG_STREAM for store in stores}
+            for store, marker in own.get(CHANGELOG_STREAM, {}).items():
+                stream = ChangelogStreamMarker.parse(marker).ssp.system_stream
+                if store not in elsewhere and stream != job.config.store(store).changelog:
+                    raise IncompatibleError(
+                        f"checkpoint {record.id} of the fork `{job.paths.root}` has store `{store}` in the changelog "
+                        f"`{stream}` of its parent alone. Start the fork, and detach it once that checkpoint is no "
+                        "longer retained (`penstock checkpoint list`)"
                     )
-                    stream = ChangelogStreamMarker.parse(marker).ssp.system_stream if alone else None
-                    if stream is not None and stream not in streams:
-                        raise IncompatibleError(
-                            f"checkpoint {record.id} of the fork `{job.paths.root}` has store `{store}` in the "
-                            f"changelog `{stream}` of its parent alone. Start the fork, and detach it once that "
-                            "checkpoint is no longer retained (`penstock checkpoint list`)"
-                        )
 
 
 def _copies(job: FoundJob, view: LogView, last: CheckpointRecord) -> Iterator[int]:
     """Copy what retained checkpoints reach and the fork does not have. The sizes, in bytes."""
     with (
         closing(BackendRoots(job.config, job.objects)) as roots,
-        closing(
-            BackendAdmins(
-                job.config,
-                job.paths,
-                job.objects,
-                last.task_count,
-                sorted(last.stores),
-                open_systems(job.config),
-                known_uid(job.objects, job.paths),
-            )
-        ) as admins,
+        closing(backend_admins(job, last)) as admins,
     ):
         for backend, keys in admins.needed(view.restorable).items():
             objects = roots.of(backend)
@@ -278,16 +262,6 @@ def _copies(job: FoundJob, view: LogView, last: CheckpointRecord) -> Iterator[in
                 data = objects.get(key)
                 objects.put_if_absent(key, data)
                 yield len(data)
-
-
-def stale_pins(job: FoundJob) -> dict[str, Labelled]:
-    """The pins of forks that do not need them: they were deleted or detached, or never completed."""
-    held = job.log.read().labels
-    return {
-        label: held[label]
-        for label, needed in sorted(forks_of(job.objects, job.paths).items())
-        if not needed and label in held
-    }
 
 
 def refuse_forked(job: FoundJob) -> None:

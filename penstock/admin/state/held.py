@@ -10,33 +10,24 @@ from dataclasses import dataclass
 from itertools import chain
 
 from penstock.admin.job.audit import audited
-from penstock.admin.job.fork import stale_pins
 from penstock.admin.job.ownership import owned_job
-from penstock.admin.jobs import FoundJob, choose_version
+from penstock.admin.jobs import FoundJob, backend_admins, choose_version
 from penstock.admin.table import side_stores, table_names
 from penstock.base.retry import SYSTEM_CLOCK
 from penstock.base.wording import counted, size_text
+from penstock.checkpoint.forks import stale_pins
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.task_versions import markers_of
 from penstock.config.model import JobConfig
 from penstock.errors import CorruptError, NotFoundError
 from penstock.facts import Facts, FactTable, Shown
-from penstock.job.identity import known_uid
 from penstock.outbox.driver import outbox_garbage
 from penstock.outbox.wing import owed_of
 from penstock.side.start import BACKUP, is_backed_up
 from penstock.side.wing import SideStoreFacts
 from penstock.state.backends.base import Garbage
-from penstock.state.backends.registry import (
-    BackendAdmins,
-    StoredObjects,
-    marker_text,
-    span_text,
-    stored_objects,
-    summed,
-)
+from penstock.state.backends.registry import StoredObjects, marker_text, span_text, stored_objects, summed
 from penstock.state.backends.resources import BackendRoots
-from penstock.system.registry import open_systems
 from penstock.tables.registry import TableRegistry
 
 
@@ -238,16 +229,7 @@ def collect_garbage(job: FoundJob, *, dry_run: bool = False) -> CollectedGarbage
 
 def _collect(job: FoundJob, *, dry_run: bool) -> CollectedGarbage:
     last = choose_version(job, "latest")
-    admins = BackendAdmins(
-        job.config,
-        job.paths,
-        job.objects,
-        last.task_count,
-        sorted(last.stores),
-        open_systems(job.config),
-        known_uid(job.objects, job.paths),
-        others={BACKUP: copied} if (copied := _copied_side_stores(job)) else {},
-    )
+    admins = backend_admins(job, last, {BACKUP: copied} if (copied := _copied_side_stores(job)) else {})
     with closing(admins), owned_job(job, wanted=not dry_run) as epoch:
         view = job.log.read()
         try:
@@ -260,7 +242,7 @@ def _collect(job: FoundJob, *, dry_run: bool) -> CollectedGarbage:
         outbox = tuple(outbox_garbage(job.objects, job.paths, epoch, owed_of(view).names))
         for key in () if dry_run else outbox:
             job.objects.delete(key)
-        pins = stale_pins(job)
+        pins = stale_pins(job.log.read().labels, job.objects, job.paths)
         for label, seen in () if dry_run else pins.items():
             job.log.label(label, None, SYSTEM_CLOCK.now_ms(), instead_of=seen)
     return CollectedGarbage(dry_run, found, tables, outbox=outbox, pins=tuple(pins))

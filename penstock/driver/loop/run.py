@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing, suppress
 from typing import Any
 
-from penstock.checkpoint.forks import check_home
+from penstock.checkpoint.forks import check_whole
 from penstock.checkpoint.log import CheckpointLog
 from penstock.config.model import JobConfig
 from penstock.driver.context import RunContext, StopRequest
@@ -58,7 +58,7 @@ class Run:
         check_root(self.objects, self.paths, config.job.root)
         tenure = Tenure.begin(self.objects, self.paths, self.log, config.job.lease_ms, named=config.run_id)
         undo.callback(_leave, tenure)
-        check_home(self.objects, self.paths)
+        check_whole(self.objects, self.paths)
         self.run_id = tenure.run_id
         self._keeper = tenure.keeper
         self.token = tenure.keeper.lease.state.token

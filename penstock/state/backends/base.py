@@ -59,10 +59,11 @@ class BackendContext:
     pools: BackendPools = field(default_factory=process_pools, compare=False)
     """The threads for background work and transfers. A backend starts no threads itself."""
     leaving: threading.Event = field(default_factory=threading.Event, compare=False)
-    """Set when the task leaves the epoch: uploads stop."""
+    """Set when the task leaves the epoch. An upload checks it now and then, and stops."""
     metrics: MetricsRegistry = field(default_factory=lambda: MetricsRegistry("none"), compare=False)
-    """The task's metrics, for the backend's own (SEP-28). The bytes that pass through `objects` are counted already, in
-    the group `backend.<name>`."""
+    """The task's metrics, for the backend's own (SEP-28). Penstock's are in the group `backend.<name>`: bytes that pass
+    through `objects` count in its `bytes-uploaded` and `bytes-downloaded`. A backend that writes elsewhere counts
+    there itself."""
     clock: Clock = field(default=SYSTEM_CLOCK, compare=False)
     """The clock for everything that the backend does by time."""
     damaged: set[str] = field(default_factory=set, compare=False)
@@ -196,16 +197,16 @@ class TaskBackupManager(ABC):
     def upload(self, checkpoint_id: CheckpointId, copies: Mapping[str, StoreCopy]) -> Mapping[str, str]:
         """Make the last snapshot durable.
 
-        It may be called again for the same checkpoint: after a RetryableError, or to ask for a base that was not
-        complete.
+        It may be called again for the same checkpoint: after a RetryableError, with the same effect, or to ask for a
+        base that was not complete.
 
         Args:
             checkpoint_id: the checkpoint of the snapshot.
             copies: the copies of the stores for which `wants_copy` returned True.
 
         Returns:
-            The markers by store, each enough to rebuild the store as it was at the snapshot. A store whose base is not
-            complete is left out.
+            The markers by store. With a marker, this backend alone can rebuild the store as it was at the snapshot. A
+            store whose base is not complete is left out.
         """
 
     def clean_up(self, checkpoint_id: CheckpointId, markers: Mapping[str, str]) -> None:  # noqa: B027 - most have none

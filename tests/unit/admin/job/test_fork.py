@@ -14,7 +14,7 @@ import pytest
 
 from penstock import admin
 from penstock.admin.job import delete, fork
-from penstock.checkpoint.forks import check_home
+from penstock.checkpoint.forks import check_whole
 from penstock.checkpoint.log import CheckpointLog
 from penstock.config import load_config
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError
@@ -53,7 +53,7 @@ class Jobs:
         publish(trips)
         config = load_config(overrides={**self.config, "job.name": name})
         objects, systems = open_job_root(config.job), open_systems(config)
-        check_home(objects, paths_of(name))
+        check_whole(objects, paths_of(name))
         with closing(
             InProcessDriver(flights().graph(), config, objects, systems, containers=1, until_latest=True)
         ) as driver:
@@ -270,7 +270,7 @@ def test_a_fork_that_dies_on_the_way_is_completed_or_deleted(
         view = CheckpointLog(job.objects, paths_of("what-if")).read()
         if view.latest is None and (home / "jobs" / "what-if-1" / "home").exists():
             with pytest.raises(IncompatibleError, match="the fork was not completed"):
-                check_home(job.objects, paths_of("what-if"))
+                check_whole(job.objects, paths_of("what-if"))
     assert (view.latest is not None) == (step > 6), "the record is its seventh write"
     if view.end and step % 2:
         with jobs.open("what-if") as job:
@@ -318,7 +318,7 @@ def test_a_job_that_is_deleted_while_it_is_forked(home: Path, monkeypatch: pytes
     jobs.run("flights", TRIPS)
 
     def forked_now(found: admin.FoundJob) -> None:
-        monkeypatch.setattr(fork, "check_home", lambda *_: None)  # it looked before the mark
+        monkeypatch.setattr(fork, "check_whole", lambda *_: None)  # it looked before the mark
         with pytest.raises(IncompatibleError, match="does not keep checkpoint"):
             jobs.fork("flights", "what-if")
 
