@@ -126,6 +126,18 @@ class TaskContext(ABC):
         """The job's name, `job.name`."""
 
     @property
+    def is_shadow(self) -> bool:
+        """True if what the job sends is held back (`job.shadow.enabled`). Code that changes something by itself, such
+        as a call of a service, should not do so then.
+
+        Example:
+            >>> class Notify(ps.StreamTask):
+            ...     def init(self, context):
+            ...         self.calls = not context.is_shadow
+        """
+        return self.config.get("job.shadow.enabled") == "true"
+
+    @property
     @abstractmethod
     def batch_time_ms(self) -> int:
         """The batch time, in epoch milliseconds. Timers and windows in processing time follow it, and so does the time

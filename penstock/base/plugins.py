@@ -39,6 +39,8 @@ WINGS = {
     "outbox": "penstock.outbox.wing:OUTBOX_WING",
     "standby": "penstock.standby.wing:STANDBY_WING",
     "drain": "penstock.drain.wing:DRAIN_WING",
+    "shadow": "penstock.shadow.wing:SHADOW_WING",
+    "replay": "penstock.replay.wing:REPLAY_WING",
 }
 """See `penstock.wing`. Parts act in this order, and end in the reverse one."""
 OUTSIDE_WINGS = "penstock.wings"
@@ -46,7 +48,21 @@ OUTSIDE_WINGS = "penstock.wings"
 CHECKS = {OUTSIDE_WINGS: "penstock.wing:check_outside"}
 """By group of entry points: the function that checks what is found there, before anybody uses it."""
 COMMANDS = (
-    *("new", "run", "check", "simulate", "status", "dashboard", "logs", "drain", "stop", "fork", "job"),
+    *(
+        "new",
+        "run",
+        "check",
+        "simulate",
+        "status",
+        "dashboard",
+        "logs",
+        "drain",
+        "stop",
+        "fork",
+        "replay",
+        "shadow",
+        "job",
+    ),
     *("checkpoint", "startpoint", "state", "stream", "table", "config"),
 )
 """The commands of `penstock`, whose names no wing may have."""

@@ -6,6 +6,7 @@ by a text that is none. Here are also durations, and other whole numbers, that a
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from collections import Counter, deque
@@ -378,3 +379,14 @@ def first_characters(marker: str) -> str:
         '7:12'
     """
     return marker if len(marker) <= _SHOWN else f"{marker[: _SHOWN - 1]}…"
+
+
+def json_text(value: object) -> str:
+    """A value of JSON on one line. A text that can be printed stands without quotes.
+
+    Example:
+        >>> json_text("N1"), json_text({"miles": 5}), json_text("")
+        ('N1', '{"miles": 5}', '""')
+    """
+    plain = isinstance(value, str) and value.isprintable() and value
+    return str(value) if plain else json.dumps(value, ensure_ascii=False)

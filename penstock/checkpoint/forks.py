@@ -8,8 +8,8 @@ jobs never write one name: names of objects have the epoch, and the fork's epoch
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import orjson
 from msgspec import Struct
@@ -24,6 +24,7 @@ from penstock.objects.store import ObjectStore
 
 _FORMAT = 1
 _PIN = "fork:"
+_JOB = ""
 EPOCHS_APART = 1_000_000
 """The epochs of a fork begin so far above those of its parent that the parent, which continues, never reaches them.
 Each start takes one, and so does each loss of a container."""
@@ -34,6 +35,7 @@ class _HomeDocument(Struct):
     id: str
     uid: str
     checkpoint: str
+    roots: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +45,19 @@ class Home:
     parent: JobPaths
     uid: str
     checkpoint: str
+    roots: Mapping[str, str] = field(default_factory=dict)
+    """Of a fork in another root than its parent, which does not know it and keeps nothing for it: by backend, the root
+    with the parent's objects; under the empty name, that of the job. Empty: the fork is in the root of its parent."""
 
     def encode(self) -> bytes:
-        return orjson.dumps(
-            {
-                "format": _FORMAT,
-                "name": self.parent.name,
-                "id": self.parent.job_id,
-                "uid": self.uid,
-                "checkpoint": self.checkpoint,
-            }
-        )
+        fields = {
+            "format": _FORMAT,
+            "name": self.parent.name,
+            "id": self.parent.job_id,
+            "uid": self.uid,
+            "checkpoint": self.checkpoint,
+        }
+        return orjson.dumps(fields | ({"roots": dict(self.roots)} if self.roots else {}))
 
     @classmethod
     def decode(cls, data: bytes, key: str) -> Home:
@@ -62,7 +66,7 @@ class Home:
         with decoding(what):
             name = f"`{key}` was written by another version of Penstock: it"
             found = decode_format(_HomeDocument, data, what, name, _FORMAT)
-            return cls(JobPaths(found.name, found.id), found.uid, found.checkpoint)
+            return cls(JobPaths(found.name, found.id), found.uid, found.checkpoint, found.roots)
 
 
 def pin_of(fork: JobPaths) -> str:
@@ -86,11 +90,26 @@ def read_home(objects: ObjectStore, paths: JobPaths) -> Home | None:
         return None
 
 
-def homes_of(objects: ObjectStore, paths: JobPaths) -> Iterator[JobPaths]:
-    """The jobs whose objects a job may need: its parent, and the parent's parent, if the parent is a fork. Another job
-    that now has the name of a parent is not among them."""
-    while (home := read_home(objects, paths)) is not None and known_uid(objects, home.parent) == home.uid:
-        yield (paths := home.parent)
+def homes_of(
+    objects: ObjectStore, paths: JobPaths, open_root: Callable[[str], ObjectStore]
+) -> Iterator[tuple[JobPaths, Mapping[str, str]]]:
+    """The jobs whose objects a job may need, each with the `Home.roots` of its objects: its parent, and the parent's
+    parent, if the parent is a fork. Another job that now has the name of a parent is not among them. `open_root` opens
+    a root."""
+    roots: Mapping[str, str] = {}
+    while (home := read_home(objects, paths)) is not None:
+        if home.roots:
+            roots = home.roots
+            objects = open_root(roots[_JOB])
+        if known_uid(objects, home.parent) != home.uid:
+            return
+        paths = home.parent
+        yield paths, roots
+
+
+def root_of(roots: Mapping[str, str], backend: str) -> str:
+    """The root of a backend's objects, by `Home.roots`."""
+    return roots.get(backend, roots[_JOB])
 
 
 def pinned(objects: ObjectStore, paths: JobPaths, home: Home) -> Labelled | None:
@@ -121,7 +140,7 @@ def check_whole(objects: ObjectStore, paths: JobPaths) -> None:
             f"`penstock job delete {paths.root}`"
         )
     home = read_home(objects, paths)
-    if home is None:
+    if home is None or home.roots:
         return
     parent = home.parent.root
     if CheckpointLog(objects, paths).read("report").latest is None:
@@ -148,7 +167,7 @@ def forks_of(objects: ObjectStore, paths: JobPaths) -> dict[str, bool]:
         if fork is not None:
             try:
                 home = read_home(objects, fork)
-                found[label] = home is not None and home.parent == paths
+                found[label] = home is not None and home.parent == paths and not home.roots
             except CorruptError:
                 found[label] = True  # nobody knows that it needs nothing
     return found

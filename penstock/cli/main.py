@@ -62,6 +62,16 @@ COMMANDS = {
         "Make a job that begins with the state of another one, without a copy of it.",
         "fork",
     ),
+    "replay": _Entry(
+        "rehearsal",
+        "Show what a job did with the messages of a key: the state before and after each, and what it sent.",
+        "replay",
+    ),
+    "shadow": _Entry(
+        "rehearsal",
+        "Compare a changed application with a job's own: what both send and keep for the same real input.",
+        "shadow",
+    ),
     "job": _Entry("job", "Delete, adopt, detach or sign a job, or show its audit log."),
     "checkpoint": _Entry("checkpoint", "Show, keep and make the checkpoints of a job."),
     "startpoint": _Entry("startpoint", "Choose where the next start of a job begins to read."),

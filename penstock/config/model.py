@@ -27,6 +27,10 @@ from penstock.config.settings import (
 )
 from penstock.errors import ConfigError
 
+_HELD = "penstock.system.held:HeldSystem"
+HELD_FACTORY, HELD_PATH = "held.factory", "held.path"
+"""The options of a system that a shadow reads: its real factory, and the folder of what is written."""
+
 
 @dataclass(frozen=True, slots=True)
 class SystemSettings:
@@ -160,6 +164,9 @@ class JobConfig(Settings):
         options = {key.removeprefix(prefix): str(value) for key, value in found if _is_option(key, prefix)}
         if factory == "local":
             options["path"] = str(given.path)
+        if self.job.shadow_enabled:
+            options |= {HELD_FACTORY: factory, HELD_PATH: str(self.job.shadow_path / name)}
+            factory = _HELD
         return SystemSettings(name, factory, options, self.job.root, self.job.root_keys)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 from penstock.api.retention import LEAST_RETENTION_BYTES, StreamRetention
@@ -58,6 +59,10 @@ def _own_changelog(store: StoreSettings) -> SystemStream:
     even: read from the right, the first odd one ends the id."""
     job, name = JobSettings(store.resolved), store.name.replace("-", "--")
     return SystemStream(DEFAULT_SYSTEM, f"{job.name}-{job.id}-{name}-changelog")
+
+
+def _shadow_path(job: JobSettings) -> Path:
+    return job.resolved.home / "shadow" / f"{job.name}-{job.id}"
 
 
 ROOT_OPTIONS = ("root", "root.key", "root.key.previous")
@@ -134,6 +139,12 @@ class JobSettings(Settings):
         "A start applies startpoints. With `false`, they stay as they are.", "Samza")
     startpoint_ttl_ms = key("job.startpoint.ttl.ms", Topic.STOPS, kinds.Millis(1), "43200000",
         "The time that a startpoint waits for a start before it expires.")
+    shadow_enabled = key("job.shadow.enabled", Topic.OUTPUTS, kinds.Flag(), "false",
+        "The job is a shadow: all that it would write to a system goes to local streams of the same names, under "
+        "`job.shadow.path`. It reads as any job does, and keeps state and checkpoints of its own.")
+    shadow_path = key("job.shadow.path", Topic.OUTPUTS, kinds.LocalPath(),
+        DerivedDefault("`<home>/shadow/<job.name>-<job.id>`", _shadow_path),
+        "The folder where a shadow keeps what it writes, with a folder for each system in it.")
     retry_max = key("job.retry.max", Topic.FAILURES, kinds.Number(0), "5",
         "The number of failures since the last complete checkpoint that are retried before the run ends.")
 

@@ -211,8 +211,8 @@ class SchemaSerde(Serde[Any]):
         """The same, with a way to the registry."""
         return self._with(_connection=connection)
 
-    def registered(self) -> Self:
-        """The same, with the id of its schema, which is registered if need be.
+    def registered(self, *, may_add: bool = True) -> Self:
+        """The same, with the id of its schema, which is registered if need be, and if it may be added.
 
         Raises:
             ConfigError: it has no schema.
@@ -224,7 +224,9 @@ class SchemaSerde(Serde[Any]):
         if schema is None:
             topic = self._place[0] if self._place else ""
             raise ConfigError(f"output `{topic}`: {self!r} has no schema to be written with: ps.Avro(schema, ...)")
-        return self._with(_id=connection.open().registered(self.subject, schema, register=registry.register))
+        return self._with(
+            _id=connection.open().registered(self.subject, schema, register=may_add and registry.register)
+        )
 
     def completed(self) -> Self:
         """The same, with the newest schema of its subject, if it has none and the registry has one. What stays in the
@@ -292,9 +294,9 @@ def with_registry(graph: ApplicationGraph, config: JobConfig) -> ApplicationGrap
     return with_serdes(graph, connected)
 
 
-def with_registered(graph: ApplicationGraph) -> ApplicationGraph:
+def with_registered(graph: ApplicationGraph, *, may_add: bool = True) -> ApplicationGraph:
     """The graph whose outputs have the ids of their schemas, and whose inputs without a schema have the newest one of
-    their subject.
+    their subject. `may_add`: outputs may add their schemas to the registry.
 
     Raises:
         ConfigError: an output has no schema.
@@ -302,7 +304,11 @@ def with_registered(graph: ApplicationGraph) -> ApplicationGraph:
     """
     inputs = {id(serde) for op in graph.sources for serde in (op.key_serde, op.value_serde)}
     graph = with_serdes(graph, lambda serde: _completed(serde) if id(serde) in inputs else serde)
-    return with_output_serdes(graph, lambda serde: serde.registered() if isinstance(serde, SchemaSerde) else serde)
+
+    def registered(serde: Serde[Any]) -> Serde[Any]:
+        return serde.registered(may_add=may_add) if isinstance(serde, SchemaSerde) else serde
+
+    return with_output_serdes(graph, registered)
 
 
 def _completed(serde: Serde[Any]) -> Serde[Any]:
@@ -329,5 +335,5 @@ class SchemasStart(StartPart):
     """The part of schema registries in a start."""
 
     def connect(self, graph: ApplicationGraph, config: JobConfig) -> ApplicationGraph:
-        """With serdes that know the registry, and have their schemas from it."""
-        return with_registered(with_registry(graph, config))
+        """With serdes that know the registry, and have their schemas from it. A shadow adds none to it."""
+        return with_registered(with_registry(graph, config), may_add=not config.job.shadow_enabled)

@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from penstock.api.ssp import SystemStreamPartition
 from penstock.base.retry import SYSTEM_CLOCK, Clock
 from penstock.batch.batch import Batch, Due
 from penstock.batch.portions import BatchRanges
@@ -38,8 +39,9 @@ from penstock.runtime.messages.packet import REPORT_STAGE, Packet
 from penstock.runtime.reports import Report
 from penstock.runtime.stage.attempt import new_token
 from penstock.runtime.stage.failures import failed_attempt
-from penstock.runtime.stage.sink import OuterStages, writing_text
+from penstock.runtime.stage.sink import OuterStages, OutputWriters, writing_text
 from penstock.runtime.stage.source import ReadProgress
+from penstock.runtime.stage.task_instance import TaskAttempt
 from penstock.start.check import check_start
 from penstock.start.inputs import with_matches
 from penstock.start.job import ClaimedJob
@@ -279,6 +281,9 @@ class InProcessRunner(BatchRunner):
         """None: this process lives."""
         return None
 
+    def processed(self, attempt: TaskAttempt) -> None:
+        """An attempt of a task has processed all that came to it. Its writes are not applied yet."""
+
     def _step(self, name: str) -> None:
         self.at(name)
         if self._cancelled.is_set():
@@ -307,10 +312,12 @@ class InProcessRunner(BatchRunner):
             return list(failed_attempt(self._job.topology, self._job.settings, stage, task, new_token(), error))
         try:
             sent = attempts.process(running, packets)
-            return sent + attempts.finish(running)
+            sent += attempts.finish(running)
+            self.processed(running.attempt)
         except BaseException:
             attempts.abandon(running)
             raise
+        return sent
 
     def _sinks(self, epoch: int, batch: Batch, packets: list[Packet]) -> list[Packet]:
         job = self._job
@@ -323,9 +330,13 @@ class InProcessRunner(BatchRunner):
                 attempts.accept(packet)
             self._writes = True
             try:
-                return sent + list(attempts.write(stages.writers(job.writer(epoch))))
+                return sent + list(attempts.write(self.writers(stages, epoch)))
             finally:
                 self._writes = False
+
+    def writers(self, stages: OuterStages, epoch: int) -> OutputWriters:
+        """The writers of the outputs."""
+        return stages.writers(self._job.writer(epoch))
 
     def _outer(self) -> OuterStages:
         """New ones for each batch: readers and writers that are kept are tested elsewhere."""
@@ -369,10 +380,12 @@ class InProcessDriver:
         feed: Feed | None = None,
         tools: Mapping[str, Any] | None = None,
         until_latest: bool = False,
+        until: Mapping[SystemStreamPartition, int] | None = None,
         close: bool = True,
         from_checkpoint: str | None = None,
         reset_operators: Sequence[str] = (),
         clock: Clock = SYSTEM_CLOCK,
+        runner: Callable[[ClaimedJob, InProcessFleet], InProcessRunner] | None = None,
     ) -> None:
         """Claim the job and decide where it begins. `loop.start()` opens the first epoch.
 
@@ -387,11 +400,13 @@ class InProcessDriver:
             feed: chooses the batches; by default new messages are read as the configuration says.
             tools: what wings get of their host, by wing (`Wing.on_host`); by default what they have for this process.
             until_latest: end the run once everything that the inputs hold now is read.
+            until: end the run once everything before these offsets is read.
             close: True if a run that reaches its end closes the stream, if that matters to the application.
             from_checkpoint: the id of the checkpoint to start from instead of the last one.
             reset_operators: the ids of the operators that begin again, without what waited in them.
             clock: of the driver, for batch times, commits that are due, expiry, and all pauses; and of the containers,
                 for what backends do by time. On a cluster each process has its machine's.
+            runner: makes the port for batches; an `InProcessRunner`, if None.
         """
         self.log = CheckpointLog(objects, JobPaths(config.job.name, config.job.id))
         self.board, self.stop = ProgressBoard(), StopRequest()
@@ -410,9 +425,10 @@ class InProcessDriver:
         )
         shown = job.settings.config if task_config is None else task_config
         settings = replace(job.settings, store_layers=layers, config=shown)
-        self.job = replace(job, plan=replace(job.plan, settings=settings))
+        end = job.plan.until if until is None else until
+        self.job = replace(job, plan=replace(job.plan, settings=settings, until=end))
         self.fleet = InProcessFleet(job.settings.tasks, containers, standbys=config.job.standbys, clock=clock)
-        self.runner = InProcessRunner(self.job, self.fleet)
+        self.runner = (runner or InProcessRunner)(self.job, self.fleet)
         keeper = _keeper(objects, self.job.paths, run_id)
         own = {wing.name: wing.load(wing.on_host["process"]) for wing in wings() if "process" in wing.on_host}
         run = RunContext(

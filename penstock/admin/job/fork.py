@@ -28,6 +28,8 @@ from penstock.errors import IncompatibleError, NotFoundError
 from penstock.job.identity import known_uid, settle
 from penstock.job.paths import JobPaths
 from penstock.outbox.wing import OUTBOX, OutboxSection
+from penstock.replay.wing import REPLAY, ReplaySection
+from penstock.shadow.wing import SHADOW, ShadowSection
 from penstock.state.backends.resources import BackendRoots
 from penstock.wing import known_sections
 
@@ -96,15 +98,7 @@ def fork(job: FoundJob, name: str, from_checkpoint: str | None = None) -> ForkFa
             return ForkFacts(paths.root, job.paths.root, str(base.id), str(done.id))
         retry(lambda: _make_home(new, home), _RETRY)  # before the pin: who finds a pin without it may take that off
         _pin(job, paths, base)
-        retry(lambda: new.log.begin(view.next_epoch() + EPOCHS_APART, "fork"), _RETRY)
-        settle(new.objects, paths, new.config.job.root)
-        claim = new.log.claim(tenure.run_id)
-        content = edit.content_of(base, lambda task: job.config.changelog_partitions(base.stores, task))
-        sections = base.sections.only(known_sections()).having(_NOT_TAKEN_ALONG)
-        now_ms, nanos = SYSTEM_CLOCK.now_ms(), time.monotonic_ns()
-        record = edit.successor(base, content, new.log.known(), claim, new.config.task, now_ms, nanos, sections)
-        record = replace(record, parent=None, consumed_startpoints=(), ended=base.ended or "stopped")
-        append_record(new.log, record, paths.root)
+        record = _begin(job, new, base, view.next_epoch(), tenure.run_id)
         if pinned(job.objects, paths, home) is None:
             raise IncompatibleError(
                 f"job `{job.paths.root}` does not keep checkpoint {base.id} for the fork: somebody deletes the job, or "
@@ -114,11 +108,51 @@ def fork(job: FoundJob, name: str, from_checkpoint: str | None = None) -> ForkFa
     return ForkFacts(paths.root, job.paths.root, str(base.id), str(record.id))
 
 
+def _begin(job: FoundJob, new: FoundJob, base: CheckpointRecord, next_epoch: int, run_id: str) -> CheckpointRecord:
+    """Append the first record of a fork, which has its home already. `next_epoch`: of the parent."""
+    retry(lambda: new.log.begin(next_epoch + EPOCHS_APART, "fork"), _RETRY)
+    settle(new.objects, new.paths, new.config.job.root)
+    claim = new.log.claim(run_id)
+    content = edit.content_of(base, lambda task: job.config.changelog_partitions(base.stores, task))
+    sections = base.sections.only(known_sections()).having(_NOT_TAKEN_ALONG)
+    now_ms, nanos = SYSTEM_CLOCK.now_ms(), time.monotonic_ns()
+    record = edit.successor(base, content, new.log.known(), claim, new.config.task, now_ms, nanos, sections)
+    record = replace(record, parent=None, consumed_startpoints=(), ended=base.ended or "stopped")
+    append_record(new.log, record, new.paths.root)
+    return record
+
+
+def borrow(job: FoundJob, new: FoundJob, base: CheckpointRecord) -> CheckpointRecord:
+    """Make a fork in another root, of which the parent does not know: it keeps nothing for the fork, and nothing is
+    written to it. For a run that restores the state at once, and whose root goes with it.
+
+    Args:
+        job: the parent.
+        new: the fork, in a root of its own, with none of the parent's roots of backends.
+        base: the checkpoint of the parent that it begins with.
+
+    Returns:
+        The first checkpoint of the fork.
+
+    Raises:
+        IncompatibleError: the checkpoint cannot be forked, as in `fork`.
+        RetryableError: a store failed.
+    """
+    check_whole(job.objects, job.paths)
+    _refuse_checkpoint(job, base)
+    roots = {name: job.config.backend_root(name) for name in job.config.rooted_backends} | {"": job.config.job.root}
+    home = Home(job.paths, known_uid(job.objects, job.paths), str(base.id), roots)
+    _make_home(new, home)
+    return _begin(job, new, base, job.log.read("report").next_epoch(), "fork")
+
+
 _NOT_TAKEN_ALONG: SectionValues = {
     OUTBOX: OutboxSection(),
     QUERY: QuerySection(),
     STREAMS: StreamsSection(),
     LABELS: LabelsSection(),
+    SHADOW: ShadowSection(),
+    REPLAY: ReplaySection(),
 }
 
 
@@ -144,18 +178,7 @@ def _refuse(job: FoundJob, paths: JobPaths, base: CheckpointRecord) -> Checkpoin
     """Raise IncompatibleError if the fork cannot be made. The oldest checkpoint of the fork, if it was made before."""
     if paths == job.paths:
         raise IncompatibleError(f"job `{paths.root}` cannot be a fork of itself: give the fork another name")
-    refuse_unknown(base, known_sections())
-    if 2 not in versions_of(base) or 2 not in job.config.task.checkpoint_read_versions:
-        raise IncompatibleError(
-            f"checkpoint {base.id} cannot be forked without version 2, because version 1 names no changelog of another "
-            "job. Run the job once with task.checkpoint.write.versions=1,2 and task.checkpoint.read.versions=2,1"
-        )
-    if unread := [f"`{stream}`" for stream, own in base.section(STREAMS).streams.items() if own.left()]:
-        raise IncompatibleError(
-            f"the durable stream {listed(unread)} has messages that checkpoint {base.id} has not read, and the fork "
-            "has other durable streams. Fork a checkpoint that has read them: start the job once with "
-            '`until="latest"` (`penstock run ... --until latest`)'
-        )
+    _refuse_checkpoint(job, base)
     home, view = read_home(job.objects, paths), CheckpointLog(job.objects, paths).read("report")
     if home is None and view.end:
         raise IncompatibleError(
@@ -168,6 +191,22 @@ def _refuse(job: FoundJob, paths: JobPaths, base: CheckpointRecord) -> Checkpoin
             f"another name, or delete that one (`penstock job delete {paths.root}`)"
         )
     return next(iter(view.checkpoints), None)
+
+
+def _refuse_checkpoint(job: FoundJob, base: CheckpointRecord) -> None:
+    """Raise IncompatibleError if no fork can begin with the checkpoint."""
+    refuse_unknown(base, known_sections())
+    if 2 not in versions_of(base) or 2 not in job.config.task.checkpoint_read_versions:
+        raise IncompatibleError(
+            f"checkpoint {base.id} cannot be forked without version 2, because version 1 names no changelog of another "
+            "job. Run the job once with task.checkpoint.write.versions=1,2 and task.checkpoint.read.versions=2,1"
+        )
+    if unread := [f"`{stream}`" for stream, own in base.section(STREAMS).streams.items() if own.left()]:
+        raise IncompatibleError(
+            f"the durable stream {listed(unread)} has messages that checkpoint {base.id} has not read, and the fork "
+            "has other durable streams. Fork a checkpoint that has read them: start the job once with "
+            '`until="latest"` (`penstock run ... --until latest`)'
+        )
 
 
 def _make_home(new: FoundJob, home: Home) -> None:

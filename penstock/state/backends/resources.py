@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from itertools import chain
 from typing import TypeVar
 
 from penstock.base.wording import listed
-from penstock.checkpoint.forks import homes_of
+from penstock.checkpoint.forks import homes_of, root_of
 from penstock.config.model import JobConfig
 from penstock.errors import NotFoundError
 from penstock.job.identity import canonical_root, check_companion, settle_companion
@@ -76,35 +76,35 @@ class _WithHomes(ForwardingStore):
     is in no other, unless it is a copy. A fork deletes and lists what is its own.
     """
 
-    def __init__(self, inner: ObjectStore, own: JobPaths, homes: Sequence[JobPaths]) -> None:
+    def __init__(self, inner: ObjectStore, own: JobPaths, homes: Sequence[tuple[JobPaths, ObjectStore]]) -> None:
         super().__init__(inner)
         self._own = own
         self._homes = homes
 
     def get(self, key: str) -> bytes:
-        return self._first(self._inner.get, key)
+        return self._first(lambda store, key: store.get(key), key)
 
     def get_with_tag(self, key: str) -> tuple[bytes, str]:
-        return self._first(self._inner.get_with_tag, key)
+        return self._first(lambda store, key: store.get_with_tag(key), key)
 
     def pieces(self, key: str) -> Iterator[bytes | memoryview]:
-        def begun(key: str) -> Iterator[bytes | memoryview]:
-            pieces = iter(self._inner.pieces(key))
+        def begun(store: ObjectStore, key: str) -> Iterator[bytes | memoryview]:
+            pieces = iter(store.pieces(key))
             return chain([first], pieces) if (first := next(pieces, None)) is not None else iter(())
 
         return self._first(begun, key)
 
-    def _first(self, read: Callable[[str], T], key: str) -> T:
+    def _first(self, read: Callable[[ObjectStore, str], T], key: str) -> T:
         try:
-            return read(key)
+            return read(self._inner, key)
         except NotFoundError as missing:
             folder = f"{self._own.state}/"
             if not key.startswith(folder):
                 raise
-            for home in self._homes:
+            for home, store in self._homes:
                 with suppress(NotFoundError):
-                    return read(f"{home.state}/{key.removeprefix(folder)}")
-            homes = listed([f"`{home.root}`" for home in self._homes])
+                    return read(store, f"{home.state}/{key.removeprefix(folder)}")
+            homes = listed([f"`{home.root}`" for home, _ in self._homes])
             raise NotFoundError(f"{missing}, nor in the folder of {homes}, which this job was forked from") from None
 
 
@@ -124,15 +124,16 @@ class BackendRoots:
         self._objects = objects
         self._opened: dict[str, ObjectStore] = {}
         self._paths = JobPaths(config.job.name, config.job.id)
-        self._homes: Sequence[JobPaths] | None = None
+        self._homes: Sequence[tuple[JobPaths, Mapping[str, str]]] | None = None
         self._lock = threading.Lock()
 
     def of(self, backend: str) -> ObjectStore:
         """Raises ConfigError if the environment lacks a setting that the root needs."""
         if self._homes is None:
-            self._homes = tuple(homes_of(self._objects, self._paths))
+            self._homes = tuple(homes_of(self._objects, self._paths, self._open))
         found = self._root(backend)
-        return _WithHomes(found, self._paths, self._homes) if self._homes else found
+        homes = [(home, self._open(root_of(roots, backend)) if roots else found) for home, roots in self._homes]
+        return _WithHomes(found, self._paths, homes) if homes else found
 
     def separate(self) -> Iterator[tuple[str, ObjectStore]]:
         """Every configured root (canonical URL, store) that is not the job's."""

@@ -249,6 +249,8 @@ class Life:
         """Take back the startpoints that lead each start back to a checkpoint, if the refusal speaks of them. Otherwise
         the state may be in other tasks, perhaps since the driver began: the next one knows it."""
         taken = self.operator.take_back(self.config()) if "startpoint" in str(error) else ()
+        if taken is None:
+            return  # the next start says it again
         self._log_watch.forget(taken)
         if not taken and not self._has_moved:
             self.errors.append(error)

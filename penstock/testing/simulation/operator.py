@@ -155,10 +155,11 @@ class Operator:
 
         self._type(f"startpoint set --with-state {with_state}", work)
 
-    def take_back(self, config: JobConfig) -> tuple[str, ...]:
+    def take_back(self, config: JobConfig) -> tuple[str, ...] | None:
         """`startpoint delete`, as a start says that is refused because of one that leads it back to a checkpoint.
-        Returns the uuids of what is deleted."""
+        Returns the uuids of what is deleted; None if the command failed, and is to be called again."""
         deleted: list[str] = []
+        done: list[bool] = []
 
         def work() -> object:
             found = self._found(config)
@@ -167,10 +168,11 @@ class Operator:
             for stream in sorted(streams, key=str):
                 deleted.extend(each.uuid for each in waiting if each.key.ssp.system_stream == stream)
                 delete_startpoints(found, str(stream))
+            done.append(True)
             return len(deleted)
 
         self._type("startpoint delete", work)
-        return tuple(deleted)
+        return tuple(deleted) if done or deleted else None
 
     def move(self, inputs: Sequence[SystemStream], config: JobConfig) -> None:
         """`checkpoint set`, back to positions that were reached before. It is refused while the job runs."""

@@ -1,0 +1,92 @@
+"""The batches between two checkpoints, as a wing: when each was, and how far it read. A replay cuts its batches so.
+
+A section takes a bounded number of bytes, however many batches a commit has: beyond it, two neighbours count as one
+batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.batch.batch import TaskSsp
+from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.sections import Section
+from penstock.wing import Wing
+
+REPLAY_WING = Wing("replay", driver="penstock.replay.driver:BatchNotes")
+MOST_NUMBERS = 4000
+"""Of a section: some 40 KB of JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadUpTo:
+    """A batch that has ended: its time, and the next offset of each partition that it read from."""
+
+    time_ms: int
+    positions: Mapping[TaskSsp, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaySection:
+    """The batches since the checkpoint before."""
+
+    places: tuple[str, ...] = ()
+    """Tasks and their partitions, as `task system.stream.partition`."""
+    batches: tuple[tuple[int, ...], ...] = ()
+    """Each: its time, and then pairs of a place's number and the next offset there."""
+
+
+REPLAY = Section("replay", ReplaySection)
+
+
+def joined(batches: Sequence[ReadUpTo]) -> list[ReadUpTo]:
+    """The batches, each two of them as one. Pure.
+
+    Example:
+        >>> at = TaskSsp(0, SystemStreamPartition("m", "in", 0))
+        >>> [each.time_ms for each in joined([ReadUpTo(1, {at: 5}), ReadUpTo(2, {at: 7}), ReadUpTo(3, {at: 8})])]
+        [2, 3]
+    """
+    found = []
+    for number in range(0, len(batches), 2):
+        pair = batches[number : number + 2]
+        positions: dict[TaskSsp, int] = {}
+        for each in pair:
+            positions |= each.positions
+        found.append(ReadUpTo(pair[-1].time_ms, positions))
+    return found
+
+
+def section_of(batches: Sequence[ReadUpTo]) -> ReplaySection:
+    """The section of a record. Pure."""
+    own = list(batches)
+    while len(own) > 1 and _numbers(own) > MOST_NUMBERS:
+        own = joined(own)
+    if _numbers(own) > MOST_NUMBERS:
+        return ReplaySection()
+    places = sorted({at for each in own for at in each.positions})
+    number_of = {at: number for number, at in enumerate(places)}
+    written = []
+    for each in own:
+        pairs = (number for at, offset in sorted(each.positions.items()) for number in (number_of[at], offset))
+        written.append((each.time_ms, *pairs))
+    return ReplaySection(tuple(f"{at.task} {at.ssp}" for at in places), tuple(written))
+
+
+def batches_of(record: CheckpointRecord) -> Iterator[ReadUpTo]:
+    """The batches between the checkpoint before and this one, as far as it says them."""
+    section = record.section(REPLAY)
+    places = [_place(each) for each in section.places]
+    for time_ms, *pairs in section.batches:
+        yield ReadUpTo(time_ms, {places[at]: offset for at, offset in zip(pairs[::2], pairs[1::2], strict=True)})
+
+
+def _place(text: str) -> TaskSsp:
+    task, _, ssp = text.partition(" ")
+    return TaskSsp(int(task), SystemStreamPartition.parse(ssp))
+
+
+def _numbers(batches: Sequence[ReadUpTo]) -> int:
+    return sum(1 + 2 * len(each.positions) for each in batches)

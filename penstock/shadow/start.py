@@ -1,0 +1,75 @@
+"""The part of shadows in a start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from penstock.base.wording import listed
+from penstock.checkpoint.forks import read_home
+from penstock.checkpoint.streams import CHANGELOG_STREAM, ChangelogStreamMarker
+from penstock.checkpoint.task_versions import markers_of
+from penstock.config.settings import JobSettings, StoreSettings
+from penstock.errors import ConfigError, IncompatibleError
+from penstock.objects.open import open_job_root
+from penstock.shadow.wing import SHADOW
+from penstock.start.part import DecidedStart, StartPart
+
+if TYPE_CHECKING:
+    from penstock.checkpoint.record import CheckpointRecord
+    from penstock.config.model import JobConfig
+    from penstock.graph.specs import ApplicationGraph
+
+_KEY = JobSettings.shadow_enabled.name
+
+
+class ShadowStart(StartPart):
+    """A log is that of a shadow from its first checkpoint on, or never."""
+
+    def misfits(self, graph: ApplicationGraph, config: JobConfig) -> Iterable[ConfigError]:
+        """A shadow would read what it holds back itself, in place of what the job has written."""
+        read = {op.stream for op in graph.inputs} | set(graph.side_streams())
+        looped = sorted(read & {spec.stream for spec in graph.outputs})
+        if config.job.shadow_enabled and looped:
+            yield ConfigError(
+                f"`{_KEY}`: the application reads {listed([f'`{stream}`' for stream in looped])}, which it writes as "
+                "well, so what is written cannot be held back. Read another stream"
+            )
+
+    def settle(self, start: DecidedStart) -> DecidedStart:
+        """Refuse a shadow that goes on from output that was sent, and a job that goes on from output that was not."""
+        config, latest = start.facts.config, start.facts.view.latest
+        was, job = latest is not None and latest.section(SHADOW).held, start.paths.root
+        if was and not config.job.shadow_enabled:
+            raise IncompatibleError(
+                f"job `{job}` is a shadow: what it has sent so far was held back in {config.job.shadow_path}, and no "
+                f"output has it. Start it with `{_KEY}=true`. For a job that sends, fork again (`penstock fork`)"
+            )
+        if config.job.shadow_enabled and latest is not None and not was and not _is_new_fork(start, latest):
+            raise IncompatibleError(
+                f"`{_KEY}`: job `{job}` has sent output, and would leave a gap in it. Make the shadow a fork of the "
+                f"job: `penstock fork {job} NAME`, and start that one with `{_KEY}=true`"
+            )
+        if config.job.shadow_enabled and latest is not None and not was:
+            _refuse_its_parents_changelog(start, latest)
+        return start
+
+
+def _refuse_its_parents_changelog(start: DecidedStart, fork: CheckpointRecord) -> None:
+    """A shadow's own changelog is in a folder, so that it cannot have the name of one that is restored from."""
+    for task in range(fork.task_count):
+        for store, marker in markers_of(fork, task).get(CHANGELOG_STREAM, {}).items():
+            stream = ChangelogStreamMarker.parse(marker).ssp.system_stream
+            if stream == start.facts.config.store(store).changelog:
+                key = StoreSettings.changelog.full(store)
+                raise ConfigError(
+                    f"`{key}`: the changelog `{stream}` is that of the job that `{start.paths.root}` was forked from. "
+                    f"Give the shadow another one, as `-c {key}={stream}-{start.paths.root}`"
+                )
+
+
+def _is_new_fork(start: DecidedStart, latest: CheckpointRecord) -> bool:
+    """True if nothing has run since the fork was made: its first checkpoint has no parent."""
+    with closing(open_job_root(start.facts.config.job)) as objects:
+        return latest.parent is None and read_home(objects, start.paths) is not None

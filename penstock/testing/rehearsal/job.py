@@ -1,0 +1,294 @@
+"""A job that goes on from a checkpoint of another one, in this process and in a folder that goes with it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from penstock.admin.job.fork import borrow
+from penstock.admin.jobs import FoundJob
+from penstock.api.ssp import SystemStreamPartition
+from penstock.application.application import Application
+from penstock.base.retry import SYSTEM_CLOCK
+from penstock.batch.batch import Batch, TaskSsp
+from penstock.batch.portions import BatchRanges, Portion, PortionRead
+from penstock.checkpoint.record import CheckpointRecord
+from penstock.config.model import JobConfig
+from penstock.config.settings import JobSettings, StoreSettings
+from penstock.driver.feed.boundary import BatchTime, Boundary
+from penstock.driver.feed.feed import Feed, Next, PlannedBatch
+from penstock.graph.specs import ApplicationGraph
+from penstock.graph.topology import Topology
+from penstock.host.process import process_folder
+from penstock.job.paths import JobPaths
+from penstock.objects.open import open_job_root
+from penstock.replay.wing import ReadUpTo
+from penstock.runtime.messages.packet import Packet, PacketKind
+from penstock.runtime.stage.sink import OuterStages, OutputRecords, OutputWriters
+from penstock.runtime.stage.task_instance import TaskAttempt, TaskInstance
+from penstock.start.job import ClaimedJob
+from penstock.start.job_streams import JobStreams
+from penstock.system.base import Appended, OffsetRange, WriterIdentity
+from penstock.testing.clock import SettableClock
+from penstock.testing.in_process import InProcessDriver, InProcessFleet, InProcessRunner
+
+Positions = Mapping[SystemStreamPartition, int]
+_OF_THE_JOB = ("spark.", "metrics.", "job.dashboard.", "state.backends.", "app.run.")
+_CHANGELOG = StoreSettings.changelog.suffix
+"""A rehearsal has changelogs of its own: their names are those of its job."""
+_WITHOUT = ("job.latency.target.ms", "job.host-affinity.enabled", "job.standbytasks.replication.factor")
+
+
+class Watcher(Protocol):
+    """Sees what a rehearsal does, in the thread that does it."""
+
+    def arrived(self, batch: int, packets: Sequence[Packet]) -> None:
+        """The messages that come to all tasks of a stage in a batch. Those for the last stage are written."""
+
+    def processed(self, attempt: TaskAttempt, task: TaskInstance) -> None:
+        """A task has processed what came to it. Its writes are in the attempt, and not in its stores yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBatch:
+    """A batch that has ended: when it was, and what it read, in the order of tasks and of their portions."""
+
+    moment: BatchTime
+    ranges: Sequence[tuple[TaskSsp, int, int]]
+    """Each from an offset up to another one."""
+
+
+class _WatchedRunner(InProcessRunner):
+    def __init__(self, job: ClaimedJob, fleet: InProcessFleet, watcher: Watcher) -> None:
+        super().__init__(job, fleet)
+        self._watcher = watcher
+        self._stages = _StayingStages(job.topology, job.settings, job.streams.systems)
+
+    def close(self) -> None:
+        self._stages.end()
+
+    def writers(self, stages: OuterStages, epoch: int) -> OutputWriters:
+        return _Between(self._job.streams, self._job.writer(epoch))
+
+    def _outer(self) -> OuterStages:
+        return self._stages
+
+    def processed(self, attempt: TaskAttempt) -> None:
+        self._watcher.processed(attempt, self._fleet.container_of(attempt.task).tasks[attempt.task])
+
+    def _stage(self, epoch: int, batch: Batch, stage: int, packets: list[Packet]) -> list[Packet]:
+        self._show(batch, stage, packets)
+        return super()._stage(epoch, batch, stage, packets)
+
+    def _sinks(self, epoch: int, batch: Batch, packets: list[Packet]) -> list[Packet]:
+        if self._job.topology.sink is not None:
+            self._show(batch, self._job.topology.sink, packets)
+        return super()._sinks(epoch, batch, packets)
+
+    def _show(self, batch: Batch, stage: int, packets: Sequence[Packet]) -> None:
+        own = [each for each in packets if each.stage == stage and each.kind == PacketKind.DATA]
+        self._watcher.arrived(batch.number, own)
+
+
+class _StayingStages(OuterStages):
+    """Keeps its readers from batch to batch."""
+
+    def close(self) -> None: ...
+
+    def end(self) -> None:
+        super().close()
+
+
+class _Between(OutputWriters):
+    """Writes to durable streams between operators. What leaves the job has been seen: nobody reads it."""
+
+    def __init__(self, streams: JobStreams, identity: WriterIdentity) -> None:
+        super().__init__(streams.systems, identity)
+        self._between = frozenset(streams.intermediates)
+
+    def append(self, records: OutputRecords) -> Appended:
+        found = super().append({ssp: own for ssp, own in records.items() if ssp.system_stream in self._between})
+        self.close()
+        return found
+
+
+class Forwarding:
+    """A feed around another one."""
+
+    def __init__(self, feed: Feed) -> None:
+        self.feed = feed
+
+    def begin(self) -> None:
+        self.feed.begin()
+
+    def next(self, boundary: Boundary) -> Next:
+        return self.feed.next(boundary)
+
+    def drain(self, boundary: Boundary, operators: Set[str] | None = None) -> Next:
+        return self.feed.drain(boundary, operators)
+
+    def has_lost(self, ranges: object) -> bool:
+        return self.feed.has_lost(ranges)  # type: ignore[arg-type]
+
+    def ended(self, took_ms: float, read: Mapping[TaskSsp, PortionRead]) -> None:
+        self.feed.ended(took_ms, read)
+
+    def remaining(self, boundary: Boundary) -> int | None:
+        return self.feed.remaining(boundary)
+
+
+class NotedFeed(Forwarding):
+    """Makes the batches that the checkpoints name, and others where they name none; and notes them. Time passes as in
+    these batches, or evenly, as the messages are read, up to the time of the end."""
+
+    def __init__(
+        self, driver: InProcessDriver, clock: SettableClock, batches: Sequence[ReadUpTo], until_ms: int
+    ) -> None:
+        super().__init__(driver.loop.parts.feed)
+        self._sources = tuple(op.stream for op in driver.job.topology.graph.sources)
+        self._batches = deque(batches)
+        self._clock = clock
+        self._first_ms, self._until_ms = clock.now_ms(), until_ms
+        self._whole: int | None = None
+        self._planned: PlannedBatch | None = None
+        self.noted: list[ReadBatch] = []
+
+    def next(self, boundary: Boundary) -> Next:
+        left = self.feed.remaining(boundary) or 0
+        self._whole = left if self._whole is None else self._whole
+        share = 1.0 if not self._whole else 1 - left / self._whole
+        batch = self._following(boundary)
+        evenly_ms = self._first_ms + round((self._until_ms - self._first_ms) * share)
+        wanted_ms = evenly_ms if batch is None else batch.time_ms
+        self._clock.advance(max(0, wanted_ms - self._clock.now_ms()) / 1000)
+        found = self.feed.next(boundary)
+        if (
+            isinstance(found, PlannedBatch)
+            and batch is not None
+            and found.ranges.portions.keys() & boundary.positions.keys()
+        ):
+            found = replace(found, ranges=BatchRanges.group(_portions(boundary, batch, found), self._sources))
+        self._planned = found if isinstance(found, PlannedBatch) else None
+        return found
+
+    def _following(self, boundary: Boundary) -> ReadUpTo | None:
+        """The next batch of the checkpoints. Those that read nothing are left out: the feed says what is due."""
+        while self._batches:
+            batch = self._batches[0]
+            if any(boundary.positions.get(at, offset) < offset for at, offset in batch.positions.items()):
+                return batch
+            self._batches.popleft()
+        return None
+
+    def ended(self, took_ms: float, read: Mapping[TaskSsp, PortionRead]) -> None:
+        if (planned := self._planned) is not None:
+            portions = sorted(planned.ranges.portions.items(), key=lambda each: each[0].task)  # stable: a task's order
+            ranges = [(at, portion.offsets.start, read[at].next_offset) for at, portion in portions]
+            self.noted.append(ReadBatch(planned.moment, ranges))
+        super().ended(took_ms, read)
+
+
+def _portions(boundary: Boundary, batch: ReadUpTo, planned: PlannedBatch) -> dict[TaskSsp, Portion]:
+    """What a batch read: of inputs up to its offsets, and of intermediate streams what is planned."""
+    inner = {at: each for at, each in planned.ranges.portions.items() if at not in boundary.positions}
+    of_inputs = ((at, first, batch.positions.get(at, first)) for at, first in boundary.positions.items())
+    return inner | {
+        at: Portion(OffsetRange(at.ssp, first, end), end - first) for at, first, end in of_inputs if first < end
+    }
+
+
+MakeFeed = Callable[[InProcessDriver, SettableClock], Feed]
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What to rehearse: an application on the state of a job as of a checkpoint, up to positions of its inputs."""
+
+    job: FoundJob
+    app: Application
+    begin: CheckpointRecord
+    until: Positions | None = None
+    """None: up to the present ends."""
+    until_ms: int | None = None
+    """The time of these positions, in epoch milliseconds; None: now."""
+    batches: Sequence[ReadUpTo] = ()
+    """The batches that the job made of this input, as far as they are known."""
+
+    @contextmanager
+    def opened(
+        self,
+        name: str,
+        watch: Callable[[Topology], Watcher],
+        feed: MakeFeed | None = None,
+        changed: Callable[[ApplicationGraph], ApplicationGraph] | None = None,
+        folder: Path | None = None,
+    ) -> Iterator[InProcessDriver]:
+        """The driver of a run, which is claimed and has not begun.
+
+        Args:
+            name: distinguishes the run from others of the job: letters and digits.
+            watch: makes the watcher, from the stages of the application.
+            feed: makes the feed, from a driver with the one that a job has; that one, if None.
+            changed: the application, with a change before it runs.
+            folder: for the state and what is held back; by default a temporary one, which goes with the run.
+
+        Raises:
+            PenstockError: the state cannot be taken over, or the application does not go with it.
+        """
+        with process_folder("penstock-rehearsal-") as temporary:
+            config = self.config(name, folder or temporary)
+            with closing(open_job_root(config.job)) as objects:
+                paths = JobPaths(config.job.name, config.job.id)
+                borrow(self.job, FoundJob(config, paths, objects), self.begin)
+                clock = SettableClock(self.begin.batch_time_ms or self._until_ms())
+                graph = self.app.graph()
+                driver = InProcessDriver(
+                    graph if changed is None else changed(graph),
+                    config,
+                    objects,
+                    {},
+                    containers=1,
+                    until_latest=self.until is None,
+                    until=self.until,
+                    close=False,
+                    clock=clock,
+                    runner=lambda job, fleet: _WatchedRunner(job, fleet, watch(job.topology)),
+                )
+                with closing(driver.runner), closing(driver):
+                    if feed is not None:
+                        driver.loop.parts.feed = feed(driver, clock)
+                    yield driver
+
+    def config(self, name: str, folder: Path) -> JobConfig:
+        """The configuration of the job, as one that has nothing in common with it but what it reads."""
+        given = self.job.config.without_resets()
+        kept = {
+            key: value
+            for key, value in given.resolved.values.items()
+            if not key.startswith(_OF_THE_JOB) and key not in _WITHOUT and not key.endswith(_CHANGELOG)
+        }
+        own = replace(given, resolved=replace(given.resolved, values=kept))
+        own = own.of_job(given.job.name, f"{given.job.id}.{name}")
+        changes = {
+            JobSettings.root: (folder / "jobs").as_uri(),
+            JobSettings.logged_store_base_dir: folder / "state",
+            JobSettings.shadow_enabled: True,
+            JobSettings.shadow_path: folder / "held",
+            JobSettings.retry_max: 0,
+            JobSettings.drain_monitor_enabled: False,
+            JobSettings.startpoint_enabled: False,
+        }
+        for key, value in changes.items():
+            own = own.put(key, value)  # type: ignore[arg-type]
+        return own
+
+    def _until_ms(self) -> int:
+        return SYSTEM_CLOCK.now_ms() if self.until_ms is None else self.until_ms
+
+    def noted(self, driver: InProcessDriver, clock: SettableClock) -> NotedFeed:
+        """A feed that notes the batches."""
+        return NotedFeed(driver, clock, self.batches, self._until_ms())
