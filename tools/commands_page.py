@@ -47,6 +47,7 @@ EXAMPLES = {
     "state diff": "penstock state diff flights aircraft --from 40 --to latest",
     "state verify": "penstock state verify flights",
     "state gc": "penstock state gc flights --dry-run",
+    "state edit": "penstock state edit flights aircraft --set N14228=7 --delete N10156 --dry-run",
     "state import-spark": "penstock state import-spark job.py:app s3://bucket/checkpoint --store aircraft",
     "state repartition": "penstock state repartition job.py:app --tasks 8 --config job.yaml --dry-run",
     "stream create": "penstock stream create kafka.flights --partitions 8 --retention 7d --config job.yaml",

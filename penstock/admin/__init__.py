@@ -81,6 +81,11 @@ if TYPE_CHECKING:
     from penstock.admin.startpoint.waiting import export_startpoints as export_startpoints
     from penstock.admin.startpoint.waiting import fan_out as fan_out
     from penstock.admin.startpoint.waiting import startpoints as startpoints
+    from penstock.admin.state.edit import EditFacts as EditFacts
+    from penstock.admin.state.edit import EntryChange as EntryChange
+    from penstock.admin.state.edit import StateEdit as StateEdit
+    from penstock.admin.state.edit import edit_state as edit_state
+    from penstock.admin.state.edit import plan_edit as plan_edit
     from penstock.admin.state.held import CollectedGarbage as CollectedGarbage
     from penstock.admin.state.held import StateFacts as StateFacts
     from penstock.admin.state.held import collect_garbage as collect_garbage

@@ -83,6 +83,17 @@ def content_of(record: CheckpointRecord, changelogs: Changelogs) -> CheckpointCo
     return CheckpointContent(record.next_offsets, markers, record.identities, frozenset(record.moved))
 
 
+def with_store(before: Markers, store: str, own: Mapping[str, str]) -> Markers:
+    """The markers of a task, with `own` (backend → marker) as the only ones of the store."""
+    kept = {
+        backend: {name: marker for name, marker in stores.items() if name != store}
+        for backend, stores in before.items()
+    }
+    for backend, marker in own.items():
+        kept.setdefault(backend, {})[store] = marker
+    return {backend: stores for backend, stores in kept.items() if stores}
+
+
 def with_offsets(record: CheckpointRecord, wanted: Mapping[OffsetKey, int]) -> NextOffsets:
     """The record's next offsets with the wanted ones in the place of its own: of every task that reads the partition,
     if none is named.

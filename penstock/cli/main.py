@@ -75,7 +75,7 @@ COMMANDS = {
     "job": _Entry("job", "Delete, adopt, detach or sign a job, or show its audit log."),
     "checkpoint": _Entry("checkpoint", "Show, keep and make the checkpoints of a job."),
     "startpoint": _Entry("startpoint", "Choose where the next start of a job begins to read."),
-    "state": _Entry("state", "Read, compare, verify and move the backed-up state of a job."),
+    "state": _Entry("state", "Read, compare, verify, change and move the backed-up state of a job."),
     "stream": _Entry("stream", "Create, publish to, read, replay, limit, end and delete streams."),
     "table": _Entry("table", "Show the versions of pushed tables, or choose one."),
     "config": _Entry("config", "Check a configuration, or list the keys."),

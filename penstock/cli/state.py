@@ -1,4 +1,4 @@
-"""`penstock state`: `list`, `verify`, `gc`, `import-spark` and `repartition`; the others are in `state_read.py`.
+"""`penstock state`: `list`, `verify`, `gc`, `edit`, `import-spark`, `repartition`; the others are in `state_read.py`.
 
 What they need of Arrow, RocksDB and Spark is imported when they are called.
 """
@@ -213,8 +213,76 @@ def _tell_repartition(facts: RepartitionFacts) -> None:
     )
 
 
+def edit(
+    job: JobName,
+    store: Annotated[str, typer.Argument(metavar="STORE", help="The store.")],
+    sets: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE")] = None,
+    deletes: Annotated[list[str] | None, typer.Option("--delete", metavar="KEY")] = None,
+    function: Annotated[str | None, typer.Option("--apply", metavar="F")] = None,
+    task: Annotated[int | None, typer.Option("--task", metavar="N", min=0)] = None,
+    application: Annotated[str | None, typer.Option("--app", metavar="APP")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run")] = False,
+    yes: YesOnly = False,
+    *,
+    call: JsonCall,
+) -> None:
+    """Change single entries of a store of a stopped job, or of a fork.
+
+    The command first shows each entry before and after. It then writes one new checkpoint, with the positions and all
+    other state of the last one. The checkpoint before gets a label, with which a start undoes the change.
+
+    Args:
+        sets: Set this entry, as the store's serdes read key and value; may be repeated.
+        deletes: Delete the entry of this key; may be repeated.
+        function: Change entries with this function of key and value, as module:function or file.py:function. It returns
+            the value, or None to delete the entry.
+        task: The task that has the keys; by default the one that has an entry of the key, or owns it.
+        application: Take custom serdes from this application.
+        dry_run: Only show what would change.
+    """
+    from penstock.admin.state.edit import edit_state, plan_edit
+
+    if not (sets or deletes or function):
+        raise ConfigError("give what is to change, with --set, --delete or --apply")
+    pairs = dict(map(_pair, sets or ()))
+    confirmation = Confirmation.of(yes=yes or dry_run, as_json=call.as_json, file="")
+    applied = None if function is None else load_function(function)
+    with call.target(job, application) as found:
+        if not dry_run:
+            confirmation.refuse_running(found)
+        with plan_edit(
+            found, store, sets=pairs, deletes=deletes or (), function=applied, task=task, called=application
+        ) as planned:
+            if not call.as_json:
+                show(planned.as_facts())
+            elif dry_run:
+                print_json(planned.shown())
+            if dry_run:
+                return
+            if planned.is_needed:
+                confirmation.ask("Change these entries?", "nothing was changed")
+            done = edit_state(planned)
+    if call.as_json:
+        print_json(done)
+    elif done.checkpoint is None:
+        say("nothing has to change")
+    else:
+        say(
+            f"{counted(done.changed, 'entry')} changed: checkpoint {done.checkpoint} is now the last one of job "
+            f"`{done.job}`. To undo it, start the job with `--from {done.undo}`; `penstock checkpoint unlabel "
+            f"{done.job} {done.undo}` lets the checkpoint before go"
+        )
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise ConfigError(f"`--set {text}` is not KEY=VALUE")
+    return key, value
+
+
 _SHOWN = 20
-app = typer.Typer(help="Read, compare, verify and move the backed-up state of a job.", no_args_is_help=True)
+app = typer.Typer(help="Read, compare, verify, change and move the backed-up state of a job.", no_args_is_help=True)
 
 
 def list_state(
@@ -299,6 +367,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "diff": diff_versions,
     "verify": verify_state,
     "gc": collect_garbage,
+    "edit": edit,
     "import-spark": import_spark,
     "repartition": repartition,
 }

@@ -17,10 +17,9 @@ from penstock.admin.state.store_uploads import StoreUploads
 from penstock.application.application import Application
 from penstock.base.wording import argument, counted, flag
 from penstock.batch.batch import first_positions
-from penstock.checkpoint.edit import CheckpointContent, NextOffsets
+from penstock.checkpoint.edit import CheckpointContent, NextOffsets, with_store
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.task_values import Markers
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, IncompatibleError
@@ -410,20 +409,9 @@ def _successor(
     content = CheckpointContent(
         next_offsets=target.next_offsets,
         markers={
-            task: _with_store(before.markers.get(task, {}) if before else {}, store, markers.get(task, {}))
+            task: with_store(before.markers.get(task, {}) if before else {}, store, markers.get(task, {}))
             for task in range(target.tasks)
         },
     )
     covered = base.stores if before is not None else {}
     return replace(following.record(base, content), stores={**covered, store: target.layout})
-
-
-def _with_store(before: Markers, store: str, own: Mapping[str, str]) -> Markers:
-    """The markers of a task, with `own` as the only ones of the store."""
-    kept = {
-        backend: {name: marker for name, marker in stores.items() if name != store}
-        for backend, stores in before.items()
-    }
-    for backend, marker in own.items():
-        kept.setdefault(backend, {})[store] = marker
-    return {backend: stores for backend, stores in kept.items() if stores}

@@ -165,6 +165,7 @@ OPTIONS = {
     "as_hex": "--hex",
     "assignments": "-c",
     "clamp": "--clamp",
+    "deletes": "--delete",
     "file": "--config",
     "force": "--force",
     "from_checkpoint": "--from",

@@ -124,6 +124,16 @@ def test_the_commands_of_state_backends() -> None:
     assert "N14228" in run(checks) + run(reads)
 
 
+def test_the_change_of_an_entry(capsys: pytest.CaptureFixture[str]) -> None:
+    stopped_job({})
+    section = page("state-backends.md").split("\n## Changing entries\n")[1].split("\n## ")[0]
+    (command,), (program,) = blocks(section, "sh"), blocks(section, "python")
+    run(command.rstrip() + " --yes")
+    assert call("state", "get", "flights", "aircraft", "N14228")[0] == "7\n"
+    exec(program, {})
+    assert "None" in capsys.readouterr().out, "it has this value already"
+
+
 def test_the_first_step_of_checkpoint_versions() -> None:
     """Each checkpoint has both versions, and commands read the old one."""
     (config, *_) = blocks(page("checkpoint-versions.md"), "yaml")

@@ -118,6 +118,11 @@ def repartition(job: admin.FoundJob) -> admin.RepartitionFacts:
         return admin.repartition(planned)
 
 
+def edit_state(job: admin.FoundJob) -> admin.EditFacts:
+    with admin.plan_edit(job, "miles", sets={"N1": "7"}) as planned:
+        return admin.edit_state(planned)
+
+
 CHANGING = {
     "adopt": Change(admin.adopt, "job adopt", {}),
     "cancel_drain": Change(admin.cancel_drain, "drain cancel", {"run": "the next one"}, admin.drain),
@@ -136,6 +141,7 @@ CHANGING = {
         {"stream": TRIPS, "messages": "4 -> none"},
     ),
     "drain": Change(admin.drain, "drain", {"run": "the next one"}),
+    "edit_state": Change(edit_state, "state edit", {"store": "miles", "entries": "1"}),
     "end_stream": Change(lambda job: admin.end_stream(admin.open_stream("trips")), "stream end", {"stream": TRIPS}),
     "fork": Change(lambda job: admin.fork(job, "what-if"), "fork", {}),
     "label_checkpoint": Change(lambda job: admin.label_checkpoint(job, None, "here"), "checkpoint label", {}),
@@ -184,7 +190,8 @@ READING = {
     "fan_out",
     "audit", "checkpoints", "container_logs", "describe_stream", "effective_values", "export_checkpoint",
     "export_drains", "export_startpoints", "graph", "job_content", "key_facts", "lease", "open_all_jobs", "open_diff",
-    "open_job", "open_state", "open_stream", "plan_import", "plan_offsets", "plan_repartition", "plan_spark_import",
+    "open_job", "open_state", "open_stream", "plan_edit", "plan_import", "plan_offsets", "plan_repartition",
+    "plan_spark_import",
     "read_checkpoint",
     "startpoints", "state_versions", "status", "statuses", "stream_use", "streams", "table_versions", "verify",
 }  # fmt: skip
