@@ -24,7 +24,7 @@ from penstock.testing.rehearsal.shadow import shadow
 from tests.support.streams.kafka import QUIET, new_name, new_topic
 from tests.support.tools.cli import own_home
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 FOREVER = {"retention.ms": "-1"}
 
 
