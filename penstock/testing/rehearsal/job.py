@@ -11,6 +11,7 @@ from typing import Protocol
 
 from penstock.admin.job.fork import borrow
 from penstock.admin.jobs import FoundJob
+from penstock.api.side_inputs import PushedTable
 from penstock.api.ssp import SystemStreamPartition
 from penstock.application.application import Application
 from penstock.base.retry import SYSTEM_CLOCK
@@ -21,6 +22,7 @@ from penstock.config.model import JobConfig
 from penstock.config.settings import JobSettings, StoreSettings
 from penstock.driver.feed.boundary import BatchTime, Boundary
 from penstock.driver.feed.feed import Feed, Next, PlannedBatch
+from penstock.errors import NotFoundError
 from penstock.graph.specs import ApplicationGraph
 from penstock.graph.topology import Topology
 from penstock.host.process import process_folder
@@ -33,6 +35,8 @@ from penstock.runtime.stage.task_instance import TaskAttempt, TaskInstance
 from penstock.start.job import ClaimedJob
 from penstock.start.job_streams import JobStreams
 from penstock.system.base import Appended, OffsetRange, WriterIdentity
+from penstock.tables.manifest import fingerprint_of
+from penstock.tables.registry import TableRegistry
 from penstock.testing.clock import SettableClock
 from penstock.testing.in_process import InProcessDriver, InProcessFleet, InProcessRunner
 
@@ -166,23 +170,27 @@ class NotedFeed(Forwarding):
         wanted_ms = evenly_ms if batch is None else batch.time_ms
         self._clock.advance(max(0, wanted_ms - self._clock.now_ms()) / 1000)
         found = self.feed.next(boundary)
-        if (
-            isinstance(found, PlannedBatch)
-            and batch is not None
-            and found.ranges.portions.keys() & boundary.positions.keys()
-        ):
-            found = replace(found, ranges=BatchRanges.group(_portions(boundary, batch, found), self._sources))
+        if batch is not None and isinstance(found, PlannedBatch):
+            found = self._cut(found, batch, boundary)
         self._planned = found if isinstance(found, PlannedBatch) else None
         return found
 
     def _following(self, boundary: Boundary) -> ReadUpTo | None:
-        """The next batch of the checkpoints. Those that read nothing are left out: the feed says what is due."""
+        """The next batch of the checkpoints. It may read nothing: then time has passed."""
         while self._batches:
             batch = self._batches[0]
-            if any(boundary.positions.get(at, offset) < offset for at, offset in batch.positions.items()):
+            if not batch.positions or any(boundary.positions.get(at, to) < to for at, to in batch.positions.items()):
                 return batch
             self._batches.popleft()
         return None
+
+    def _cut(self, planned: PlannedBatch, batch: ReadUpTo, boundary: Boundary) -> PlannedBatch:
+        """The planned batch, with what the job has read in its own."""
+        if not batch.positions:
+            self._batches.popleft()
+        if not planned.ranges.portions.keys() & boundary.positions.keys():
+            return planned  # something is due first
+        return replace(planned, ranges=BatchRanges.group(_portions(boundary, batch, planned), self._sources))
 
     def ended(self, took_ms: float, read: Mapping[TaskSsp, PortionRead]) -> None:
         if (planned := self._planned) is not None:
@@ -243,9 +251,11 @@ class Rehearsal:
             config = self.config(name, folder or temporary)
             with closing(open_job_root(config.job)) as objects:
                 paths = JobPaths(config.job.name, config.job.id)
-                borrow(self.job, FoundJob(config, paths, objects), self.begin)
-                clock = SettableClock(self.begin.batch_time_ms or self._until_ms())
+                new = FoundJob(config, paths, objects)
+                borrow(self.job, new, self.begin)
                 graph = self.app.graph()
+                _take_tables(self.job, new, graph, self.begin.task_count)
+                clock = SettableClock(self.begin.batch_time_ms or self._until_ms())
                 driver = InProcessDriver(
                     graph if changed is None else changed(graph),
                     config,
@@ -292,3 +302,17 @@ class Rehearsal:
     def noted(self, driver: InProcessDriver, clock: SettableClock) -> NotedFeed:
         """A feed that notes the batches."""
         return NotedFeed(driver, clock, self.batches, self._until_ms())
+
+
+def _take_tables(job: FoundJob, new: FoundJob, graph: ApplicationGraph, tasks: int) -> None:
+    """Copy the present version of each pushed table. Raises NotFoundError if one has none."""
+    for spec in graph.side_stores:
+        if not isinstance(spec.side, PushedTable):
+            continue
+        registry = TableRegistry(job.objects, job.paths, spec.name)
+        manifest = registry.choose(fingerprint_of(spec, tasks)).version
+        if manifest is None:
+            raise NotFoundError(f"table `{spec.name}` of job `{job.paths.root}` has no version for the application")
+        keys = [registry.file_key(manifest, file) for file in manifest.files]
+        for key in (*keys, job.paths.table_version(spec.name, manifest.version)):
+            new.objects.put_if_absent(f"{new.paths.root}{key.removeprefix(job.paths.root)}", job.objects.get(key))

@@ -18,12 +18,14 @@ from penstock.host.process import marked_interrupts
 from penstock.runtime.messages.packet import Packet
 from penstock.runtime.stage.task_instance import TaskAttempt, TaskInstance
 from penstock.system.base import OffsetRange
+from penstock.tables.driver import Tables
 from penstock.testing.clock import SettableClock
 from penstock.testing.in_process import InProcessDriver
 from penstock.testing.rehearsal.determinism import Marks, culprits
 from penstock.testing.rehearsal.job import Forwarding, NotedFeed, ReadBatch, Rehearsal
 from penstock.testing.rehearsal.stops import Stops
 from penstock.testing.rehearsal.trace import Change, Entries, Origin, Row, changes_of, rows_of, shown, texts_of
+from penstock.testing.runner.sides import catch_up
 
 Range: TypeAlias = tuple[TaskSsp, int, int]
 
@@ -281,6 +283,8 @@ def run(driver: InProcessDriver) -> None:
     """Run to the end, without a last commit: what the state is then goes with the run."""
     with marked_interrupts():
         driver.loop.start()
+        catch_up(driver, driver.job.topology.graph)
+        driver.loop.parts.of(Tables).settle()
         while not driver.loop.step():
             pass
 
