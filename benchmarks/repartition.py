@@ -1,9 +1,10 @@
-"""A repartition of a large state, beside `cp -r` of the same bytes: a rehearsal."""
+"""A fork, a replay and a repartition of a large state, beside `cp -r` of the same bytes: a rehearsal."""
 
 from __future__ import annotations
 
 import hashlib
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,16 @@ import orjson
 
 import penstock as ps
 from benchmarks import harness
-from benchmarks.jobs import configuration, create_stream
+from benchmarks.jobs import append, configuration, create_stream
 from benchmarks.state.job import folder_bytes, time_cp
+from penstock import admin
 from penstock.admin.state.repartition import plan_repartition, repartition
 from penstock.config.load import load_config
 from penstock.spark.state_frames.stored_state import mover
 from penstock.state.reading.reader import read_store
+from penstock.system.local import LocalSystem
 from penstock.system.partitioner import partition_of
+from penstock.testing.rehearsal.replay import replay_input
 
 VALUE_BYTES = 4000
 ENTRIES = 100
@@ -74,6 +78,7 @@ def rehearse(parameters: dict[str, Any]) -> dict[str, Any]:
     state = work / "jobs" / "repartition-1" / "state"
     state_bytes = folder_bytes(state)
     copied = time_cp(state, work / "copy", synced=True)
+    forked = _forked(config, work, keys)
     with plan_repartition(application(), after, overrides=config) as planned:
         done = repartition(planned, mover(loaded, "repartition"))
     return {
@@ -81,8 +86,26 @@ def rehearse(parameters: dict[str, Any]) -> dict[str, Any]:
         "cp_seconds": round(copied, 1),
         "ratio_to_cp": round(copied / done.seconds, 3),
         "state_bytes": state_bytes,
+        **forked,
         **_verified(parameters, after),
     }
+
+
+def _forked(config: dict[str, Any], work: Path, keys: int) -> dict[str, Any]:
+    """A fork, which is deleted again; and a replay of one more message, up to its step."""
+    before, took = folder_bytes(work / "jobs"), list[float]()
+    with admin.open_job("repartition", overrides=config) as job:
+        began = time.perf_counter()
+        admin.fork(job, "what-if")
+        forked = time.perf_counter() - began
+        written = folder_bytes(work / "jobs") - before
+        append(LocalSystem("local", str(work / "streams")), "keys", [[(0, None, orjson.dumps("key-0"))]])
+        began = time.perf_counter()
+        last = ps.SystemStreamPartition("local", "keys", 0)
+        replay_input(job, application(), last, keys, lambda _: took.append(time.perf_counter() - began))
+    with admin.open_job("what-if", overrides=config) as job:
+        admin.delete_job(job)
+    return {"fork_seconds": round(forked, 2), "fork_bytes": written, "replay_seconds": round(took[0], 1)}
 
 
 def _verified(parameters: dict[str, Any], tasks: int) -> dict[str, Any]:
@@ -105,8 +128,16 @@ def main(given: Sequence[str] | None = None) -> int:
     with harness.Bench("repartition", options) as bench:
         keys = options.megabytes * 1_000_000 // (ENTRIES * VALUE_BYTES)
         found = bench.run("penstock", "repartition:rehearse", {"keys": keys})
-        columns = {"move_seconds": ".0f", "cp_seconds": ".0f", "ratio_to_cp": ".2f"}
-        harness.show("repartition", {"penstock": found}, **columns, state_bytes="MB", peak_bytes="MB", verified="")
+        times = {"move_seconds": ".0f", "cp_seconds": ".0f", "fork_seconds": ".2f", "replay_seconds": ".1f"}
+        harness.show(
+            "repartition",
+            {"penstock": found},
+            **times,
+            ratio_to_cp=".2f",
+            state_bytes="MB",
+            peak_bytes="MB",
+            verified="",
+        )
         return bench.finish()
 
 
