@@ -9,11 +9,21 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint import task_versions
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Claim
-from penstock.checkpoint.sections import Sections
+from penstock.checkpoint.sections import Section, Sections
 from penstock.checkpoint.task_values import Markers
 from penstock.config.settings import TaskSettings
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.system.base import PartitionOffsets
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """`by_hand`: a command made the checkpoint, and no run came to it from the one before."""
+
+    by_hand: bool = False
+
+
+MADE = Section("made", Made)
 
 MAX_OFFSET = 2**63 - 1
 """The largest offset a record can hold."""
@@ -215,7 +225,7 @@ def successor(
         ended=None if goes_on else base.ended or "stopped",
         reset_operators=(),
         moved=tuple(sorted(content.moved)),
-        quiet_until={},
+        quiet_until=base.quiet_until if content.next_offsets == base.next_offsets else {},
         sections=sections,
     )
     return replace(record, retained=view.retained_beside(record, settings.checkpoint_retained))

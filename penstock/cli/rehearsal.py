@@ -6,6 +6,7 @@ import importlib
 import logging
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -47,19 +48,21 @@ def replay(
         output: Show the messages of the key of this message of an output, from the last checkpoint before it on.
         from_checkpoint: With --key, begin with this checkpoint, by its ID or label; by default the oldest.
         to_checkpoint: With --key, end where this checkpoint does; by default the last.
-        debug: Stop in Python's debugger where the application's code gets such a message.
+        debug: Stop in Python's debugger where the code of an operator gets such a message: not in the functions of
+            aggregates, and not in what a message does later, when something fires.
     """
     given = [each for each in (key, message, output) if each is not None]
     if len(given) != 1:
         raise ConfigError("give one of --key, --input and --output")
     if key is None and (from_checkpoint or to_checkpoint):
         raise ConfigError("--from and --to go with --key: a message's checkpoint follows from its offset")
+    if debug and call.as_json:
+        raise ConfigError("--break talks to you, and --json to a program: give one of them")
     replays: Any = importlib.import_module(_REPLAY)
     app = load_application(application).app
-    logging.getLogger("penstock").setLevel(logging.ERROR)  # of the passes over the input
     tell = _print_json if call.as_json else _Printer()
     try:
-        with call.open(job) as found:
+        with _without_warnings(), call.open(job) as found:
             if key is not None:
                 done = replays.replay_key(found, app, key, tell, from_checkpoint, to_checkpoint, debug=debug)
             else:
@@ -77,6 +80,18 @@ def replay(
             f"warning: {listed([f'`{each}`' for each in done.differing])} did not do the same twice, so the job may "
             "have done something else: look for the time, random numbers, the order of sets, and calls of services"
         )
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Runs over the input warn as those of a job do, and nobody can do anything about it here."""
+    logger = logging.getLogger("penstock")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _place(text: str) -> tuple[Any, int]:
@@ -110,7 +125,7 @@ class _Printer:
     def _head(self, shown: dict[str, Any]) -> Any:
         messages = shown["messages"]
         if not messages:
-            yield "What was due fires"
+            yield f"What was due fires, {utc_text(shown['batchTime'])}"
             return
         first = messages[0]
         to = listed(sorted({f"`{name}`" for each in messages for name in each["operators"]}))
@@ -162,8 +177,7 @@ def shadow(
     """
     shadows: Any = importlib.import_module(_SHADOW)
     before, after = load_application(against).app, load_application(application).app
-    logging.getLogger("penstock").setLevel(logging.ERROR)
-    with call.open(job) as found:
+    with _without_warnings(), call.open(job) as found:
         facts = shadows.shadow(found, before, after, from_checkpoint, to_checkpoint)
     call.show(facts)
     if facts.differs:

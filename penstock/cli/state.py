@@ -236,7 +236,7 @@ def edit(
         deletes: Delete the entry of this key; may be repeated.
         function: Change entries with this function of key and value, as module:function or file.py:function. It returns
             the value, or None to delete the entry.
-        task: The task that has the keys; by default the one that has an entry of the key, or owns it.
+        task: The task that has the keys; by default all that have an entry of the key, or the one that owns it.
         application: Take custom serdes from this application.
         dry_run: Only show what would change.
     """

@@ -165,7 +165,7 @@ class JobConfig(Settings):
         if factory == "local":
             options["path"] = str(given.path)
         if self.job.shadow_enabled:
-            options |= {HELD_FACTORY: factory, HELD_PATH: str(self.job.shadow_path / name)}
+            options |= {HELD_FACTORY: factory, HELD_PATH: str(self.job.shadow_folder / name)}
             factory = _HELD
         return SystemSettings(name, factory, options, self.job.root, self.job.root_keys)
 

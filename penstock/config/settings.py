@@ -62,7 +62,7 @@ def _own_changelog(store: StoreSettings) -> SystemStream:
 
 
 def _shadow_path(job: JobSettings) -> Path:
-    return job.resolved.home / "shadow" / f"{job.name}-{job.id}"
+    return job.resolved.home / "shadow"
 
 
 ROOT_OPTIONS = ("root", "root.key", "root.key.previous")
@@ -143,10 +143,15 @@ class JobSettings(Settings):
         "The job is a shadow: all that it would write to a system goes to local streams of the same names, under "
         "`job.shadow.path`. It reads as any job does, and keeps state and checkpoints of its own.")
     shadow_path = key("job.shadow.path", Topic.OUTPUTS, kinds.LocalPath(),
-        DerivedDefault("`<home>/shadow/<job.name>-<job.id>`", _shadow_path),
-        "The folder where a shadow keeps what it writes, with a folder for each system in it.")
+        DerivedDefault("`<home>/shadow`", _shadow_path),
+        "The folder where shadows keep what they write, in a folder for each job with one for each system in it.")
     retry_max = key("job.retry.max", Topic.FAILURES, kinds.Number(0), "5",
         "The number of failures since the last complete checkpoint that are retried before the run ends.")
+
+    @property
+    def shadow_folder(self) -> Path:
+        """Where the job keeps what it writes, if it is a shadow."""
+        return self.shadow_path / f"{self.name}-{self.id}"
 
     @property
     def root_keys(self) -> RootKeys:

@@ -26,6 +26,19 @@ class ReadUpTo:
 
     time_ms: int
     positions: Mapping[TaskSsp, int]
+    named: bool = True
+    """False: how far batches had read by then that no checkpoint names any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Checkpoints of which each follows from the one before by reading alone. Between two lines, a command has made a
+    checkpoint, or a start has moved positions, cleared state, gone back to an older checkpoint or added an input."""
+
+    epoch: int = 0
+    """The epoch in which it began; 0: it is not known."""
+    follows: str = ""
+    """The id of the checkpoint, of another line, that the first one follows from by reading alone; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +49,12 @@ class ReplaySection:
     """Tasks and their partitions, as `task system.stream.partition`."""
     batches: tuple[tuple[int, ...], ...] = ()
     """Each: its time, and then pairs of a place's number and the next offset there."""
+    begins: tuple[int, ...] = ()
+    """The time at which they begin, and the next offset of each place then."""
+    line: Line = Line()
 
 
+_NO_LINE = Line()
 REPLAY = Section("replay", ReplaySection)
 
 
@@ -59,26 +76,46 @@ def joined(batches: Sequence[ReadUpTo]) -> list[ReadUpTo]:
     return found
 
 
-def section_of(batches: Sequence[ReadUpTo]) -> ReplaySection:
-    """The section of a record. Pure."""
+def bounded(batches: Sequence[ReadUpTo], most_numbers: int) -> list[ReadUpTo]:
+    """The batches, joined until a section of them has at most so many numbers, or there is only one. Pure."""
     own = list(batches)
-    while len(own) > 1 and _numbers(own) > MOST_NUMBERS:
+    while len(own) > 1 and numbers_of(own) > most_numbers:
         own = joined(own)
-    if _numbers(own) > MOST_NUMBERS:
-        return ReplaySection()
+    return own
+
+
+def section_of(batches: Sequence[ReadUpTo], begins: ReadUpTo, line: Line = _NO_LINE) -> ReplaySection:
+    """The section of a record. Pure.
+
+    Args:
+        batches: since the checkpoint before.
+        begins: the time and the positions with which they begin.
+        line: as in the section.
+    """
+    own = bounded(batches, MOST_NUMBERS)
+    if not own or numbers_of(own) > MOST_NUMBERS:
+        return ReplaySection(line=line)
     places = sorted({at for each in own for at in each.positions})
     number_of = {at: number for number, at in enumerate(places)}
     written = []
     for each in own:
         pairs = (number for at, offset in sorted(each.positions.items()) for number in (number_of[at], offset))
         written.append((each.time_ms, *pairs))
-    return ReplaySection(tuple(f"{at.task} {at.ssp}" for at in places), tuple(written))
+    first = (begins.time_ms, *(begins.positions.get(at, 0) for at in places))
+    return ReplaySection(tuple(f"{at.task} {at.ssp}" for at in places), tuple(written), first, line)
 
 
 def batches_of(record: CheckpointRecord) -> Iterator[ReadUpTo]:
-    """The batches between the checkpoint before and this one, as far as it says them."""
+    """The batches between the checkpoint before and this one, as far as it says them; before them, how far others had
+    read that it does not name."""
     section = record.section(REPLAY)
     places = [_place(each) for each in section.places]
+    upto = {TaskSsp(task, ssp): offset for task, own in record.next_offsets.items() for ssp, offset in own.items()}
+    if not section.batches:
+        yield ReadUpTo(record.batch_time_ms, upto, named=False)
+        return
+    time_ms, *offsets = section.begins
+    yield ReadUpTo(time_ms, {**upto, **dict(zip(places, offsets, strict=True))}, named=False)
     for time_ms, *pairs in section.batches:
         yield ReadUpTo(time_ms, {places[at]: offset for at, offset in zip(pairs[::2], pairs[1::2], strict=True)})
 
@@ -88,5 +125,6 @@ def _place(text: str) -> TaskSsp:
     return TaskSsp(int(task), SystemStreamPartition.parse(ssp))
 
 
-def _numbers(batches: Sequence[ReadUpTo]) -> int:
+def numbers_of(batches: Sequence[ReadUpTo]) -> int:
+    """The numbers that a section has of these batches. Pure."""
     return sum(1 + 2 * len(each.positions) for each in batches)

@@ -7,6 +7,8 @@ would write to it. From then on it is read in the folder, too; any other one is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -90,6 +92,10 @@ class HeldSystem(base.System):
     def lag(self, position: int, upcoming: int) -> int:
         return self.inner.lag(position, upcoming)
 
+    def serving(self, stream: str) -> base.System:
+        with closing(self.written.admin()) as written:
+            return self.written if is_held(written, stream) else self.inner
+
     def admin(self) -> HeldAdmin:
         return HeldAdmin(self.inner.admin(), self.written.admin())
 
@@ -98,6 +104,15 @@ class HeldSystem(base.System):
 
     def writer(self, identity: base.WriterIdentity | None) -> HeldWriter:
         return HeldWriter(self.written.writer(identity), self.admin())
+
+
+def is_held(written: base.SystemAdmin, stream: str) -> bool:
+    """True if the folder has the stream, by its admin."""
+    try:
+        written.partition_count(stream)
+    except NotFoundError:
+        return False
+    return True
 
 
 class HeldAdmin(base.SystemAdmin):
@@ -109,11 +124,7 @@ class HeldAdmin(base.SystemAdmin):
 
     def is_held(self, stream: str) -> bool:
         """True if the job has written to the stream, or made it."""
-        try:
-            self._written.partition_count(stream)
-        except NotFoundError:
-            return False
-        return True
+        return is_held(self._written, stream)
 
     def hold(self, stream: str) -> base.SystemAdmin:
         """Make the stream in the folder, with as many partitions as it really has, and return the folder's admin.
@@ -259,7 +270,7 @@ class HeldReader(base.SystemReader):
         self._inner: base.SystemReader | None = None
         self._written = system.written.reader()
         self._files = system.written.admin()
-        self._is_held: Callable[[str], bool] = HeldAdmin(self._files, self._files).is_held
+        self._is_held: Callable[[str], bool] = partial(is_held, self._files)
 
     def read(
         self, offsets: base.OffsetRange, chunk_messages: int, chunk_bytes: int = base.CHUNK_BYTES
@@ -278,11 +289,7 @@ class HeldReader(base.SystemReader):
     def read_compacted(
         self, offsets: base.OffsetRange, chunk_messages: int, chunk_bytes: int = base.CHUNK_BYTES
     ) -> Iterator[list[base.RawMessage]]:
-        """Of a real stream that compacts in its own time, what is there is what compaction has left."""
-        reader = self._of(offsets)
-        if reader is self._written or self._system.inner.compacts_on_request:
-            return reader.read_compacted(offsets, chunk_messages, chunk_bytes)
-        return reader.read(offsets, chunk_messages, chunk_bytes)
+        return self._of(offsets).read_compacted(offsets, chunk_messages, chunk_bytes)
 
     def close(self) -> None:
         if self._inner is not None:

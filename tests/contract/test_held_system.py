@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.api.retention import StreamRetention
-from penstock.api.ssp import SystemStreamPartition
+from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.errors import NotFoundError
-from penstock.system.base import OffsetRange, Progress, System, SystemAdmin, SystemReader, SystemWriter, WriterIdentity
+from penstock.state.backends.changelog_stream.partition import ChangelogReader, history_system
+from penstock.system.base import (
+    Compaction,
+    OffsetRange,
+    Progress,
+    RecordLimits,
+    System,
+    SystemAdmin,
+    SystemReader,
+    SystemWriter,
+    WriterIdentity,
+)
 from penstock.system.held import HeldSystem
 from penstock.system.local import LocalSystem
 from penstock.system.memory import MemorySystem
@@ -89,6 +101,7 @@ def test_what_the_job_does_not_write_is_read_where_it_is(held: HeldSystem, real:
 WAYS: dict[str, Callable[[HeldSystem], object]] = {
     "append": lambda held: append(held, ssp(held, 1), records(0, 2)),
     "transaction": lambda held: _in_transaction(held),
+    "mark": lambda held: _marks(held),
     "progress": lambda held: held.writer(ME).progress([ssp(held, 1)]),
     "fence": lambda held: held.admin().fence(STREAM, ME),
     "own": lambda held: held.admin().own(STREAM, "job-1"),
@@ -102,6 +115,11 @@ WAYS: dict[str, Callable[[HeldSystem], object]] = {
 def _in_transaction(held: HeldSystem) -> None:
     with held.writer(ME).begin() as transaction:
         transaction.append(ssp(held, 1), records(0, 2))
+        transaction.mark(ssp(held, 1), Progress(slot=3, chunk=1))
+
+
+def _marks(held: HeldSystem) -> None:
+    with held.writer(ME).begin() as transaction:
         transaction.mark(ssp(held, 1), Progress(slot=3, chunk=1))
 
 
@@ -122,6 +140,40 @@ def test_every_call_of_an_admin_is_decided_about() -> None:
     assert calls <= vars(HeldAdmin).keys()
     for kind, own in ((SystemReader, HeldReader), (SystemWriter, HeldWriter)):
         assert {name for name in vars(kind) if not name.startswith("_")} <= vars(own).keys()
+
+
+class Compacts(OnlyRead):
+    """Compacts in its own time: of what was written, offset 2 is the first that is certainly whole."""
+
+    compacts_by_age = True
+
+    def admin(self) -> SystemAdmin:
+        found: Any = super().admin()
+        found.compaction = lambda stream: Compaction({0: 2, 1: 0, 2: 0}, lag_ms=1000, deletes_stay_ms=1000)
+        found.record_limits = lambda stream: RecordLimits(needs_key=True, max_bytes=77)
+        return found  # type: ignore[no-any-return]
+
+
+def test_a_changelog_is_restored_as_the_system_that_has_it_keeps_it(real: MemorySystem, tmp_path: Path) -> None:
+    """The real one may have gaps, and a restore must notice; what the shadow writes itself has none."""
+    held = HeldSystem("memory", Compacts(real), str(tmp_path / "held"))
+    stream = SystemStream("memory", STREAM)
+
+    def restored() -> int:
+        with closing(ChangelogReader(history_system({"memory": held}, stream))) as history:
+            return sum(len(messages) for messages in history.read_every(OffsetRange(ssp(held, 0), 0, 4)))
+
+    with pytest.raises(NotFoundError, match=r"may no longer be whole"):
+        restored()
+    append(held, ssp(held, 0), records(0, 4))
+    assert restored() == 4
+
+
+def test_a_shadow_refuses_the_records_that_the_job_would(real: MemorySystem, tmp_path: Path) -> None:
+    held = HeldSystem("memory", Compacts(real), str(tmp_path / "held"))
+    assert held.admin().record_limits(STREAM).max_bytes == 77
+    append(held, ssp(held, 0), records(0, 1))
+    assert held.admin().record_limits(STREAM).max_bytes == 77
 
 
 def test_a_group_of_the_job_shows_no_positions_of_a_shadow(held: HeldSystem) -> None:

@@ -15,6 +15,7 @@ from penstock.testing.rehearsal.job import ReadBatch
 from penstock.testing.rehearsal.passes import pieces_of
 
 PLACES = [TaskSsp(task, SystemStreamPartition("m", f"in.{task % 2}", task)) for task in range(5)]
+BEGINS = ReadUpTo(5, dict.fromkeys(PLACES, 0))
 batches = st.lists(
     st.builds(
         ReadUpTo,
@@ -28,16 +29,22 @@ batches = st.lists(
 class Record:
     """As much of a checkpoint's record as has sections."""
 
-    def __init__(self, made: list[ReadUpTo]) -> None:
-        self._sections = Sections.of({REPLAY: section_of(made)})
+    def __init__(self, made: list[ReadUpTo], begins: ReadUpTo) -> None:
+        self._sections = Sections.of({REPLAY: section_of(made, begins)})
+        self.batch_time_ms = 7
+        self.next_offsets = {1: {PLACES[1].ssp: 99}}
 
     def section(self, section: Any) -> Any:
         written = Sections(self._sections.written)  # as it is read again
         return written.get(section)
 
 
-def read(made: list[ReadUpTo]) -> list[ReadUpTo]:
-    return list(batches_of(cast("Any", Record(made))))
+def read(made: list[ReadUpTo], begins: ReadUpTo = BEGINS) -> list[ReadUpTo]:
+    """The named batches."""
+    first, *rest = batches_of(cast("Any", Record(made, begins)))
+    assert not first.named
+    assert all(each.named for each in rest)
+    return rest
 
 
 @given(batches)
@@ -48,7 +55,7 @@ def test_batches_are_read_as_they_were_made(made: list[ReadUpTo]) -> None:
 @given(batches, st.integers(1, 60))
 def test_many_batches_take_bounded_space_and_end_where_they_did(made: list[ReadUpTo], times: int) -> None:
     many = [ReadUpTo(each.time_ms, each.positions) for each in made * times * 5]
-    section = section_of(many)
+    section = section_of(many, BEGINS)
     assert sum(map(len, section.batches)) <= MOST_NUMBERS
     last: dict[TaskSsp, int] = {}
     for each in many:
@@ -65,6 +72,15 @@ def test_two_neighbours_are_one_batch_that_reads_what_both_did(made: list[ReadUp
     found = joined(made)
     assert len(found) == (len(made) + 1) // 2
     assert {at for each in found for at in each.positions} == {at for each in made for at in each.positions}
+
+
+@given(batches, st.dictionaries(st.sampled_from(PLACES), st.integers(0, 2**40), min_size=5))
+def test_before_them_is_what_others_had_read(made: list[ReadUpTo], begins: dict[TaskSsp, int]) -> None:
+    """A place that no batch read from stands where the record has it."""
+    first = next(iter(batches_of(cast("Any", Record(made, ReadUpTo(5, begins))))))
+    read_from = {at for each in made for at in each.positions}
+    assert first.time_ms == (5 if made else 7)
+    assert first.positions == {PLACES[1]: 99} | {at: begins[at] for at in read_from}
 
 
 @given(

@@ -91,12 +91,12 @@ def _replace(owner: Any, name: str, value: Any) -> None:
 # ---- Attempts and batches.
 
 
-@rule("A batch is good only if everybody read the very attempts that reported.", "sums", 107)
+@rule("A batch is good only if everybody read the very attempts that reported.", "sums", 125)
 def one_token() -> None:
     _replace(reports, "_not_read", lambda *_: None)
 
 
-@rule("An attempt finishes only when every source that it expects has been read to its end.", "sums", 6)
+@rule("An attempt finishes only when every source that it expects has been read to its end.", "sums", 10)
 def trailers() -> None:
     _replace(Sources, "check_complete", lambda self: None)
 
@@ -113,7 +113,7 @@ def admission() -> None:
     _replace(Attempts, "_check_attempt", check)
 
 
-@rule("A call that comes late does not admit its run in the place of a later one.", "sums", 42)
+@rule("A call that comes late does not admit its run in the place of a later one.", "sums", 7)
 def late_runs() -> None:
     def start_run(self: Epoch, request: Any) -> None:
         self.services.start_run(request.batch)
@@ -145,7 +145,7 @@ def named_attempts() -> None:
     _replace(TaskInstance, "end", end)
 
 
-@rule("A batch that a task is asked to end once more is not applied again.", "calls", 19)
+@rule("A batch that a task is asked to end once more is not applied again.", "calls", 2)
 def ends_once() -> None:
     ended: WeakKeyDictionary[TaskInstance, dict[int, list[tuple[str, dict[bytes, Any]]]]] = WeakKeyDictionary()
     apply, real = TaskInstance._apply, TaskInstance.end
@@ -295,7 +295,7 @@ def run_under_lease() -> None:
     _replace(watches, "run_of_start", lambda view, named: run_of_start(before[-1], named))
 
 
-@rule("A request for a startpoint is deleted behind the record that takes it.", "sums", 113)
+@rule("A request for a startpoint is deleted behind the record that takes it.", "sums", 123)
 def taken_requests() -> None:
     real = Epochs._write_start
 
@@ -328,7 +328,7 @@ def pinned() -> None:
 # ---- Backups.
 
 
-@rule("Snapshots of a store are taken between two batches.", "sums", 200)
+@rule("Snapshots of a store are taken between two batches.", "sums", 22)
 def held_copies() -> None:
     _replace(TaskInstance, "await_copies", lambda self, timeout_s: None)
 
@@ -367,7 +367,7 @@ def one_view() -> None:
     _replace(CheckpointLog, "uncollected", lambda self, view: real(self, self.known()))
 
 
-@rule("Of the present epoch only what a checkpoint named is collected.", "sums", 42)
+@rule("Of the present epoch only what a checkpoint named is collected.", "sums", 64)
 def present_epoch() -> None:
     real = BackendAdmins.collect
 

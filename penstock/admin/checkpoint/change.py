@@ -28,6 +28,8 @@ from penstock.config.model import JobConfig
 from penstock.errors import IncompatibleError, NotFoundError, PenstockError, RetryableError
 from penstock.facts import FOR_PEOPLE, Column, Facts, FactTable, Shown
 from penstock.outbox.wing import OUTBOX, outbox_section, owed_of
+from penstock.replay.wing import REPLAY, Line, ReplaySection
+from penstock.shadow.wing import SHADOW, ShadowSection, refuse_loud
 from penstock.system.registry import open_system
 from penstock.wing import known_sections
 
@@ -206,7 +208,7 @@ class NextCheckpoint:
     def record(self, base: CheckpointRecord, content: edit.CheckpointContent) -> CheckpointRecord:
         """The successor of a checkpoint (`edit.successor`), which is not in the log yet."""
         view, task = self.view, self.found.config.task
-        sections = edited_sections(base, content, view)
+        sections = edited_sections(base, content, view, self.claim)
         return edit.successor(base, content, view, self.claim, task, self.now_ms, self.nanos, sections)
 
     def append(self, record: CheckpointRecord) -> None:
@@ -226,10 +228,12 @@ def next_checkpoint(found: FoundJob, command: str, seen: LogView, late: str) -> 
 
     Raises:
         IncompatibleError: another process has written a checkpoint since.
+        ConfigError: the job is a shadow, and the configuration does not say so.
         What `claimed_job` raises.
     """
     with claimed_job(found, command) as claim:
         view = found.log.known()
+        refuse_loud(found.config, view, found.paths.root)
         if view.latest != seen.latest or view.retained != seen.retained:
             raise IncompatibleError(late)
         yield NextCheckpoint(found, claim, view, SYSTEM_CLOCK.now_ms(), time.monotonic_ns())
@@ -324,17 +328,24 @@ def effect_on_state(changes: Sequence[edit.OffsetChange]) -> str:
     return " and ".join(filter(None, (twice, never)))
 
 
-def edited_sections(base: CheckpointRecord, content: edit.CheckpointContent, view: LogView) -> Sections:
-    """The sections of the successor of `base` with this content: those of `base`, with two exceptions. What the last
-    checkpoint leaves to be published remains to be published, whatever `base` is. The query's last batch is not known
-    if offsets were set by hand.
+def edited_sections(base: CheckpointRecord, content: edit.CheckpointContent, view: LogView, claim: Claim) -> Sections:
+    """The sections of the successor of `base` with this content: those of `base`, with some exceptions. What the last
+    checkpoint leaves to be published remains to be published, whatever `base` is, and a shadow remains one. The query's
+    last batch is not known if offsets were set by hand.
 
     Args:
         view: the log after the claim.
+        claim: the claim.
     """
-    owed = owed_of(view)
+    owed, latest = owed_of(view), view.latest
     return base.sections.only(known_sections()).having(
-        {OUTBOX: outbox_section(owed, (), owed.publisher), QUERY: _query(base, content, view)}
+        {
+            OUTBOX: outbox_section(owed, (), owed.publisher),
+            QUERY: _query(base, content, view),
+            SHADOW: ShadowSection() if latest is None else latest.section(SHADOW),
+            REPLAY: ReplaySection(line=Line(claim.epoch)),
+            edit.MADE: edit.Made(by_hand=True),
+        }
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from penstock.admin.checkpoint.facts import find_checkpoint
 from penstock.admin.job.audit import audited
 from penstock.admin.jobs import FoundJob
+from penstock.api.ssp import SystemStreamPartition
 from penstock.base.retry import SYSTEM_CLOCK, Retry, retry
 from penstock.checkpoint.forks import forks_of
 from penstock.checkpoint.labels import check_name
@@ -79,11 +80,11 @@ def _warnings(job: FoundJob, record: CheckpointRecord) -> Iterator[str]:
     for task in record.tasks:
         for backend, own in markers_of(record, task, job.config.changelog_partitions(record.stores, task)).items():
             for store, marker in own.items():
-                system = ChangelogStreamMarker.parse(marker).ssp.system if backend == CHANGELOG_STREAM else None
-                if system is None or open_system(job.config.system(system)).compacts_on_request:
+                stream = ChangelogStreamMarker.parse(marker).ssp if backend == CHANGELOG_STREAM else None
+                if stream is None or _compacts_on_request(job, stream):
                     lasting.add(store)
                 else:
-                    passing[store] = system
+                    passing[store] = stream.system
     for store, system in sorted(passing.items()):
         if store not in lasting:
             yield (
@@ -91,6 +92,10 @@ def _warnings(job: FoundJob, record: CheckpointRecord) -> Iterator[str]:
                 "compacts it in its own time: the label does not keep the store restorable for longer than its "
                 "`min.compaction.lag.ms`. Add another backend to `stores.backup.factories`"
             )
+
+
+def _compacts_on_request(job: FoundJob, changelog: SystemStreamPartition) -> bool:
+    return open_system(job.config.system(changelog.system)).serving(changelog.stream).compacts_on_request
 
 
 def unlabel_checkpoint(job: FoundJob, name: str) -> LabelFacts:

@@ -15,12 +15,14 @@ from penstock.admin.jobs import FoundJob
 from penstock.admin.stream.names import changelogs_of
 from penstock.base.wording import counted, size_text
 from penstock.checkpoint.forks import pinned, read_home
+from penstock.checkpoint.log_view import LogView
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError, PenstockError
 from penstock.facts import Facts, Shown
 from penstock.host.logs import log_directory
 from penstock.job.identity import check_root, known_uid
 from penstock.objects.store import ObjectStore
 from penstock.outbox.wing import owed_of
+from penstock.shadow.wing import SHADOW
 from penstock.state.backends.resources import BackendRoots
 
 logger = logging.getLogger(__name__)
@@ -40,7 +42,7 @@ class JobContent(Shown):
     roots: tuple[str, ...]
     """The URLs of backends' roots that have state of the job. The numbers of the state include this state."""
     folders: tuple[str, ...]
-    """Folders of this host with copies of its stores, and logs."""
+    """Folders of this host with copies of its stores, logs, and what a shadow holds back."""
     changelogs: tuple[str, ...]
     """The streams that the job owns, which are not deleted."""
     table_objects: int = 0
@@ -98,7 +100,7 @@ def job_content(found: FoundJob) -> JobContent:
         state_bytes=sum(state),
         metadata_objects=len(metadata),
         roots=tuple(own),
-        folders=tuple(str(folder) for folder in _folders(found) if folder.is_dir()),
+        folders=tuple(str(folder) for folder in _folders(found, view) if folder.is_dir()),
         changelogs=changelogs_of(found, uid) if (uid := _own_uid(found)) else (),
         table_objects=len(tables),
         table_bytes=sum(tables.values()),
@@ -200,8 +202,9 @@ def _own_uid(found: FoundJob) -> str:
         return ""
 
 
-def _folders(found: FoundJob) -> list[Path]:
-    """The job's folders on this host. For a copy that was not adopted there are none: they are the original's."""
+def _folders(found: FoundJob, view: LogView) -> list[Path]:
+    """The job's folders on this host, and what a shadow holds back. For a copy that was not adopted there are none:
+    they are the original's."""
     base = Path(found.config.job.logged_store_base_dir)
     try:
         check_root(found.objects, found.paths, found.config.job.root)
@@ -211,4 +214,6 @@ def _folders(found: FoundJob) -> list[Path]:
     except PenstockError as error:
         logger.info("the job's folders on this host were not deleted: %s", error)
         return []
-    return [base / f"{found.paths.root}-{uid}", log_directory(found.config, found.paths, uid)]
+    own = [base / f"{found.paths.root}-{uid}", log_directory(found.config, found.paths, uid)]
+    held = view.latest is not None and view.latest.section(SHADOW).held
+    return [*own, found.config.job.shadow_folder] if held else own

@@ -28,7 +28,7 @@ from penstock.errors import IncompatibleError, NotFoundError
 from penstock.job.identity import known_uid, settle
 from penstock.job.paths import JobPaths
 from penstock.outbox.wing import OUTBOX, OutboxSection
-from penstock.replay.wing import REPLAY, ReplaySection
+from penstock.replay.wing import REPLAY, Line, ReplaySection
 from penstock.shadow.wing import SHADOW, ShadowSection
 from penstock.state.backends.resources import BackendRoots
 from penstock.wing import known_sections
@@ -115,6 +115,7 @@ def _begin(job: FoundJob, new: FoundJob, base: CheckpointRecord, next_epoch: int
     claim = new.log.claim(run_id)
     content = edit.content_of(base, lambda task: job.config.changelog_partitions(base.stores, task))
     sections = base.sections.only(known_sections()).having(_NOT_TAKEN_ALONG)
+    sections = sections.having({REPLAY: ReplaySection(line=Line(claim.epoch))})
     now_ms, nanos = SYSTEM_CLOCK.now_ms(), time.monotonic_ns()
     record = edit.successor(base, content, new.log.known(), claim, new.config.task, now_ms, nanos, sections)
     record = replace(record, parent=None, consumed_startpoints=(), ended=base.ended or "stopped")
@@ -152,7 +153,7 @@ _NOT_TAKEN_ALONG: SectionValues = {
     STREAMS: StreamsSection(),
     LABELS: LabelsSection(),
     SHADOW: ShadowSection(),
-    REPLAY: ReplaySection(),
+    edit.MADE: edit.Made(by_hand=True),
 }
 
 
@@ -201,12 +202,28 @@ def _refuse_checkpoint(job: FoundJob, base: CheckpointRecord) -> None:
             f"checkpoint {base.id} cannot be forked without version 2, because version 1 names no changelog of another "
             "job. Run the job once with task.checkpoint.write.versions=1,2 and task.checkpoint.read.versions=2,1"
         )
+    if base.section(SHADOW).held and (held := _only_in_changelogs(job, base)):
+        raise IncompatibleError(
+            f"job `{job.paths.root}` is a shadow, and its changelog of store {listed(held)} is held back with its "
+            "outputs: nobody else can restore from it. Add another backend to `stores.backup.factories`, and run the "
+            "shadow once"
+        )
     if unread := [f"`{stream}`" for stream, own in base.section(STREAMS).streams.items() if own.left()]:
         raise IncompatibleError(
             f"the durable stream {listed(unread)} has messages that checkpoint {base.id} has not read, and the fork "
             "has other durable streams. Fork a checkpoint that has read them: start the job once with "
             '`until="latest"` (`penstock run ... --until latest`)'
         )
+
+
+def _only_in_changelogs(job: FoundJob, base: CheckpointRecord) -> list[str]:
+    """The stores that only a changelog stream has."""
+    found: dict[str, set[str]] = {}
+    for task in base.tasks:
+        for backend, own in markers_of(base, task, job.config.changelog_partitions(base.stores, task)).items():
+            for store in own:
+                found.setdefault(store, set()).add(backend)
+    return [f"`{store}`" for store, backends in sorted(found.items()) if backends == {CHANGELOG_STREAM}]
 
 
 def _make_home(new: FoundJob, home: Home) -> None:

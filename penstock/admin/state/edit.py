@@ -25,6 +25,7 @@ from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.facts import FOR_PEOPLE, Column, Facts, FactTable, Shown
 from penstock.graph.stores import OPERATOR_STORES
 from penstock.host.process import process_folder
+from penstock.shadow.wing import refuse_loud
 from penstock.state.outside_backup import StoreLoad
 from penstock.state.reading.comparison import Difference
 from penstock.state.reading.reader import StateReader, StoreVersion
@@ -124,8 +125,8 @@ def plan_edit(
         deletes: keys to delete. There must be an entry of each.
         function: called with the key and the value of each entry, after `sets` and `deletes`; returns the value, a new
             one, or None to delete the entry.
-        task: the number of the task that has the keys; by default the one that has an entry of the key, or that owns it
-            if the store is kept by the key of its messages.
+        task: the number of the task that has the keys; by default all that have an entry of the key, and for a new one
+            the task that owns it if the store is kept by the key of its messages.
         called: the name of the application in messages.
 
     Raises:
@@ -142,6 +143,8 @@ def plan_edit(
     base = edit.choose_origin(view, None, job.config.task)
     if base is None:
         raise IncompatibleError(f"job `{job.paths.root}` has no checkpoint yet, so there is no entry to change")
+    if twice := [key for key in deletes if key in (sets or {})]:
+        raise ConfigError(f"the key `{twice[0]}` is both set and deleted: give one of them")
     refuse_side_stores(job, base, [store])
     serdes = store_serdes(base, store, job.application, called)
     _refuse_store(base, store, setting=bool(sets) or function is not None)
@@ -170,6 +173,7 @@ def edit_state(planned: StateEdit) -> EditFacts:
     Raises:
         LeaseHeldError: the job runs.
         IncompatibleError: another process has written a checkpoint since.
+        ConfigError: the job is a shadow, and the configuration does not say so.
         PenstockError: a backend failed.
 
     Example:
@@ -185,6 +189,7 @@ def edit_state(planned: StateEdit) -> EditFacts:
     if not planned.is_needed:
         return facts
     refuse_running(job)
+    refuse_loud(job.config, planned.seen, job.paths.root)
     undo = f"before-edit-{base.id}"
     noted = {"store": store, "entries": str(len(planned.changes)), "undo": undo}
     with audited(job, "state edit", noted) as change:
@@ -214,7 +219,7 @@ def _of_keys(
 ) -> Iterator[Difference]:
     for key in (*sets, *deletes):
         after = sets.get(key)
-        found = version.get(key, task)
+        found = version.lookup(key, version.tasks if task is None else [task])
         if after is None and not found:
             raise NotFoundError(
                 f"there is no key `{keys.short(key)}` in store `{version.store}` at checkpoint {version.record.id}, so "
@@ -247,7 +252,7 @@ def _applied(
 
 
 def _of_function(function: Apply, keys: Serde[Any], values: Serde[Any], key: bytes, value: bytes) -> bytes | None:
-    decoded = keys.from_bytes(key)
+    decoded, unchanged = keys.from_bytes(key), values.to_bytes(values.from_bytes(value))
     try:
         made = function(decoded, values.from_bytes(value))
     except Exception as error:
@@ -255,9 +260,10 @@ def _of_function(function: Apply, keys: Serde[Any], values: Serde[Any], key: byt
     if made is None:
         return None
     try:
-        return values.to_bytes(made)
+        written = values.to_bytes(made)
     except Exception as error:
         raise ConfigError(f"the value of the function for the key {decoded!r} cannot be stored: {error}") from error
+    return value if written == unchanged else written  # one that a job writes may have other bytes for the same
 
 
 def _needed(what: str, name: str, serde: Serde[Any] | None, store: str) -> Serde[Any]:

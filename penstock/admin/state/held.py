@@ -23,6 +23,7 @@ from penstock.errors import CorruptError, NotFoundError
 from penstock.facts import Facts, FactTable, Shown
 from penstock.outbox.driver import outbox_garbage
 from penstock.outbox.wing import owed_of
+from penstock.shadow.wing import refuse_loud
 from penstock.side.start import BACKUP, is_backed_up
 from penstock.side.wing import SideStoreFacts
 from penstock.state.backends.base import Garbage
@@ -210,12 +211,14 @@ def collect_garbage(job: FoundJob, *, dry_run: bool = False) -> CollectedGarbage
         NotFoundError: the job has no checkpoint; or a retained checkpoint names an object that is missing, so nothing
             of its backend was deleted.
         CorruptError: as NotFoundError, for an object that is damaged.
+        ConfigError: the job is a shadow, and the configuration does not say so.
 
     Example:
         >>> with admin.open_job("flights") as job:
         ...     admin.collect_garbage(job).backends
         {'changelog-files': Garbage(names=(), size_bytes=None)}
     """
+    refuse_loud(job.config, job.log.read("report"), job.paths.root)
     if dry_run:
         return _collect(job, dry_run=True)
     with audited(job, "state gc") as change:

@@ -234,7 +234,7 @@ class Texts:
             )
 
     def parse(self, text: str) -> bytes:
-        """The bytes of a key. A serde of the application's own is given the text; a tuple is a JSON list.
+        """The bytes of a key or value. A serde of the application's own is given the text; a tuple is a JSON list.
 
         Raises:
             ConfigError: the text is none, or keys of this serde have no text.
@@ -248,7 +248,8 @@ class Texts:
     def _parsed(self, text: str, write: Callable[[serdes.Serde[Any], Any], bytes]) -> bytes:
         if self._serde is None or type(self._serde) is serdes.Bytes:
             raise ConfigError(
-                f"keys of the serde `{self._name}` cannot be given as text: give them as hex, with {flag('as_hex')}"
+                f"{self._what}s of the serde `{self._name}` cannot be given as text"
+                + (f": give them as hex, with {flag('as_hex')}" if self._what == "key" else "")
             )
         try:
             return write(self._serde, _key_of(self._serde, text))
@@ -257,8 +258,8 @@ class Texts:
             if isinstance(self._serde, serdes.Tuple):
                 hint = " A tuple is written as a JSON list of its fields, as '[\"text\", 5]', bytes as hex."
             raise ConfigError(
-                f"`{text}` is not a key of the serde `{self._name}` ({error}).{hint} "
-                f"{flag('as_hex')} takes a key's bytes"
+                f"`{text}` is not a {self._what} of the serde `{self._name}` ({error}).{hint}"
+                + (f" {flag('as_hex')} takes a key's bytes" if self._what == "key" else "")
             ) from error
 
     def parse_prefix(self, text: str) -> bytes:

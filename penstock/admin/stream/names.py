@@ -18,7 +18,7 @@ from penstock.base.wording import owned_stream
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.streams import CHANGELOG_STREAM, STREAMS, ChangelogStreamMarker
 from penstock.checkpoint.task_versions import needed_markers
-from penstock.config.settings import DEFAULT_SYSTEM
+from penstock.config.settings import DEFAULT_SYSTEM, JobSettings
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError, PenstockError
 from penstock.job.identity import is_owned_by, known_uid, owner_uid
 from penstock.system.base import System
@@ -53,6 +53,18 @@ def no_stream(stream: SystemStream) -> NotFoundError:
 def closed_to_others(stream: object, owner: str | None) -> str | None:
     """The reason why nobody but its owner may write to a stream; None if everybody may."""
     return None if owner is None else f"`{stream}` is {owned_stream(owner)} that only its owner writes: {owner}"
+
+
+def refuse_shadow(system: System) -> None:
+    """Raise ConfigError if a system is that of a shadow. An input that somebody else wrote to would be held back from
+    then on, and the shadow would not read what really comes."""
+    from penstock.system.held import HeldSystem  # loads Arrow, and the list of commands does not
+
+    if isinstance(system, HeldSystem):
+        raise ConfigError(
+            f"`{JobSettings.shadow_enabled.name}`: what a shadow does not write itself belongs to the real streams. "
+            "Leave the option out for this command"
+        )
 
 
 def full_name(name: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from penstock.admin.stream.names import closed_to_others
+from penstock.admin.stream.names import closed_to_others, refuse_shadow
 from penstock.admin.stream.records import Format, MalformedRecordError, Record, malformed, read_lines, read_records
 from penstock.api.messages import Headers, headers_of
 from penstock.api.serdes import Json, Serde
@@ -182,7 +182,8 @@ def publish(
     Raises:
         MalformedRecordError: a line is not a record, or lacks the key or timestamp; nothing of its batch is published.
             Like every error here, the message says how much was published before.
-        ConfigError: the stream is the changelog of a store, or has no headers and `headers_field` is given.
+        ConfigError: the stream is the changelog of a store, or has no headers and `headers_field` is given; or
+            the configuration is that of a shadow.
         PenstockError: the file cannot be read, or appending to the stream failed.
 
     Example:
@@ -196,6 +197,7 @@ def publish(
     """
     if options.headers_field is not None and not system.carries_headers:
         raise ConfigError(f"the system `{system.name}` has no headers: leave out `headers_field`")
+    refuse_shadow(system)
     with closing(system.admin()) as admin:
         partitions = admin.partition_count(stream)
         if (closed := closed_to_others(f"{system.name}.{stream}", admin.owner(stream))) is not None:

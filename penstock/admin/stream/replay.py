@@ -8,7 +8,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 
-from penstock.admin.stream.names import FoundStream, audited_stream, closed_to_others, no_stream, open_stream
+from penstock.admin.stream.names import (
+    FoundStream,
+    audited_stream,
+    closed_to_others,
+    no_stream,
+    open_stream,
+    refuse_shadow,
+)
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.retry import SYSTEM_CLOCK
 from penstock.errors import ConfigError, CorruptError, NotFoundError
@@ -52,7 +59,7 @@ def replay(dead: FoundStream, to: FoundStream | None = None) -> ReplayedLetters:
 
     Raises:
         NotFoundError: a stream does not exist.
-        ConfigError: `to` is written by a job alone.
+        ConfigError: `to` is written by a job alone, or the configuration is that of a shadow.
         FencedError: another replay of the same letters has begun.
         PenstockError: a system failed. What was put back is kept.
 
@@ -61,6 +68,7 @@ def replay(dead: FoundStream, to: FoundStream | None = None) -> ReplayedLetters:
         >>> admin.replay(admin.open_stream("dead")).messages
         {}
     """
+    refuse_shadow(dead.system)
     with ExitStack() as stack:
         return _Replay(dead, to, stack).run()
 

@@ -154,12 +154,14 @@ def create_stream(found: names.FoundStream, partitions: int, retention: StreamRe
 
     Raises:
         IncompatibleError: the stream exists with another number of partitions, or another retention.
+        ConfigError: the configuration is that of a shadow.
 
     Example:
         >>> stream = admin.open_stream("delays")
         >>> admin.create_stream(stream, 4), admin.create_stream(stream, 4)
         (True, False)
     """
+    names.refuse_shadow(found.system)
     with closing(found.system.admin()) as admin:
         return admin.create_stream(found.stream.stream, partitions, retention)
 
@@ -183,12 +185,14 @@ def set_retention(found: names.FoundStream, retention: StreamRetention) -> int:
 
     Raises:
         NotFoundError: the stream does not exist.
+        ConfigError: the configuration is that of a shadow.
 
     Example:
         >>> from penstock.api.retention import StreamRetention
         >>> admin.set_retention(admin.open_stream("trips"), StreamRetention(max_bytes=1 << 30))
         0
     """
+    names.refuse_shadow(found.system)
     change = {"retention": f"{stream_retention(found)} -> {retention}"}
     with names.audited_stream([found], "stream retain", change), closing(found.system.admin()) as admin:
         return admin.set_retention(found.stream.stream, retention)
@@ -203,7 +207,8 @@ def end_stream(found: names.FoundStream) -> None:
 
     Raises:
         NotFoundError: the stream does not exist.
-        ConfigError: the stream is the changelog of a store, or its system cannot end streams.
+        ConfigError: the stream is the changelog of a store, or its system cannot end streams; or the configuration
+            is that of a shadow.
 
     Example:
         >>> stream = admin.open_stream("trips")
@@ -211,6 +216,7 @@ def end_stream(found: names.FoundStream) -> None:
         >>> [each.ended for each in admin.describe_stream(stream).partitions]
         [True, True]
     """
+    names.refuse_shadow(found.system)
     with names.audited_stream([found], "stream end"), closing(found.system.admin()) as admin:
         admin.end_stream(found.stream.stream)
 

@@ -63,7 +63,7 @@ class SideSources:
 
     def compacts(self, stream: SystemStream) -> bool:
         """True if its partitions may have gaps: then the messages that compaction has left are read."""
-        return self._systems[stream.system].compacts_on_request
+        return self._systems[stream.system].serving(stream.stream).compacts_on_request
 
     def read(
         self, ssp: SystemStreamPartition, start: int, end: int, most: int, *, what_is_left: bool = False

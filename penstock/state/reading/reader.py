@@ -272,9 +272,9 @@ class StoreVersion:
         """The named task's entry for the key; without a task, its owner's, or else those of all others. A store that is
         not kept by the partition key may have the key in several tasks. Raises as `restore`."""
         if task is not None:
-            return self._lookup(key, [task])
+            return self.lookup(key, [task])
         owner = self.owner(key)
-        return self._lookup(key, [owner]) or self._lookup(key, [each for each in self.tasks if each != owner])
+        return self.lookup(key, [owner]) or self.lookup(key, [each for each in self.tasks if each != owner])
 
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, tasks: Iterable[int] | None = None
@@ -285,7 +285,9 @@ class StoreVersion:
         self.restore(wanted)
         return heapq.merge(*(self._entries(task, start, end) for task in wanted))
 
-    def _lookup(self, key: bytes, tasks: list[int]) -> list[VersionEntry]:
+    def lookup(self, key: bytes, tasks: Iterable[int]) -> list[VersionEntry]:
+        """The entries for the key in these tasks. Raises as `restore`."""
+        tasks = list(tasks)
         self.restore(tasks)
         values = ((task, self._seen[task].get(key)) for task in tasks)
         return [VersionEntry(key, task, value) for task, value in values if value is not None]

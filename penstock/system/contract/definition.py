@@ -109,6 +109,14 @@ class System(ABC):
         """
         return max(0, upcoming - position)
 
+    def serving(self, stream: str) -> System:
+        """The system whose flags say how a stream is read: this one, unless it stands around others.
+
+        Args:
+            stream: its name in this system.
+        """
+        return self
+
     @property
     def signed_objects(self) -> str | None:
         """The URL of the store whose objects the system signs with the keys of the root; None if there is none."""

@@ -15,14 +15,15 @@ from penstock.api.side_inputs import PushedTable
 from penstock.api.ssp import SystemStreamPartition
 from penstock.application.application import Application
 from penstock.base.retry import SYSTEM_CLOCK
+from penstock.base.wording import listed
 from penstock.batch.batch import Batch, TaskSsp
-from penstock.batch.portions import BatchRanges, Portion, PortionRead
-from penstock.checkpoint.record import CheckpointRecord
+from penstock.batch.portions import NOTHING, BatchRanges, Portion, PortionRead, up_to
+from penstock.checkpoint.record import CheckpointRecord, Closing
 from penstock.config.model import JobConfig
 from penstock.config.settings import JobSettings, StoreSettings
 from penstock.driver.feed.boundary import BatchTime, Boundary
-from penstock.driver.feed.feed import Feed, Next, PlannedBatch
-from penstock.errors import NotFoundError
+from penstock.driver.feed.feed import End, Feed, Next, PlannedBatch, Skip
+from penstock.errors import IncompatibleError, NotFoundError, PenstockError
 from penstock.graph.specs import ApplicationGraph
 from penstock.graph.topology import Topology
 from penstock.host.process import process_folder
@@ -38,7 +39,8 @@ from penstock.system.base import Appended, OffsetRange, WriterIdentity
 from penstock.tables.manifest import fingerprint_of
 from penstock.tables.registry import TableRegistry
 from penstock.testing.clock import SettableClock
-from penstock.testing.in_process import InProcessDriver, InProcessFleet, InProcessRunner
+from penstock.testing.in_process import InProcessDriver
+from penstock.testing.in_process_ports import InProcessFleet, InProcessRunner
 
 Positions = Mapping[SystemStreamPartition, int]
 _OF_THE_JOB = ("spark.", "metrics.", "job.dashboard.", "state.backends.", "app.run.")
@@ -61,9 +63,13 @@ class Watcher(Protocol):
 class ReadBatch:
     """A batch that has ended: when it was, and what it read, in the order of tasks and of their portions."""
 
-    moment: BatchTime
+    planned: PlannedBatch
     ranges: Sequence[tuple[TaskSsp, int, int]]
     """Each from an offset up to another one."""
+
+    @property
+    def moment(self) -> BatchTime:
+        return self.planned.moment
 
 
 class _WatchedRunner(InProcessRunner):
@@ -150,9 +156,19 @@ class NotedFeed(Forwarding):
     these batches, or evenly, as the messages are read, up to the time of the end."""
 
     def __init__(
-        self, driver: InProcessDriver, clock: SettableClock, batches: Sequence[ReadUpTo], until_ms: int
+        self,
+        driver: InProcessDriver,
+        clock: SettableClock,
+        batches: Sequence[ReadUpTo],
+        until_ms: int,
+        closing: Closing | None = None,
     ) -> None:
+        """`closing`: how everything fires behind the last message; None: only what is due."""
         super().__init__(driver.loop.parts.feed)
+        self._drains = closing == "drained"
+        self._closes = int(closing is not None)
+        """The last batches of the checkpoints that are those in which the job is closed."""
+        self._last: BatchTime | None = None
         self._sources = tuple(op.stream for op in driver.job.topology.graph.sources)
         self._batches = deque(batches)
         self._clock = clock
@@ -166,37 +182,61 @@ class NotedFeed(Forwarding):
         self._whole = left if self._whole is None else self._whole
         share = 1.0 if not self._whole else 1 - left / self._whole
         batch = self._following(boundary)
-        evenly_ms = self._first_ms + round((self._until_ms - self._first_ms) * share)
-        wanted_ms = evenly_ms if batch is None else batch.time_ms
+        wanted_ms = self._first_ms + round((self._until_ms - self._first_ms) * share)
+        if batch is not None:
+            wanted_ms = batch.time_ms if batch.named else min(wanted_ms, batch.time_ms)
         self._clock.advance(max(0, wanted_ms - self._clock.now_ms()) / 1000)
         found = self.feed.next(boundary)
-        if batch is not None and isinstance(found, PlannedBatch):
+        if isinstance(found, Skip):
+            gone = listed([str(each) for each in found.losses])
+            raise IncompatibleError(f"the inputs do not have {gone} any more: begin with a newer checkpoint")
+        if isinstance(found, End) and self._drains:
+            found = self.feed.drain(boundary)
+        ends = isinstance(found, End) or (isinstance(found, PlannedBatch) and found.control != "none")
+        if ends and batch is not None and len(self._batches) > self._closes:
+            found = self._of_time_alone(boundary, batch)
+        elif batch is not None and isinstance(found, PlannedBatch):
             found = self._cut(found, batch, boundary)
         self._planned = found if isinstance(found, PlannedBatch) else None
         return found
+
+    def _of_time_alone(self, boundary: Boundary, batch: ReadUpTo) -> PlannedBatch:
+        """A batch that the job has made although nothing was to be read: a period began, or something was due."""
+        self._batches.popleft()
+        moment = BatchTime(batch.time_ms) if self._last is None else replace(self._last, time_ms=batch.time_ms)
+        still = replace(moment, watermarks=replace(moment.watermarks, firing=dict(boundary.watermarks)))
+        return PlannedBatch(NOTHING, {at.ssp: offset for at, offset in boundary.positions.items()}, still)
 
     def _following(self, boundary: Boundary) -> ReadUpTo | None:
         """The next batch of the checkpoints. It may read nothing: then time has passed."""
         while self._batches:
             batch = self._batches[0]
-            if not batch.positions or any(boundary.positions.get(at, to) < to for at, to in batch.positions.items()):
+            if any(boundary.positions.get(at, to) < to for at, to in batch.positions.items()):
+                return batch
+            if batch.named and not batch.positions:
                 return batch
             self._batches.popleft()
         return None
 
     def _cut(self, planned: PlannedBatch, batch: ReadUpTo, boundary: Boundary) -> PlannedBatch:
-        """The planned batch, with what the job has read in its own."""
+        """The planned batch, with what the job has read in its own; or at most what it had read by then, if it is not
+        known in which batches."""
         if not batch.positions:
             self._batches.popleft()
         if not planned.ranges.portions.keys() & boundary.positions.keys():
             return planned  # something is due first
-        return replace(planned, ranges=BatchRanges.group(_portions(boundary, batch, planned), self._sources))
+        at_most = up_to(planned.ranges.portions, batch.positions)
+        portions = {at: each for at, each in at_most.items() if each.offsets.start < each.offsets.end}
+        if batch.named or not portions:
+            portions = _portions(boundary, batch, planned)
+        return replace(planned, ranges=BatchRanges.group(portions, self._sources))
 
     def ended(self, took_ms: float, read: Mapping[TaskSsp, PortionRead]) -> None:
         if (planned := self._planned) is not None:
+            self._last = planned.moment
             portions = sorted(planned.ranges.portions.items(), key=lambda each: each[0].task)  # stable: a task's order
             ranges = [(at, portion.offsets.start, read[at].next_offset) for at, portion in portions]
-            self.noted.append(ReadBatch(planned.moment, ranges))
+            self.noted.append(ReadBatch(planned, ranges))
         super().ended(took_ms, read)
 
 
@@ -225,6 +265,8 @@ class Rehearsal:
     """The time of these positions, in epoch milliseconds; None: now."""
     batches: Sequence[ReadUpTo] = ()
     """The batches that the job made of this input, as far as they are known."""
+    closing: Closing | None = None
+    """The way in which the job was closed behind this input; None: it was not."""
 
     @contextmanager
     def opened(
@@ -249,13 +291,14 @@ class Rehearsal:
         """
         with process_folder("penstock-rehearsal-") as temporary:
             config = self.config(name, folder or temporary)
-            with closing(open_job_root(config.job)) as objects:
-                paths = JobPaths(config.job.name, config.job.id)
+            paths = JobPaths(config.job.name, config.job.id)
+            with closing(open_job_root(config.job)) as objects, _in_other_words() as names:
                 new = FoundJob(config, paths, objects)
-                borrow(self.job, new, self.begin)
+                first = borrow(self.job, new, self.begin)
+                names |= {paths.root: self.job.paths.root, str(first.id): str(self.begin.id)}
                 graph = self.app.graph()
                 _take_tables(self.job, new, graph, self.begin.task_count)
-                clock = SettableClock(self.begin.batch_time_ms or self._until_ms())
+                clock = SettableClock(self._first_ms())
                 driver = InProcessDriver(
                     graph if changed is None else changed(graph),
                     config,
@@ -264,7 +307,7 @@ class Rehearsal:
                     containers=1,
                     until_latest=self.until is None,
                     until=self.until,
-                    close=False,
+                    close=self.closing == "end-of-stream",
                     clock=clock,
                     runner=lambda job, fleet: _WatchedRunner(job, fleet, watch(job.topology)),
                 )
@@ -296,12 +339,32 @@ class Rehearsal:
             own = own.put(key, value)  # type: ignore[arg-type]
         return own
 
+    def _first_ms(self) -> int:
+        """The time at which the run begins: before the first batch of a job there is none."""
+        times = (self.begin.batch_time_ms, *(batch.time_ms for batch in self.batches))
+        return next((time_ms for time_ms in times if time_ms), self._until_ms())
+
     def _until_ms(self) -> int:
         return SYSTEM_CLOCK.now_ms() if self.until_ms is None else self.until_ms
 
     def noted(self, driver: InProcessDriver, clock: SettableClock) -> NotedFeed:
         """A feed that notes the batches."""
-        return NotedFeed(driver, clock, self.batches, self._until_ms())
+        return NotedFeed(driver, clock, self.batches, self._until_ms(), self.closing)
+
+
+@contextmanager
+def _in_other_words() -> Iterator[dict[str, str]]:
+    """In an error's message, write other words for some, such as the names of the job and its checkpoint for those of
+    the run, which the user does not know."""
+    words: dict[str, str] = {}
+    try:
+        yield words
+    except PenstockError as error:
+        text = str(error)
+        for own, name in words.items():
+            text = text.replace(own, name)
+        error.args = (text,)
+        raise
 
 
 def _take_tables(job: FoundJob, new: FoundJob, graph: ApplicationGraph, tasks: int) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any, TypeAlias
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.wording import listed
 from penstock.batch.batch import TaskSsp
 from penstock.batch.portions import NOTHING, BatchRanges, Portion, PortionRead
 from penstock.driver.feed.boundary import Boundary
 from penstock.driver.feed.feed import End, Feed, Next, PlannedBatch
-from penstock.errors import ConfigError, NotFoundError
+from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.graph.specs import ApplicationGraph
 from penstock.graph.topology import Channel, Topology
 from penstock.host.process import marked_interrupts
@@ -133,6 +135,8 @@ class Step:
     """One message, or the firing of what was due after a batch, and all that it did."""
 
     number: int
+    batch_time_ms: int
+    """The time of its batch, in epoch milliseconds."""
     messages: tuple[Row, ...]
     """The message as it came to each operator that keeps something; empty: something fired."""
     changes: tuple[Change, ...]
@@ -141,6 +145,7 @@ class Step:
     def as_json(self) -> dict[str, Any]:
         return {
             "step": self.number,
+            "batchTime": self.batch_time_ms,
             "messages": [
                 {"operators": list(row.channel.targets), "task": row.task, **_origin(row), **_content(row)}
                 for row in self.messages
@@ -198,7 +203,8 @@ class Recorder:
         """The piece has been processed."""
         if self._messages or self._outputs or self._changes:
             self._steps += 1
-            self._tell(Step(self._steps, tuple(self._messages), tuple(self._changes), tuple(self._outputs)))
+            time_ms = 0 if self.piece is None else self.piece.batch.moment.time_ms
+            self._tell(Step(self._steps, time_ms, tuple(self._messages), tuple(self._changes), tuple(self._outputs)))
         self._messages, self._changes, self._outputs = [], [], []
 
     @property
@@ -208,7 +214,7 @@ class Recorder:
 
     @property
     def _fires(self) -> bool:
-        return self.piece is not None and self.piece.ranges is None
+        return self.piece is not None and not self.piece.ranges
 
     def _counts(self, key: bytes | None) -> bool:
         """True for what one wanted message did. What fires is of all keys."""
@@ -217,7 +223,8 @@ class Recorder:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a noted batch. `ranges` is None for its end, at which everything fires that is due."""
+    """A part of a noted batch. `ranges` is empty for its beginning, at which a period may begin, and None for its end,
+    at which everything fires that is due."""
 
     batch: ReadBatch
     ranges: Sequence[Range] | None
@@ -225,9 +232,17 @@ class Piece:
     """It is one wanted message."""
 
 
-def pieces_of(batch: ReadBatch, wanted: Set[Origin]) -> Iterator[Piece]:
-    """The parts of a batch, in the order of its messages, with each wanted message alone. Pure."""
+def pieces_of(batch: ReadBatch, wanted: Set[Origin], *, begins: bool = False) -> Iterator[Piece]:
+    """The parts of a batch, in the order of its messages, with each wanted message alone. Pure.
+
+    Args:
+        batch: the batch.
+        wanted: the messages.
+        begins: with a part for its beginning.
+    """
     waiting: list[Range] = []
+    if begins:
+        yield Piece(batch, ())
     for at, first, end in batch.ranges:
         start = first
         for offset in sorted(offset for ssp, offset in wanted if ssp == at.ssp and first <= offset < end):
@@ -259,6 +274,8 @@ class PieceFeed(Forwarding):
             moment, latest = piece.batch.moment, {at.ssp: offset for at, offset in boundary.positions.items()}
             self._recorder.piece = piece
             if piece.ranges is None:
+                if piece.batch.planned.control != "none":
+                    return replace(piece.batch.planned, ranges=NOTHING, latest=latest)
                 if boundary.due(moment) or moment.watermarks.firing != boundary.watermarks:
                     return PlannedBatch(NOTHING, latest, moment)
                 continue
@@ -318,7 +335,7 @@ def replay(
     tell: Callable[[Step], None],
     *,
     debug: bool = False,
-    last: Callable[[Row], bool] | None = None,
+    last: Callable[[Step], bool] | None = None,
 ) -> Replayed:
     """Process the input twice: as a whole, to find the wanted messages, and then with each of them alone.
 
@@ -327,45 +344,66 @@ def replay(
         wanted: the messages to show, for the stages of the application.
         tell: gets the steps, one after the other.
         debug: stop in a debugger where the application's code gets such a message.
-        last: end behind the first step that sends such a message.
+        last: end behind the first such step.
 
     Raises:
         NotFoundError: there are no such messages.
+        IncompatibleError: the application has durable streams.
         PenstockError: as a run of the application.
     """
+    if streams := [f"`{spec.stream}`" for spec in rehearsal.app.graph().intermediates]:
+        raise IncompatibleError(
+            f"the application sends messages through {listed(streams)}, and a replay cannot read a durable stream in "
+            "the same parts twice. `penstock shadow` compares such applications, and `penstock state get` shows states"
+        )
     survey, noted = run_whole(rehearsal, "survey", lambda topology: Survey(topology, wanted(topology)))
     if not survey.origins:
         raise NotFoundError(
-            f"nothing that was read behind checkpoint {rehearsal.begin.id} is such a message. Begin with an older "
-            "checkpoint (`penstock checkpoint list`)"
+            f"no such message was read behind checkpoint {rehearsal.begin.id}. Begin with an older checkpoint "
+            "(`penstock checkpoint list`)"
         )
     stops = Stops(lambda: recorders[0].is_alone)
     recorders: list[Recorder] = []
-    shown: list[bool] = []
-
-    def told(step: Step) -> None:
-        tell(step)
-        if step.messages:
-            shown.append(True)
-        if last is not None and any(map(last, step.outputs)):
-            raise _EnoughError
+    told = _Told(tell, last)
 
     def record(topology: Topology) -> Recorder:
         recorders.append(Recorder(topology, wanted(topology), told))
         return recorders[0]
 
     def feed(driver: InProcessDriver, _clock: SettableClock) -> Feed:
-        pieces = (piece for batch in noted for piece in pieces_of(batch, survey.origins))
-        return PieceFeed(driver, pieces, recorders[0])
+        begins = driver.job.config.task.window_ms > 0
+        pieces = (piece for batch in noted for piece in pieces_of(batch, survey.origins, begins=begins))
+        return PieceFeed(driver, takewhile(lambda _: not told.is_enough, pieces), recorders[0])
 
     with rehearsal.opened("replay", record, feed, stops.in_graph if debug else None) as driver:
-        try:
-            run(driver)
-        except _EnoughError:
-            return Replayed(len(shown))
+        run(driver)
+    if told.failed is not None:
+        raise told.failed
+    if told.is_enough:
+        return Replayed(told.messages)
     # Some operators send once for each batch, so that the second pass may differ although all is well.
     same = survey.marks.channels == recorders[0].marks.channels
-    return Replayed(len(shown), () if same else _not_the_same_twice(rehearsal))
+    return Replayed(told.messages, () if same else _not_the_same_twice(rehearsal))
+
+
+class _Told:
+    """Tells of steps, up to the last one that is asked for."""
+
+    def __init__(self, tell: Callable[[Step], None], last: Callable[[Step], bool] | None) -> None:
+        self._tell, self._last = tell, last
+        self.messages = 0
+        self.is_enough = False
+        """True once the rest is of no interest."""
+        self.failed: BaseException | None = None
+        """The failure of whoever was told: it is not the job's."""
+
+    def __call__(self, step: Step) -> None:
+        self.messages += bool(step.messages)
+        self.is_enough = self._last is not None and self._last(step)
+        try:
+            self._tell(step)
+        except BaseException as error:
+            self.failed, self.is_enough = error, True
 
 
 def _not_the_same_twice(rehearsal: Rehearsal) -> tuple[str, ...]:
@@ -377,7 +415,3 @@ def _watched_whole(rehearsal: Rehearsal, name: str) -> Survey:
     marks = Marks()
     survey, _ = run_whole(rehearsal, name, lambda topology: Survey(topology, marks=marks), marks.in_graph)
     return survey
-
-
-class _EnoughError(Exception):
-    """The last step was shown."""

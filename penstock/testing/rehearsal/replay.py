@@ -16,11 +16,10 @@ from itertools import pairwise
 from penstock.admin.jobs import FoundJob, choose_version
 from penstock.api.ssp import SystemStreamPartition
 from penstock.application.application import Application
-from penstock.checkpoint.log_view import abandoned
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.errors import IncompatibleError, NotFoundError
+from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.graph.topology import Topology
-from penstock.replay.wing import batches_of
+from penstock.replay.wing import REPLAY, batches_of
 from penstock.system.base import OffsetRange
 from penstock.system.registry import open_system
 from penstock.testing.rehearsal.job import Positions, Rehearsal
@@ -47,20 +46,23 @@ def replay_key(
         app: its application; or another one that can go on from the checkpoint.
         key: the key, as `penstock state get` takes it.
         tell: gets the steps, one after the other.
-        from_checkpoint: the checkpoint to begin with, by its id or label; the oldest that is retained, if None.
+        from_checkpoint: the checkpoint to begin with, by its id or label; if None, the oldest that is retained and from
+            which the job came to the end by reading alone.
         to_checkpoint: where to end; the last one, if None.
         debug: stop in a debugger where the application's code gets such a message.
 
     Raises:
         NotFoundError: a checkpoint is not retained, or no message has the key.
         ConfigError: no operator has keys that the text can be.
-        IncompatibleError: the application cannot go on from the checkpoint, or the checkpoint cannot be forked.
+        IncompatibleError: the application cannot go on from the checkpoint, or the checkpoint cannot be forked; the
+            job did not come from one checkpoint to the other by reading alone; or the application has durable streams.
     """
-    retained = _retained(job)
-    begin = retained[0] if from_checkpoint is None else choose_version(job, from_checkpoint)
-    end = retained[-1] if to_checkpoint is None else choose_version(job, to_checkpoint)
-    wanted = _by_text(key)
-    return replay(_between(job, app, begin, end), wanted, tell, debug=debug)
+    if from_checkpoint is None and to_checkpoint is None:
+        line = next((line for line in _lines(job) if _has_read(line[0], line[-1])), _retained(job)[-1:])
+    else:
+        line = _line_to(job, choose_version(job, to_checkpoint or "latest"))
+    begin = line[0] if from_checkpoint is None else choose_version(job, from_checkpoint)
+    return replay(_between(job, app, begin, line[-1]), _by_text(key), tell, debug=debug)
 
 
 def replay_input(
@@ -70,19 +72,32 @@ def replay_input(
 
     Raises:
         NotFoundError: there is no such message, or no retained checkpoint is before it.
+        ConfigError: the job does not read the stream.
         IncompatibleError: as `replay_key`.
     """
+    if not _is_input(job, ssp):
+        raise ConfigError(f"job `{job.paths.root}` does not read `{ssp.system_stream}`")
     read_message(job, ssp, offset)
-    before = [record for record in _retained(job) if ssp in (own := positions_of(record)) and own[ssp] <= offset]
-    if not before:
-        raise NotFoundError(
-            f"no retained checkpoint is before offset {offset} of `{ssp}`: the state in which the job met the message "
-            "is gone. A checkpoint with a label is kept (`penstock checkpoint label`)"
-        )
-    begin = before[-1]
-    until = {**positions_of(begin), ssp: offset + 1}
     wanted = Wanted(origin=(ssp, offset))
-    return replay(Rehearsal(job, app, begin, until, begin.batch_time_ms), lambda _: wanted, tell, debug=debug)
+    for begin, end in _newest_first(job):
+        if (
+            positions_of(begin).get(ssp, offset + 1)
+            <= offset
+            < (offset + 1 if end is None else positions_of(end).get(ssp, 0))
+        ):
+            return replay(_between(job, app, begin, end), lambda _: wanted, tell, debug=debug, last=_shows(ssp, offset))
+    raise NotFoundError(
+        f"no retained checkpoint is before offset {offset} of `{ssp}`: the state in which the job met the message "
+        "is gone. A checkpoint with a label is kept (`penstock checkpoint label`)"
+    )
+
+
+def _shows(ssp: SystemStreamPartition, offset: int) -> Callable[[Step], bool]:
+    return lambda step: any(row.origin == (ssp, offset) for row in step.messages)
+
+
+def _sends(output: OutputMessage) -> Callable[[Step], bool]:
+    return lambda step: any(map(output.equals, step.outputs))
 
 
 def replay_output(
@@ -93,29 +108,48 @@ def replay_output(
 
     Raises:
         NotFoundError: there is no such message, or the job does not make it again after any retained checkpoint.
+        ConfigError: the stream is an input.
         IncompatibleError: as `replay_key`.
     """
+    if _is_input(job, ssp):
+        raise ConfigError(f"`{ssp.system_stream}` is an input of job `{job.paths.root}`, and not an output")
     message = read_message(job, ssp, offset)
-    for rehearsal in _newest_first(job, app):
+    for begin, end in _newest_first(job):
+        rehearsal = _between(job, app, begin, end)
         survey, _ = run_whole(rehearsal, "search", lambda topology: Survey(topology, output=message))
         if not survey.found:
             continue
         made, came = survey.found[-1]
         row = made if came is None else came
-        return replay(rehearsal, _by_key_of(row), tell, debug=debug, last=message.equals)
+        return replay(rehearsal, _by_key_of(row), tell, debug=debug, last=_sends(message))
     raise NotFoundError(
         f"the message at offset {offset} of `{ssp}` is not made again from any retained checkpoint. Either it is older "
-        "than they are, or this application makes another one: `penstock replay --key` shows what it does"
+        "than they are, or this application makes another one, or one that depends on chance, on the time or on "
+        "`is_shadow`: `penstock replay --key` shows what it does"
     )
 
 
 def read_message(job: FoundJob, ssp: SystemStreamPartition, offset: int) -> OutputMessage:
     """A message of a stream. Raises NotFoundError if it is not there."""
-    with closing(open_system(job.config.system(ssp.system)).reader()) as reader:
+    system = open_system(job.config.system(ssp.system))
+    with closing(system.admin()) as looks:
+        ends = looks.offsets(ssp.stream).get(ssp.partition)
+        if ends is None or offset >= ends.upcoming:
+            upto = (
+                f"the stream has the partitions 0 to {looks.partition_count(ssp.stream) - 1}"
+                if ends is None
+                else f"its next message will have offset {ends.upcoming}"
+            )
+            raise NotFoundError(f"`{ssp}` has no message at offset {offset}: {upto}")
+    with closing(system.reader()) as reader:
         for messages in reader.read(OffsetRange(ssp, offset, offset + 1), 1):
             for _, _, key, value, *_ in messages:
                 return OutputMessage(ssp, offset, key, value)
     raise NotFoundError(f"`{ssp}` has no message at offset {offset}")
+
+
+def _is_input(job: FoundJob, ssp: SystemStreamPartition) -> bool:
+    return any(ssp.system_stream in record.streams for record in _retained(job))
 
 
 def positions_of(record: CheckpointRecord) -> Positions:
@@ -142,33 +176,57 @@ def _retained(job: FoundJob) -> list[CheckpointRecord]:
     return found
 
 
-def _newest_first(job: FoundJob, app: Application) -> Iterator[Rehearsal]:
-    """What was read after each checkpoint, up to the next one; first what was read after the last."""
-    retained = _retained(job)
-    yield Rehearsal(job, app, retained[-1])
-    for begin, end in reversed(list(pairwise(retained))):
-        if _is_before(begin, end):
-            yield _between(job, app, begin, end)
+def _newest_first(job: FoundJob) -> Iterator[tuple[CheckpointRecord, CheckpointRecord | None]]:
+    """What was read after each checkpoint, up to the next one; first what was read after the last, without an end."""
+    yield _retained(job)[-1], None
+    for line in _lines(job):
+        yield from ((begin, end) for begin, end in reversed(list(pairwise(line))) if _has_read(begin, end))
 
 
-def _between(job: FoundJob, app: Application, begin: CheckpointRecord, end: CheckpointRecord) -> Rehearsal:
-    if not _is_before(begin, end):
+def _lines(job: FoundJob) -> Iterator[list[CheckpointRecord]]:
+    """The retained checkpoints of which each follows from the one before by reading alone, oldest first; the newest
+    such line first."""
+    left = _retained(job)
+    while left:
+        line = _line_to(job, left[-1])
+        yield line
+        left = [record for record in left if record not in line]
+
+
+def _between(job: FoundJob, app: Application, begin: CheckpointRecord, end: CheckpointRecord | None) -> Rehearsal:
+    if end is None:
+        return Rehearsal(job, app, begin)
+    batches = tuple(each for record in followers(job, begin, end) for each in batches_of(record))
+    return Rehearsal(job, app, begin, positions_of(end), end.batch_time_ms, batches, end.closing)
+
+
+def followers(job: FoundJob, begin: CheckpointRecord, end: CheckpointRecord) -> list[CheckpointRecord]:
+    """The retained checkpoints behind one up to another one, which is the last of them. Raises IncompatibleError if the
+    job did not come from the one to the other by reading alone."""
+    if begin.id >= end.id or not _has_read(begin, end):
         raise IncompatibleError(
-            f"nothing was read between checkpoint {begin.id} and checkpoint {end.id}, or the inputs were moved back "
-            "between them: name two checkpoints of which the second has read more"
+            f"nothing was read between checkpoint {begin.id} and checkpoint {end.id}: name two checkpoints of which "
+            "the second has read more"
         )
-    batches = tuple(each for record in _descent(job, begin, end) for each in batches_of(record))
-    return Rehearsal(job, app, begin, positions_of(end), end.batch_time_ms, batches)
+    line = _line_to(job, end)
+    if begin not in line:
+        raise IncompatibleError(
+            f"checkpoint {end.id} does not follow from checkpoint {begin.id} by reading alone: between them, a command "
+            "or a start has changed state or positions, or went back to an older checkpoint. The oldest one that it "
+            f"follows from so is {line[0].id}"
+        )
+    return line[line.index(begin) + 1 :]
 
 
-def _descent(job: FoundJob, begin: CheckpointRecord, end: CheckpointRecord) -> list[CheckpointRecord]:
-    """The retained checkpoints behind one up to another one, oldest first, that the last one descends from."""
-    view = job.log.read()
-    found = {view.slot_of(record): record for record in view.restorable if begin.id < record.id < end.id}
-    off = abandoned(found, end.parent)
-    return [*(record for slot, record in found.items() if slot not in off), end]
+def _line_to(job: FoundJob, end: CheckpointRecord) -> list[CheckpointRecord]:
+    """The retained checkpoints that one follows from by reading alone, oldest first, and itself."""
+    retained, line = _retained(job), end.section(REPLAY).line
+    if not line.epoch:
+        return [end]
+    own = [record for record in retained if record.id < end.id and record.section(REPLAY).line.epoch == line.epoch]
+    before = [each for record in retained if str(record.id) == line.follows for each in _line_to(job, record)]
+    return [*before, *own, end]
 
 
-def _is_before(begin: CheckpointRecord, end: CheckpointRecord) -> bool:
-    first, last = positions_of(begin), positions_of(end)
-    return first != last and all(last.get(ssp, offset) >= offset for ssp, offset in first.items())
+def _has_read(begin: CheckpointRecord, end: CheckpointRecord) -> bool:
+    return positions_of(begin) != positions_of(end)

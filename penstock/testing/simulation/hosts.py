@@ -24,7 +24,7 @@ from penstock.runtime.messages.packet import REPORT_STAGE, Packet
 from penstock.runtime.reports import Report
 from penstock.runtime.stage.source import ReadProgress
 from penstock.start.job import ClaimedJob
-from penstock.testing.in_process import InProcessFleet, InProcessRunner, _split
+from penstock.testing.in_process_ports import InProcessFleet, InProcessRunner, split
 from penstock.testing.simulation.faults import Trouble
 from penstock.testing.simulation.scheduler import KilledError, Process
 from penstock.wire.calls import END, START_RUN, Call
@@ -344,7 +344,7 @@ class SimulatedRunner(InProcessRunner):
             self.fleet.ask(START_RUN, epoch, StartRun(batch))
             packets = self._stage_of([partial(self._source, batch, ranges)])
             for stage in self._job.topology.container_stages:
-                mine, others = _split(packets, stage.number)
+                mine, others = split(packets, stage.number)
                 packets = others + self._stage_of(
                     [
                         partial(self._attempt, epoch, batch, stage.number, task, [p for p in mine if p.dest == task])

@@ -159,6 +159,56 @@ def test_what_would_change_nothing_writes_nothing(made: Any) -> None:
         assert admin.checkpoints(job) == before
 
 
+def test_a_function_that_returns_the_value_changes_nothing(home: Path) -> None:
+    """A job may have written the same value with other bytes, such as the fields of an object in another order."""
+
+    class Objects(ps.StreamTask):
+        def init(self, context: ps.TaskContext) -> None:
+            self.miles = context.store("miles")
+
+        def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+            self.miles[envelope.key] = {"z": envelope.value, "a": [1, {"c": 1, "b": 2}]}
+
+    app = ps.TaskApplication("flights", Objects)
+    app.store("miles")
+    app.input("local.trips")
+    world = World("files")
+    world.run(app=app)
+    with world.open() as job, admin.plan_edit(job, "miles", function=lambda _, value: dict(value)) as planned:
+        assert not planned.changes
+    done = world.edit(function=lambda key, value: value | {"z": True} if key == "N1" else value)
+    assert done.changed == 1, "True is another value than 1"
+
+
+def test_a_key_that_several_tasks_have_is_changed_in_all_of_them(home: Path) -> None:
+    """The keys of a store need not be those that messages are partitioned by."""
+
+    class Totals(ps.StreamTask):
+        def init(self, context: ps.TaskContext) -> None:
+            self.miles = context.store("miles")
+
+        def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+            self.miles["all"] = self.miles.get("all", 0) + envelope.value
+
+    app = ps.TaskApplication("flights", Totals)
+    app.store("miles")
+    app.input("local.trips")
+    world = World("files")
+    world.run(app=app)
+
+    def entries() -> list[tuple[int, int]]:
+        with world.open() as job, admin.open_state(job, "miles") as opened:
+            return [(each.task, each.value) for each in opened.scan()]
+
+    assert [task for task, _ in entries()] == [0, 1]
+    assert world.edit(sets={"all": "7"}).changed == 2
+    assert entries() == [(0, 7), (1, 7)]
+    world.edit(sets={"all": "9"}, task=1)
+    assert entries() == [(0, 7), (1, 9)]
+    assert world.edit(deletes=["all"]).changed == 2
+    assert entries() == []
+
+
 def test_a_fork_is_edited_while_its_parent_keeps_its_state(made: Any) -> None:
     world = made("dual")
     before = world.content()
@@ -186,12 +236,13 @@ def test_entries_that_expire_are_deleted_and_not_set(home: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "error", "said"),
     [
-        ({"sets": {"N3": "three"}}, ConfigError, "three"),
+        ({"sets": {"N3": "three"}}, ConfigError, "`three` is not a value of the serde"),
         ({"deletes": ["N98"]}, NotFoundError, "no key `N98`"),
         ({"store": "wrong", "deletes": ["N1"]}, NotFoundError, "no store `wrong`"),
         ({"function": lambda key, value: 1 / 0}, ConfigError, "ZeroDivisionError"),
         ({"function": lambda key, value: object()}, ConfigError, "cannot be stored"),
         ({"sets": {"N3": "3"}, "task": 7}, ConfigError, "no task 7"),
+        ({"sets": {"N3": "4"}, "deletes": ["N3"]}, ConfigError, "`N3` is both set and deleted"),
     ],
 )
 def test_a_plan_that_is_refused(change: dict[str, Any], error: type[Exception], said: str, made: Any) -> None:
@@ -271,3 +322,41 @@ def test_the_command(made: Any) -> None:
     assert "state edit" in call("job", "audit", "flights")[0]
     for wrong in ((), ("--set", "N3"), ("--set", "=3")):
         call("state", "edit", "flights", "miles", *wrong, "--yes", status=2)
+
+
+def test_a_run_that_sends_nothing_yet_sends_nothing_after_an_edit(home: Path) -> None:
+    """It is quiet up to its old positions, and the edit moves none."""
+
+    class Sends(Miles):
+        def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+            super().process(envelope, collector, coordinator)
+            collector.send("local.totals", key=envelope.key, value=self.miles[envelope.key])
+
+    app = ps.TaskApplication("flights", Sends)
+    app.store("miles")
+    app.store("legs")
+    app.input("local.trips")
+    app.output("local.totals")
+    world = World("files")
+    world.run(app=app)
+
+    def sent() -> int:
+        looks = admin.open_stream("totals").system.admin()
+        return sum(ends.upcoming for ends in looks.offsets("totals").values())
+
+    assert sent() == len(TRIPS)
+    with world.open() as job:
+        oldest = ps.StartpointOldest()
+        admin.set_startpoint(job, "local.trips", oldest, with_state="clear", with_output="after")
+    config = load_config(overrides={**world.config, "job.name": "flights", "job.batch.max.messages": 7})
+    with (
+        closing(open_job_root(config.job)) as objects,
+        closing(InProcessDriver(app.graph(), config, objects, {}, containers=1)) as driver,
+    ):
+        driver.loop.start()
+        driver.loop.step()
+        driver.loop.finish()
+    world.edit(sets={"N99": "9"})
+    world.run(app=app)
+    assert sent() == len(TRIPS)
+    assert {key: value for key, (value, _) in world.content().items()} == dict(TRIPS) | {"N99": 9}

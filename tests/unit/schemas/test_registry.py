@@ -19,11 +19,13 @@ import pytest
 
 import penstock as ps
 from penstock.base.secrets import RootKeys
+from penstock.config import load_config
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
 from penstock.schemas.client import open_registry
 from penstock.schemas.registry import Reference, Schema
 from penstock.schemas.serde import Connection, KnownSchemas
+from penstock.start.part import connect
 from penstock.testing import TestRunner
 from tests.support.jobs.home import wait_until
 from tests.support.processes.apicurio import apicurio
@@ -90,6 +92,15 @@ def test_without_the_right_to_register_the_schema_has_to_be_there(url: str) -> N
         TestRunner(passing("unregistered", serde), config={"schema.registry.url": url})
     open_registry({"url": url}).register("unregistered-out-value", schema(TRIP))
     TestRunner(passing("unregistered", serde), config={"schema.registry.url": url}).run()
+
+
+def test_a_shadow_adds_no_schema(url: str) -> None:
+    keys = {"job.name": "held", "schema.registry.url": url, "systems.kafka.samza.factory": "memory"}
+    graph = passing("held", ps.Avro(TRIP, registry=REGISTRY)).graph()
+    with pytest.raises(ps.NotFoundError, match="does not have this schema of subject `held-out-value`"):
+        connect(graph, load_config(overrides={**keys, "job.shadow.enabled": True}))
+    connect(graph, load_config(overrides=keys))
+    connect(graph, load_config(overrides={**keys, "job.shadow.enabled": True}))
 
 
 @pytest.mark.parametrize(

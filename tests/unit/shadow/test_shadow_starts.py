@@ -10,6 +10,7 @@ import pytest
 
 import penstock as ps
 from penstock import admin
+from penstock.api.retention import StreamRetention
 from penstock.config import load_config
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.objects.open import open_job_root
@@ -31,6 +32,24 @@ def sums() -> ps.StreamApplication:
     app = ps.StreamApplication("sums")
     total = app.input("local.trips").aggregate({"miles": ps.Sum(lambda miles: miles)}, id="miles")
     total.send_to(app.output("local.totals"))
+    return app
+
+
+class Miles(ps.StreamTask):
+    def init(self, context: ps.TaskContext) -> None:
+        self.miles = context.store("miles")
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        self.miles[envelope.key] = self.miles.get(envelope.key, 0) + envelope.value
+        collector.send("local.totals", key=envelope.key, value=self.miles[envelope.key])
+
+
+def counted() -> ps.TaskApplication:
+    """As `sums`, with a store of its own."""
+    app = ps.TaskApplication("sums", Miles)
+    app.store("miles")
+    app.input("local.trips")
+    app.output("local.totals")
     return app
 
 
@@ -122,3 +141,125 @@ def test_a_changelog_that_is_named_is_the_jobs_and_not_its_shadows() -> None:
     what_if = admin.open_job("what-if", overrides={**keys, **SHADOW})
     with what_if as job, admin.open_state(job, "miles.aggregate") as miles:
         assert [each.value["miles"] for each in miles.scan()] == [507]
+
+
+def edit(name: str, **keys: object) -> None:
+    with (
+        admin.open_job(name, overrides=keys) as job,
+        admin.plan_edit(job, "miles", sets={"N1": "7"}) as planned,
+    ):
+        admin.edit_state(planned)
+
+
+def set_positions(name: str, **keys: object) -> None:
+    with admin.open_job(name, overrides=keys) as job:
+        admin.write_checkpoint(admin.plan_offsets(job, {ps.SystemStreamPartition("local", "trips", 0): 0}))
+
+
+def detach(name: str, **keys: object) -> None:
+    with admin.open_job(name, overrides=keys) as job:
+        admin.detach(job)
+
+
+CHANGES = {"edited": edit, "moved": set_positions, "detached": detach}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_fork_that_a_command_has_changed_can_still_become_a_shadow(change: str) -> None:
+    publish([("N1", 500)])
+    run("flights", counted())
+    with admin.open_job("flights") as job:
+        admin.fork(job, "what-if")
+    CHANGES[change]("what-if")
+    sent = totals()
+    publish([("N1", 700)])
+    run("what-if", counted(), **SHADOW)
+    assert totals() == sent
+    with pytest.raises(IncompatibleError, match="is a shadow"):
+        run("what-if", counted())
+
+
+@pytest.mark.parametrize("change", ["edited", "moved"])
+def test_a_shadow_that_a_command_has_changed_remains_one(change: str) -> None:
+    publish([("N1", 500)])
+    run("what-if", counted(), **SHADOW)
+    CHANGES[change]("what-if", **SHADOW)
+    with pytest.raises(IncompatibleError, match="is a shadow"):
+        run("what-if", counted())
+    run("what-if", counted(), **SHADOW)
+
+
+def test_commands_that_change_a_shadow_must_know_it() -> None:
+    publish([("N1", 500)])
+    run("what-if", counted(), **SHADOW)
+    for change in (edit, set_positions):
+        with pytest.raises(ConfigError, match=r"`what-if-1` is a shadow.*-c job\.shadow\.enabled=true"):
+            change("what-if")
+    with admin.open_job("what-if") as job, pytest.raises(ConfigError, match="is a shadow"):
+        admin.collect_garbage(job)
+    with admin.open_job("what-if", overrides=SHADOW) as job:
+        admin.collect_garbage(job)
+
+
+def test_what_a_shadow_holds_back_goes_with_it(tmp_path: Path) -> None:
+    publish([("N1", 500)])
+    run("what-if", **SHADOW)
+    held = load_config(overrides={"job.name": "what-if"}).job.shadow_folder
+    assert held.is_dir()
+    with admin.open_job("what-if") as job:
+        assert str(held) in admin.job_content(job).folders
+        admin.delete_job(job)
+    assert not held.exists()
+    run("what-if")
+    with admin.open_job("what-if") as job:
+        assert str(held) not in admin.job_content(job).folders, "it is no shadow"
+
+
+def test_nobody_else_writes_to_a_shadows_streams(tmp_path: Path) -> None:
+    """An input that was published to there would be held back from then on."""
+    publish([("N1", 500)])
+    run("what-if", **SHADOW)
+    (tmp_path / "more.json").write_text('{"key": "N1", "value": 7}')
+    trips = admin.open_stream("trips", overrides={"job.name": "what-if", **SHADOW})
+    ways: dict[str, Any] = {
+        "publish": lambda: admin.publish(trips.system, "trips", str(tmp_path / "more.json"), admin.PublishOptions()),
+        "create": lambda: admin.create_stream(trips, 2),
+        "retain": lambda: admin.set_retention(trips, StreamRetention(max_bytes=1 << 30)),
+        "end": lambda: admin.end_stream(trips),
+        "replay": lambda: admin.replay(trips),
+    }
+    for way in ways.values():
+        with pytest.raises(ConfigError, match=r"job\.shadow\.enabled.*Leave the option out"):
+            way()
+    assert totals("trips") == 1
+
+
+def test_a_shadow_in_a_changelog_alone_cannot_be_forked() -> None:
+    keys = {"stores.backup.factories": "changelog-stream", "stores.restore.factories": "changelog-stream"}
+    publish([("N1", 500)])
+    run("what-if", **keys, **SHADOW)
+    with (
+        admin.open_job("what-if", overrides=keys) as job,
+        pytest.raises(IncompatibleError, match=r"its changelog of store `miles\.aggregate` is held back"),
+    ):
+        admin.fork(job, "loud")
+    run("what-if", **keys | {"stores.backup.factories": "changelog-stream,blob"}, **SHADOW)
+    with admin.open_job("what-if", overrides=keys | {"stores.backup.factories": "changelog-stream,blob"}) as job:
+        admin.fork(job, "loud")
+    publish([("N1", 7)])
+    run("loud", **{"stores.backup.factories": "blob"})
+    with admin.open_job("loud") as job, admin.open_state(job, "miles.aggregate") as miles:
+        assert [each.value["miles"] for each in miles.scan()] == [507]
+
+
+def test_shadows_may_share_a_path(tmp_path: Path) -> None:
+    keys = {**SHADOW, "job.shadow.path": tmp_path / "held"}
+    publish([("N1", 500)])
+    for name in ("first", "second"):
+        run(name, **keys)
+    (tmp_path / "held" / "mine").write_text("mine")
+    with admin.open_job("first", overrides=keys) as job:
+        admin.delete_job(job)
+    assert sorted(path.name for path in (tmp_path / "held").iterdir()) == ["mine", "second-1"]
+    second = admin.open_stream("totals", overrides={"job.name": "second", **keys})
+    assert sum(ends.upcoming for ends in second.system.admin().offsets("totals").values()) == 1

@@ -56,6 +56,7 @@ System.readers_seek
 System.readers_share
 System.reports_appended
 System.retains
+System.serving(stream)
 System.shows_positions
 System.sign(writer, takes_unsigned)
 System.signed_objects

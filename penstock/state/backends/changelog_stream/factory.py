@@ -44,6 +44,7 @@ from penstock.state.backends.changelog_stream.partition import (
     ChangelogReader,
     changelog_system,
     changelog_writer,
+    history_system,
     key_of,
     read_changes,
 )
@@ -169,7 +170,7 @@ class ChangelogStreamRestore(TaskRestoreManager):
 
     def restore(self, store: str, marker: str, target: RestoreTarget, progress: RestoreProgress) -> None:
         wanted, engine = ChangelogRange.parse(marker), target.engine()
-        history = ChangelogReader(changelog_system(self._context.systems, wanted.ssp.system_stream))
+        history = ChangelogReader(history_system(self._context.systems, wanted.ssp.system_stream))
         try:
             wanted.check_identity(history.identity(wanted.ssp))
             for changes in read_changes(history, wanted.range):
@@ -199,7 +200,7 @@ class ChangelogStreamRestore(TaskRestoreManager):
         )
         if not one_generation or before.range.end > wanted.range.end:
             return False
-        history = ChangelogReader(changelog_system(self._context.systems, wanted.ssp.system_stream))
+        history = ChangelogReader(history_system(self._context.systems, wanted.ssp.system_stream))
         engine = target.engine()
         try:
             wanted.check_identity(history.identity(wanted.ssp))
@@ -338,7 +339,8 @@ class ChangelogStreamAdmin(StateBackendAdmin):
 
     def _compacts_by_age(self, stream: SystemStream) -> bool:
         system = self._context.systems.get(stream.system)
-        return system is not None and not system.compacts_on_request and system.compacts_by_age
+        served = None if system is None else system.serving(stream.stream)
+        return served is not None and not served.compacts_on_request and served.compacts_by_age
 
     def _refuse_messages(self, stream: SystemStream, store: str) -> None:
         """Raise ConfigError if a stream without an owner has messages that no checkpoint of the job needs. Compaction

@@ -200,6 +200,11 @@ class ChangelogRange:
             )
 
 
+def history_system(systems: Mapping[str, System], stream: SystemStream) -> System:
+    """The system that a changelog is restored from. Raises as `changelog_system`."""
+    return changelog_system(systems, stream).serving(stream.stream)
+
+
 def changelog_system(systems: Mapping[str, System], stream: SystemStream) -> System:
     """The system of a changelog. Raises ConfigError if there is none, or it cannot hold a changelog."""
     system = systems.get(stream.system)

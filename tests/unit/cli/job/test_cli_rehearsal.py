@@ -106,7 +106,7 @@ def test_steps_as_json() -> None:
         ("--input trips:0", "is not a message: expected STREAM:PARTITION:OFFSET", 2),
         ("--output local.totals:x:1", "is not a message", 2),
         ("--input local.trips:0:1 --from latest", "--from and --to go with --key", 2),
-        ("--key N99", "nothing that was read behind checkpoint", 1),
+        ("--key N99", "no such message was read behind checkpoint", 1),
         ("--key N14228 --from before-deploy", "is not a version", 2),
         ("--input local.trips:7:1", "has the partitions 0 to 0", 1),
     ],

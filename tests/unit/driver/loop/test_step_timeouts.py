@@ -16,7 +16,8 @@ from penstock.errors import PenstockTimeoutError
 from penstock.runtime.operators.join import StreamJoin
 from penstock.runtime.operators.tasks import Process
 from penstock.runtime.operators.window import WindowOperator
-from penstock.testing.in_process import InProcessDriver, InProcessFleet
+from penstock.testing.in_process import InProcessDriver
+from penstock.testing.in_process_ports import InProcessFleet
 from penstock.wire.ports import RunBrokenError
 from tests.support.tools.fixtures import fixture_of
 from tests.support.world.timed_job import HoldNode, TimedWorld, steps

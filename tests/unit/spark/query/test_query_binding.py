@@ -186,7 +186,7 @@ def test_a_checkpoint_that_was_made_by_hand_knows_its_batch_if_its_offsets_are_t
     view = log(base, newest)
 
     def edited(record: CheckpointRecord, reached: int) -> OfferedBatch | None:
-        return edited_sections(record, CheckpointContent(_at(reached), {}), view).get(QUERY).offered
+        return edited_sections(record, CheckpointContent(_at(reached), {}), view, Claim(9, "r", "w")).get(QUERY).offered
 
     assert edited(newest, 7) == OfferedBatch("p7")
     assert edited(base, 4) == OfferedBatch("p4", has_output=False), "only the newest one names its output"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ import penstock as ps
 from penstock import admin
 from penstock.api.ssp import SystemStreamPartition
 from penstock.config import load_config
+from penstock.drain.driver import Drain
+from penstock.drain.requests import write_drain_notification
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError, UserCodeError
 from penstock.objects.open import open_job_root
 from penstock.system.local import LocalSystem
@@ -49,13 +52,44 @@ class World:
                 at = SystemStreamPartition("local", "trips", partition)
                 writer.append(at, [(1_000_000 + 1000 * second, plane.encode(), value)])
 
-    def run(self) -> None:
+    def run_for(self, done: Callable[[], bool]) -> None:
+        """Run until something is so, and commit."""
+        config = load_config(overrides=self.keys)
+        with (
+            closing(open_job_root(config.job)) as objects,
+            closing(InProcessDriver(self.app.graph(), config, objects, {}, containers=1)) as driver,
+        ):
+            driver.loop.start()
+            while not done():
+                driver.loop.step()
+            driver.loop.finish()
+
+    def run(self, *, close: bool = False, drain: bool = False, from_checkpoint: str | None = None) -> None:
         config = load_config(overrides=self.keys)
         with closing(open_job_root(config.job)) as objects:
             graph = self.app.graph()
-            driver = InProcessDriver(graph, config, objects, {}, containers=1, until_latest=True, close=False)
+            driver = InProcessDriver(
+                graph,
+                config,
+                objects,
+                {},
+                containers=1,
+                until_latest=True,
+                close=close,
+                from_checkpoint=from_checkpoint,
+            )
             with closing(driver):
-                driver.loop.run()
+                if not drain:
+                    driver.loop.run()
+                    return
+                driver.loop.start()
+                while driver.loop.parts.feed.remaining(driver.loop.boundary):
+                    driver.loop.step()
+                write_drain_notification(objects, driver.job.paths)
+                driver.loop.parts.of(Drain).ask()
+                while not driver.loop.step():
+                    pass
+                driver.loop.finish()
 
     def sent(self, stream: str) -> list[tuple[int, int, Any, Any]]:
         """Partition, offset, key and value of each message."""
@@ -323,7 +357,7 @@ def test_what_cannot_be_replayed(world: Any) -> None:
         flights.shown(replay_key, "N1")
     flights.publish((0, "N1", 5))
     flights.run()
-    with pytest.raises(NotFoundError, match="is such a message"):
+    with pytest.raises(NotFoundError, match="no such message was read"):
         flights.shown(replay_key, "N7")
     with pytest.raises(NotFoundError, match="not retained"):
         flights.shown(replay_key, "N1", from_checkpoint="latest-9")

@@ -20,6 +20,7 @@ from penstock.errors import IncompatibleError, NotFoundError, UserCodeError
 from penstock.objects.open import open_job_root
 from penstock.system.local import LocalSystem
 from penstock.testing.in_process import InProcessDriver
+from penstock.testing.rehearsal import sent
 from penstock.testing.rehearsal import shadow as module
 from penstock.testing.rehearsal.shadow import shadow
 from tests.support.tools.cli import own_home
@@ -121,7 +122,7 @@ def test_an_output_that_only_one_has(world: World) -> None:
 
 def test_both_read_the_same_although_messages_come(world: World) -> None:
     with admin.open_job("flights") as job:
-        ends = module._ends(job, app_of(), job.log.read().latest)  # type: ignore[arg-type]
+        ends = module._ends(job, (app_of(),), job.log.read().latest)  # type: ignore[arg-type]
     world.publish(10)
     assert sum(ends.values()) == 140
     assert [each.messages for each in world.compare(app_of()).sides] == [90, 90]
@@ -160,7 +161,7 @@ def test_rows_are_compared_as_counters_do(seed: int) -> None:
     rng = random.Random(seed)
 
     def rows() -> Any:
-        made = np.zeros(rng.randrange(200), module._ROW)
+        made = np.zeros(rng.randrange(200), sent.ROW)
         made["key"] = [rng.randrange(12) << 58 for _ in made]  # several buckets, several keys in each
         made["content"] = [rng.randrange(3) for _ in made]
         return made
@@ -171,7 +172,7 @@ def test_rows_are_compared_as_counters_do(seed: int) -> None:
         rng.shuffle(list(after))
     counts = [Counter(zip(each["key"].tolist(), each["content"].tolist(), strict=True)) for each in (before, after)]
     unlike = {key for key, content in {*counts[0], *counts[1]} if counts[0][key, content] != counts[1][key, content]}
-    keys, firsts = module._compare(before, after)
+    keys, firsts = sent.compare((before, after), (0, 0))
     assert keys == len(unlike)
     for first in firsts:
         own = [
@@ -179,3 +180,117 @@ def test_rows_are_compared_as_counters_do(seed: int) -> None:
         ]
         assert set(own) <= unlike
         assert len(set(own)) == 1
+
+
+def timed() -> ps.StreamApplication:
+    """State and output have times of the run: a time to live, processing-time timers and batch times."""
+
+    class Stamps(ps.StreamTask):
+        def init(self, context: ps.TaskContext) -> None:
+            self.context, self.stamps = context, context.store("stamps")
+
+        def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+            self.stamps[envelope.key] = self.context.batch_time_ms
+            self.context.schedule("later", self.context.batch_time_ms + 100, domain="processing")
+
+        def on_timer(self, timer: ps.ExpiredTimer, collector: Any, coordinator: Any) -> None:
+            collector.emit(key="timer", value=self.context.batch_time_ms)
+
+    app = ps.StreamApplication("flights")
+    app.store("stamps", ttl_ms="1h")
+    trips = app.input("local.trips").partition_by(lambda trip: trip["plane"], id="by-plane")
+    trips.process(Stamps, stores=["stamps"], timers=ps.String(), id="stamped").send_to(app.output("local.stamps"))
+    counts = trips.window(ps.Windows.tumbling(100, time="processing", aggregates={"n": ps.Count()}), id="tenths")
+    counts.map(lambda pane: {"n": pane.message["n"], "start": pane.window.start_ms}, id="pane").send_to(
+        app.output("local.panes")
+    )
+    return app
+
+
+@pytest.mark.parametrize("since", ["latest", "latest-1"])
+def test_the_same_code_does_the_same_at_the_same_times(
+    since: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(own_home(tmp_path, monkeypatch))
+    for _ in range(2):
+        world.publish(50)
+        world.run(timed())
+    world.publish(50)
+    with admin.open_job("flights", overrides={"job.batch.max.messages": 7}) as job:
+        found = shadow(job, timed(), timed(), since)
+    assert not found.differs, found
+    assert sum(each.before for each in found.outputs) > 10
+
+
+def test_where_nothing_was_read_nothing_is_compared(world: World) -> None:
+    world.run(app_of())
+    with pytest.raises(IncompatibleError, match="there is nothing to read behind checkpoint"):
+        world.compare(app_of(lambda trip: trip | {"miles": 0}))
+    assert world.compare(app_of(lambda trip: trip | {"miles": 0}), from_checkpoint="latest-1").differs
+
+
+def test_an_input_that_only_the_changed_application_reads(world: World) -> None:
+    """It is read from its beginning, or where the configuration says; and nothing of it up to a checkpoint."""
+    world.streams.admin().create_stream("more", 1)
+    with closing(world.streams.writer(None)) as writer:
+        at = SystemStreamPartition("local", "more", 0)
+        writer.append(at, [(1_000_000, b"N1", orjson.dumps({"plane": "N1", "miles": n})) for n in range(5)])
+
+    def more() -> ps.StreamApplication:
+        app = ps.StreamApplication("flights")
+        both = app.input("local.trips").merge(app.input("local.more"))
+        trips = both.map(lambda trip: trip, id="changed").partition_by(lambda trip: trip["plane"], id="by-plane")
+        total = trips.reduce(lambda a, b: a | {"miles": a["miles"] + b["miles"]}, id="total")
+        total.send_to(app.output("local.totals"))
+        return app
+
+    found = world.compare(more())
+    assert [each.messages for each in found.sides] == [80, 85]
+    assert [(each.before, each.after, each.keys) for each in found.outputs] == [(80, 85, 1)]
+    world.run(app_of())
+    upto = world.compare(more(), from_checkpoint="latest-1", to_checkpoint="latest")
+    assert [each.messages for each in upto.sides] == [80, 80]
+    assert not upto.differs
+
+
+def test_messages_without_keys_are_compared_one_by_one(world: World) -> None:
+    def keyless(add: int) -> ps.StreamApplication:
+        app = app_of()
+        trips = app.input("local.more").map(lambda trip: {"miles": trip["miles"] + add * (trip["miles"] == 7)}, id="m")
+        trips.send_to(app.output("local.copies", key=None))
+        return app
+
+    world.streams.admin().create_stream("more", 1)
+    with closing(world.streams.writer(None)) as writer:
+        at = SystemStreamPartition("local", "more", 0)
+        writer.append(at, [(1, None, orjson.dumps({"miles": n % 10})) for n in range(100)])
+    with admin.open_job("flights") as job:
+        same, other = (shadow(job, keyless(0), keyless(add)) for add in (0, 1))
+    assert not same.differs
+    (copies,) = (each for each in other.outputs if each.output == "local.copies")
+    assert (copies.before, copies.after, copies.keys) == (100, 100, 2), "the sevens, and the eights"
+
+
+def test_a_checkpoint_between_that_a_command_made(world: World) -> None:
+    world.run(app_of())
+    with admin.open_job("flights") as job, admin.plan_edit(job, "total", deletes=["N3"]) as planned:
+        admin.edit_state(planned)
+    world.publish(10)
+    world.run(app_of())
+    with pytest.raises(IncompatibleError, match=r"does not follow from checkpoint .* by reading alone"):
+        world.compare(app_of(), from_checkpoint="latest-3", to_checkpoint="latest")
+
+
+def test_who_failed_is_named_as_the_user_knows_it(world: World) -> None:
+    other = ps.StreamApplication("flights")
+    other.input("local.trips").send_to(other.output("local.totals"))
+    with admin.open_job("flights") as job:
+        latest = job.log.read().latest
+        assert latest is not None
+        with pytest.raises(IncompatibleError) as refused:
+            shadow(job, app_of(), other)
+        with pytest.raises(UserCodeError, match=r"^the job's own application:\n"):
+            shadow(job, app_of(lambda trip: {"plane": trip["tail"]}), app_of())
+    text = str(refused.value)
+    assert text.startswith(f"the changed application: store `total` is in checkpoint {latest.id}")
+    assert ".after" not in text
