@@ -46,8 +46,8 @@ class Home:
     uid: str
     checkpoint: str
     roots: Mapping[str, str] = field(default_factory=dict)
-    """Of a fork in another root than its parent, which does not know it and keeps nothing for it: by backend, the root
-    with the parent's objects; under the empty name, that of the job. Empty: the fork is in the root of its parent."""
+    """By backend, the root with the parent's objects, if the fork is in another root: its parent does not know it, and
+    keeps nothing for it. Under the empty name, that of the job. Empty: the fork is in the root of its parent."""
 
     def encode(self) -> bytes:
         fields = {

@@ -125,7 +125,7 @@ class _Printer:
     def _head(self, shown: dict[str, Any]) -> Any:
         messages = shown["messages"]
         if not messages:
-            yield f"What was due fires, {utc_text(shown['batchTime'])}"
+            yield f"Due windows and timers fire, {utc_text(shown['batchTime'])}"
             return
         first = messages[0]
         to = listed(sorted({f"`{name}`" for each in messages for name in each["operators"]}))

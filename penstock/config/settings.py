@@ -141,7 +141,7 @@ class JobSettings(Settings):
         "The time that a startpoint waits for a start before it expires.")
     shadow_enabled = key("job.shadow.enabled", Topic.OUTPUTS, kinds.Flag(), "false",
         "The job is a shadow: all that it would write to a system goes to local streams of the same names, under "
-        "`job.shadow.path`. It reads as any job does, and keeps state and checkpoints of its own.")
+        "`job.shadow.path`. It reads, and keeps state and checkpoints, as any job does.")
     shadow_path = key("job.shadow.path", Topic.OUTPUTS, kinds.LocalPath(),
         DerivedDefault("`<home>/shadow`", _shadow_path),
         "The folder where shadows keep what they write, in a folder for each job with one for each system in it.")

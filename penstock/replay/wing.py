@@ -17,7 +17,7 @@ from penstock.wing import Wing
 
 REPLAY_WING = Wing("replay", driver="penstock.replay.driver:BatchNotes")
 MOST_NUMBERS = 4000
-"""Of a section: some 40 KB of JSON."""
+"""The most numbers of a section: some 40 KB of JSON."""
 
 
 @dataclass(frozen=True, slots=True)

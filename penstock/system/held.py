@@ -174,7 +174,7 @@ class HeldAdmin(base.SystemAdmin):
         return self._of(stream).retention(stream)
 
     def record_limits(self, stream: str) -> base.RecordLimits:
-        """Those of the real stream, so that a shadow refuses what the job would."""
+        """The limits of the real stream, so that a shadow refuses what the job would."""
         try:
             return self._inner.record_limits(stream)
         except NotFoundError:

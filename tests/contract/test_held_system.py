@@ -71,7 +71,7 @@ def _only_read(admin: Any) -> Any:
 
 @pytest.mark.quick(*contracts.SYSTEM)
 class TestHeldSystem(SystemContract):
-    """What a shadow writes. The streams are not in the other system."""
+    """The streams that a shadow writes. They are not in the other system."""
 
     @pytest.fixture
     def system(self, tmp_path: Path) -> System:

@@ -1,4 +1,4 @@
-"""What checkpoints say of the batches before them: in bounded space, and nothing that was read is left out."""
+"""Checkpoints name the batches before them: in bounded space, and nothing that was read is left out."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-HOST = "penstock.testing.in_process"
+HOST = ("penstock.testing.in_process", "penstock.testing.in_process_ports")
 
 
 def rooms() -> dict[str, list[str]]:
@@ -34,7 +34,7 @@ class KernelAlone(MetaPathFinder):
         self._room_of = {package: room for room, packages in rooms().items() for package in packages}
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
-        if self.room(fullname) not in ("base", "api", "kernel", "") and not _in(HOST, fullname):
+        if self.room(fullname) not in ("base", "api", "kernel", "") and not any(_in(host, fullname) for host in HOST):
             raise ModuleNotFoundError(f"{fullname} is not of the kernel", name=fullname)
         return None
 

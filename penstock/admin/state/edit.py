@@ -204,7 +204,7 @@ def _refuse_store(record: CheckpointRecord, store: str, *, setting: bool) -> Non
     layout = StoreLayout.parse(record.stores[store])
     if store.endswith(OPERATOR_STORES):
         raise IncompatibleError(
-            f"store `{store}` is of an operator, which keeps its entries in a form of its own: change a store of a "
+            f"store `{store}` is of an operator, which keeps its entries in another form: change a store of a "
             "task, or of `reduce`"
         )
     if layout.expires and setting:

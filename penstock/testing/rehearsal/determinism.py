@@ -1,4 +1,4 @@
-"""Which operators did not do the same twice, with the same messages in the same batches."""
+"""Finds the operators that did not do the same twice, with the same messages in the same batches."""
 
 from __future__ import annotations
 

@@ -241,7 +241,7 @@ class NotedFeed(Forwarding):
 
 
 def _portions(boundary: Boundary, batch: ReadUpTo, planned: PlannedBatch) -> dict[TaskSsp, Portion]:
-    """What a batch read: of inputs up to its offsets, and of intermediate streams what is planned."""
+    """The portions that a batch read: of inputs up to its offsets, and of intermediate streams what is planned."""
     inner = {at: each for at, each in planned.ranges.portions.items() if at not in boundary.positions}
     of_inputs = ((at, first, batch.positions.get(at, first)) for at, first in boundary.positions.items())
     return inner | {
@@ -254,7 +254,7 @@ MakeFeed = Callable[[InProcessDriver, SettableClock], Feed]
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """What to rehearse: an application on the state of a job as of a checkpoint, up to positions of its inputs."""
+    """A rehearsal: an application on the state of a job as of a checkpoint, up to positions of its inputs."""
 
     job: FoundJob
     app: Application

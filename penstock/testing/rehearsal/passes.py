@@ -60,7 +60,7 @@ class Wanted:
 
     @classmethod
     def of_text(cls, topology: Topology, text: str) -> Wanted:
-        """Those of a key, by its text. Raises ConfigError if no operator has keys that the text can be."""
+        """The messages of a key, by its text. Raises ConfigError if no operator has keys that the text can be."""
         found: dict[int, bytes | None] = {}
         refused: ConfigError | None = None
         for channel in watched(topology):
@@ -74,7 +74,7 @@ class Wanted:
 
     @classmethod
     def of_row(cls, topology: Topology, row: Row) -> Wanted:
-        """Those with the key of a message, wherever keys are written in the same way."""
+        """The messages with the key of another one, wherever keys are written in the same way."""
         serde = row.channel.key_serde.name
         return cls({each.number: row.key for each in watched(topology) if each.key_serde.name == serde})
 
@@ -176,7 +176,7 @@ class Recorder:
         self.topology = topology
         self.marks = Marks()
         self.piece: Piece | None = None
-        """What is processed now."""
+        """The part that is processed now."""
         self._keys = set(wanted.keys.values())
         self._entries = Entries(topology)
         self._tell = tell

@@ -177,7 +177,7 @@ def _retained(job: FoundJob) -> list[CheckpointRecord]:
 
 
 def _newest_first(job: FoundJob) -> Iterator[tuple[CheckpointRecord, CheckpointRecord | None]]:
-    """What was read after each checkpoint, up to the next one; first what was read after the last, without an end."""
+    """Each checkpoint with the next one, up to which was read; first the last one, without an end."""
     yield _retained(job)[-1], None
     for line in _lines(job):
         yield from ((begin, end) for begin, end in reversed(list(pairwise(line))) if _has_read(begin, end))

@@ -1,4 +1,4 @@
-"""What the two runs of a comparison have sent, in files, and the keys for which that is not the same."""
+"""The messages that the two runs of a comparison send, in files, and the keys for which they are not the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rehearsal shows: the messages that come to each stage, what they were made from, and what changes."""
+"""The parts of a rehearsal: the messages that come to each stage, what they were made from, and what changes."""
 
 from __future__ import annotations
 
