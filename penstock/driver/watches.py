@@ -313,6 +313,7 @@ class Tenure:
         Raises:
             ConfigError: the run of that name has drained.
             LeaseHeldError: the job runs; names the holder.
+            FencedError: another process took the job over meanwhile.
             PenstockTimeoutError: the lease was not free in time.
             RetryableError: the store failed.
         """
@@ -328,11 +329,18 @@ class Tenure:
                 lease.name_run(tenure.run_id)
                 with suppress(errors.RetryableError):  # the next renewal says it as well
                     lease.renew()
+            tenure.check()
         except BaseException:
             with suppress(errors.PenstockError):
                 tenure.leave()
             raise
         return tenure
+
+    def check(self) -> None:
+        """Raise FencedError if the lease is lost: this process stood still, or the store did, and another one has the
+        job. To be called before a claim, which would end that one's run."""
+        if self.keeper.lease.lost is not None:
+            raise errors.FencedError(f"{self.keeper.lease.lost}. Nothing was changed")
 
     def leave(self) -> None:
         """Give the lease back. Raises PenstockError if that failed: the lease then expires."""

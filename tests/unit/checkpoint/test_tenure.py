@@ -14,9 +14,10 @@ from penstock.checkpoint.record import CheckpointRecord, Ended
 from penstock.checkpoint.streams import MOST_ENTRIES, IntermediateStream, WrittenRanges
 from penstock.config.load import load_config
 from penstock.driver.watches import Tenure
-from penstock.errors import ConfigError, RetryableError
-from penstock.job.lease import LeaseHeldError, LeaseHolder, LeaseState
+from penstock.errors import ConfigError, FencedError, RetryableError
+from penstock.job.lease import LeaseHeldError, LeaseHolder, LeaseKeeper, LeaseState
 from penstock.objects.file import FileObjectStore
+from tests.support.jobs.home import wait_until
 from tests.support.stores.checkpoints import checkpoint
 from tests.support.stores.hooked_store import HookedStore
 from tests.support.stores.stopped_job import PATHS
@@ -113,6 +114,34 @@ class TestNamedRuns:
     def test_names_are_safe_in_paths(self, name: str) -> None:
         with pytest.raises(ConfigError, match=r"`app\.run\.id`"):
             load_config(overrides={"job.name": "a", "app.run.id": name}, environ={})
+
+
+@pytest.mark.parametrize("ended", [None, "stopped"])
+def test_who_has_lost_the_lease_before_it_began_claims_nothing(
+    objects: HookedStore, ended: Ended | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store stands still until the lease has run out, and another process takes it."""
+    log_of(objects, "old", ended)
+    other = LeaseState(ELSEWHERE, 600_000, "token").encode()
+    keepers: list[LeaseKeeper] = []
+    start, real = LeaseKeeper.start, objects.list
+
+    def starting(keeper: LeaseKeeper) -> None:
+        keepers.append(keeper)
+        start(keeper)
+
+    def taken(prefix: str) -> list[str]:
+        if objects.get(PATHS.lease) != other:
+            objects.put_if_match(PATHS.lease, other, objects.get_with_tag(PATHS.lease)[1])
+        if ended is not None:  # otherwise it renews the lease, to name the run
+            wait_until(lambda: keepers[0].lease.lost is not None, "the loss of the lease")
+        return real(prefix)
+
+    monkeypatch.setattr(LeaseKeeper, "start", starting)
+    monkeypatch.setattr(objects, "list", taken)
+    with pytest.raises(FencedError, match=r"another driver took this job over: .*Nothing was changed"):
+        begun(objects)
+    assert objects.get(PATHS.lease) == other
 
 
 def test_a_start_that_waits_while_the_old_run_ends_is_a_run_of_its_own(objects: HookedStore) -> None:
