@@ -27,7 +27,7 @@ from penstock.config.settings import KEYS
 from penstock.errors import ConfigError
 from penstock.wire.calls import CALLS, Call
 
-KERNEL_SECTIONS = ("labels", "made", "query", "streams", "time")
+KERNEL_SECTIONS = ("labels", "query", "streams", "time")
 _PLACE = re.compile(r"(\w+(?:\.\w+)*):\w+")
 P = TypeVar("P")
 

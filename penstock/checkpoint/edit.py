@@ -9,21 +9,11 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint import task_versions
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Claim
-from penstock.checkpoint.sections import Section, Sections
+from penstock.checkpoint.sections import Sections
 from penstock.checkpoint.task_values import Markers
 from penstock.config.settings import TaskSettings
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.system.base import PartitionOffsets
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """`by_hand`: a command made the checkpoint, and no run came to it from the one before."""
-
-    by_hand: bool = False
-
-
-MADE = Section("made", Made)
 
 MAX_OFFSET = 2**63 - 1
 """The largest offset a record can hold."""

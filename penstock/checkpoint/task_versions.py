@@ -6,7 +6,7 @@ start chooses the checkpoint that it begins from, and the version to read it in.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -149,6 +149,25 @@ def markers_of(
     """
     version = next((each for each in FORMATS if str(each) in record.tasks.get(task, {})), next(iter(FORMATS)))
     return read_task(record, task, version, changelogs).markers
+
+
+def only_in_changelogs(
+    record: CheckpointRecord, partitions: Callable[[int], Mapping[SystemStreamPartition, str]]
+) -> dict[str, frozenset[SystemStream]]:
+    """The stores that no backend but `changelog-stream` has, with their changelogs.
+
+    Args:
+        record: the checkpoint.
+        partitions: from a task to its changelog partitions, as for `markers_of`.
+    """
+    found: dict[str, set[SystemStream]] = {}
+    elsewhere = set[str]()
+    for task in record.tasks:
+        own = markers_of(record, task, partitions(task))
+        for store, marker in changelog_markers(own).items():
+            found.setdefault(store, set()).add(marker.ssp.system_stream)
+        elsewhere.update(store for backend, stores in own.items() if backend != CHANGELOG_STREAM for store in stores)
+    return {store: frozenset(streams) for store, streams in sorted(found.items()) if store not in elsewhere}
 
 
 def needed_markers(

@@ -67,8 +67,8 @@ class BatchNotes(DriverPart):
 
 
 def _line(job: ClaimedJob) -> Line:
-    """The line of the run's checkpoints: that of the checkpoint that it goes on from, if it is the last one and the run
-    begins just as it ended; otherwise another one."""
+    """The line of the run's checkpoints. It is that of the last checkpoint, if the run continues just there; otherwise
+    another one."""
     start, new = job.start, Line(job.claim.epoch)
     record = start.restore_from
     if record is None or start.clears_state or start.reset.operators or record.is_closed or record.drained_operators:

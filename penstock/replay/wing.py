@@ -54,7 +54,6 @@ class ReplaySection:
     line: Line = Line()
 
 
-_NO_LINE = Line()
 REPLAY = Section("replay", ReplaySection)
 
 
@@ -76,15 +75,7 @@ def joined(batches: Sequence[ReadUpTo]) -> list[ReadUpTo]:
     return found
 
 
-def bounded(batches: Sequence[ReadUpTo], most_numbers: int) -> list[ReadUpTo]:
-    """The batches, joined until a section of them has at most so many numbers, or there is only one. Pure."""
-    own = list(batches)
-    while len(own) > 1 and numbers_of(own) > most_numbers:
-        own = joined(own)
-    return own
-
-
-def section_of(batches: Sequence[ReadUpTo], begins: ReadUpTo, line: Line = _NO_LINE) -> ReplaySection:
+def section_of(batches: Sequence[ReadUpTo], begins: ReadUpTo, line: Line) -> ReplaySection:
     """The section of a record. Pure.
 
     Args:
@@ -92,7 +83,9 @@ def section_of(batches: Sequence[ReadUpTo], begins: ReadUpTo, line: Line = _NO_L
         begins: the time and the positions with which they begin.
         line: as in the section.
     """
-    own = bounded(batches, MOST_NUMBERS)
+    own = list(batches)
+    while len(own) > 1 and numbers_of(own) > MOST_NUMBERS:
+        own = joined(own)
     if not own or numbers_of(own) > MOST_NUMBERS:
         return ReplaySection(line=line)
     places = sorted({at for each in own for at in each.positions})

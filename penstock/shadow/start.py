@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from penstock.base.wording import listed
-from penstock.checkpoint.edit import MADE
 from penstock.checkpoint.streams import CHANGELOG_STREAM, ChangelogStreamMarker
 from penstock.checkpoint.task_versions import markers_of
 from penstock.config.settings import JobSettings, StoreSettings
@@ -15,7 +14,6 @@ from penstock.shadow.wing import SHADOW
 from penstock.start.part import DecidedStart, StartPart
 
 if TYPE_CHECKING:
-    from penstock.checkpoint.log_view import LogView
     from penstock.checkpoint.record import CheckpointRecord
     from penstock.config.model import JobConfig
     from penstock.graph.specs import ApplicationGraph
@@ -37,15 +35,16 @@ class ShadowStart(StartPart):
             )
 
     def settle(self, start: DecidedStart) -> DecidedStart:
-        """Refuse a shadow that goes on from output that was sent, and a job that goes on from output that was not."""
+        """Refuse a shadow that continues from output that was sent, and a job that continues from held output."""
         config, latest, job = start.facts.config, start.facts.view.latest, start.paths.root
+        begins = latest is None or latest.section(SHADOW).unsent
         was = any(each is not None and each.section(SHADOW).held for each in (latest, start.plan.restore_from))
         if was and not config.job.shadow_enabled:
             raise IncompatibleError(
                 f"job `{job}` is a shadow: what it has sent so far was held back in {config.job.shadow_folder}, and no "
                 f"output has it. Start it with `{_KEY}=true`. For a job that sends, fork again (`penstock fork`)"
             )
-        if config.job.shadow_enabled and latest is not None and not was and not _has_only_been_made(start.facts.view):
+        if config.job.shadow_enabled and not was and not begins:
             raise IncompatibleError(
                 f"`{_KEY}`: job `{job}` has sent output, and would leave a gap in it. Make the shadow a fork of the "
                 f"job: `penstock fork {job} NAME`, and start that one with `{_KEY}=true`"
@@ -66,10 +65,3 @@ def _refuse_its_parents_changelog(start: DecidedStart, fork: CheckpointRecord) -
                     f"`{key}`: the changelog `{stream}` is that of the job that `{start.paths.root}` was forked from. "
                     f"Give the shadow another one, as `-c {key}={stream}-{start.paths.root}`"
                 )
-
-
-def _has_only_been_made(view: LogView) -> bool:
-    """True if no run has written to the log: a fork begins with a checkpoint that a command made, which others may have
-    changed. The oldest has no parent, so that nothing was before."""
-    records = view.checkpoints
-    return records[0].parent is None and all(record.section(MADE).by_hand for record in records)

@@ -16,9 +16,11 @@ SHADOW_WING = Wing("shadow", start="penstock.shadow.start:ShadowStart", driver="
 
 @dataclass(frozen=True, slots=True)
 class ShadowSection:
-    """`held`: what the job has sent since its fork, or since its beginning, was held back."""
+    """`held`: the output of the job since its fork, or since its beginning, was held back. `unsent`: the job is a fork
+    that has not run, so that it has sent nothing."""
 
     held: bool = False
+    unsent: bool = False
 
 
 SHADOW = Section("shadow", ShadowSection, needed=True)

@@ -34,7 +34,7 @@ ME = WriterIdentity("job-1", 7)
 
 
 class OnlyRead(System):
-    """Fails whoever writes to it, or makes or changes a stream."""
+    """Raises if somebody writes to it, or makes or changes a stream."""
 
     dense_offsets = True
     readers_seek = True

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import TaskSsp
 from penstock.checkpoint.sections import Sections
-from penstock.replay.wing import MOST_NUMBERS, REPLAY, ReadUpTo, batches_of, joined, section_of
+from penstock.replay.wing import MOST_NUMBERS, REPLAY, Line, ReadUpTo, batches_of, joined, section_of
 from penstock.testing.rehearsal.job import ReadBatch
 from penstock.testing.rehearsal.passes import pieces_of
 
@@ -30,7 +30,7 @@ class Record:
     """As much of a checkpoint's record as has sections."""
 
     def __init__(self, made: list[ReadUpTo], begins: ReadUpTo) -> None:
-        self._sections = Sections.of({REPLAY: section_of(made, begins)})
+        self._sections = Sections.of({REPLAY: section_of(made, begins, Line(1))})
         self.batch_time_ms = 7
         self.next_offsets = {1: {PLACES[1].ssp: 99}}
 
@@ -55,7 +55,7 @@ def test_batches_are_read_as_they_were_made(made: list[ReadUpTo]) -> None:
 @given(batches, st.integers(1, 60))
 def test_many_batches_take_bounded_space_and_end_where_they_did(made: list[ReadUpTo], times: int) -> None:
     many = [ReadUpTo(each.time_ms, each.positions) for each in made * times * 5]
-    section = section_of(many, BEGINS)
+    section = section_of(many, BEGINS, Line(1))
     assert sum(map(len, section.batches)) <= MOST_NUMBERS
     last: dict[TaskSsp, int] = {}
     for each in many:

@@ -231,9 +231,9 @@ def next_checkpoint(found: FoundJob, command: str, seen: LogView, late: str) -> 
         ConfigError: the job is a shadow, and the configuration does not say so.
         What `claimed_job` raises.
     """
+    refuse_loud(found.config, seen, found.paths.root)
     with claimed_job(found, command) as claim:
         view = found.log.known()
-        refuse_loud(found.config, view, found.paths.root)
         if view.latest != seen.latest or view.retained != seen.retained:
             raise IncompatibleError(late)
         yield NextCheckpoint(found, claim, view, SYSTEM_CLOCK.now_ms(), time.monotonic_ns())
@@ -344,7 +344,6 @@ def edited_sections(base: CheckpointRecord, content: edit.CheckpointContent, vie
             QUERY: _query(base, content, view),
             SHADOW: ShadowSection() if latest is None else latest.section(SHADOW),
             REPLAY: ReplaySection(line=Line(claim.epoch)),
-            edit.MADE: edit.Made(by_hand=True),
         }
     )
 

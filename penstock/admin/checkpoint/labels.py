@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from penstock.admin.checkpoint.facts import find_checkpoint
 from penstock.admin.job.audit import audited
 from penstock.admin.jobs import FoundJob
-from penstock.api.ssp import SystemStreamPartition
+from penstock.api.ssp import SystemStream
 from penstock.base.retry import SYSTEM_CLOCK, Retry, retry
 from penstock.checkpoint.forks import forks_of
 from penstock.checkpoint.labels import check_name
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.streams import CHANGELOG_STREAM, ChangelogStreamMarker
-from penstock.checkpoint.task_versions import markers_of
+from penstock.checkpoint.task_versions import only_in_changelogs
 from penstock.errors import IncompatibleError, NotFoundError
 from penstock.system.registry import open_system
 
@@ -75,18 +75,10 @@ def label_checkpoint(job: FoundJob, checkpoint_id: str | None, name: str) -> Lab
 
 def _warnings(job: FoundJob, record: CheckpointRecord) -> Iterator[str]:
     """The stores that a label cannot keep: they are in a changelog that its system compacts in its own time."""
-    lasting: set[str] = set()
-    passing: dict[str, str] = {}
-    for task in record.tasks:
-        for backend, own in markers_of(record, task, job.config.changelog_partitions(record.stores, task)).items():
-            for store, marker in own.items():
-                stream = ChangelogStreamMarker.parse(marker).ssp if backend == CHANGELOG_STREAM else None
-                if stream is None or _compacts_on_request(job, stream):
-                    lasting.add(store)
-                else:
-                    passing[store] = stream.system
-    for store, system in sorted(passing.items()):
-        if store not in lasting:
+    partitions = partial(job.config.changelog_partitions, record.stores)
+    for store, streams in only_in_changelogs(record, partitions).items():
+        system = next((each.system for each in streams if not _compacts_on_request(job, each)), None)
+        if system is not None:
             yield (
                 f"store `{store}` of checkpoint {record.id} is in a changelog of the system `{system}` alone, which "
                 "compacts it in its own time: the label does not keep the store restorable for longer than its "
@@ -94,7 +86,7 @@ def _warnings(job: FoundJob, record: CheckpointRecord) -> Iterator[str]:
             )
 
 
-def _compacts_on_request(job: FoundJob, changelog: SystemStreamPartition) -> bool:
+def _compacts_on_request(job: FoundJob, changelog: SystemStream) -> bool:
     return open_system(job.config.system(changelog.system)).serving(changelog.stream).compacts_on_request
 
 

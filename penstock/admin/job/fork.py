@@ -22,8 +22,8 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.sections import SectionValues
-from penstock.checkpoint.streams import CHANGELOG_STREAM, STREAMS, ChangelogStreamMarker, StreamsSection
-from penstock.checkpoint.task_versions import markers_of, refuse_unknown, versions_of
+from penstock.checkpoint.streams import STREAMS, StreamsSection
+from penstock.checkpoint.task_versions import only_in_changelogs, refuse_unknown, versions_of
 from penstock.errors import IncompatibleError, NotFoundError
 from penstock.job.identity import known_uid, settle
 from penstock.job.paths import JobPaths
@@ -129,7 +129,7 @@ def borrow(job: FoundJob, new: FoundJob, base: CheckpointRecord) -> CheckpointRe
 
     Args:
         job: the parent.
-        new: the fork, in a root of its own, with none of the parent's roots of backends.
+        new: the fork, in another root, with none of the parent's roots of backends.
         base: the checkpoint of the parent that it begins with.
 
     Returns:
@@ -152,8 +152,7 @@ _NOT_TAKEN_ALONG: SectionValues = {
     QUERY: QuerySection(),
     STREAMS: StreamsSection(),
     LABELS: LabelsSection(),
-    SHADOW: ShadowSection(),
-    edit.MADE: edit.Made(by_hand=True),
+    SHADOW: ShadowSection(unsent=True),
 }
 
 
@@ -202,7 +201,9 @@ def _refuse_checkpoint(job: FoundJob, base: CheckpointRecord) -> None:
             f"checkpoint {base.id} cannot be forked without version 2, because version 1 names no changelog of another "
             "job. Run the job once with task.checkpoint.write.versions=1,2 and task.checkpoint.read.versions=2,1"
         )
-    if base.section(SHADOW).held and (held := _only_in_changelogs(job, base)):
+    partitions = partial(job.config.changelog_partitions, base.stores)
+    held = [f"`{store}`" for store in only_in_changelogs(base, partitions)] if base.section(SHADOW).held else []
+    if held:
         raise IncompatibleError(
             f"job `{job.paths.root}` is a shadow, and its changelog of store {listed(held)} is held back with its "
             "outputs: nobody else can restore from it. Add another backend to `stores.backup.factories`, and run the "
@@ -214,16 +215,6 @@ def _refuse_checkpoint(job: FoundJob, base: CheckpointRecord) -> None:
             "has other durable streams. Fork a checkpoint that has read them: start the job once with "
             '`until="latest"` (`penstock run ... --until latest`)'
         )
-
-
-def _only_in_changelogs(job: FoundJob, base: CheckpointRecord) -> list[str]:
-    """The stores that only a changelog stream has."""
-    found: dict[str, set[str]] = {}
-    for task in base.tasks:
-        for backend, own in markers_of(base, task, job.config.changelog_partitions(base.stores, task)).items():
-            for store in own:
-                found.setdefault(store, set()).add(backend)
-    return [f"`{store}`" for store, backends in sorted(found.items()) if backends == {CHANGELOG_STREAM}]
 
 
 def _make_home(new: FoundJob, home: Home) -> None:
@@ -292,17 +283,13 @@ def unpin(job: FoundJob, home: Home, held: Labelled) -> None:
 def _refuse_borrowed_changelogs(job: FoundJob, view: LogView) -> None:
     """Only the first checkpoint of a fork is in a changelog of its parent: later ones are in its own."""
     for record in view.restorable:
-        for task in record.tasks:
-            own = markers_of(record, task)
-            elsewhere = {store for name, stores in own.items() if name != CHANGELOG_STREAM for store in stores}
-            for store, marker in own.get(CHANGELOG_STREAM, {}).items():
-                stream = ChangelogStreamMarker.parse(marker).ssp.system_stream
-                if store not in elsewhere and stream != job.config.store(store).changelog:
-                    raise IncompatibleError(
-                        f"checkpoint {record.id} of the fork `{job.paths.root}` has store `{store}` in the changelog "
-                        f"`{stream}` of its parent alone. Start the fork, and detach it once that checkpoint is no "
-                        "longer retained (`penstock checkpoint list`)"
-                    )
+        for store, streams in only_in_changelogs(record, lambda _: {}).items():
+            if other := streams - {job.config.store(store).changelog}:
+                raise IncompatibleError(
+                    f"checkpoint {record.id} of the fork `{job.paths.root}` has store `{store}` in the changelog "
+                    f"`{min(other)}` of its parent alone. Start the fork, and detach it once that checkpoint is no "
+                    "longer retained (`penstock checkpoint list`)"
+                )
 
 
 def _copies(job: FoundJob, view: LogView, last: CheckpointRecord) -> Iterator[int]:

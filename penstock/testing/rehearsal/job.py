@@ -1,4 +1,4 @@
-"""A job that goes on from a checkpoint of another one, in this process and in a folder that goes with it."""
+"""Runs an application on the state of a job as of a checkpoint, in this process and in a temporary folder."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from penstock.testing.in_process_ports import InProcessFleet, InProcessRunner
 Positions = Mapping[SystemStreamPartition, int]
 _OF_THE_JOB = ("spark.", "metrics.", "job.dashboard.", "state.backends.", "app.run.")
 _CHANGELOG = StoreSettings.changelog.suffix
-"""A rehearsal has changelogs of its own: their names are those of its job."""
+"""The changelogs of a rehearsal are named after the run, and not after the job."""
 _WITHOUT = ("job.latency.target.ms", "job.host-affinity.enabled", "job.standbytasks.replication.factor")
 
 

@@ -395,7 +395,7 @@ class _Told:
         self.is_enough = False
         """True once the rest is of no interest."""
         self.failed: BaseException | None = None
-        """The failure of whoever was told: it is not the job's."""
+        """The exception of the caller's function, which is no failure of the job."""
 
     def __call__(self, step: Step) -> None:
         self.messages += bool(step.messages)

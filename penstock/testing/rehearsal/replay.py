@@ -9,8 +9,9 @@ process. Nothing is written but to a folder that goes with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from itertools import pairwise
 
 from penstock.admin.jobs import FoundJob, choose_version
@@ -18,13 +19,11 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.application.application import Application
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
-from penstock.graph.topology import Topology
 from penstock.replay.wing import REPLAY, batches_of
 from penstock.system.base import OffsetRange
 from penstock.system.registry import open_system
 from penstock.testing.rehearsal.job import Positions, Rehearsal
 from penstock.testing.rehearsal.passes import OutputMessage, Replayed, Step, Survey, Wanted, replay, run_whole
-from penstock.testing.rehearsal.trace import Row
 
 Tell = Callable[[Step], None]
 
@@ -57,12 +56,13 @@ def replay_key(
         IncompatibleError: the application cannot go on from the checkpoint, or the checkpoint cannot be forked; the
             job did not come from one checkpoint to the other by reading alone; or the application has durable streams.
     """
+    retained = _retained(job)
     if from_checkpoint is None and to_checkpoint is None:
-        line = next((line for line in _lines(job) if _has_read(line[0], line[-1])), _retained(job)[-1:])
+        line = next((line for line in _lines(retained) if _has_read(line[0], line[-1])), retained[-1:])
     else:
-        line = _line_to(job, choose_version(job, to_checkpoint or "latest"))
+        line = _line_to(retained, choose_version(job, to_checkpoint or "latest"))
     begin = line[0] if from_checkpoint is None else choose_version(job, from_checkpoint)
-    return replay(_between(job, app, begin, line[-1]), _by_text(key), tell, debug=debug)
+    return replay(between(job, app, begin, line[-1]), lambda topology: Wanted.of_text(topology, key), tell, debug=debug)
 
 
 def replay_input(
@@ -79,13 +79,12 @@ def replay_input(
         raise ConfigError(f"job `{job.paths.root}` does not read `{ssp.system_stream}`")
     read_message(job, ssp, offset)
     wanted = Wanted(origin=(ssp, offset))
-    for begin, end in _newest_first(job):
-        if (
-            positions_of(begin).get(ssp, offset + 1)
-            <= offset
-            < (offset + 1 if end is None else positions_of(end).get(ssp, 0))
-        ):
-            return replay(_between(job, app, begin, end), lambda _: wanted, tell, debug=debug, last=_shows(ssp, offset))
+    for begin, end in _newest_first(_retained(job)):
+        first = positions_of(begin).get(ssp, offset + 1)
+        upto = offset + 1 if end is None else positions_of(end).get(ssp, 0)
+        if first <= offset < upto:
+            rehearsal = _over(job, app, begin, [] if end is None else [end])
+            return replay(rehearsal, lambda _: wanted, tell, debug=debug, last=_shows(ssp, offset))
     raise NotFoundError(
         f"no retained checkpoint is before offset {offset} of `{ssp}`: the state in which the job met the message "
         "is gone. A checkpoint with a label is kept (`penstock checkpoint label`)"
@@ -114,14 +113,14 @@ def replay_output(
     if _is_input(job, ssp):
         raise ConfigError(f"`{ssp.system_stream}` is an input of job `{job.paths.root}`, and not an output")
     message = read_message(job, ssp, offset)
-    for begin, end in _newest_first(job):
-        rehearsal = _between(job, app, begin, end)
+    for begin, end in _newest_first(_retained(job)):
+        rehearsal = _over(job, app, begin, [] if end is None else [end])
         survey, _ = run_whole(rehearsal, "search", lambda topology: Survey(topology, output=message))
         if not survey.found:
             continue
         made, came = survey.found[-1]
         row = made if came is None else came
-        return replay(rehearsal, _by_key_of(row), tell, debug=debug, last=_sends(message))
+        return replay(rehearsal, partial(Wanted.of_row, row=row), tell, debug=debug, last=_sends(message))
     raise NotFoundError(
         f"the message at offset {offset} of `{ssp}` is not made again from any retained checkpoint. Either it is older "
         "than they are, or this application makes another one, or one that depends on chance, on the time or on "
@@ -161,14 +160,6 @@ def positions_of(record: CheckpointRecord) -> Positions:
     return found
 
 
-def _by_key_of(row: Row) -> Callable[[Topology], Wanted]:
-    return lambda topology: Wanted.of_row(topology, row)
-
-
-def _by_text(key: str) -> Callable[[Topology], Wanted]:
-    return lambda topology: Wanted.of_text(topology, key)
-
-
 def _retained(job: FoundJob) -> list[CheckpointRecord]:
     found = list(job.log.read().restorable)
     if not found:
@@ -176,39 +167,61 @@ def _retained(job: FoundJob) -> list[CheckpointRecord]:
     return found
 
 
-def _newest_first(job: FoundJob) -> Iterator[tuple[CheckpointRecord, CheckpointRecord | None]]:
-    """Each checkpoint with the next one, up to which was read; first the last one, without an end."""
-    yield _retained(job)[-1], None
-    for line in _lines(job):
+def _newest_first(
+    retained: Sequence[CheckpointRecord],
+) -> Iterator[tuple[CheckpointRecord, CheckpointRecord | None]]:
+    """Each checkpoint with the next one, up to which was read; first the last one, without an end. Pure."""
+    yield retained[-1], None
+    for line in _lines(retained):
         yield from ((begin, end) for begin, end in reversed(list(pairwise(line))) if _has_read(begin, end))
 
 
-def _lines(job: FoundJob) -> Iterator[list[CheckpointRecord]]:
-    """The retained checkpoints of which each follows from the one before by reading alone, oldest first; the newest
-    such line first."""
-    left = _retained(job)
+def _lines(retained: Sequence[CheckpointRecord]) -> Iterator[list[CheckpointRecord]]:
+    """The checkpoints of which each follows from the one before by reading alone, oldest first; the newest such line
+    first. Pure."""
+    left = list(retained)
     while left:
-        line = _line_to(job, left[-1])
+        line = _line_to(retained, left[-1])
         yield line
         left = [record for record in left if record not in line]
 
 
-def _between(job: FoundJob, app: Application, begin: CheckpointRecord, end: CheckpointRecord | None) -> Rehearsal:
-    if end is None:
+def _line_to(retained: Sequence[CheckpointRecord], end: CheckpointRecord) -> list[CheckpointRecord]:
+    """The checkpoints that one follows from by reading alone, oldest first, and itself. Pure."""
+    line = end.section(REPLAY).line
+    if not line.epoch:
+        return [end]
+    own = [record for record in retained if record.id < end.id and record.section(REPLAY).line.epoch == line.epoch]
+    before = [each for record in retained if str(record.id) == line.follows for each in _line_to(retained, record)]
+    return [*before, *own, end]
+
+
+def _over(job: FoundJob, app: Application, begin: CheckpointRecord, followers: Sequence[CheckpointRecord]) -> Rehearsal:
+    """The rehearsal from a checkpoint to the last one of those that follow; up to the present ends, if none does."""
+    if not followers:
         return Rehearsal(job, app, begin)
-    batches = tuple(each for record in followers(job, begin, end) for each in batches_of(record))
+    batches, end = tuple(each for record in followers for each in batches_of(record)), followers[-1]
     return Rehearsal(job, app, begin, positions_of(end), end.batch_time_ms, batches, end.closing)
 
 
-def followers(job: FoundJob, begin: CheckpointRecord, end: CheckpointRecord) -> list[CheckpointRecord]:
-    """The retained checkpoints behind one up to another one, which is the last of them. Raises IncompatibleError if the
-    job did not come from the one to the other by reading alone."""
+def between(job: FoundJob, app: Application, begin: CheckpointRecord, end: CheckpointRecord) -> Rehearsal:
+    """The rehearsal of what was read between two checkpoints. Raises as `check_follows`."""
+    return _over(job, app, begin, _followers(_line_to(_retained(job), end), begin))
+
+
+def check_follows(job: FoundJob, begin: CheckpointRecord, end: CheckpointRecord) -> None:
+    """Raise IncompatibleError if the job did not come from one checkpoint to another one by reading alone."""
+    _followers(_line_to(_retained(job), end), begin)
+
+
+def _followers(line: list[CheckpointRecord], begin: CheckpointRecord) -> list[CheckpointRecord]:
+    """The checkpoints of a line behind one of them. Raises as `check_follows`. Pure."""
+    end = line[-1]
     if begin.id >= end.id or not _has_read(begin, end):
         raise IncompatibleError(
             f"nothing was read between checkpoint {begin.id} and checkpoint {end.id}: name two checkpoints of which "
             "the second has read more"
         )
-    line = _line_to(job, end)
     if begin not in line:
         raise IncompatibleError(
             f"checkpoint {end.id} does not follow from checkpoint {begin.id} by reading alone: between them, a command "
@@ -216,16 +229,6 @@ def followers(job: FoundJob, begin: CheckpointRecord, end: CheckpointRecord) -> 
             f"follows from so is {line[0].id}"
         )
     return line[line.index(begin) + 1 :]
-
-
-def _line_to(job: FoundJob, end: CheckpointRecord) -> list[CheckpointRecord]:
-    """The retained checkpoints that one follows from by reading alone, oldest first, and itself."""
-    retained, line = _retained(job), end.section(REPLAY).line
-    if not line.epoch:
-        return [end]
-    own = [record for record in retained if record.id < end.id and record.section(REPLAY).line.epoch == line.epoch]
-    before = [each for record in retained if str(record.id) == line.follows for each in _line_to(job, record)]
-    return [*before, *own, end]
 
 
 def _has_read(begin: CheckpointRecord, end: CheckpointRecord) -> bool:

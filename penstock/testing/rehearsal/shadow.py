@@ -41,7 +41,7 @@ from penstock.testing.clock import SettableClock
 from penstock.testing.in_process import InProcessDriver
 from penstock.testing.rehearsal.job import Forwarding, NotedFeed, Positions, Rehearsal
 from penstock.testing.rehearsal.passes import run
-from penstock.testing.rehearsal.replay import followers, positions_of
+from penstock.testing.rehearsal.replay import check_follows, positions_of
 from penstock.testing.rehearsal.sent import EXAMPLES, NOTHING, First, SentRows, compare
 from penstock.testing.rehearsal.trace import Entries, shown
 
@@ -146,7 +146,7 @@ def shadow(
     Args:
         job: the job. It may run.
         before: its application.
-        after: the changed one, which goes on from the same state.
+        after: the changed one, which continues from the same state.
         from_checkpoint: where both begin, by its id or label; the last checkpoint, if None.
         to_checkpoint: where both end; the present ends of the inputs, if None.
 
@@ -159,7 +159,7 @@ def shadow(
     begin = choose_version(job, from_checkpoint or "latest")
     end = None if to_checkpoint is None else choose_version(job, to_checkpoint)
     if end is not None:
-        followers(job, begin, end)
+        check_follows(job, begin, end)
     until = _ends(job, (before, after), begin) if end is None else positions_of(end)
     if all(offset <= positions_of(begin).get(ssp, 0) for ssp, offset in until.items()):
         raise IncompatibleError(

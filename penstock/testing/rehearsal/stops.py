@@ -23,7 +23,7 @@ class _Debugger(pdb.Pdb):
         """The user has left it."""
 
     def set_quit(self) -> None:
-        """Go on, and not raise within the application's code, which might take it for a failure of its own."""
+        """Continue, and raise nothing within the application's code, which might handle it as a failure."""
         self.left = True
         self.set_continue()
 

@@ -1,4 +1,4 @@
-"""Shadows on Spark: a fork goes on from the state of its parent, and nothing that it sends is seen."""
+"""Shadows on Spark: a fork continues from the state of its parent, and nobody sees what it sends."""
 
 from __future__ import annotations
 

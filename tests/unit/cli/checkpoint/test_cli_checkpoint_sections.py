@@ -46,11 +46,11 @@ def test_an_edit_of_a_checkpoint_that_needs_it_is_refused(job: StoppedJob) -> No
         with pytest.raises(IncompatibleError, match=refused):
             admin.plan_import(found, exported)
         admin.write_checkpoint(admin.plan_offsets(found, {ssp(0): 3}, older))
-    assert job.last.sections.written.keys() == {"made", "replay"}
+    assert job.last.sections.written.keys() == {"replay"}
 
 
 def test_an_edit_leaves_out_what_is_not_needed(job: StoppedJob) -> None:
     append_with(job, WrittenSection({"wrapped": 3}))
     with admin.open_job("flights") as found:
         admin.write_checkpoint(admin.plan_offsets(found, {ssp(0): 3}))
-    assert job.last.sections.written.keys() == {"made", "replay"}
+    assert job.last.sections.written.keys() == {"replay"}

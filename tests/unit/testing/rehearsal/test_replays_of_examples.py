@@ -35,7 +35,7 @@ from penstock.system.partitioner import partition_of
 from penstock.tables.driver import Tables
 from penstock.testing.in_process import InProcessDriver
 from penstock.testing.rehearsal.passes import Survey, run_whole
-from penstock.testing.rehearsal.replay import _between
+from penstock.testing.rehearsal.replay import between
 from penstock.testing.rehearsal.trace import rows_of
 from penstock.testing.runner.sides import TablesInProcess, catch_up
 from tests.support.tools.cli import own_home
@@ -152,7 +152,7 @@ def test_a_replay_of_an_example_sends_what_the_job_sent(
         world.run(tables if part == 0 else {})
     with admin.open_job(module.app.name, overrides=world.keys) as job:
         retained = job.log.read().restorable
-        survey, _ = run_whole(_between(job, module.app, retained[0], retained[-1]), "whole", Sends)
+        survey, _ = run_whole(between(job, module.app, retained[0], retained[-1]), "whole", Sends)
     assert isinstance(survey, Sends)
     assert world.sent().total() > 2
     assert survey.sent == world.sent()
