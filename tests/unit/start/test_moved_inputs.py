@@ -161,6 +161,20 @@ def test_checkpoints_that_are_written_by_hand_keep_the_mark(world: SumsWorld) ->
     assert successor(base, content, log.known(), claim, config.task, 0, 0, base.sections).moved == (FIRST,)
 
 
+def test_checkpoints_that_are_written_by_hand_keep_a_run_quiet_unless_they_move_positions(world: SumsWorld) -> None:
+    """For every command that makes a checkpoint: edits, imports and forks."""
+    log = CheckpointLog(world.objects, world.paths)
+    found = log.read().checkpoints[-1]
+    quiet = {task: {ssp: offset + 5 for ssp, offset in own.items()} for task, own in found.next_offsets.items()}
+    base, claim = replace(found, quiet_until=quiet), log.claim("run")
+    config = load_config(overrides={"job.name": "sums"}, environ={})
+    moved = {task: {ssp: offset - 1 for ssp, offset in own.items()} for task, own in found.next_offsets.items()}
+    for positions, expected in ((found.next_offsets, quiet), (moved, {})):
+        content = CheckpointContent(positions, {})
+        made = successor(base, content, log.known(), claim, config.task, 0, 0, base.sections)
+        assert made.quiet_until == expected
+
+
 A, B = (SystemStreamPartition("m", stream, 0) for stream in "ab")
 AT_A, AT_B = TaskSsp(0, A), TaskSsp(0, B)
 RECORD: CheckpointRecord = replace(
