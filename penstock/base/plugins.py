@@ -41,6 +41,7 @@ WINGS = {
     "drain": "penstock.drain.wing:DRAIN_WING",
     "shadow": "penstock.shadow.wing:SHADOW_WING",
     "replay": "penstock.replay.wing:REPLAY_WING",
+    "deploy": "penstock.deploy.wing:DEPLOY_WING",
 }
 """See `penstock.wing`. Parts act in this order, and end in the reverse one."""
 OUTSIDE_WINGS = "penstock.wings"
@@ -61,6 +62,7 @@ COMMANDS = (
         "fork",
         "replay",
         "shadow",
+        "deploy",
         "job",
     ),
     *("checkpoint", "startpoint", "state", "stream", "table", "config"),

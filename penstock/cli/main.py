@@ -72,6 +72,11 @@ COMMANDS = {
         "Compare a changed application with a job's own: what both send and keep for the same real input.",
         "shadow",
     ),
+    "deploy": _Entry(
+        "deploy",
+        "Run a changed application as a new job that takes over from a running one, without a gap in the output.",
+        "deploy",
+    ),
     "job": _Entry("job", "Delete, adopt, detach or sign a job, or show its audit log."),
     "checkpoint": _Entry("checkpoint", "Show, keep and make the checkpoints of a job."),
     "startpoint": _Entry("startpoint", "Choose where the next start of a job begins to read."),

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self
 
@@ -22,19 +23,23 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from penstock.base.plugins import HOSTS, load
 from penstock.base.secrets import without_secrets
 from penstock.base.wording import counted
-from penstock.cli.shared.application import load_application
+from penstock.cli.shared.application import LoadedApplication, load_application
 from penstock.cli.shared.errors import report_failed_message, say, tracebacks_wanted, with_options
 from penstock.cli.shared.options import Call, Debug, JsonCall
 from penstock.cli.shared.output import stderr_console
 from penstock.config.load import load_config
+from penstock.config.model import JobConfig
 from penstock.config.settings import LogFormat
 from penstock.driver.program import PROGRESS_LOGGER, SIGNALS, RunObserver, RunView, StopCount, ViewLog
-from penstock.errors import UserCodeError
+from penstock.errors import PenstockError, RetryableError, UserCodeError
 from penstock.host.log_lines import LineFormatter
 from penstock.job.paths import JobPaths
 
 if TYPE_CHECKING:
     from penstock.driver.job import Job
+
+
+logger = logging.getLogger(__name__)
 
 
 class RunDisplay(Protocol):
@@ -169,36 +174,59 @@ def run(
             tasks with timers, aggregates (their totals begin at 0 again) and partition_by through a stream can be
             reset.
     """
+    loaded, settings = loaded_for_run(application, call)
+    root = JobPaths(settings.job.name, settings.job.id).root
+
+    def start() -> Job:
+        on_spark: Callable[..., Job] = load(HOSTS["spark"])
+        with _audited(call, root, from_checkpoint, reset_operators or ()):
+            return on_spark(
+                loaded.app,
+                settings,
+                until=until,
+                close=close,
+                drain=drain,
+                from_checkpoint=from_checkpoint,
+                reset_operators=reset_operators or (),
+            )
+
+    run_shown(root, settings.job.log_format, start)
+
+
+def loaded_for_run(application: str, call: Call) -> tuple[LoadedApplication, JobConfig]:
+    """An application that can be sent to Spark, and its configuration. Raises ConfigError."""
     if tracebacks_wanted():
         logging.getLogger("penstock").setLevel(logging.DEBUG)  # with it, Spark shows its stacks
     loaded = load_application(application)
     name, stores = loaded.app.name, [store.name for store in loaded.app.graph().stores]
     settings = load_config(call.config, assignments=call.assignments or (), default_job_name=name, stores=stores)
-    paths = JobPaths(settings.job.name, settings.job.id)
-    form = settings.job.log_format
-    with StopSignals() as signals, closing(open_display(form, paths.root)) as display:
-        display.say(f"starting Spark for job {paths.root}; this takes some seconds")
+    loaded.ship_by_value()
+    return loaded, settings
+
+
+def run_shown(
+    root: str, form: LogFormat, start: Callable[[], Job], meanwhile: Callable[[Job], None] = lambda _: None
+) -> None:
+    """Run a job to its end, and show it. Signals end it.
+
+    Args:
+        root: the job's name and id.
+        form: of the log lines.
+        start: starts the job.
+        meanwhile: called several times a second. What it raises ends the job, and is raised then.
+    """
+    with StopSignals() as signals, closing(open_display(form, root)) as display:
+        display.say(f"starting Spark for job {root}; this takes some seconds")
         job: Job | None = None
         try:
-            loaded.ship_by_value()
-            start: Callable[..., Job] = load(HOSTS["spark"])
-            with _audited(call, paths.root, from_checkpoint, reset_operators or ()):
-                job = start(
-                    loaded.app,
-                    settings,
-                    until=until,
-                    close=close,
-                    drain=drain,
-                    from_checkpoint=from_checkpoint,
-                    reset_operators=reset_operators or (),
-                )
+            job = start()
             signals.count_only()
         except KeyboardInterrupt:
             if job is None:
                 display.say("interrupted before the job had started; no message was processed")
                 raise typer.Exit(1) from None
             signals.count_only(1)
-        _run_to_end(job, signals, display, form)
+        _run_to_end(job, signals, display, form, partial(meanwhile, job))
 
 
 @contextmanager
@@ -214,13 +242,15 @@ def _audited(call: Call, job: str, from_checkpoint: str | None, reset_operators:
         yield
 
 
-def _run_to_end(job: Job, signals: StopSignals, display: RunDisplay, form: LogFormat) -> None:
+def _run_to_end(
+    job: Job, signals: StopSignals, display: RunDisplay, form: LogFormat, meanwhile: Callable[[], None]
+) -> None:
     began = time.monotonic()
     display.say(f"job {job.name} started, run {job.run_id}; the output of its tasks is in {job.log_directory}")
     if job.dashboard is not None:
         display.say(f"dashboard: {job.dashboard.logged_url}")
     try:
-        stops = _await(job, display, signals)
+        stops = _await(job, display, signals, meanwhile)
     except UserCodeError as error:
         display.close()
         report_failed_message(error.failed, job.last_checkpoint)
@@ -237,12 +267,19 @@ def _run_to_end(job: Job, signals: StopSignals, display: RunDisplay, form: LogFo
     tell(f"job {job.name} ended: {end}")
 
 
-def _await(job: Job, display: RunDisplay, signals: StopSignals) -> int:
+def _await(job: Job, display: RunDisplay, signals: StopSignals, meanwhile: Callable[[], None]) -> int:
     """Wait for the end of the job, showing it and passing on requests to stop; returns how many there were."""
     observer = RunObserver(job)
     told = 0
     while not job.await_termination(_STEP_S):
         display.show(observer.look())
+        try:
+            meanwhile()
+        except RetryableError as error:
+            logger.warning("%s", error)
+        except PenstockError:
+            job.stop()
+            raise
         while told < min(signals.count, 2):
             told += 1
             job.stop(wait=False)

@@ -145,6 +145,10 @@ class JobSettings(Settings):
     shadow_path = key("job.shadow.path", Topic.OUTPUTS, kinds.LocalPath(),
         DerivedDefault("`<home>/shadow`", _shadow_path),
         "The folder where shadows keep what they write, in a folder for each job with one for each system in it.")
+    replay_follows = key("job.replay.follows", Topic.OUTPUTS, kinds.Word("A-Za-z0-9_.-", 200),
+        AbsentDefault("absent"),
+        "The shadow makes the batches of this job, `name-id`, as its checkpoints name them, and none beyond the last "
+        "one. `penstock deploy` sets it.")
     retry_max = key("job.retry.max", Topic.FAILURES, kinds.Number(0), "5",
         "The number of failures since the last complete checkpoint that are retried before the run ends.")
 

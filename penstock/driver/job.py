@@ -20,6 +20,7 @@ from penstock.metrics.snapshot import Snapshot
 if TYPE_CHECKING:
     from penstock.drain.wing import DrainProgress
     from penstock.outbox.driver import PublishingProgress
+    from penstock.replay.wing import FollowProgress
     from penstock.side.wing import BootstrapProgress
     from penstock.tables.wing import TableStatus
 
@@ -214,6 +215,11 @@ class Job:
         if wait:
             self.await_termination()
 
+    def begin_again(self) -> None:
+        """End the run after its current batch, with a last commit, and start the job again in this process. Does
+        nothing if somebody has asked for the end of the job."""
+        self._stop.begin_again()
+
     def drain(self, *, wait: bool = True) -> None:
         """Read no more input, process everything in flight and everything that waits for a time, commit, and end, as
         `penstock drain`.
@@ -346,6 +352,18 @@ class Job:
             1,200 of 5,000 messages to kafka.utilisation
         """
         found: PublishingProgress | None = self._board.told("outbox")
+        return found
+
+    @property
+    def following(self) -> FollowProgress | None:
+        """How far a shadow has come that makes the batches of another job (`job.replay.follows`); None for any other
+        job, and before the first checkpoint of that one is reached.
+
+        Example:
+            >>> job.following.job, job.following.caught_up  # doctest: +SKIP
+            ('flights-1', True)
+        """
+        found: FollowProgress | None = self._board.told("replay")
         return found
 
     @property

@@ -8,10 +8,12 @@ from concurrent.futures import Future
 
 import msgspec
 
+from penstock.batch.batch import Ends
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.sections import SectionValues
 from penstock.driver.context import RunContext
 from penstock.driver.feed.boundary import Boundary, DrainedOperators
+from penstock.driver.feed.feed import Feed
 from penstock.errors import KINDS, PenstockError
 from penstock.job.board import Shown
 from penstock.runtime.reports import Report
@@ -31,6 +33,16 @@ class DriverPart:
 
     def __init__(self, run: RunContext) -> None:
         self.run = run
+
+    def feed(self, feed: Feed, ends: Callable[[], Ends]) -> Feed:
+        """The feed of the run; another one in its place, if the wing chooses the batches. Called once, before the run
+        begins.
+
+        Args:
+            feed: the one that the run has.
+            ends: returns the present ends of every input partition. Raises PenstockError.
+        """
+        return feed
 
     def restored(self, epoch: int, checkpoint_id: str, markers: Markers) -> None:
         """Every task is restored from this checkpoint. Not called if there is none. May raise nothing."""

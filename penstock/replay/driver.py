@@ -1,20 +1,38 @@
-"""Notes the batches of a run for its checkpoints."""
+"""Notes the batches of a run for its checkpoints, and makes those of another job."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import msgspec
 
-from penstock.batch.batch import Positions, to_positions
+from penstock.batch.batch import Ends, Positions, to_positions
+from penstock.batch.portions import BatchBounds
+from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.sections import SectionValues
+from penstock.config.settings import JobSettings
 from penstock.driver.context import RunContext
 from penstock.driver.feed.boundary import Boundary
+from penstock.driver.feed.event_time import EventTime
+from penstock.driver.feed.feed import Feed, OffsetFeed
 from penstock.driver.part import DriverPart
-from penstock.replay.wing import MOST_NUMBERS, REPLAY, Line, ReadUpTo, joined, numbers_of, section_of
+from penstock.errors import ConfigError
+from penstock.job.paths import JobPaths
+from penstock.replay.follow import FollowFeed, ParentLog, begin_to_follow
+from penstock.replay.wing import (
+    MOST_NUMBERS,
+    REPLAY,
+    Followed,
+    FollowProgress,
+    Line,
+    ReadUpTo,
+    joined,
+    numbers_of,
+    section_of,
+)
 from penstock.runtime.reports import Report
 from penstock.start.job import ClaimedJob
 from penstock.wire.protocol import Markers
@@ -35,10 +53,39 @@ class BatchNotes(DriverPart):
         self._notes: list[tuple[int, ReadUpTo]] = []
         """By the number of each batch, ascending."""
         self._numbers = 0
+        self._followed = Followed()
+        self._made: list[tuple[int, str]] = []
+        """Checkpoints of the job that is followed, each with the batch behind which it was reached, ascending."""
+
+    def feed(self, feed: Feed, ends: Callable[[], Ends]) -> Feed:
+        """Raises IncompatibleError if the job cannot make the batches of the other one; or PenstockError."""
+        job, settings = self.run.job, self.run.job.config.job
+        if (wanted := settings.replay_follows) is None:
+            return feed
+        if not isinstance(feed, OffsetFeed):
+            raise ConfigError(f"`{JobSettings.replay_follows.name}`: a query chooses the batches of this run")
+        log = CheckpointLog(job.objects, JobPaths(*wanted.rsplit("-", 1)))
+        self._followed = begin_to_follow(job, wanted, log)
+        return FollowFeed(
+            feed,
+            ends,
+            ParentLog(log, self._followed),
+            job.topology.graph,
+            BatchBounds(settings.batch_max_messages, settings.batch_max_bytes, settings.batch_target_ms),
+            EventTime.of(job.topology.graph, job.config),
+            self.run.clock,
+            self._reached,
+        )
+
+    def _reached(self, boundary: Boundary, progress: FollowProgress) -> None:
+        with self._lock:
+            self._made.append((boundary.batch, progress.made))
+        self.run.board.tell(self.wing, progress)
 
     def begin(self, boundary: Boundary) -> None:
         with self._lock:
             self._positions, self._notes, self._numbers = boundary.positions, [], 0
+            self._made = []
             self._begins = ReadUpTo(boundary.batch_time_ms, boundary.positions)
 
     def counted(self, reports: Sequence[Report], boundary: Boundary, committed: int) -> None:
@@ -56,7 +103,9 @@ class BatchNotes(DriverPart):
     def sections(self, boundary: Boundary, uploaded: Sequence[msgspec.Raw]) -> SectionValues:
         with self._lock:
             own = [each for number, each in self._notes if number <= boundary.batch]
-            return {REPLAY: section_of(own, self._begins, self._line)}
+            made = [checkpoint for batch, checkpoint in self._made if batch <= boundary.batch]
+            followed = replace(self._followed, made=made[-1]) if made else self._followed
+            return {REPLAY: replace(section_of(own, self._begins, self._line), followed=followed)}
 
     def recorded(self, record: CheckpointRecord, markers: Markers, *, abandoned: bool) -> None:
         with self._lock:
@@ -64,6 +113,8 @@ class BatchNotes(DriverPart):
                 self._begins = ReadUpTo(each.time_ms, {**self._begins.positions, **each.positions})
             self._notes = self._notes[len(done) :]
             self._numbers = numbers_of([each for _, each in self._notes])
+            older = sum(batch <= record.batch for batch, _ in self._made)
+            self._made = self._made[max(0, older - 1) :]
 
 
 def _line(job: ClaimedJob) -> Line:

@@ -15,7 +15,7 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.sections import Section
 from penstock.wing import Wing
 
-REPLAY_WING = Wing("replay", driver="penstock.replay.driver:BatchNotes")
+REPLAY_WING = Wing("replay", start="penstock.replay.start:ReplayStart", driver="penstock.replay.driver:BatchNotes")
 MOST_NUMBERS = 4000
 """The most numbers of a section: some 40 KB of JSON."""
 
@@ -38,7 +38,36 @@ class Line:
     epoch: int = 0
     """The epoch in which it began; 0: it is not known."""
     follows: str = ""
-    """The id of the checkpoint, of another line, that the first one follows from by reading alone; empty: none."""
+    """The id of the checkpoint, of another line, that the first one follows from by reading alone; empty: none. One of
+    another job has that one's name and id before it (`of_other`)."""
+
+
+def of_other(job: str, checkpoint: str) -> str:
+    """A checkpoint of another job, for `Line.follows`."""
+    return f"{job} {checkpoint}"
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """The job whose batches a run makes (`job.replay.follows`)."""
+
+    job: str = ""
+    """Its name and id; empty: none was followed."""
+    line: int = 0
+    """The epoch of its line."""
+    made: str = ""
+    """The id of its last checkpoint whose batches are all made."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowProgress:
+    """How far a run has followed another job."""
+
+    job: str
+    made: str
+    """The id of the last checkpoint of that job whose batches are all made; empty: none yet."""
+    caught_up: bool
+    """True if that was its last one, at the last look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +81,7 @@ class ReplaySection:
     begins: tuple[int, ...] = ()
     """The time at which they begin, and the next offset of each place then."""
     line: Line = Line()
+    followed: Followed = Followed()
 
 
 REPLAY = Section("replay", ReplaySection)

@@ -63,8 +63,14 @@ def run_application(
     drain: bool = False,
     from_checkpoint: str | None = None,
     reset_operators: Sequence[str] = (),
+    config_of_next: Callable[[], JobConfig] | None = None,
 ) -> Job:
-    """Implements `Application.run`, which has the documentation."""
+    """Implements `Application.run`, which has the documentation.
+
+    Args:
+        config_of_next: returns the configuration of each further start of the job in this process; by default it is
+            that of the first one. Raises PenstockError.
+    """
     _check_options(until, from_checkpoint, reset_operators)
     if drain and until is not None:
         raise ConfigError("a run that drains at its start reads nothing: leave out either the drain or `until`")
@@ -80,7 +86,7 @@ def run_application(
             paths = JobPaths(settings.job.name, settings.job.id)
             served = serve(settings, paths, lambda: None if handle is None else handle.live_metrics())
             undo.callback(served.close)
-        job = _SparkJob(app, settings, undo.enter_context(_Spark(spark, settings)), StopRequest())
+        job = _SparkJob(app, settings, undo.enter_context(_Spark(spark, settings)), StopRequest(), config_of_next)
         first = job.start(request)
         undo.push(first.undo)
         if drain:
@@ -139,9 +145,17 @@ class _StartedRun:
 class _SparkJob:
     """Starts a job's run, and starts it again whenever its inputs have become others."""
 
-    def __init__(self, app: Application, settings: JobConfig, spark: _Spark, stop: StopRequest) -> None:
+    def __init__(
+        self,
+        app: Application,
+        settings: JobConfig,
+        spark: _Spark,
+        stop: StopRequest,
+        config_of_next: Callable[[], JobConfig] | None = None,
+    ) -> None:
         self._app = app
         self._settings = settings
+        self._config_of_next = config_of_next
         self._spark = spark
         self.stop = stop
         self._current: _StartedRun | None = None
@@ -160,7 +174,10 @@ class _SparkJob:
 
     def start(self, request: StartRequest, *, again: bool = False) -> _StartedRun:
         """Take the lease, decide where the run begins, and open its containers. Only the first time resets inputs."""
-        settings = self._settings.without_resets() if again else self._settings
+        if again:
+            given = self._config_of_next
+            self._settings = (self._settings if given is None else given()).without_resets()
+        settings = self._settings
         with ExitStack() as undo:
             # Before the lease: a job whose first start names a missing stream leaves nothing behind.
             try:
@@ -174,7 +191,7 @@ class _SparkJob:
             run = Run(settings, self.stop, undo)
             job = run.prepare(graph, streams, replace(request, run_id=run.run_id))
             quiet_py4j()
-            check_next = partial(check_start, self._app.graph(), self._settings.without_resets(), run.objects)
+            check_next = partial(check_start, self._app.graph(), settings.without_resets(), run.objects)
             context = self._spark.context(job.paths.root)
             loop, runner = open_on_spark(run, context, runner_for, check_next=check_next)
             run.obey(self.stop.ask)

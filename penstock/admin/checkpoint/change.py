@@ -25,6 +25,7 @@ from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim
 from penstock.checkpoint.sections import Sections
 from penstock.checkpoint.task_versions import refuse_unknown
 from penstock.config.model import JobConfig
+from penstock.deploy.wing import DEPLOY, DeploySection
 from penstock.errors import IncompatibleError, NotFoundError, PenstockError, RetryableError
 from penstock.facts import FOR_PEOPLE, Column, Facts, FactTable, Shown
 from penstock.outbox.wing import OUTBOX, outbox_section, owed_of
@@ -330,8 +331,8 @@ def effect_on_state(changes: Sequence[edit.OffsetChange]) -> str:
 
 def edited_sections(base: CheckpointRecord, content: edit.CheckpointContent, view: LogView, claim: Claim) -> Sections:
     """The sections of the successor of `base` with this content: those of `base`, with some exceptions. What the last
-    checkpoint leaves to be published remains to be published, whatever `base` is, and a shadow remains one. The query's
-    last batch is not known if offsets were set by hand.
+    checkpoint leaves to be published remains to be published, whatever `base` is, a shadow remains one, and who has
+    handed over is not in charge. The query's last batch is not known if offsets were set by hand.
 
     Args:
         view: the log after the claim.
@@ -343,6 +344,7 @@ def edited_sections(base: CheckpointRecord, content: edit.CheckpointContent, vie
             OUTBOX: outbox_section(owed, (), owed.publisher),
             QUERY: _query(base, content, view),
             SHADOW: ShadowSection() if latest is None else latest.section(SHADOW),
+            DEPLOY: DeploySection() if latest is None else latest.section(DEPLOY),
             REPLAY: ReplaySection(line=Line(claim.epoch)),
         }
     )

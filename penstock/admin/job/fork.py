@@ -24,6 +24,7 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.sections import SectionValues
 from penstock.checkpoint.streams import STREAMS, StreamsSection
 from penstock.checkpoint.task_versions import only_in_changelogs, refuse_unknown, versions_of
+from penstock.deploy.wing import DEPLOY, DeploySection
 from penstock.errors import IncompatibleError, NotFoundError
 from penstock.job.identity import known_uid, settle
 from penstock.job.paths import JobPaths
@@ -154,6 +155,7 @@ _NOT_TAKEN_ALONG: SectionValues = {
     STREAMS: StreamsSection(),
     LABELS: LabelsSection(),
     SHADOW: ShadowSection(unsent=True),
+    DEPLOY: DeploySection(),
 }
 
 

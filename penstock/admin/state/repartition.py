@@ -25,6 +25,7 @@ from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.task_versions import refuse_unknown
 from penstock.config.load import load_config
+from penstock.config.model import JobConfig
 from penstock.errors import REFUSALS, IncompatibleError, NotFoundError
 from penstock.facts import Column, Facts, FactTable, Shown
 from penstock.graph.keys import check_copartitioning
@@ -135,6 +136,15 @@ def plan_repartition(
         CorruptError: the job's log is damaged where it is needed.
     """
     config = load_config(file, overrides, assignments or (), default_job_name=app.name)
+    with plan_with(config, app, tasks, rules) as planned:
+        yield planned
+
+
+@contextmanager
+def plan_with(
+    config: JobConfig, app: Application, tasks: int, rules: Mapping[str, Rule] | None = None
+) -> Iterator[Repartition]:
+    """As `plan_repartition`, with a configuration that is loaded."""
     with opened(config, app) as found:
         graph = with_matches(complete(app.graph(), config), config)
         config = config.with_columns(spec.name for spec in graph.stores if spec.by_column)

@@ -46,15 +46,17 @@ class RunParts:
     def __init__(self, run: RunContext, feed: Feed | None = None) -> None:
         """
         Args:
-            feed: chooses the batches; by default it reads the job's inputs.
+            feed: chooses the batches, unless a wing does; by default it reads the job's inputs.
         """
         self.run = run
         job, fleet, board, clock = run.job, run.fleet, run.board, run.clock
         watch = input_watch(job, _next_start(run))
+        self.wings = driver_parts(run)
         self.feed = feed or offset_feed(job, watch)
+        for part in self.wings:
+            self.feed = part.feed(self.feed, watch.ends)
         self.failures = RunFailures(run)
         self.gate = LeaseGate(run.keeper, job.config.job.lease_ms, clock)
-        self.wings = driver_parts(run)
         recorder = Recorder(
             job.log,
             job.plan.layout,

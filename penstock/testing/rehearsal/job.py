@@ -43,7 +43,7 @@ from penstock.testing.in_process import InProcessDriver
 from penstock.testing.in_process_ports import InProcessFleet, InProcessRunner
 
 Positions = Mapping[SystemStreamPartition, int]
-_OF_THE_JOB = ("spark.", "metrics.", "job.dashboard.", "state.backends.", "app.run.")
+_OF_THE_JOB = ("spark.", "metrics.", "job.dashboard.", "state.backends.", "app.run.", "job.replay.")
 _CHANGELOG = StoreSettings.changelog.suffix
 """The changelogs of a rehearsal are named after the run, and not after the job."""
 _WITHOUT = ("job.latency.target.ms", "job.host-affinity.enabled", "job.standbytasks.replication.factor")

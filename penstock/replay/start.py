@@ -1,0 +1,37 @@
+"""The part of replays in a start: whether the job can make the batches of another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from penstock.config.settings import JobSettings
+from penstock.errors import ConfigError
+from penstock.start.part import StartPart
+
+if TYPE_CHECKING:
+    from penstock.config.model import JobConfig
+    from penstock.graph.specs import ApplicationGraph
+
+
+class ReplayStart(StartPart):
+    """A job that follows another one is a shadow, and has no durable streams."""
+
+    def misfits(self, graph: ApplicationGraph, config: JobConfig) -> Iterable[ConfigError]:
+        key, job = JobSettings.replay_follows.name, config.job
+        if job.replay_follows is None:
+            return
+        if not job.shadow_enabled:
+            shadow = JobSettings.shadow_enabled.name
+            yield ConfigError(
+                f"`{key}`: a job that makes the batches of job `{job.replay_follows}` would send its output a second "
+                f"time: set `{shadow}=true`, too, or let it take over with `penstock deploy`"
+            )
+        if job.replay_follows == f"{job.name}-{job.id}":
+            yield ConfigError(f"`{key}`: job `{job.replay_follows}` cannot follow itself")
+        if graph.intermediates:
+            yield ConfigError(
+                f"`{key}`: the application has the durable stream `{min(graph.intermediates, key=str).stream}`, and "
+                "checkpoints do not say in which batches messages of such streams were read. Follow with an "
+                "application that has none"
+            )

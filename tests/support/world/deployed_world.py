@@ -1,0 +1,333 @@
+"""Jobs that take over from each other in this process, while any of them dies: with real logs, leases and streams."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from functools import partial
+from itertools import count
+from typing import Any, TypeVar
+
+import pytest
+
+import penstock as ps
+from penstock import admin
+from penstock.admin.job.deploy import Deployment
+from penstock.admin.jobs import FoundJob
+from penstock.checkpoint.log import CheckpointLog
+from penstock.config import load_config
+from penstock.config.model import JobConfig
+from penstock.deploy.wing import handed_to
+from penstock.driver.watches import Tenure
+from penstock.errors import IncompatibleError
+from penstock.job.commands import StopRequests
+from penstock.job.paths import JobPaths
+from penstock.objects.open import open_job_root
+from penstock.replay.wing import FollowProgress
+from penstock.system.base import OffsetRange
+from penstock.system.partitioner import partition_of
+from penstock.testing.in_process import InProcessDriver
+
+T = TypeVar("T")
+TRIPS, TOTALS, PANES = "trips", "totals", "panes"
+KEYS = ("N1", "N2", "N3", "N14", "N5")
+WINDOW_MS = 10_000
+
+
+class AddUp(ps.StreamTask):
+    """Sends the sum of the values of a key after each message."""
+
+    def init(self, context: ps.TaskContext) -> None:
+        self.miles = context.store("miles")
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        self.miles[envelope.key] = total = self.miles.get(envelope.key, 0) + envelope.value["miles"]
+        collector.emit(key=envelope.key, value=total)
+
+
+def application() -> ps.StreamApplication:
+    """The sum after each message, and the messages of each key and window."""
+    app = ps.StreamApplication("trips")
+    app.store("miles")
+    trips = app.input(f"local.{TRIPS}", timestamp=lambda trip: trip["at"], watermark=ps.BoundedOutOfOrderness(0))
+    trips.process(AddUp, stores=["miles"], id="add-up").send_to(app.output(f"local.{TOTALS}"))
+    windows = ps.Windows.tumbling(WINDOW_MS, aggregates={"trips": ps.Count()})
+    panes = trips.partition_by(lambda trip: trip["town"], id="by-town").window(windows, id="windows")
+    shown = panes.map(lambda pane: {"from": pane.window.start_ms, "trips": pane.message["trips"]}, id="shown")
+    shown.send_to(app.output(f"local.{PANES}"))
+    return app
+
+
+class DiedError(BaseException):
+    """The process dies here."""
+
+
+@contextmanager
+def dying(objects: Any, step: int) -> Iterator[None]:
+    """Die before this write of this thread, not counting the audit log."""
+    writes, thread = count(), threading.get_ident()
+
+    def before(real: Any) -> Any:
+        def call(self: Any, key: str, *rest: Any) -> Any:
+            if thread == threading.get_ident() and "/audit/" not in key and next(writes) >= step:
+                raise DiedError
+            return real(self, key, *rest)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("put_if_absent", "put_if_match"):
+            patch.setattr(type(objects), name, before(getattr(type(objects), name)))
+        yield
+
+
+class RunningJob:
+    """A job that runs in this process, under its lease."""
+
+    def __init__(self, config: JobConfig) -> None:
+        self.paths = JobPaths(config.job.name, config.job.id)
+        self._objects = open_job_root(config.job)
+        log = CheckpointLog(self._objects, self.paths)
+        self._tenure = Tenure.begin(self._objects, self.paths, log, config.job.lease_ms)
+        self._stops = StopRequests(self._objects, self.paths)
+        self._driver: InProcessDriver | None = None
+        try:
+            graph = application().graph()
+            self._driver = driver = InProcessDriver(graph, config, self._objects, {}, containers=1)
+            driver.loop.start()
+        except BaseException:
+            self.kill()
+            raise
+        self.loop = driver.loop
+        self.begins_again = False
+
+    @property
+    def following(self) -> FollowProgress | None:
+        """See `Follower`."""
+        assert self._driver is not None
+        found: FollowProgress | None = self._driver.board.told("replay")
+        return found
+
+    def begin_again(self) -> None:
+        """See `Follower`."""
+        assert self._driver is not None
+        self._driver.stop.begin_again()
+        self.begins_again = True
+
+    def step(self) -> bool:
+        """Do one thing. False if the job has ended, because it was asked to."""
+        assert self._driver is not None
+        if self._stops.asked_by(self._tenure.keeper.lease.state.token) is not None:
+            self._driver.stop.ask()
+        if self._driver.stop.graceful.is_set():
+            self.end()
+            return False
+        self.loop.step()
+        return True
+
+    def end(self) -> None:
+        """End with a last commit."""
+        assert self._driver is not None
+        self._driver.stop.graceful.set()
+        self.loop.run_to_the_end()
+        self.kill()
+
+    def kill(self) -> None:
+        """End at once. The lease counts as run out."""
+        if self._driver is not None:
+            self._driver.close()
+        self._tenure.leave()
+        self._objects.close()
+
+
+class DeployedWorld:
+    """Two jobs, of which at most one is in charge: `charged`, as far as this world has seen."""
+
+    def __init__(self, seed: int, **keys: object) -> None:
+        self.random = random.Random(seed)
+        self._keys = {
+            "task.commit.ms": 1,
+            "task.checkpoint.retained": 3,
+            "job.batch.max.messages": 3,
+            "job.lease.ms": 2000,
+            "job.intermediate.stream.partitions": 2,
+            f"streams.local.{TRIPS}.idle.ms": 0,
+            **keys,
+        }
+        admin.create_stream(admin.open_stream(TRIPS), 2)
+        self.sent: list[tuple[str, dict[str, Any]]] = []
+        self.seen = Counter[str]()
+        self._dies = True
+        self.charged, self.other = "one", "two"
+        self.job: RunningJob | None = RunningJob(self.config("one"))
+        self.follower: RunningJob | None = None
+        self.deployment: Deployment | None = None
+
+    def config(self, name: str, **keys: object) -> JobConfig:
+        """The configuration of a job."""
+        return load_config(overrides={**self._keys, "job.name": name, **keys})
+
+    def found(self, name: str) -> FoundJob:
+        """A job, for commands."""
+        config = self.config(name)
+        return FoundJob(config, JobPaths(name, "1"), open_job_root(config.job))
+
+    def live(self, steps: int) -> None:
+        """Do so many things that chance chooses."""
+        actions = (
+            *(self.publish, self.step_job, self.step_job, self.step_follower, self.step_follower),
+            *(self.step_deployment, self.step_deployment, self.begin_deployment),
+        )
+        for _ in range(steps):
+            if self.random.random() < 0.05:
+                self.random.choice((self.kill_job, self.kill_follower))()
+            else:
+                self.random.choice(actions)()
+            if self.job is None and self.random.random() < 0.3:
+                self.start_job()
+
+    def publish(self) -> None:
+        """Publish some messages. A second passes between two of them."""
+        for _ in range(self.random.randint(0, 3)):
+            key = self.random.choice(KEYS)
+            value = {"miles": self.random.randint(1, 9), "at": 1000 * (len(self.sent) + 1), "town": key[:2]}
+            self.sent.append((key, value))
+            with closing(admin.open_stream(TRIPS).system.writer(None)) as writer:
+                ssp = ps.SystemStreamPartition("local", TRIPS, partition_of(key.encode(), 2))
+                writer.append(ssp, [(1000 * len(self.sent), key.encode(), json.dumps(value).encode())])
+
+    def start_job(self) -> None:
+        """Start the job that was in charge when this was last known. It is refused if it has handed over."""
+        try:
+            self.job = RunningJob(self.config(self.charged))
+        except IncompatibleError as error:
+            if f"has handed over to job `{self.other}-1`" not in str(error):
+                raise
+            self.seen["refused"] += 1
+
+    def step_job(self) -> None:
+        """The job in charge does one thing."""
+        if self.job is not None and not self.job.step():
+            self.job = None
+
+    def kill_job(self) -> None:
+        """Kill the process of the job in charge."""
+        if self.job is not None:
+            self.job.kill()
+            self.job = None
+            self.seen["killed"] += 1
+
+    def step_follower(self) -> None:
+        """The job that follows does one thing."""
+        if self.follower is not None and not self.follower.begins_again:
+            self.follower.step()
+
+    def kill_follower(self) -> None:
+        """Kill the process of the deployment, which runs the follower."""
+        if self.follower is not None:
+            self.follower.kill()
+            self.seen["deployment killed"] += 1
+        self.follower = self.deployment = None
+
+    def begin_deployment(self) -> None:
+        """Give the command: it begins, or goes on where an earlier one has died."""
+        if self.deployment is None:
+            comes_back = self.found(self.other).log.read().latest is not None
+            self.deployment = Deployment(
+                self.found(self.charged), self.config(self.other), application(), rollback=comes_back
+            )
+            self._begin()
+
+    def _begin(self) -> None:
+        assert self.deployment is not None
+        config = self._dying(self.deployment.begin)
+        if config is None or self.deployment is None:
+            return
+        self.follower = RunningJob(config)
+        if self.deployment.is_over:
+            self.kill_job()
+            self.job, self.charged, self.other = self.follower, self.other, self.charged
+            self.follower = self.deployment = None
+            self.seen["over"] += 1
+
+    def step_deployment(self) -> None:
+        """The command looks what is to be done."""
+        if self.deployment is None or self.follower is None:
+            return
+        if self.follower.begins_again:
+            self.follower.end()
+            self._begin()
+            return
+        try:
+            self._dying(partial(self.deployment.step, self.follower))
+        except IncompatibleError as error:
+            if "has not published" not in str(error):
+                raise
+            self.seen["unpublished"] += 1
+            self.kill_follower()
+            self.start_job()
+
+    def _dying(self, act: Callable[[], T]) -> T | None:
+        """Sometimes the process dies on the way."""
+        if not self._dies or self.random.random() < 0.6:
+            return act()
+        with suppress(DiedError), dying(open_job_root(self.config("one").job), self.random.randint(0, 14)):
+            return act()
+        self.seen["died"] += 1
+        self.kill_follower()
+        return None
+
+    def finish(self) -> None:
+        """Let what has begun come to its end, and the job in charge to the end of its input."""
+        self._dies = False
+        for _ in range(400):
+            handed = handed_to(self.found(self.charged).log.read())
+            if self.deployment is None and not handed:
+                break
+            self.begin_deployment()
+            for act in (self.step_job, self.step_follower, self.step_deployment):
+                act()
+        else:
+            raise AssertionError("the deployment does not come to its end")
+        if self.job is not None:
+            self.job.end()
+        config = self.config(self.charged)
+        objects = open_job_root(config.job)
+        graph = application().graph()
+        with closing(InProcessDriver(graph, config, objects, {}, containers=1, until_latest=True)) as driver:
+            driver.loop.run()
+
+    def read(self, stream: str) -> list[tuple[str, Any]]:
+        """The messages of an output, each partition in its order."""
+        found = admin.open_stream(stream)
+        ends = found.system.admin().offsets(stream)
+        messages = []
+        with closing(found.system.reader()) as reader:
+            for partition, end in sorted(ends.items()):
+                ssp = ps.SystemStreamPartition("local", stream, partition)
+                for chunk in reader.read(OffsetRange(ssp, end.oldest, end.upcoming), 10_000):
+                    messages += [((key or b"").decode(), json.loads(value or b"")) for _, _, key, value, *_ in chunk]
+        return messages
+
+    def expected_totals(self) -> list[tuple[str, Any]]:
+        """The sum after each message."""
+        sums = Counter[str]()
+        found = []
+        for key, value in self.sent:
+            sums[key] += value["miles"]
+            found.append((key, sums[key]))
+        return found
+
+    def expected_panes(self) -> list[tuple[str, Any]]:
+        """The messages of each town and window."""
+        panes = Counter((value["town"], value["at"] // WINDOW_MS * WINDOW_MS) for _, value in self.sent)
+        return [(town, {"from": start, "trips": trips}) for (town, start), trips in panes.items()]
+
+
+def sorted_messages(messages: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """In an order that depends on the messages alone."""
+    return sorted(messages, key=repr)
