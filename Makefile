@@ -17,7 +17,7 @@ JAVA := $(shell command -v java 2>/dev/null)$(JAVA_HOME)
 # Each module is compiled once, and not by each of the many processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: lock demo demo-crash demo-windows demo-windows-crash demo-drain demo-enrich demo-enrich-crash demo-kafka demo-pyspark test slow attack fuzz prove soak test-all all-phases durations check wheel-check keep release-check bench bench-scale pictures docs format clean
+.PHONY: lock demo demo-crash demo-windows demo-windows-crash demo-drain demo-deploy demo-enrich demo-enrich-crash demo-kafka demo-pyspark test slow attack fuzz prove soak test-all all-phases durations check wheel-check keep release-check bench bench-scale pictures docs format clean
 .DELETE_ON_ERROR:
 
 # What builds PySpark, also in the image of a new project and in that of Kubernetes.
@@ -65,6 +65,9 @@ demo-windows-crash: $(STAMP)
 
 demo-drain: $(STAMP)
 	@$(BIN)/python -m examples.drain.demo
+
+demo-deploy: $(STAMP)
+	@$(BIN)/python -m examples.deploy.demo $(if $(FLIGHTS),--flights $(FLIGHTS))
 
 demo-enrich: $(STAMP)
 	@$(BIN)/python -m examples.enrich.demo

@@ -24,6 +24,7 @@ EXAMPLES = {
     "fork": "penstock fork flights what-if --from before-deploy",
     "replay": "penstock replay flights job.py:app --key N14228 --from before-deploy",
     "shadow": "penstock shadow flights changed.py:app --against job.py:app --from latest-1",
+    "deploy": "penstock deploy flights changed.py:app -c job.name=flights-2",
     "job detach": "penstock job detach what-if",
     "job delete": "penstock job delete flights --config job.yaml",
     "job adopt": "penstock job adopt flights -c job.root=s3://bucket/copy",

@@ -26,7 +26,8 @@ class AddUp(ps.StreamTask):
 
 def late(departure: dict[str, Any]) -> int:
     """The minutes by which it was late."""
-    return max(0, departure["delay"])
+    minutes: int = departure["delay"]
+    return max(0, minutes)
 
 
 app = ps.StreamApplication("delays")

@@ -26,7 +26,8 @@ class AddUp(ps.StreamTask):
 
 def late(departure: dict[str, Any]) -> int:
     """The minutes by which it was late."""
-    return abs(departure["delay"])
+    minutes: int = departure["delay"]
+    return abs(minutes)
 
 
 app = ps.StreamApplication("delays")

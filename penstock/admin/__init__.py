@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from penstock.admin.job.delete import JobContent as JobContent
     from penstock.admin.job.delete import delete_job as delete_job
     from penstock.admin.job.delete import job_content as job_content
+    from penstock.admin.job.deploy import Deployment as Deployment
     from penstock.admin.job.drain import DrainFacts as DrainFacts
     from penstock.admin.job.drain import DrainMonitor as DrainMonitor
     from penstock.admin.job.drain import DrainUtils as DrainUtils

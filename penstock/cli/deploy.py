@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from penstock.admin.job.deploy import Deployment
 from penstock.admin.state.repartition import Mover
-from penstock.base.plugins import HOSTS, load
 from penstock.cli.run import loaded_for_run, run_shown
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import Call, Debug, JobName
 from penstock.config.model import JobConfig
-
-if TYPE_CHECKING:
-    from penstock.driver.job import Job
 
 
 def deploy(
@@ -48,7 +43,6 @@ def deploy(
         rollback: The job of the application is one that has handed over to JOB: bring it back.
     """
     loaded, settings = loaded_for_run(application, call)
-    on_spark: Callable[..., Job] = load(HOSTS["spark"])
     with call.open(job) as old:
         deployment = Deployment(
             old,
@@ -60,12 +54,8 @@ def deploy(
             rollback=rollback,
             mover=_on_spark,
         )
-
-        def start() -> Job:
-            return on_spark(loaded.app, deployment.begin(), config_of_next=deployment.begin)
-
         try:
-            run_shown(deployment.paths.root, settings.job.log_format, start, deployment.step)
+            run_shown(deployment.paths.root, settings.job.log_format, deployment.start, deployment.step)
         finally:
             if not deployment.is_over:
                 say(deployment.outcome())

@@ -356,7 +356,7 @@ class Job:
 
     @property
     def following(self) -> FollowProgress | None:
-        """How far a shadow has come that makes the batches of another job (`job.replay.follows`); None for any other
+        """The progress of a shadow that makes the batches of another job (`job.replay.follows`). None for any other
         job, and before the first checkpoint of that one is reached.
 
         Example:

@@ -16,8 +16,8 @@ SHADOW_WING = Wing("shadow", start="penstock.shadow.start:ShadowStart", driver="
 
 @dataclass(frozen=True, slots=True)
 class ShadowSection:
-    """`held`: the output of the job since its fork, or since its beginning, was held back. `unsent`: the job is a fork
-    that has not run, so that it has sent nothing."""
+    """`held`: the output of the job since its fork, or since its beginning, was held back. `unsent`: nothing was
+    sent since: the job is a fork that has not run, or another job is in charge."""
 
     held: bool = False
     unsent: bool = False

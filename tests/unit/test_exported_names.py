@@ -20,7 +20,7 @@ from tests.support.tools.places import ROOT
 
 SUBMODULES = {
     "admin", "api", "application", "arrays", "base", "batch", "checkpoint", "cli", "columns", "config", "container",
-    "dashboard", "direct", "drain", "driver", "errors", "facts", "graph", "host", "job", "metrics", "objects",
+    "dashboard", "deploy", "direct", "drain", "driver", "errors", "facts", "graph", "host", "job", "metrics", "objects",
     "outbox", "repartition", "replay", "runtime", "schemas", "shadow", "side", "spark", "standby", "start", "state",
     "system", "tables", "testing", "wing", "wire",
 }  # fmt: skip

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from penstock.admin.checkpoint.change import next_checkpoint
 from penstock.admin.job.audit import audited, this_process
@@ -23,6 +23,7 @@ from penstock.admin.jobs import FoundJob
 from penstock.admin.outbox import outbox_outputs, read_marks
 from penstock.admin.state.repartition import Mover, plan_with, repartition
 from penstock.application.application import Application
+from penstock.base.plugins import HOSTS, load
 from penstock.base.wording import counted, listed
 from penstock.checkpoint import edit
 from penstock.checkpoint.forks import read_home
@@ -45,6 +46,9 @@ from penstock.replay.wing import REPLAY, FollowProgress, Line, ReplaySection, of
 from penstock.shadow.wing import SHADOW, ShadowSection
 from penstock.start.plan import resettable
 
+if TYPE_CHECKING:
+    from penstock.driver.job import Job
+
 logger = logging.getLogger(__name__)
 
 DeployStep: TypeAlias = Literal["fork", "follow", "take over", "run"]
@@ -59,7 +63,7 @@ class Follower(Protocol):
 
     @property
     def following(self) -> FollowProgress | None:
-        """How far it has followed the old job."""
+        """The progress on the way of the old job."""
 
     def begin_again(self) -> None:
         """End the run with a commit, and start again with the configuration of `Deployment.begin`."""
@@ -100,7 +104,7 @@ def decide(old: LogView, new: LogView, old_job: str, new_job: str, *, rollback: 
     if deploy.handed_to == old_job and not rollback:
         raise IncompatibleError(
             f"job `{new_job}` has handed over to job `{old_job}` before. To bring it back, with the state that it had "
-            "then: --rollback"
+            f"then: `penstock deploy {old_job} APP --rollback`"
         )
     if deploy.handed_to == old_job or begun.section(REPLAY).followed.job == old_job or shadow.unsent:
         return "follow"
@@ -123,9 +127,16 @@ class HandOver:
 class Deployment:
     """A job that takes over from another one.
 
-    The process that runs the new job has it: `begin` gives the configuration of each start, and `step` is called often
-    while the job runs. A process that dies leaves one of the two jobs in charge; another deployment goes on from there,
-    and once the new job is in charge, it is a start like any other.
+    The process that runs the new job has it: it calls `start`, and then `step` often, while the job runs. A process
+    that dies leaves one of the two jobs in charge; another deployment goes on from there, and once the new job is in
+    charge, it is a start like any other.
+
+    Example:
+        >>> with admin.open_job("flights") as old:  # doctest: +SKIP
+        ...     deployment = admin.Deployment(old, load_config("job.yaml", {"job.name": "flights-2"}), app)
+        ...     job = deployment.start()
+        ...     while not job.await_termination(0.1):
+        ...         deployment.step(job)
     """
 
     def __init__(
@@ -191,6 +202,15 @@ class Deployment:
         the run of the job has claimed it since."""
         return FoundJob(self.held, self.paths, self.old.objects, self._app)
 
+    def start(self) -> Job:
+        """Start the new job on Spark, in this process. Call `step` often from then on, until the job has ended.
+
+        Raises:
+            PenstockError: as `begin`, and as `Application.run`.
+        """
+        on_spark: Callable[..., Job] = load(HOSTS["spark"])
+        return on_spark(self._app, self.begin(), config_of_next=self.begin)
+
     def begin(self) -> JobConfig:
         """Do what comes before the next start of the new job. The configuration of that start.
 
@@ -252,7 +272,7 @@ class Deployment:
             if str(old.find(self._from).id) != home.checkpoint:
                 raise IncompatibleError(
                     f"job `{self.paths.root}` is a fork of checkpoint {home.checkpoint}, and not of `{self._from}`. "
-                    "Leave out --from, give the new job another name, or delete it (`penstock job delete "
+                    "Name no checkpoint, give the new job another name, or delete it (`penstock job delete "
                     f"{self.paths.root}`)"
                 )
 
@@ -270,6 +290,9 @@ class Deployment:
 
     def step(self, run: Follower) -> None:
         """Do what is to be done now, while the new job runs. Returns soon.
+
+        Args:
+            run: the new job, from `start`.
 
         Raises:
             IncompatibleError: the old job cannot hand over. Nothing was changed; it is in charge.

@@ -39,6 +39,7 @@ DEMOS = {
     "demo-windows": ("windows --flights 3000", "verified: "),
     "demo-windows-crash": ("windows --flights 120000 --crash", "verified: "),
     "demo-drain": ("drain --flights 6000", "verified: "),
+    "demo-deploy": ("deploy --flights 12000", "verified: "),
     "demo-enrich": ("enrich --flights 20000", "verified: "),
     "demo-enrich-crash": ("enrich --flights 40000 --crash", "verified: "),
 }

@@ -99,7 +99,7 @@ OWN = {"spark/session/session.py", "spark/session/gateway.py", "host/posix.py", 
 """These read or make the options of other programs."""
 DOCUMENTATION = {"config/reference.py", "config/settings.py"}
 OF_A_COMMAND = (
-    r"penstock [a-z]|^\{|^ ID`|^--stream $|^ --(?:partition|task|retention|operator|moved`|wait`)"
+    r"penstock [a-z]|^\{|^ ID`|^ APP --|^--stream $|^ --(?:partition|task|retention|operator|moved`|wait`)"
     r"|spark-submit --|kafka-acls\.sh --|^ --(?:add|operation)\b|^--cluster$|^--resource-pattern-type"
 )
 """A whole command, or a piece of one."""

@@ -1,0 +1,252 @@
+"""Deployments that are refused before anything has changed; and commands on a job that has handed over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock import admin
+from penstock.admin.job.deploy import Deployment, hand_over, take_over
+from penstock.admin.jobs import FoundJob
+from penstock.config import load_config
+from penstock.deploy.wing import handed_to
+from penstock.errors import ConfigError, IncompatibleError, NotFoundError, PenstockError
+from penstock.job.paths import JobPaths
+from penstock.objects.open import open_job_root
+from penstock.testing.in_process import InProcessDriver
+from tests.support.jobs.example_job import publish
+from tests.support.tools.cli import call, own_home
+from tests.unit.shadow.test_shadow_starts import counted, sums, totals
+from tests.unit.test_readme import examples
+
+FOLLOWS: dict[str, Any] = {"job.shadow.enabled": True, "job.replay.follows": "one-1"}
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own_home(tmp_path, monkeypatch)
+    admin.create_stream(admin.open_stream("trips"), 2)
+
+
+def run(name: str, app: Any = None, *, steps: int | None = None, close: bool = False, **keys: Any) -> None:
+    """Run a job to the end of what is there, or so many steps."""
+    config = load_config(overrides={"job.name": name, "task.commit.ms": 1, **keys})
+    objects = open_job_root(config.job)
+    graph = (app or sums()).graph()
+    with closing(
+        InProcessDriver(graph, config, objects, {}, containers=1, until_latest=steps is None, close=close)
+    ) as driver:
+        if steps is None:
+            driver.loop.run()
+            return
+        driver.loop.start()
+        for _ in range(steps):
+            driver.loop.step()
+        driver.stop.ask()
+        driver.loop.run_to_the_end()
+
+
+def found(name: str, **keys: object) -> FoundJob:
+    config = load_config(overrides={"job.name": name, **keys})
+    return FoundJob(config, JobPaths(name, "1"), open_job_root(config.job))
+
+
+def deployment(new: str = "two", app: Any = None, old: str = "one", **given: Any) -> Deployment:
+    return Deployment(found(old), load_config(overrides={"job.name": new}), app or sums(), **given)
+
+
+def deploy(new: str = "two", old: str = "one") -> None:
+    """All of a deployment of a job that does not run."""
+    first = deployment(new, old=old, rollback=found(new).log.read().latest is not None)
+    first.begin()
+    hand_over(found(old), f"{new}-1")
+    run(new, steps=20, **{**FOLLOWS, "job.replay.follows": f"{old}-1"})
+    take_over(found(old), first.new)
+
+
+def test_the_job_is_in_charge_that_the_record_names() -> None:
+    publish([("N1", 500)])
+    run("one")
+    deploy()
+    for keys in ({}, {"job.shadow.enabled": True}, {**FOLLOWS, "job.replay.follows": "three-1"}):
+        with pytest.raises(IncompatibleError, match="has handed over to job `two-1`"):
+            run("one", **keys)
+    assert "handed over to two-1" in " ".join(call("status", "one")[0].split())
+    sent = totals()
+    publish([("N1", 7)])
+    run("two")
+    assert totals() == sent + 1
+    deploy("one", old="two")
+    with pytest.raises(IncompatibleError, match="has handed over to job `one-1`"):
+        run("two")
+    publish([("N1", 1)])
+    run("one")
+    with admin.open_job("one") as job, admin.open_state(job, "miles.aggregate") as miles:
+        assert {each.key: each.value["miles"] for each in miles.scan()} == {b"N1": 508}
+
+
+def test_no_command_puts_a_job_back_in_charge() -> None:
+    publish([("N1", 500)])
+    run("one", counted())
+    checkpoint = str(admin.read_checkpoint(found("one")).id)
+    deployment(app=counted()).begin()
+    hand_over(found("one"), "two-1")
+    with admin.open_job("one") as job:
+        change = admin.plan_offsets(job, {ps.SystemStreamPartition("local", "trips", 0): 0}, checkpoint)
+        admin.write_checkpoint(change)
+        with admin.plan_edit(job, "miles", sets={"N1": "7"}) as planned:
+            admin.edit_state(planned)
+        assert handed_to(job.log.read()) == "two-1"
+        admin.fork(job, "free")
+    run("free", counted())
+    assert handed_to(found("free").log.read()) == ""
+
+
+def drained() -> None:
+    publish([("N1", 500)])
+    run("one", close=True)
+
+
+def shadow() -> None:
+    run("one", **{"job.shadow.enabled": True})
+
+
+def stream_alone() -> None:
+    keys: dict[str, Any] = {
+        "stores.backup.factories": "changelog-stream",
+        "stores.restore.factories": "changelog-stream",
+    }
+    run("one", counted(), **keys)
+
+
+def other() -> None:
+    run("one")
+    run("two")
+
+
+def handed() -> None:
+    run("one")
+    deploy("three")
+
+
+def of_another() -> None:
+    run("one")
+    admin.fork(found("one"), "two")
+    run("one", steps=1)
+    admin.label_checkpoint(found("one"), None, "later")
+
+
+REFUSED: dict[str, tuple[Callable[[], None], dict[str, Any], str]] = {
+    "no checkpoint": (lambda: None, {}, "has no checkpoint yet: there is nothing to take over"),
+    "the same job": (lambda: run("one"), {"new": "one"}, "cannot take over from itself"),
+    "a shadow": (shadow, {}, "is a shadow, whose output was held back"),
+    "another job": (other, {}, "there is a job `two-1` already"),
+    "handed over": (handed, {}, "has handed over to job `three-1`, which is in charge: deploy from that one"),
+    "not back by chance": (handed, {"old": "three", "new": "one"}, "To bring it back, .* --rollback"),
+    "back without a past": (lambda: run("one"), {"rollback": True}, "has no checkpoint, so it cannot come back"),
+    "an unknown operator": (lambda: run("one"), {"reset_operators": ["hours"]}, "no operator `hours`.* `miles`"),
+    "an unknown checkpoint": (lambda: run("one"), {"from_checkpoint": "before"}, "before"),
+    "another checkpoint": (of_another, {"from_checkpoint": "later"}, "is a fork of checkpoint .*, and not of `later`"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_deployment_is_refused(case: str) -> None:
+    prepare, given, message = REFUSED[case]
+    prepare()
+    before = {name: found(name).log.read().end for name in ("one", "two")}
+    with pytest.raises(PenstockError, match=message):
+        deployment(**given).begin()
+    assert {name: found(name).log.read().end for name in ("one", "two")} == before
+
+
+def test_a_job_at_the_end_of_its_inputs_has_nothing_to_hand_over() -> None:
+    app = ps.StreamApplication("windows")
+    trips = app.input("local.trips", timestamp=lambda _: 1000, watermark=ps.BoundedOutOfOrderness(0))
+    window = ps.Windows.tumbling(1000, aggregates={"trips": ps.Count()})
+    trips.window(window, id="w").map(lambda pane: pane.message).send_to(app.output("local.out"))
+    publish([("N1", 500)])
+    run("one", app, close=True)
+    with pytest.raises(IncompatibleError, match="has come to the end of its inputs"):
+        deployment(app=app).begin()
+
+
+def test_state_in_a_changelog_stream_alone_is_not_taken_over() -> None:
+    publish([("N1", 500)])
+    stream_alone()
+    with pytest.raises(IncompatibleError, match="store `miles` in its changelog alone"):
+        deployment(app=counted()).begin()
+
+
+def test_a_shadow_follows_what_it_is_a_fork_of() -> None:
+    publish([("N1", 500)])
+    run("one")
+    with pytest.raises(IncompatibleError, match="is no fork of a retained checkpoint of job `one-1`"):
+        run("two", **FOLLOWS)
+    with pytest.raises(ConfigError, match=r"would send its output a second time: set `job\.shadow\.enabled=true`"):
+        run("three", **{"job.replay.follows": FOLLOWS["job.replay.follows"]})
+    with pytest.raises(ConfigError, match="job `one-1` cannot follow itself"):
+        run("one", **FOLLOWS)
+    durable = ps.StreamApplication("durable")
+    keyed = durable.input("local.trips").partition_by(lambda miles: str(miles), through="local.by-miles", id="by")
+    keyed.send_to(durable.output("local.out"))
+    with pytest.raises(ConfigError, match=r"the application has the durable stream `local\.by-miles`"):
+        run("four", durable, **FOLLOWS)
+
+
+def test_a_job_that_is_moved_is_not_followed_further() -> None:
+    publish([("N1", 500), ("N2", 5)])
+    run("one")
+    deployment().begin()
+    run("two", steps=3, **FOLLOWS)
+    admin.write_checkpoint(admin.plan_offsets(found("one"), {ps.SystemStreamPartition("local", "trips", 0): 0}))
+    with pytest.raises(IncompatibleError, match="does not follow by reading alone"):
+        run("two", steps=3, **FOLLOWS)
+
+
+def test_nobody_takes_over_before_the_batches_are_made() -> None:
+    publish([("N1", 500)])
+    run("one")
+    first = deployment()
+    first.begin()
+    with pytest.raises(IncompatibleError, match="cannot take over from job `one-1` yet"):
+        take_over(found("one"), first.new)
+    hand_over(found("one"), "two-1")
+    with pytest.raises(IncompatibleError, match="cannot take over from job `one-1` yet"):
+        take_over(found("one"), first.new)
+    with pytest.raises(IncompatibleError, match="has handed over to job `two-1`"):
+        hand_over(found("one"), "three-1")
+    assert hand_over(found("one"), "two-1").checkpoint == str(admin.read_checkpoint(found("one")).id)
+
+
+def test_what_is_held_back_is_gone_once_the_job_is_in_charge(tmp_path: Path) -> None:
+    publish([("N1", 500)])
+    run("one")
+    deploy()
+    held = deployment().held.job.shadow_folder
+    assert held.exists()
+    assert deployment().begin().job.shadow_enabled is False
+    assert not held.exists()
+
+
+def test_the_command_says_what_it_refuses() -> None:
+    Path("job.py").write_text('import penstock as ps\napp = ps.StreamApplication("one")\napp.input("local.trips")\n')
+    run("one")
+    _, said = call("deploy", "one", "job.py:app", status=2)
+    assert "cannot take over from itself" in said
+    with pytest.raises(NotFoundError):
+        deployment(old="nobody").begin()
+
+
+def test_the_example_of_the_page() -> None:
+    (block,) = examples("docs/deploy.md")
+    namespace: dict[str, Any] = {}
+    exec(compile(block, "deploy.md", "exec"), namespace)
+    run("flights", namespace["app"])
+    config = load_config(overrides={"job.name": "flights-2"})
+    assert Deployment(found("flights"), config, namespace["app"]).begin().job.replay_follows == "flights-1"
