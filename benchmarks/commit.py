@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import harness
-from benchmarks.state.content import KEY_BYTES, VALUE_BYTES, keys_of, write_state_inputs
-from benchmarks.state.job import NEGLIGIBLE_MS, StateJob
+from benchmarks.state.job import ENTRY_BYTES, NEGLIGIBLE_MS, StateJob, keys_of, write_state_inputs
 from penstock.state.records import compress, encode_records
 
 SIDES = ("deltas", "snapshots", "spark")
@@ -101,7 +100,7 @@ def main(given: Sequence[str] | None = None) -> int:
         harness.show("commits, of each changed keys", rows, commits=",", **times, updates_p50_ms=",.0f", **rest)
         if "deltas" in found:
             judge(bench, *found["deltas"])
-        return bench.finish(key_bytes=KEY_BYTES, value_bytes=VALUE_BYTES)
+        return bench.finish(entry_bytes=ENTRY_BYTES)
 
 
 def deltas(parameters: dict[str, Any]) -> dict[str, Any]:
@@ -138,7 +137,7 @@ def _series(job: StateJob, wanted: Mapping[str, int]) -> dict[str, Any]:
         commits.append({"wait_ms": times["snapshot_ms"], "durable_ms": sum(times.values())})
         zstd_bytes += len(compress(encode_records(changes)))
     written = {kind: size - before[kind] for kind, size in job.written().items()}
-    net_bytes = wanted["commits"] * wanted["changed"] * (KEY_BYTES + VALUE_BYTES)
+    net_bytes = wanted["commits"] * wanted["changed"] * ENTRY_BYTES
     return {**wanted, **written, "net_bytes": net_bytes, "zstd_bytes": zstd_bytes, "times": commits}
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import harness
-from benchmarks.state.content import KEY_BYTES, VALUE_BYTES, keys_of, write_state_inputs
-from benchmarks.state.job import VERIFIED_KEYS, StateJob, settle, time_cp
+from benchmarks.state.job import ENTRY_BYTES, VERIFIED_KEYS, StateJob, keys_of, settle, time_cp, write_state_inputs
 from penstock.config.settings import BACKENDS
 from penstock.state.reading.comparison import digest
 
@@ -93,7 +92,7 @@ def main(given: Sequence[str] | None = None) -> int:
             ratios = {n: round(spark[n]["restore_seconds"] / own[n]["restore_seconds"], 2) for n in own}
             harness.console.print(f"spark / changelog-files, by deltas: {ratios}")
         sides = {side: {"per_delta_ms": per_delta_ms(own)} for side, own in points.items()}
-        return bench.finish(sides, ratios=ratios, state_bytes=keys * (KEY_BYTES + VALUE_BYTES))
+        return bench.finish(sides, ratios=ratios, state_bytes=keys * ENTRY_BYTES)
 
 
 def restore(parameters: dict[str, Any]) -> dict[str, Any]:

@@ -21,8 +21,7 @@ from benchmarks import harness
 from benchmarks.engines import installed
 from benchmarks.figures import judge
 from benchmarks.harness import SideRun, end_session, run_facts, run_side, start_side
-from benchmarks.kafka.flow import Flow
-from benchmarks.kafka.load import ENGINES, EVERY, Ends, check_counts, create, publish
+from benchmarks.kafka.load import ENGINES, EVERY, Ends, Flow, check_counts, create, publish
 from benchmarks.workload import Workload, key_name
 from penstock.testing.kafka_broker import KafkaBroker
 

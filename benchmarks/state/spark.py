@@ -18,8 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own name for it
 
 from benchmarks.harness import wait_for
 from benchmarks.queries import CHANGELOG, STATE, read, session, sink, to_the_end
-from benchmarks.state.content import KEY_BYTES, VALUE_BYTES, Entries, StateContent, write_entries
-from benchmarks.state.job import VERIFIED_KEYS, settle, time_cp
+from benchmarks.state.job import ENTRY_BYTES, VERIFIED_KEYS, Entries, StateContent, settle, time_cp, write_entries
 
 _KEPT = {"spark.sql.streaming.minBatchesToRetain": "1000000"}
 """Nothing is deleted while a benchmark runs, so that what was written can be counted at the end."""
@@ -53,7 +52,7 @@ def _series(wanted: Mapping[str, int], batches: list[dict[str, Any]], checkpoint
         raise AssertionError(f"a batch did not change {wanted['changed']} keys: {operators}")
     return {
         **wanted,
-        "net_bytes": wanted["commits"] * wanted["changed"] * (KEY_BYTES + VALUE_BYTES),
+        "net_bytes": wanted["commits"] * wanted["changed"] * ENTRY_BYTES,
         "delta_bytes": sum(_changelog(checkpoint, batch["batchId"]).stat().st_size for batch in batches),
         "times": [
             {
