@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import penstock as ps
 from benchmarks import harness
 from benchmarks.engines import PEERS, Engine, free_port, installed, last_count, start_script
 from benchmarks.figures import COLUMNS, judge, of_batches, summaries
-from benchmarks.jobs import configuration, follow
+from benchmarks.jobs import configuration, run
 from benchmarks.workload import Workload, compare, write_inputs
 from penstock.arrays.byte_arrays import ByteArray
 from penstock.arrays.packed_rows import PackedRows
@@ -58,28 +57,26 @@ TOTALS = ps.Columns(pa.schema({"count": pa.int64(), "sum": pa.float64()}))
 _LOOK_SECONDS = 0.1
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    default = Workload(events=10_000_000, batches=10)
-    options = harness.options(
-        "columns", __doc__, given, events=default.events, batches=default.batches, keys=[100_000, 5_000_000],
-        seed=default.seed, sides=list(SIDES), repeat=2, threads=2,
-    )  # fmt: skip
-    with harness.Bench("columns", options) as bench:
-        asked = installed([each for each in SIDES if each in options.sides], ENGINES)
-        for keys in options.keys:
-            workload = Workload.of(options, keys=keys)
-            folder = bench.work / f"inputs-{keys}"
-            write_inputs(workload.tables(), folder, options.threads, ("parquet/events", "json/events"))
-            for side in bench.turns(asked, options.repeat):
-                operator, _, form = side.partition(", ")
-                files = {"folder": str(folder / form), "files": str(folder / form / "events"), "form": form}
-                parameters = {**workload.parameters(), **files, "files_a_batch": options.threads, "operator": operator}
-                run, verify = SIDES[side]
-                bench.run(f"{side}, {keys:,} keys", run, parameters, figures=of_batches, verify=verify)
-            sides = {name: one for name, one in summaries(bench).items() if name.endswith(f", {keys:,} keys")}
-            harness.show(f"{keys:,} keys", sides, **COLUMNS)
-            judge(bench, sides, ((f"{a}, {keys:,} keys", f"{b}, {keys:,} keys", least) for a, b, least in TARGETS))
-        return bench.finish(summaries(bench))
+@harness.benchmark(
+    "columns", __doc__, events=10_000_000, batches=10, keys=[100_000, 5_000_000], sides=list(SIDES), repeat=2, threads=2
+)
+def main(bench: harness.Bench) -> int:
+    options = bench.options
+    asked = installed([each for each in SIDES if each in options.sides], ENGINES)
+    for keys in options.keys:
+        workload = Workload.of(options, keys=keys)
+        folder = bench.work / f"inputs-{keys}"
+        write_inputs(workload.tables(), folder, options.threads, ("parquet/events", "json/events"))
+        for side in bench.turns(asked, options.repeat):
+            operator, _, form = side.partition(", ")
+            files = {"folder": str(folder / form), "files": str(folder / form / "events"), "form": form}
+            parameters = {**workload.parameters(), **files, "files_a_batch": options.threads, "operator": operator}
+            target, verify = SIDES[side]
+            bench.run(f"{side}, {keys:,} keys", target, parameters, figures=of_batches, verify=verify)
+        sides = {name: one for name, one in summaries(bench).items() if name.endswith(f", {keys:,} keys")}
+        harness.show(f"{keys:,} keys", sides, **COLUMNS)
+        judge(bench, sides, ((f"{a}, {keys:,} keys", f"{b}, {keys:,} keys", least) for a, b, least in TARGETS))
+    return bench.finish(summaries(bench))
 
 
 class Fold(ps.BatchProcessor):
@@ -123,8 +120,7 @@ def config_of(parameters: dict[str, Any]) -> dict[str, Any]:
 
 def fold(parameters: dict[str, Any]) -> dict[str, Any]:
     """Run the fold over all files; one entry per batch."""
-    job = application(parameters["operator"]).run(config_of(parameters), until="latest")
-    return {"batches": [batch for batch in follow(job) if batch["rows"]]}
+    return run(application(parameters["operator"]), config_of(parameters))
 
 
 def verify(parameters: dict[str, Any]) -> dict[str, Any]:

@@ -70,37 +70,37 @@ def judge(bench: harness.Bench, large: Series, small: Series) -> None:
                 bench.target(text, most / max(least, 0.001), at_most=LATENCY_TARGET)
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    options = harness.options(
-        "commit", __doc__, given, megabytes=1024, small_megabytes=10, changed=[1000, 10_000, 100_000, 1_000_000],
-        commits=100, spark_commits=25, budget_keys=3_000_000, sides=list(SIDES), threads=2,
-    )  # fmt: skip
-    with harness.Bench("commit", options) as bench:
-        found: dict[str, list[Series]] = {}
-        for megabytes in (options.megabytes, options.small_megabytes):
-            for side in options.sides:
-                keys = keys_of(megabytes)
-                most = options.spark_commits if side == "spark" else options.commits
-                series = plan(options.changed, keys, most, options.budget_keys)
-                own: dict[str, Any] = {"keys": keys, "series": series, "warm_up": WARM_UP}
-                if side == "spark":
-                    counts = [one["changed"] for one in series for _ in range(WARM_UP + one["commits"])]
-                    own |= write_state_inputs(bench.work / f"inputs-{megabytes}", keys, counts)
-                target = "state.spark:commits" if side == "spark" else f"commit:{side}"
-                name = f"{side}, {megabytes:,} MB"
-                run = bench.run(name, target, own, figures=partial(figures, side))
-                found.setdefault(side, []).append(run["series"])
-        rows = {
-            f"{name}, {changed:,} keys": one
-            for name, runs in bench.runs.items()
-            for changed, one in runs[0]["series"].items()
-        }
-        times = {f"{part}_{kind}_ms": ",.2f" for part in ("wait", "durable") for kind in ("p50", "p99")}
-        rest = {"written_per_changed_byte": ".2f", "of_zstd": ".3f"}
-        harness.show("commits, of each changed keys", rows, commits=",", **times, updates_p50_ms=",.0f", **rest)
-        if "deltas" in found:
-            judge(bench, *found["deltas"])
-        return bench.finish(entry_bytes=ENTRY_BYTES)
+@harness.benchmark(
+    "commit", __doc__, megabytes=1024, small_megabytes=10, changed=[1000, 10_000, 100_000, 1_000_000], commits=100,
+    spark_commits=25, budget_keys=3_000_000, sides=list(SIDES), threads=2,
+)  # fmt: skip
+def main(bench: harness.Bench) -> int:
+    options = bench.options
+    found: dict[str, list[Series]] = {}
+    for megabytes in (options.megabytes, options.small_megabytes):
+        for side in options.sides:
+            keys = keys_of(megabytes)
+            most = options.spark_commits if side == "spark" else options.commits
+            series = plan(options.changed, keys, most, options.budget_keys)
+            own: dict[str, Any] = {"keys": keys, "series": series, "warm_up": WARM_UP}
+            if side == "spark":
+                counts = [one["changed"] for one in series for _ in range(WARM_UP + one["commits"])]
+                own |= write_state_inputs(bench.work / f"inputs-{megabytes}", keys, counts)
+            target = "state.spark:commits" if side == "spark" else f"commit:{side}"
+            name = f"{side}, {megabytes:,} MB"
+            run = bench.run(name, target, own, figures=partial(figures, side))
+            found.setdefault(side, []).append(run["series"])
+    rows = {
+        f"{name}, {changed:,} keys": one
+        for name, runs in bench.runs.items()
+        for changed, one in runs[0]["series"].items()
+    }
+    times = {f"{part}_{kind}_ms": ",.2f" for part in ("wait", "durable") for kind in ("p50", "p99")}
+    rest = {"written_per_changed_byte": ".2f", "of_zstd": ".3f"}
+    harness.show("commits, of each changed keys", rows, commits=",", **times, updates_p50_ms=",.0f", **rest)
+    if "deltas" in found:
+        judge(bench, *found["deltas"])
+    return bench.finish(entry_bytes=ENTRY_BYTES)
 
 
 def deltas(parameters: dict[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ import orjson
 
 import penstock as ps
 from benchmarks import harness
-from benchmarks.jobs import counts, create_stream, follow, places
+from benchmarks.jobs import counts, create_stream, places, run
 from benchmarks.workload import STREAM
 from penstock.config.load import load_config
 from penstock.spark.lineage import PacketRdd
@@ -41,32 +41,30 @@ SHOWN = {"batch": "triggerExecution", "spark_job": "addBatch", "end": "end", "wa
 """The figures of a batch, and Penstock's names for them. The last two are the commit's."""
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    options = harness.options(
-        "floor", __doc__, given, messages=MESSAGES, batches=100, exchanges=[1, 2, 3], commit_ms=0, threads=2
-    )
+@harness.benchmark("floor", __doc__, messages=MESSAGES, batches=100, exchanges=[1, 2, 3], commit_ms=0, threads=2)
+def main(bench: harness.Bench) -> int:
+    options = bench.options
     common = {"batches": options.batches + WARM_UP}
     jobs: dict[str, dict[str, float]] = {}
     spark_alone: dict[int, float] = {}
-    with harness.Bench("floor", options) as bench:
-        appends = statistics.median(bench.run("appends", "floor:appends", common)["ms"][WARM_UP:])
-        for exchanges, outputs in product(options.exchanges, (False, True)):
-            shuffles = exchanges + outputs
-            if shuffles not in spark_alone:
-                alone = {**common, "shuffles": shuffles}
-                took = bench.run(f"Spark alone, {shuffles} shuffles", "floor:spark_alone", alone)["ms"]
-                spark_alone[shuffles] = statistics.median(took[WARM_UP:])
-            name = f"{exchanges} exchanges, {'two outputs' if outputs else 'no output'}"
-            run = bench.run(name, "floor:batches", {**common, "exchanges": exchanges, "outputs": outputs})
-            job = {**milliseconds(run["batches"]), "spark_alone": spark_alone[shuffles], "appends": appends * outputs}
-            rest = job["batch"] - job["spark_alone"] - job["appends"] - job["end"]
-            jobs[name] = {**job, "commit": job["wait"] + job["wal"], "rest": rest}
-        figures = ("batch", "commit", "spark_alone", "appends", "end", "rest")
-        harness.show("a batch, median ms", jobs, **dict.fromkeys(figures, ".0f"))
-        for name, most in TARGETS.items():
-            if name in jobs:
-                bench.target(f"{name}, ms", jobs[name]["batch"], at_most=most)
-        return bench.finish(jobs, spark_alone_ms=spark_alone, appends_ms=appends)
+    appends = statistics.median(bench.run("appends", "floor:appends", common)["ms"][WARM_UP:])
+    for exchanges, outputs in product(options.exchanges, (False, True)):
+        shuffles = exchanges + outputs
+        if shuffles not in spark_alone:
+            alone = {**common, "shuffles": shuffles}
+            took = bench.run(f"Spark alone, {shuffles} shuffles", "floor:spark_alone", alone)["ms"]
+            spark_alone[shuffles] = statistics.median(took[WARM_UP:])
+        name = f"{exchanges} exchanges, {'two outputs' if outputs else 'no output'}"
+        found = bench.run(name, "floor:batches", {**common, "exchanges": exchanges, "outputs": outputs})
+        job = {**milliseconds(found["batches"]), "spark_alone": spark_alone[shuffles], "appends": appends * outputs}
+        rest = job["batch"] - job["spark_alone"] - job["appends"] - job["end"]
+        jobs[name] = {**job, "commit": job["wait"] + job["wal"], "rest": rest}
+    figures = ("batch", "commit", "spark_alone", "appends", "end", "rest")
+    harness.show("a batch, median ms", jobs, **dict.fromkeys(figures, ".0f"))
+    for name, most in TARGETS.items():
+        if name in jobs:
+            bench.target(f"{name}, ms", jobs[name]["batch"], at_most=most)
+    return bench.finish(jobs, spark_alone_ms=spark_alone, appends_ms=appends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +92,7 @@ def batches(parameters: dict[str, Any]) -> dict[str, Any]:
         "task.commit.max.delay.ms": 0,
         **parameters.get("config", {}),
     }
-    return {"batches": follow(app.run(config, until="latest"))}
+    return run(app, config)
 
 
 def spark_alone(parameters: dict[str, Any]) -> dict[str, Any]:

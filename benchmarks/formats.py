@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import field, make_dataclass
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -14,7 +15,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 import penstock as ps
 from benchmarks import harness
 from benchmarks.figures import COLUMNS, of_batches, summaries
-from benchmarks.jobs import NAME, STORE, Fold, configuration, create_stream, follow
+from benchmarks.jobs import Fold, application, configuration, create_stream, run
 from benchmarks.workload import STREAM, Workload
 
 CITIES = ("EWR", "JFK", "LGA", "BOS", "ORD")
@@ -90,18 +91,6 @@ class ObjectFold(Fold):
         self.totals.put(envelope.key, total)
 
 
-def application(name: str) -> ps.StreamApplication:
-    """Flights by key into the fold."""
-    form = FORMATS[name]
-    serde = form.serde()
-    app = ps.StreamApplication(NAME)
-    app.store(STORE, key=ps.String(), value=ps.Json())
-    key: Callable[[Any], str] = (lambda m: m["key"]) if form.is_dict else (lambda m: m.key)
-    flights = app.input(f"local.{STREAM}", value=serde).partition_by(key, key=ps.String(), value=serde)
-    flights.process(Fold if form.is_dict else ObjectFold, stores=[STORE])
-    return app
-
-
 def messages(workload: Workload, form: Format) -> Iterator[bytes]:
     """The flights of a workload as bytes."""
     serde = form.serde()
@@ -112,27 +101,28 @@ def messages(workload: Workload, form: Format) -> Iterator[bytes]:
 
 def fold(parameters: dict[str, Any]) -> dict[str, Any]:
     """Run the fold over the stream; one entry per batch."""
-    return {"batches": follow(application(parameters["format"]).run(configuration(parameters), until="latest"))}
+    form = FORMATS[parameters["format"]]
+    key, task = (itemgetter("key"), Fold) if form.is_dict else (attrgetter("key"), ObjectFold)
+    return run(application(form.serde(), key, task), configuration(parameters))
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    options = harness.options(
-        "formats", __doc__, given, events=1_500_000, batches=5, keys=100_000, sides=list(FORMATS), repeat=2, threads=2
-    )
-    workload = Workload.of(options)
-    with harness.Bench("formats", options) as bench:
-        parameters = {}
-        for name in options.sides:
-            streams, form = bench.work / "inputs" / name, FORMATS[name]
-            create_stream(streams, STREAM, options.threads, list(messages(workload, form)), form.headers)
-            parameters[name] = {**workload.parameters(), "format": name, "streams": str(streams)}
-        for name in bench.turns(options.sides, options.repeat):
-            bench.run(name, "formats:fold", parameters[name], figures=of_batches, verify="jobs:verify")
-        sides = summaries(bench)
-        for side in sides.values() if "json" in sides else ():
-            side["beside_json"] = round(side["rows_per_second"] / sides["json"]["rows_per_second"], 2)
-        harness.show("after the warm-up", sides, **COLUMNS, beside_json=".2f")
-        return bench.finish(sides)
+@harness.benchmark(
+    "formats", __doc__, events=1_500_000, batches=5, keys=100_000, sides=list(FORMATS), repeat=2, threads=2
+)
+def main(bench: harness.Bench) -> int:
+    options, workload = bench.options, Workload.of(bench.options)
+    parameters = {}
+    for name in options.sides:
+        streams, form = bench.work / "inputs" / name, FORMATS[name]
+        create_stream(streams, STREAM, options.threads, list(messages(workload, form)), form.headers)
+        parameters[name] = {**workload.parameters(), "format": name, "streams": str(streams)}
+    for name in bench.turns(options.sides, options.repeat):
+        bench.run(name, "formats:fold", parameters[name], figures=of_batches, verify="jobs:verify")
+    sides = summaries(bench)
+    for side in sides.values() if "json" in sides else ():
+        side["beside_json"] = round(side["rows_per_second"] / sides["json"]["rows_per_second"], 2)
+    harness.show("after the warm-up", sides, **COLUMNS, beside_json=".2f")
+    return bench.finish(sides)
 
 
 if __name__ == "__main__":

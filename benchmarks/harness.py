@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ CONTENTION_SHARE = 0.1
 DEADLINE_S = 1800.0
 LOG, RESULT = "log.txt", "result.json"
 _SAMPLE_SECONDS = 0.5
+_BESIDE = "beside"
 _PACKAGES = ("penstock", "pyspark", "pyarrow", "numpy", "orjson", "rocksdict", "protobuf")
 
 T = TypeVar("T")
@@ -90,19 +92,16 @@ class SideRun:
 
 
 class UsageSampler:
-    """Watches all processes of a session, from a thread of its own, until it is closed."""
+    """Watches all processes of a session, and beside them this one with all that it has started, from a thread of its
+    own, until it is closed."""
 
     def __init__(self, session: int) -> None:
         """`session` is the pid of a process that was started with `start_new_session`."""
         self._session = session
         self._stop = threading.Event()
-        self._peak: dict[str, int] = {}
-        self._cpu: dict[int, tuple[str, float]] = {}
-        """Process id -> kind, processor seconds so far."""
-        self._beside: dict[int, tuple[float, float]] = {}
-        """Own processes of other sessions: processor seconds at the beginning, and so far."""
-        self._there = {process.pid for process in _own_processes()}
-        """Own processes that had begun before."""
+        self._peak: Mapping[str, int] = {}
+        self._cpu: dict[int, tuple[str, float, float]] = {}
+        """Process id -> kind, processor seconds before this began, and so far."""
         self._series: list[tuple[float, Mapping[str, float]]] = []
         self._busy_before = _machine_busy_seconds()
         self._thread = threading.Thread(target=self._run, name="usage-sampler", daemon=True)
@@ -112,8 +111,8 @@ class UsageSampler:
         self._stop.set()
         self._thread.join()
         by_kind = self._cpu_by_kind()
-        beside = sum(last - first for first, last in self._beside.values())
-        others = _machine_busy_seconds() - self._busy_before - sum(by_kind.values()) - beside
+        others = _machine_busy_seconds() - self._busy_before - sum(by_kind.values())
+        by_kind.pop(_BESIDE)
         return Usage(self._peak, by_kind, max(0.0, others), tuple(self._series))
 
     def _run(self) -> None:
@@ -123,44 +122,37 @@ class UsageSampler:
                 return
 
     def _sample(self) -> None:
-        kinds: dict[str, int] = {}
-        for kind, process in processes_by_kind(self._session):
+        held = Counter[str]()
+        for kind, process in (*processes_by_kind(self._session), *_processes_beside(self._session)):
             try:
-                kinds[kind] = kinds.get(kind, 0) + int(process.memory_full_info().pss)
-                self._cpu[process.pid] = (kind, _cpu_seconds(process))
+                spent = float(sum(process.cpu_times()[:2]))
+                if kind != _BESIDE:
+                    held[kind] += int(process.memory_full_info().pss)
             except psutil.Error:
                 continue  # it has ended
-        self._peak = max(self._peak, kinds, key=lambda each: sum(each.values()))
-        self._sample_beside()
-        self._series.append((time.time(), self._cpu_by_kind()))
-
-    def _sample_beside(self) -> None:
-        for process in _own_processes():
-            try:
-                if os.getsid(process.pid) == self._session:
-                    continue
-                spent = _cpu_seconds(process)
-            except (OSError, psutil.Error):
-                continue  # it has ended
-            first, _ = self._beside.get(process.pid, (spent if process.pid in self._there else 0.0, 0.0))
-            self._beside[process.pid] = (first, spent)
+            # Processes beside the session that come after the first sample have begun meanwhile.
+            before = spent if kind == _BESIDE and not self._series else 0.0
+            _, before, _ = self._cpu.get(process.pid, (kind, before, spent))
+            self._cpu[process.pid] = (kind, before, spent)
+        self._peak = max(self._peak, held, key=lambda each: sum(each.values()))
+        by_kind = self._cpu_by_kind()
+        by_kind.pop(_BESIDE)
+        self._series.append((time.time(), by_kind))
 
     def _cpu_by_kind(self) -> dict[str, float]:
-        by_kind: dict[str, float] = {}
-        for kind, seconds in self._cpu.values():
-            by_kind[kind] = by_kind.get(kind, 0.0) + seconds
+        by_kind = {_BESIDE: 0.0}
+        for kind, before, seconds in self._cpu.values():
+            by_kind[kind] = by_kind.get(kind, 0.0) + seconds - before
         return by_kind
 
 
-def _cpu_seconds(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
-
-
-def _own_processes() -> list[psutil.Process]:
-    """The benchmark itself, and what it has started."""
+def _processes_beside(session: int) -> Iterator[tuple[str, psutil.Process]]:
+    """The benchmark itself and what it has started, outside a session."""
     own = psutil.Process()
-    return [own, *own.children(recursive=True)]
+    for process in (own, *own.children(recursive=True)):
+        with suppress(OSError, psutil.Error):  # it has ended
+            if os.getsid(process.pid) != session:
+                yield _BESIDE, process
 
 
 def session_processes(session: int) -> list[psutil.Process]:
@@ -195,7 +187,7 @@ def process_kind(process: psutil.Process, session: int) -> str | None:
     command = process.cmdline()
     if not command:
         return None
-    if _is_java(process):
+    if Path(process.exe()).name in ("java", "jspawnhelper"):
         # A JVM that starts a command is for a moment two processes with one memory. An executor is a JVM that another
         # one started, with another command line.
         parent = process.parent()
@@ -204,10 +196,6 @@ def process_kind(process: psutil.Process, session: int) -> str | None:
     if Path(command[0]).name == "sh":  # around a container, for its exit status
         return None
     return "containers" if "penstock.container" in command else "spark workers"
-
-
-def _is_java(process: psutil.Process) -> bool:
-    return Path(process.exe()).name in ("java", "jspawnhelper")
 
 
 def run_side(target: str, parameters: Mapping[str, Any], work: Path, timeout_s: float = 3600) -> SideRun:
@@ -275,7 +263,7 @@ def machine() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "java": _java_version(),
-        "packages": {name: version for name in _PACKAGES if (version := _version(name)) is not None},
+        "packages": {each.name: each.version for each in importlib.metadata.distributions() if each.name in _PACKAGES},
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
@@ -287,18 +275,11 @@ def _cpu_model() -> str:
 
 def _java_version() -> str:
     home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    java = shutil.which(f"{home}/bin/java" if home else "java")
     if java is None:
         return "unknown"
     done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     return (done.stderr.splitlines() or ["unknown"])[0]
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def run_facts(run: SideRun) -> dict[str, Any]:
@@ -500,6 +481,23 @@ class Bench:
             self.options.json, {**fixed, "sides": own, **result, "targets": self.targets, "contention": contended}
         )
         return int(any(is_wrong(run) for runs in self.runs.values() for run in runs))
+
+
+Main = Callable[..., int]
+"""Takes the words of a command, those of this process by default, and returns the exit status."""
+
+
+def benchmark(name: str, text: str | None, /, **defaults: Any) -> Callable[[Callable[[Bench], int]], Main]:
+    """Make a benchmark's `main` of a function that runs it. The defaults of its options are those of `options`."""
+
+    def made(run: Callable[[Bench], int]) -> Main:
+        def main(given: Sequence[str] | None = None) -> int:
+            with Bench(name, options(name, text, given, **defaults)) as bench:
+                return run(bench)
+
+        return main
+
+    return made
 
 
 def is_wrong(run: Run) -> bool:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -53,19 +54,25 @@ class Count(ps.StreamTask):
         collector.emit(key=envelope.key, value=envelope.value)
 
 
-def application() -> ps.StreamApplication:
-    """Events by key into the fold; nothing is sent on."""
+def application(
+    value: ps.Serde[Any] | None = None,
+    key: Callable[[Any], str] = itemgetter("key"),
+    task: Callable[[], ps.StreamTask] = Fold,
+) -> ps.StreamApplication:
+    """Events, of JSON by default, by key into the fold; nothing is sent on."""
     app = ps.StreamApplication(NAME)
     app.store(STORE, key=ps.String(), value=ps.Json())
-    events = app.input(f"local.{STREAM}", value=ps.Json())
-    events.partition_by(lambda event: event["key"], key=ps.String()).process(Fold, stores=[STORE])
+    events = app.input(f"local.{STREAM}", value=value or ps.Json())
+    events.partition_by(key, key=ps.String()).process(task, stores=[STORE])
     return app
 
 
-def counts(name: str, keys: Sequence[Callable[[Any], str]], outputs: Sequence[str]) -> ps.StreamApplication:
+def counts(
+    name: str, keys: Sequence[Callable[[Any], str]], outputs: Sequence[str], system: str = "local"
+) -> ps.StreamApplication:
     """Events through an exchange by each of the keys in turn, with a count behind each, and into the outputs."""
     app = ps.StreamApplication(name)
-    events = app.input(f"local.{STREAM}", value=ps.Json())
+    events = app.input(f"{system}.{STREAM}", value=ps.Json())
     for number, key in enumerate(keys):
         store = f"counts-{number}"
         app.store(store, key=ps.String(), value=ps.Json())
@@ -74,7 +81,7 @@ def counts(name: str, keys: Sequence[Callable[[Any], str]], outputs: Sequence[st
     if not outputs:
         events.filter(lambda value: False)  # nothing takes the messages of the last exchange, and a job says so
     for output in outputs:
-        events.send_to(app.output(f"local.{output}", key=ps.String(), value=ps.Json()))
+        events.send_to(app.output(f"{system}.{output}", key=ps.String(), value=ps.Json()))
     return app
 
 
@@ -106,7 +113,7 @@ def configuration(parameters: dict[str, Any]) -> dict[str, Any]:
 
 def fold(parameters: dict[str, Any]) -> dict[str, Any]:
     """Run the fold over the published stream; one entry per batch."""
-    return {"batches": follow(application().run(configuration(parameters), until="latest"))}
+    return run(application(), configuration(parameters))
 
 
 def verify(parameters: dict[str, Any]) -> dict[str, Any]:
@@ -155,6 +162,11 @@ def read_stream(
             ssp, start = ps.SystemStreamPartition("local", stream, partition), (starts or {}).get(partition, 0)
             for chunk in reader.read(OffsetRange(ssp, start, end), 10_000) if end > start else ():
                 yield from ((partition, key or b"", orjson.loads(value or b"null")) for _, _, key, value, *_ in chunk)
+
+
+def run(app: ps.StreamApplication, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a job over all that is there; one entry per batch that read messages."""
+    return {"batches": [batch for batch in follow(app.run(config, until="latest")) if batch["rows"]]}
 
 
 def follow(job: Job) -> list[dict[str, Any]]:

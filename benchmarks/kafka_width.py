@@ -8,27 +8,28 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import count, product
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import orjson
 import psutil
 
-import penstock as ps
 from benchmarks import harness
 from benchmarks.figures import commits_of
-from benchmarks.jobs import Count, await_job, batches_of, entry
+from benchmarks.jobs import await_job, batches_of, counts, entry
 from benchmarks.kafka.load import create, flush, new_producer, produce
-from benchmarks.kafka.sides import STORE, commits, configuration
+from benchmarks.kafka.sides import commits, configuration
+from benchmarks.workload import STREAM
 from penstock.config.load import load_config
 from penstock.driver.job import Job
 from penstock.state.reading.reader import read_store
 from penstock.testing.kafka_broker import KafkaBroker
 
-JOB, TOPIC, OUTPUT = "kafka-count", "events", "counts"
+JOB, TOPIC, OUTPUT = "kafka-count", STREAM, "counts"
 KEYS = 20_000
 FIRST_SAMPLE = 5
 """The batch after the backlog at which the first sample is taken."""
@@ -41,18 +42,6 @@ _NOT_COUNTED = ("block-manager-", "Worker Monitor")
 """Threads of Spark's whose number follows the speed of the batches, as in the soak."""
 _DEADLINE_S, _PAUSE_S = 600.0, 0.01
 Batch = dict[str, Any]
-
-
-def application(output: bool) -> ps.StreamApplication:
-    """Events by key into the count, and on to an output."""
-    app = ps.StreamApplication(JOB)
-    app.store(STORE, key=ps.String(), value=ps.Json())
-    events = app.input(f"kafka.{TOPIC}", value=ps.Json())
-    by_key = events.partition_by(lambda event: event["key"], key=ps.String())
-    counted = by_key.process(partial(Count, STORE), stores=[STORE])
-    if output:
-        counted.send_to(app.output(f"kafka.{OUTPUT}", key=ps.String(), value=ps.Json()))
-    return app
 
 
 def key_of(number: int) -> str:
@@ -88,7 +77,8 @@ def job(given: dict[str, Any]) -> dict[str, Any]:
     """Count all messages. Returns the batches after the end of the backlog, and samples of the processes."""
     work, backlog = Path(given["work"]), given["backlog"]
     port = int(given["brokers"].rpartition(":")[2])
-    job = application(given["output_topic"]).run(configuration(given))
+    app = counts(JOB, [itemgetter("key")], [OUTPUT] if given["output_topic"] else [], "kafka")
+    job = app.run(configuration(given))
     read = _follow(job, backlog, [])
     (work / "backlog-read").touch()
     batches, samples, started = list[Batch](), list[dict[str, Any]](), time.monotonic()
@@ -160,7 +150,7 @@ def figures(run: harness.SideRun) -> dict[str, Any]:
 def verify(given: Mapping[str, Any], work: Path) -> dict[str, Any]:
     """Compare the counts of the last checkpoint with a plain computation."""
     config = load_config(overrides=configuration({**given, "work": str(work)}), default_job_name=JOB)
-    found = {key.decode(): orjson.loads(value) for _, key, value in read_store(config, STORE)}
+    found = {key.decode(): orjson.loads(value) for _, key, value in read_store(config, "counts-0")}
     wanted = Counter(map(key_of, range(sent := int((work / "sent").read_text()))))
     return {"equal": found == wanted, "keys": len(found), "messages": sent}
 
@@ -186,23 +176,23 @@ def measure(bench: harness.Bench, partitions: int, way: str, output: str) -> Non
             sender.join()
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    options = harness.options(
-        "kafka_width", __doc__, given, partitions=[2, 200, 1000], ways=["spark", "direct"], outputs=["none", "output"],
-        backlog=500_000, rate=1000, seconds=30.0, batches=15, commit_s=3.0, threads=2, target_ms=50,
-    )  # fmt: skip
-    with harness.Bench("kafka_width", options) as bench:
-        for sizes in product(options.partitions, options.ways, options.outputs):
-            measure(bench, *sizes)
-        sides = {side: runs[-1] for side, runs in bench.runs.items()}
-        times = dict.fromkeys(("batch_ms", "batch_p99_ms", "cpu_ms", "snapshot_ms", "commit_ms"), ",.0f")
-        harness.show("few messages a second: times", sides, **times, record_bytes=",d")
-        harness.show("processes", sides, pss_bytes="MB", clients="d", connections="d", changed="d")
-        changed = max(run["changed"] for run in sides.values())
-        bench.target("connections that came or went", changed, at_most=MOST_CHANGED)
-        grown = max(max(run["grown"].values()) - run["partitions"] for run in sides.values())
-        bench.target("threads or files that a kind of process has more", grown, at_most=MOST_GROWTH)
-        return bench.finish() or int(not all(bench.targets.values()))
+@harness.benchmark(
+    "kafka_width", __doc__, partitions=[2, 200, 1000], ways=["spark", "direct"], outputs=["none", "output"],
+    backlog=500_000, rate=1000, seconds=30.0, batches=15, commit_s=3.0, threads=2, target_ms=50,
+)  # fmt: skip
+def main(bench: harness.Bench) -> int:
+    options = bench.options
+    for sizes in product(options.partitions, options.ways, options.outputs):
+        measure(bench, *sizes)
+    sides = {side: runs[-1] for side, runs in bench.runs.items()}
+    times = dict.fromkeys(("batch_ms", "batch_p99_ms", "cpu_ms", "snapshot_ms", "commit_ms"), ",.0f")
+    harness.show("few messages a second: times", sides, **times, record_bytes=",d")
+    harness.show("processes", sides, pss_bytes="MB", clients="d", connections="d", changed="d")
+    changed = max(run["changed"] for run in sides.values())
+    bench.target("connections that came or went", changed, at_most=MOST_CHANGED)
+    grown = max(max(run["grown"].values()) - run["partitions"] for run in sides.values())
+    bench.target("threads or files that a kind of process has more", grown, at_most=MOST_GROWTH)
+    return bench.finish() or int(not all(bench.targets.values()))
 
 
 if __name__ == "__main__":

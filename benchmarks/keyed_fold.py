@@ -6,7 +6,6 @@ Of Spark's inputs the faster one counts in the ratio.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
 from benchmarks import harness
 from benchmarks.figures import COLUMNS, judge, of_batches, summaries
@@ -23,24 +22,21 @@ KINDS = dict.fromkeys(name.partition(",")[0] for name in SIDES)
 TARGETS = (("penstock", "aggregation", 1.2), ("penstock", "transformWithState", 15.0))
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    default = Workload()
-    options = harness.options(
-        "keyed_fold", __doc__, given, events=default.events, batches=default.batches, keys=default.keys,
-        seed=default.seed, sides=list(KINDS), repeat=2, threads=2,
-    )  # fmt: skip
-    workload = Workload.of(options)
-    with harness.Bench("keyed_fold", options) as bench:
-        inputs = write_inputs(workload.tables(), bench.work / "inputs", options.threads)
-        for side in bench.turns([s for s in SIDES if s.partition(",")[0] in options.sides], options.repeat):
-            operator, _, form = side.partition(", ")
-            files = {"streams": str(inputs / "streams"), "files": str(inputs / form), "form": form}
-            run, verify = SIDES[side]
-            given_to_side = {**workload.parameters(), **files, "operator": operator}
-            bench.run(side, run, given_to_side, figures=of_batches, verify=verify)
-        sides = summaries(bench)
-        harness.show("keyed fold", sides, **COLUMNS)
-        return bench.finish(sides, ratios=judge(bench, sides, TARGETS))
+@harness.benchmark(
+    "keyed_fold", __doc__, events=2_000_000, batches=10, keys=100_000, sides=list(KINDS), repeat=2, threads=2
+)
+def main(bench: harness.Bench) -> int:
+    options, workload = bench.options, Workload.of(bench.options)
+    inputs = write_inputs(workload.tables(), bench.work / "inputs", options.threads)
+    for side in bench.turns([s for s in SIDES if s.partition(",")[0] in options.sides], options.repeat):
+        operator, _, form = side.partition(", ")
+        files = {"streams": str(inputs / "streams"), "files": str(inputs / form), "form": form}
+        run, verify = SIDES[side]
+        given_to_side = {**workload.parameters(), **files, "operator": operator}
+        bench.run(side, run, given_to_side, figures=of_batches, verify=verify)
+    sides = summaries(bench)
+    harness.show("keyed fold", sides, **COLUMNS)
+    return bench.finish(sides, ratios=judge(bench, sides, TARGETS))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -182,11 +182,12 @@ def _fill(engine: Engine, keys: int, parameters: dict[str, Any]) -> None:
         engine.apply({key_of(number): value_of(number, False) for number in numbers})
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    options = harness.options(
-        "large_state", __doc__, given, gigabytes=1, memory_megabytes=512, tasks=4, gets=20_000, shuffled=False,
-        reserve_gigabytes=8, timeout_s=1500,
-    )  # fmt: skip
+@harness.benchmark(
+    "large_state", __doc__, gigabytes=1, memory_megabytes=512, tasks=4, gets=20_000, shuffled=False,
+    reserve_gigabytes=8, timeout_s=1500,
+)  # fmt: skip
+def main(bench: harness.Bench) -> int:
+    options = bench.options
     places = options.tasks * len(STORES)
     keys = options.gigabytes * _GB // ((KEY_BYTES + VALUE_BYTES) * places)
     keys += keys % _STEP == 0
@@ -198,14 +199,13 @@ def main(given: Sequence[str] | None = None) -> int:
         harness.console.print(f"{text}; there are {free:.0f}. Set TMPDIR to a folder with more, or --gigabytes to less")
         return 2
     os.environ.update(_ALLOCATOR)  # as containers are started: the side's process has it from here
-    with harness.Bench("large_state", options) as bench:
-        parameters = {"keys": keys, "memory_bytes": options.memory_megabytes << 20}
-        found = bench.run("penstock", "large_state:measure", parameters, timeout_s=options.timeout_s)
-        spent = {"seconds": ",.1f", "ready_seconds": ",.1f", "snapshot_ms": ",.1f", "copies_ms": ",.0f"}
-        harness.show("times", found["phases"], **spent, upload_ms=",.0f", p50_us=",.0f", p99_us=",.0f")
-        harness.show("sizes", found["phases"], peak_resident_bytes="MB", cache_bytes="MB")
-        harness.show("run", {"penstock": found}, before_bytes="MB", peak_bytes="MB", verified="")
-        return bench.finish(state_bytes=keys * places * (KEY_BYTES + VALUE_BYTES))
+    parameters = {"keys": keys, "memory_bytes": options.memory_megabytes << 20}
+    found = bench.run("penstock", "large_state:measure", parameters, timeout_s=options.timeout_s)
+    spent = {"seconds": ",.1f", "ready_seconds": ",.1f", "snapshot_ms": ",.1f", "copies_ms": ",.0f"}
+    harness.show("times", found["phases"], **spent, upload_ms=",.0f", p50_us=",.0f", p99_us=",.0f")
+    harness.show("sizes", found["phases"], peak_resident_bytes="MB", cache_bytes="MB")
+    harness.show("run", {"penstock": found}, before_bytes="MB", peak_bytes="MB", verified="")
+    return bench.finish(state_bytes=keys * places * (KEY_BYTES + VALUE_BYTES))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import statistics
 import sys
 import time
 import timeit
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,6 @@ from typing import Any
 import orjson
 
 from benchmarks import harness
-from benchmarks.harness import RESULTS
 from benchmarks.jobs import STORE, application
 from benchmarks.workload import STREAM, Workload
 from penstock.api.ssp import SystemStreamPartition
@@ -173,16 +172,15 @@ def of_the_fold(path: Path) -> tuple[float, float]:
     return side["cpu_us_per_row"] * 1000, seconds
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    options = harness.options("metrics", __doc__, given, repeat=7, times=2000, fold=str(RESULTS / "keyed_fold.json"))
-    workload = Workload()
+@harness.benchmark("metrics", __doc__, repeat=7, times=2000, fold=str(harness.RESULTS / "keyed_fold.json"))
+def main(bench: harness.Bench) -> int:
+    options = bench.options
     fold_ns, seconds = of_the_fold(Path(options.fold))
-    with harness.Bench("metrics", options) as bench:
-        found = measure(bench.work, workload.batch_events, seconds, options.times, options.repeat)
-        total = sum(row["ns_per_message"] for row in found.values())
-        harness.show("metrics", found, ns=",.0f", per_batch=",.1f", ns_per_message=".2f")
-        bench.target("metrics, share of the CPU of a message", total / fold_ns, at_most=TARGET_SHARE)
-        return bench.finish(parts=found, total_ns_per_message=total, fold_ns_per_message=fold_ns)
+    found = measure(bench.work, Workload().batch_events, seconds, options.times, options.repeat)
+    total = sum(row["ns_per_message"] for row in found.values())
+    harness.show("metrics", found, ns=",.0f", per_batch=",.1f", ns_per_message=".2f")
+    bench.target("metrics, share of the CPU of a message", total / fold_ns, at_most=TARGET_SHARE)
+    return bench.finish(parts=found, total_ns_per_message=total, fold_ns_per_message=fold_ns)
 
 
 if __name__ == "__main__":

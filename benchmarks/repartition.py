@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,24 +120,14 @@ def _verified(parameters: dict[str, Any], tasks: int) -> dict[str, Any]:
     return {"verified": {"equal": found == parameters["keys"] * ENTRIES and not wrong, "found": found, "wrong": wrong}}
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    options = harness.options(
-        "repartition", __doc__, given, megabytes=10_000, before=4, after=6, sampled=20, threads=2
-    )  # fmt: skip
-    with harness.Bench("repartition", options) as bench:
-        keys = options.megabytes * 1_000_000 // (ENTRIES * VALUE_BYTES)
-        found = bench.run("penstock", "repartition:rehearse", {"keys": keys})
-        times = {"move_seconds": ".0f", "cp_seconds": ".0f", "fork_seconds": ".2f", "replay_seconds": ".1f"}
-        harness.show(
-            "repartition",
-            {"penstock": found},
-            **times,
-            ratio_to_cp=".2f",
-            state_bytes="MB",
-            peak_bytes="MB",
-            verified="",
-        )
-        return bench.finish()
+@harness.benchmark("repartition", __doc__, megabytes=10_000, before=4, after=6, sampled=20, threads=2)
+def main(bench: harness.Bench) -> int:
+    keys = bench.options.megabytes * 1_000_000 // (ENTRIES * VALUE_BYTES)
+    found = bench.run("penstock", "repartition:rehearse", {"keys": keys})
+    times = {"move_seconds": ".0f", "cp_seconds": ".0f", "fork_seconds": ".2f", "replay_seconds": ".1f"}
+    rest = {"ratio_to_cp": ".2f", "state_bytes": "MB", "peak_bytes": "MB", "verified": ""}
+    harness.show("repartition", {"penstock": found}, **times, **rest)
+    return bench.finish()
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -60,39 +60,39 @@ def per_delta_ms(points: Mapping[int, Mapping[str, Any]]) -> float | None:
     return float(round(seconds / (most - least) * 1000, 2))
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    options = harness.options(
-        "restore", __doc__, given, megabytes=1024, sides=[*BACKENDS, SPARK], deltas=[0, 1, 5, 20, 100],
-        changed=10_000, repeat=5, threads=2,
-    )  # fmt: skip
-    with harness.Bench("restore", options) as bench:
-        keys, deltas = keys_of(options.megabytes), sorted(set(options.deltas))
-        changed = min(options.changed, keys)
-        for side in options.sides:
-            parameters: dict[str, Any] = {
-                "backend": side,
-                "keys": keys,
-                "deltas": deltas if side in REPLAYING else deltas[-1:],
-                "changed": changed,
-            }
-            if side == SPARK:
-                parameters |= write_state_inputs(bench.work / "inputs", keys, [changed] * deltas[-1])
-            target = "state.spark:loads" if side == SPARK else "restore:restore"
-            bench.run(side, target, parameters, figures=figures)
-        points = {side: runs[0]["points"] for side, runs in bench.runs.items()}
-        rows = {f"{side}, {n} deltas": point for side, own in points.items() for n, point in own.items()}
-        columns = {f"{name}_seconds": ".2f" for name in ("cp", "median_cp", "restore", "median_restore")}
-        harness.show("restore", rows, **columns, ratio_to_cp=".2f", verified="")
-        for side, least in TARGETS.items():
-            if side in points:
-                bench.target(f"{side}, of the speed of cp", points[side][deltas[-1]]["ratio_to_cp"], at_least=least)
-        ratios = {}
-        if set(REPLAYING) <= points.keys():
-            own, spark = (points[side] for side in REPLAYING)
-            ratios = {n: round(spark[n]["restore_seconds"] / own[n]["restore_seconds"], 2) for n in own}
-            harness.console.print(f"spark / changelog-files, by deltas: {ratios}")
-        sides = {side: {"per_delta_ms": per_delta_ms(own)} for side, own in points.items()}
-        return bench.finish(sides, ratios=ratios, state_bytes=keys * ENTRY_BYTES)
+@harness.benchmark(
+    "restore", __doc__, megabytes=1024, sides=[*BACKENDS, SPARK], deltas=[0, 1, 5, 20, 100], changed=10_000, repeat=5,
+    threads=2,
+)  # fmt: skip
+def main(bench: harness.Bench) -> int:
+    options = bench.options
+    keys, deltas = keys_of(options.megabytes), sorted(set(options.deltas))
+    changed = min(options.changed, keys)
+    for side in options.sides:
+        parameters: dict[str, Any] = {
+            "backend": side,
+            "keys": keys,
+            "deltas": deltas if side in REPLAYING else deltas[-1:],
+            "changed": changed,
+        }
+        if side == SPARK:
+            parameters |= write_state_inputs(bench.work / "inputs", keys, [changed] * deltas[-1])
+        target = "state.spark:loads" if side == SPARK else "restore:restore"
+        bench.run(side, target, parameters, figures=figures)
+    points = {side: runs[0]["points"] for side, runs in bench.runs.items()}
+    rows = {f"{side}, {n} deltas": point for side, own in points.items() for n, point in own.items()}
+    columns = {f"{name}_seconds": ".2f" for name in ("cp", "median_cp", "restore", "median_restore")}
+    harness.show("restore", rows, **columns, ratio_to_cp=".2f", verified="")
+    for side, least in TARGETS.items():
+        if side in points:
+            bench.target(f"{side}, of the speed of cp", points[side][deltas[-1]]["ratio_to_cp"], at_least=least)
+    ratios = {}
+    if set(REPLAYING) <= points.keys():
+        own, spark = (points[side] for side in REPLAYING)
+        ratios = {n: round(spark[n]["restore_seconds"] / own[n]["restore_seconds"], 2) for n in own}
+        harness.console.print(f"spark / changelog-files, by deltas: {ratios}")
+    sides = {side: {"per_delta_ms": per_delta_ms(own)} for side, own in points.items()}
+    return bench.finish(sides, ratios=ratios, state_bytes=keys * ENTRY_BYTES)
 
 
 def restore(parameters: dict[str, Any]) -> dict[str, Any]:

@@ -42,23 +42,21 @@ def middle(runs: Sequence[harness.Run]) -> dict[str, float | None]:
     return {figure: None if None in own else round(statistics.median(own), 2) for figure, own in found.items()}
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    options = harness.options(
-        "scans", __doc__, given, messages=[1_000, 10_000, 100_000], waiting=1000, repeat=3, limit_s=20.0
-    )
-    with harness.Bench("scans", options) as bench:
-        for messages in sorted(options.messages):
-            for side in bench.turns(SIDES, options.repeat):
-                name = f"{side}, {messages:,} messages"
-                took_too_long = any(run["queue_us"] is None for run in bench.runs.get(name, ()))
-                limit_s = 0 if took_too_long else options.limit_s
-                parameters = {"messages": messages, "waiting": options.waiting, "limit_s": limit_s}
-                bench.run(name, f"scans:{side}", parameters)
-        sides = {name: middle(runs) for name, runs in bench.runs.items()}
-        harness.show("microseconds, median", sides, **dict.fromkeys(FIGURES, ",.1f"))
-        queues = [own["queue_us"] for name, own in sides.items() if name.startswith("store") and own["queue_us"]]
-        bench.target("a queue's message, over that of the smallest batch", max(queues) / queues[0], at_most=FLAT)
-        return bench.finish(sides)
+@harness.benchmark("scans", __doc__, messages=[1_000, 10_000, 100_000], waiting=1000, repeat=3, limit_s=20.0)
+def main(bench: harness.Bench) -> int:
+    options = bench.options
+    for messages in sorted(options.messages):
+        for side in bench.turns(SIDES, options.repeat):
+            name = f"{side}, {messages:,} messages"
+            took_too_long = any(run["queue_us"] is None for run in bench.runs.get(name, ()))
+            limit_s = 0 if took_too_long else options.limit_s
+            parameters = {"messages": messages, "waiting": options.waiting, "limit_s": limit_s}
+            bench.run(name, f"scans:{side}", parameters)
+    sides = {name: middle(runs) for name, runs in bench.runs.items()}
+    harness.show("microseconds, median", sides, **dict.fromkeys(FIGURES, ",.1f"))
+    queues = [own["queue_us"] for name, own in sides.items() if name.startswith("store") and own["queue_us"]]
+    bench.target("a queue's message, over that of the smallest batch", max(queues) / queues[0], at_most=FLAT)
+    return bench.finish(sides)
 
 
 def store(parameters: dict[str, Any]) -> dict[str, Any]:
@@ -68,26 +66,18 @@ def store(parameters: dict[str, Any]) -> dict[str, Any]:
     with ThreadPoolExecutor(1) as writer:
         behind = WriteBehindEngine(engine, writer, _BUFFER_BYTES)
         task_store = build_store(StoreSpec("s", ps.String(), ps.Json()), behind, 100_000)
+        overlay = task_store.begin()
 
         def end() -> None:
-            """The batch ends, and all of it is in RocksDB."""
+            """The batch ends, and all of it is in RocksDB; the next one begins."""
+            nonlocal overlay
             behind.apply(overlay.take())
             behind.settle()
-
-        overlay = task_store.begin()
-        for n in range(parameters["waiting"]):
-            task_store.put(_key(n), _VALUE)
-        end()
-        overlay = task_store.begin()
-        queue_us = _queue(parameters, task_store.put, lambda: next(task_store.range("q", "r"), None), task_store.delete)
-        for half in range(2):  # the batch of the second half is running when the scan begins
-            end()
             overlay = task_store.begin()
-            for n in range(half, parameters["messages"], 2):
-                task_store.put(f"s{n:09}", _VALUE)
-        entry_us = _entry_us(task_store.range("s", "t"), parameters["messages"])
+
+        found = _measure(parameters, task_store.put, task_store.range, task_store.delete, end)
         behind.close()
-    return {"queue_us": queue_us, "entry_us": entry_us}
+    return found
 
 
 def rocksdb(parameters: dict[str, Any]) -> dict[str, Any]:
@@ -106,58 +96,54 @@ def rocksdb(parameters: dict[str, Any]) -> dict[str, Any]:
     def delete(key: str) -> None:
         database.delete(key.encode(), write_opt=without_log)
 
-    def scan(start: bytes, end: bytes) -> Iterator[tuple[str, Any]]:
+    def scan(start: str, end: str) -> Iterator[tuple[str, Any]]:
         bounds = rocksdict.ReadOptions()
-        bounds.set_iterate_upper_bound(end)
-        for key, value in database.items(from_key=start, read_opt=bounds):
+        bounds.set_iterate_upper_bound(end.encode())
+        for key, value in database.items(from_key=start.encode(), read_opt=bounds):
             yield key.decode(), orjson.loads(value)
 
-    for n in range(parameters["waiting"]):
-        put(_key(n), _VALUE)
-    queue_us = _queue(parameters, put, lambda: next(scan(b"q", b"r"), None), delete)
-    for n in range(parameters["messages"]):
-        put(f"s{n:09}", _VALUE)
-    entry_us = _entry_us(scan(b"s", b"t"), parameters["messages"])
+    found = _measure(parameters, put, scan, delete, lambda: None)
     database.close()
-    return {"queue_us": queue_us, "entry_us": entry_us}
+    return found
 
 
-def _key(n: int) -> str:
-    return f"q{n:09}"
-
-
-def _queue(
+def _measure(
     parameters: dict[str, Any],
     put: Callable[[str, Any], None],
-    first: Callable[[], tuple[str, Any] | None],
+    scan: Callable[[str, str], Iterator[tuple[str, Any]]],
     delete: Callable[[str], None],
-) -> float | None:
-    """Microseconds a message of the last ones of a batch that puts at the end of a queue and takes its first entry;
-    None if that takes longer than it may."""
+    end: Callable[[], None],
+) -> dict[str, Any]:
+    """Microseconds of a message of the queue, among the last ones of a batch, and of an entry of the scan. A message
+    puts an entry at the end of the queue and takes its first one; None if that takes longer than it may."""
     messages, waiting = parameters["messages"], parameters["waiting"]
+    for n in range(waiting):
+        put(f"q{n:09}", _VALUE)
+    end()
     deadline = time.monotonic() + parameters["limit_s"]
-    began = time.perf_counter()
-    timed: int = min(_LAST, messages)
+    queue_us, began, timed = None, time.perf_counter(), min(_LAST, messages)
     for n in range(messages):
         if n == messages - timed:
             began = time.perf_counter()
-        put(_key(waiting + n), _VALUE)
-        found = first()
-        if found is None or found[0] != _key(n):
+        put(f"q{waiting + n:09}", _VALUE)
+        found = next(scan("q", "r"), None)
+        if found is None or found[0] != f"q{n:09}":
             raise AssertionError(f"message {n} found {found}")
         delete(found[0])
         if time.monotonic() > deadline:
-            return None
-    return (time.perf_counter() - began) / timed * 1e6
-
-
-def _entry_us(scan: Iterator[Any], entries: int) -> float:
-    """Microseconds an entry of a scan over all of them."""
+            break
+    else:
+        queue_us = (time.perf_counter() - began) / timed * 1e6
+    for half in range(2):  # the batch of the second half is running when the scan begins
+        end()
+        for n in range(half, messages, 2):
+            put(f"s{n:09}", _VALUE)
     began = time.perf_counter()
-    found = sum(1 for _ in scan)
-    if found != entries:
-        raise AssertionError(f"a scan found {found} of {entries} entries")
-    return (time.perf_counter() - began) / entries * 1e6
+    entries = sum(1 for _ in scan("s", "t"))
+    entry_us = (time.perf_counter() - began) / messages * 1e6
+    if entries != messages:
+        raise AssertionError(f"a scan found {entries} of {messages} entries")
+    return {"queue_us": queue_us, "entry_us": entry_us}
 
 
 if __name__ == "__main__":

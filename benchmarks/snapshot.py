@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -23,25 +22,24 @@ def figures(run: harness.SideRun) -> dict[str, Any]:
     return {**run.result, **{f"{part}_ms": harness.median(run.result["commits"], f"{part}_ms") for part in PARTS}}
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    options = harness.options(
-        "snapshot", __doc__, given, sizes=[10_000, 1_000_000, 10_000_000], changed=10_000, repeat=20,
-        backends=list(BACKENDS),
-    )  # fmt: skip
-    with harness.Bench("snapshot", options) as bench:
-        for backend in options.backends:
-            medians = []
-            for keys in sorted(options.sizes):
-                parameters = {"backend": backend, "keys": keys, "changed": min(options.changed, keys)}
-                side = f"{backend}, {keys:,} keys"
-                medians.append(bench.run(side, "snapshot:commits", parameters, figures=figures)["snapshot_ms"])
-            if max(medians) >= NEGLIGIBLE_MS:
-                bench.target(f"{backend}, largest / smallest state", medians[-1] / medians[0], at_most=TARGET)
-            else:
-                bench.target(f"{backend}, ms with any state", max(medians), at_most=NEGLIGIBLE_MS)
-        rows = {side: runs[0] for side, runs in bench.runs.items()}
-        harness.show("commits", rows, **{f"{part}_ms": ",.2f" for part in PARTS}, verified="")
-        return bench.finish()
+@harness.benchmark(
+    "snapshot", __doc__, sizes=[10_000, 1_000_000, 10_000_000], changed=10_000, repeat=20, backends=list(BACKENDS)
+)
+def main(bench: harness.Bench) -> int:
+    options = bench.options
+    for backend in options.backends:
+        medians = []
+        for keys in sorted(options.sizes):
+            parameters = {"backend": backend, "keys": keys, "changed": min(options.changed, keys)}
+            side = f"{backend}, {keys:,} keys"
+            medians.append(bench.run(side, "snapshot:commits", parameters, figures=figures)["snapshot_ms"])
+        if max(medians) >= NEGLIGIBLE_MS:
+            bench.target(f"{backend}, largest / smallest state", medians[-1] / medians[0], at_most=TARGET)
+        else:
+            bench.target(f"{backend}, ms with any state", max(medians), at_most=NEGLIGIBLE_MS)
+    rows = {side: runs[0] for side, runs in bench.runs.items()}
+    harness.show("commits", rows, **{f"{part}_ms": ",.2f" for part in PARTS}, verified="")
+    return bench.finish()
 
 
 def commits(parameters: dict[str, Any]) -> dict[str, Any]:

@@ -51,19 +51,17 @@ until they have 100, and keep an idle one for 60 s. Each Python task has a monit
 it; a task that does not end also keeps a thread that is counted."""
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    options = harness.options(
-        "soak", __doc__, given, steps=40, step_batches=100, batch_messages=200, message_bytes=4000, latency_ms=0,
-        commit_ms=1,
-    )  # fmt: skip
-    if options.steps < 3:
+@harness.benchmark(
+    "soak", __doc__, steps=40, step_batches=100, batch_messages=200, message_bytes=4000, latency_ms=0, commit_ms=1
+)
+def main(bench: harness.Bench) -> int:
+    if bench.options.steps < 3:
         raise SystemExit("growth needs at least 3 steps")
-    with harness.Bench("soak", options) as bench:
-        found = growth(bench.run("soak", "soak:soak", {}, timeout_s=86_400)["samples"])
-        for each in found:
-            harness.console.print(f"{each}{' GREW' if each.too_much else ''}")
-        grown = [{**asdict(each), "allowed": each.allowed, "too_much": each.too_much} for each in found]
-        return bench.finish(growth=grown) or int(any(each.too_much for each in found))
+    found = growth(bench.run("soak", "soak:soak", {}, timeout_s=86_400)["samples"])
+    for each in found:
+        harness.console.print(f"{each}{' GREW' if each.too_much else ''}")
+    grown = [{**asdict(each), "allowed": each.allowed, "too_much": each.too_much} for each in found]
+    return bench.finish(growth=grown) or int(any(each.too_much for each in found))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 
@@ -70,21 +70,20 @@ def waits(at: float, noticed: float | None, back: float, visible: float) -> dict
     return found
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    options = harness.options("standby", __doc__, given, megabytes=1024, sides=list(SIDES), repeat=5)
-    with harness.Bench("standby", options) as bench:
-        for side in options.sides:
-            target = "standby_spark:spark" if side == SPARK else "standby:penstock"
-            bench.run(side, target, {"kind": side}, figures=figures)
-        rows = {side: runs[0] for side, runs in bench.runs.items()}
-        columns = {f"{figure}_{kind}": "," for figure in FIGURES for kind in ("ms", "most_ms")}
-        harness.show("kill -9", rows, state_bytes="MB", **columns, peak_bytes="MB")
-        if "after_notice_most_ms" in rows.get("standby", {}):
-            found = rows["standby"]["after_notice_most_ms"]
-            bench.target("with a standby, ms after the loss is noticed", found, at_most=TARGET_MS)
-        visible = {side: row["visible_ms"] for side, row in rows.items()}
-        spark = visible.pop(SPARK, None)
-        return bench.finish(ratios={side: round(spark / ms, 2) for side, ms in visible.items()} if spark else {})
+@harness.benchmark("standby", __doc__, megabytes=1024, sides=list(SIDES), repeat=5)
+def main(bench: harness.Bench) -> int:
+    for side in bench.options.sides:
+        target = "standby_spark:spark" if side == SPARK else "standby:penstock"
+        bench.run(side, target, {"kind": side}, figures=figures)
+    rows = {side: runs[0] for side, runs in bench.runs.items()}
+    columns = {f"{figure}_{kind}": "," for figure in FIGURES for kind in ("ms", "most_ms")}
+    harness.show("kill -9", rows, state_bytes="MB", **columns, peak_bytes="MB")
+    if "after_notice_most_ms" in rows.get("standby", {}):
+        found = rows["standby"]["after_notice_most_ms"]
+        bench.target("with a standby, ms after the loss is noticed", found, at_most=TARGET_MS)
+    visible = {side: row["visible_ms"] for side, row in rows.items()}
+    spark = visible.pop(SPARK, None)
+    return bench.finish(ratios={side: round(spark / ms, 2) for side, ms in visible.items()} if spark else {})
 
 
 class Keep(ps.StreamTask):
@@ -132,35 +131,19 @@ def configuration(work: Path, kind: str) -> dict[str, Any]:
     }
 
 
-class Losses:
-    """Notes when the driver notices that a container is lost; knows the standbys."""
+class WatchedDirectory(ContainerDirectory):
+    """Notes when the driver notices that a container is lost."""
 
-    def __init__(self) -> None:
-        self.noticed: list[float] = []
-        self._directories: list[ContainerDirectory] = []
+    newest: ClassVar[ContainerDirectory]
+    noticed: ClassVar[list[float]] = []
 
-    def watch(self) -> None:
-        """From here on the jobs of this process have a directory that is watched."""
-        noticed, directories = self.noticed, self._directories
+    def start(self, on_lost: Callable[[], None]) -> None:
+        def noted() -> None:
+            self.noticed.append(time.time())
+            on_lost()
 
-        class WatchedDirectory(ContainerDirectory):
-            def start(self, on_lost: Callable[[], None]) -> None:
-                def noted() -> None:
-                    noticed.append(time.time())
-                    on_lost()
-
-                directories.append(self)
-                super().start(noted)
-
-        setattr(job_module, "ContainerDirectory", WatchedDirectory)  # noqa: B010 - mypy: a class is no variable
-
-    def all_have_standbys(self) -> bool:
-        """True if each task has a standby with a copy of its state."""
-        return self._directories[-1].ready().keys() == set(range(TASKS))
-
-    def after(self, moment: float) -> float | None:
-        """The first time after a moment."""
-        return next((at for at in self.noticed if at > moment), None)
+        WatchedDirectory.newest = self
+        super().start(noted)
 
 
 def message(number: int, *, fill: bool) -> bytes:
@@ -189,8 +172,7 @@ def repeating(step: Callable[[], object], pause_s: float) -> Iterator[None]:
 def penstock(parameters: dict[str, Any]) -> dict[str, Any]:
     """Fill the state, and kill a container again and again."""
     work, kind = Path(parameters["work"]), parameters["kind"]
-    losses = Losses()
-    losses.watch()
+    setattr(job_module, "ContainerDirectory", WatchedDirectory)  # noqa: B010 - mypy: a class is no variable
     messages = max(TASKS, parameters["megabytes"] * 2**20 // (VALUE_BYTES * ENTRIES))
     system = create_stream(work / "streams", INPUT, TASKS, [message(number, fill=True) for number in range(messages)])
     writer, first = system.writer(None), ps.SystemStreamPartition("local", INPUT, 0)
@@ -204,14 +186,14 @@ def penstock(parameters: dict[str, Any]) -> dict[str, Any]:
             for _ in range(parameters["repeat"]):
                 _await_settled(job)
                 if kind == "standby":
-                    await_job(job, losses.all_have_standbys, "the standbys")
-                rounds.append(_strike(job, system, losses))
+                    await_job(job, lambda: len(WatchedDirectory.newest.ready()) == TASKS, "standbys of all tasks")
+                rounds.append(_strike(job, system))
     finally:
         job.stop()
     return {"rounds": rounds, "state_bytes": messages * ENTRIES * VALUE_BYTES}
 
 
-def _strike(job: Job, system: LocalSystem, losses: Losses) -> dict[str, float]:
+def _strike(job: Job, system: LocalSystem) -> dict[str, float]:
     """Kill a container, and wait until a message of its tasks was processed."""
     starts = ends_of(system, OUTPUT)
     owners: dict[int, int] = {}
@@ -238,7 +220,8 @@ def _strike(job: Job, system: LocalSystem, losses: Losses) -> dict[str, float]:
     visible, found = await_job(job, back, "an output after the loss")
     if not all(value["bytes"] for value in found):
         raise AssertionError("entries of the state are missing after the loss")
-    return waits(at, losses.after(at), min(value["at"] for value in found), visible)
+    noticed = next((moment for moment in WatchedDirectory.noticed if moment > at), None)
+    return waits(at, noticed, min(value["at"] for value in found), visible)
 
 
 def _await_settled(job: Job) -> None:

@@ -7,7 +7,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from operator import itemgetter
 from pathlib import Path
@@ -73,22 +73,21 @@ def help_seconds(repeat: int) -> float:
     return round(min(found), 3)
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    options = harness.options("start", __doc__, given, repeat=5, threads=2, messages=1000)
-    with harness.Bench("start", options) as bench:
-        for side in bench.turns(SIDES, options.repeat):
-            bench.run(side, f"start:{side}", {}, timeout_s=600)
-        sides: dict[str, dict[str, Any]] = {}
-        for side, runs in bench.runs.items():
-            pairs = zip(runs, bench.runs["bare"], strict=True)
-            more = statistics.median(run["ready_s"] - bare["ready_s"] for run, bare in pairs)
-            sides[side] = {"until": SIDES[side], "ready_s": harness.median(runs, "ready_s"), "more_than_bare_s": more}
-        harness.show("from the command on", sides, until="", ready_s=".2f", more_than_bare_s="+.2f")
-        more = sides["penstock"]["more_than_bare_s"]
-        bench.target("penstock, s more than the bare session", more, at_most=TARGET_SECONDS)
-        help_s = help_seconds(options.repeat)
-        bench.target("penstock --help, s", help_s, at_most=HELP_SECONDS)
-        return bench.finish(sides, help_seconds=help_s)
+@harness.benchmark("start", __doc__, repeat=5, threads=2, messages=1000)
+def main(bench: harness.Bench) -> int:
+    for side in bench.turns(SIDES, bench.options.repeat):
+        bench.run(side, f"start:{side}", {}, timeout_s=600)
+    sides: dict[str, dict[str, Any]] = {}
+    for side, runs in bench.runs.items():
+        pairs = zip(runs, bench.runs["bare"], strict=True)
+        more = statistics.median(run["ready_s"] - bare["ready_s"] for run, bare in pairs)
+        sides[side] = {"until": SIDES[side], "ready_s": harness.median(runs, "ready_s"), "more_than_bare_s": more}
+    harness.show("from the command on", sides, until="", ready_s=".2f", more_than_bare_s="+.2f")
+    more = sides["penstock"]["more_than_bare_s"]
+    bench.target("penstock, s more than the bare session", more, at_most=TARGET_SECONDS)
+    help_s = help_seconds(bench.options.repeat)
+    bench.target("penstock --help, s", help_s, at_most=HELP_SECONDS)
+    return bench.finish(sides, help_seconds=help_s)
 
 
 def application() -> ps.StreamApplication:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -40,39 +40,33 @@ def figures(way: str, run: harness.SideRun) -> dict[str, Any]:
     return {**small.milliseconds(batches), "verified": run.result["verified"]}
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    default = Workload()
-    options = harness.options(
-        "tls", __doc__, given, events=default.events, batches=default.batches, keys=default.keys, floor_batches=100,
-        repeat=3, threads=2,
-    )  # fmt: skip
-    workload = Workload.of(options)
-    with harness.Bench("tls", options) as bench:
-        fold_parameters = {
-            **workload.parameters(),
-            "streams": str(write_inputs(workload.tables(), bench.work / "inputs", options.threads) / "streams"),
-        }
-        floor_parameters = {
-            "messages": small.MESSAGES,
-            "batches": options.floor_batches + small.WARM_UP,
-            "exchanges": 2,
-            "outputs": True,
-        }
-        for way in bench.turns(SCHEMES, options.repeat):
-            more = {"way": way, "config": {"job.container.tls.enabled": str(way == "tls").lower()}}
-            own = partial(figures, way)
-            verify = "jobs:verify"
-            bench.run(f"fold, {way}", "tls:fold", {**fold_parameters, **more}, figures=own, verify=verify)
-            bench.run(f"floor, {way}", "tls:floor", {**floor_parameters, **more}, figures=own)
-        shown = ("rows_per_second", "cpu_us_per_row", "batch")
-        sides = bench.medians(*shown)
-        harness.show("medians of the rounds", sides, **dict.fromkeys(shown, ",.1f"))
-        rounds = {kind: {way: bench.runs[f"{kind}, {way}"] for way in SCHEMES} for kind in ("fold", "floor")}
-        fold_costs = 1 - harness.against(rounds["fold"], "rows_per_second", "clear")["tls"]
-        floor_costs = harness.against(rounds["floor"], "batch", "clear")["tls"] - 1
-        bench.target("TLS, share of the fold's rows per second", fold_costs, at_most=0.05)
-        bench.target("TLS, share of a small batch's time", floor_costs, at_most=0.10)
-        return bench.finish(sides, costs={"fold": fold_costs, "floor": floor_costs})
+@harness.benchmark("tls", __doc__, events=2_000_000, batches=10, keys=100_000, floor_batches=100, repeat=3, threads=2)
+def main(bench: harness.Bench) -> int:
+    options, workload = bench.options, Workload.of(bench.options)
+    fold_parameters = {
+        **workload.parameters(),
+        "streams": str(write_inputs(workload.tables(), bench.work / "inputs", options.threads) / "streams"),
+    }
+    floor_parameters = {
+        "messages": small.MESSAGES,
+        "batches": options.floor_batches + small.WARM_UP,
+        "exchanges": 2,
+        "outputs": True,
+    }
+    for way in bench.turns(SCHEMES, options.repeat):
+        more = {"way": way, "config": {"job.container.tls.enabled": str(way == "tls").lower()}}
+        own = partial(figures, way)
+        bench.run(f"fold, {way}", "tls:fold", {**fold_parameters, **more}, figures=own, verify="jobs:verify")
+        bench.run(f"floor, {way}", "tls:floor", {**floor_parameters, **more}, figures=own)
+    shown = ("rows_per_second", "cpu_us_per_row", "batch")
+    sides = bench.medians(*shown)
+    harness.show("medians of the rounds", sides, **dict.fromkeys(shown, ",.1f"))
+    rounds = {kind: {way: bench.runs[f"{kind}, {way}"] for way in SCHEMES} for kind in ("fold", "floor")}
+    fold_costs = 1 - harness.against(rounds["fold"], "rows_per_second", "clear")["tls"]
+    floor_costs = harness.against(rounds["floor"], "batch", "clear")["tls"] - 1
+    bench.target("TLS, share of the fold's rows per second", fold_costs, at_most=0.05)
+    bench.target("TLS, share of a small batch's time", floor_costs, at_most=0.10)
+    return bench.finish(sides, costs={"fold": fold_costs, "floor": floor_costs})
 
 
 # The sides. On one machine, driver and workers reach containers by their Unix sockets, which never speak TLS. Here they

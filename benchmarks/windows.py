@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pyarrow.dataset as ds
 import penstock as ps
 from benchmarks import harness
 from benchmarks.figures import COLUMNS, judge, of_batches, summaries
-from benchmarks.jobs import configuration, create_stream, follow, read_stream
+from benchmarks.jobs import configuration, create_stream, read_stream, run
 from benchmarks.workload import (
     BOUND_MS,
     FIRST_MS,
@@ -44,31 +43,29 @@ OUTPUT = "minutes"
 EVENTS = ps.Columns(pa.schema({"key": pa.string(), "time": pa.int64(), "amount": pa.float64()}))
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    default = WindowWorkload()
-    options = harness.options(
-        "windows", __doc__, given, events=default.events, batches=default.batches, keys=default.keys,
-        batch_ms=default.batch_ms, short_batches=4, sides=list(KINDS), repeat=1, threads=2,
-    )  # fmt: skip
-    workload = WindowWorkload.of(options)
+@harness.benchmark(
+    "windows", __doc__, events=1_600_000, batches=8, keys=100_000, batch_ms=MINUTE_MS, short_batches=4,
+    sides=list(KINDS), repeat=1, threads=2,
+)  # fmt: skip
+def main(bench: harness.Bench) -> int:
+    options, workload = bench.options, WindowWorkload.of(bench.options)
     short = min(options.short_batches, options.batches)
     few = replace(workload, events=workload.batch_events * short, batches=short)
-    with harness.Bench("windows", options) as bench:
-        inputs = write_windows(workload, bench.work / "inputs", options.threads, short)
-        for side in bench.turns([s for s in SIDES if s.partition(",")[0] in options.sides], options.repeat):
-            module, form = SIDES[side]
-            parameters = {
-                **(few if form == "parquet-short" else workload).parameters(),
-                "streams": str(inputs / "streams"),
-                "operator": side.partition(",")[0],
-                "form": form.removesuffix("-short"),
-                "files": str(inputs / form),
-            }
-            verify = f"{module}:verify_windows"
-            bench.run(side, f"{module}:windows", parameters, figures=of_batches, verify=verify)
-        sides = summaries(bench)
-        harness.show("windows", sides, **COLUMNS)
-        return bench.finish(sides, ratios=judge(bench, sides, TARGETS))
+    inputs = write_windows(workload, bench.work / "inputs", options.threads, short)
+    for side in bench.turns([s for s in SIDES if s.partition(",")[0] in options.sides], options.repeat):
+        module, form = SIDES[side]
+        parameters = {
+            **(few if form == "parquet-short" else workload).parameters(),
+            "streams": str(inputs / "streams"),
+            "operator": side.partition(",")[0],
+            "form": form.removesuffix("-short"),
+            "files": str(inputs / form),
+        }
+        verify = f"{module}:verify_windows"
+        bench.run(side, f"{module}:windows", parameters, figures=of_batches, verify=verify)
+    sides = summaries(bench)
+    harness.show("windows", sides, **COLUMNS)
+    return bench.finish(sides, ratios=judge(bench, sides, TARGETS))
 
 
 def write_windows(workload: WindowWorkload, folder: Path, partitions: int, short: int) -> Path:
@@ -138,8 +135,7 @@ def windows(parameters: dict[str, Any]) -> dict[str, Any]:
         }
     else:
         create_stream(Path(parameters["streams"]), OUTPUT, parameters["threads"])
-    job = application(parameters["operator"]).run(config, until="latest")
-    return {"batches": [batch for batch in follow(job) if batch["rows"]]}
+    return run(application(parameters["operator"]), config)
 
 
 def verify_windows(parameters: dict[str, Any]) -> dict[str, Any]:
