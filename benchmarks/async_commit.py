@@ -64,7 +64,6 @@ def main(bench: harness.Bench) -> int:
 
 
 def fold(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Run the fold; one entry per batch."""
     os.environ.update(environment(parameters["latency_ms"], parameters["bytes_per_second"]))
     if parameters["mode"] == "synchronous":
         setattr(run_loop, "CommitSchedule", WaitingCommits)  # noqa: B010 - mypy: a class is no variable

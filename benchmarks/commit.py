@@ -82,11 +82,12 @@ def main(bench: harness.Bench) -> int:
             keys = keys_of(megabytes)
             most = options.spark_commits if side == "spark" else options.commits
             series = plan(options.changed, keys, most, options.budget_keys)
-            own: dict[str, Any] = {"keys": keys, "series": series, "warm_up": WARM_UP}
+            changelog = "true" if side == "deltas" else "false"
+            own: dict[str, Any] = {"keys": keys, "series": series, "warm_up": WARM_UP, "changelog": changelog}
             if side == "spark":
                 counts = [one["changed"] for one in series for _ in range(WARM_UP + one["commits"])]
                 own |= write_state_inputs(bench.work / f"inputs-{megabytes}", keys, counts)
-            target = "state.spark:commits" if side == "spark" else f"commit:{side}"
+            target = "state.spark:commits" if side == "spark" else "commit:commits"
             name = f"{side}, {megabytes:,} MB"
             run = bench.run(name, target, own, figures=partial(figures, side))
             found.setdefault(side, []).append(run["series"])
@@ -103,20 +104,10 @@ def main(bench: harness.Bench) -> int:
     return bench.finish(entry_bytes=ENTRY_BYTES)
 
 
-def deltas(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Commit to the `changelog-files` backend: deltas."""
-    return _commits(parameters, "true")
-
-
-def snapshots(parameters: dict[str, Any]) -> dict[str, Any]:
-    """The same without deltas."""
-    return _commits(parameters, "false")
-
-
-def _commits(parameters: dict[str, Any], changelog: str) -> dict[str, Any]:
+def commits(parameters: dict[str, Any]) -> dict[str, Any]:
     """Fill a state, back it up as a whole, then commit series of changes."""
     work = Path(parameters["work"])
-    with closing(StateJob(work, settings={"state.changelog.enabled": changelog})) as job:
+    with closing(StateJob(work, settings={"state.changelog.enabled": parameters["changelog"]})) as job:
         job.prepare(parameters["keys"])
         series = [_series(job, one) for one in parameters["series"]]
         job.finish_snapshots()

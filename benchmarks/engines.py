@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -35,18 +34,16 @@ class Engine:
 
     @property
     def folder(self) -> Path:
-        """Its environment, which is kept for the next run."""
+        """Its environment."""
         caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         name = "".join(c if c.isalnum() or c in ".-" else "-" for c in self.requirement)
         return caches / "penstock" / "benchmarks" / name
 
     @property
     def python(self) -> Path:
-        """Its interpreter."""
         return self.folder / "bin" / "python"
 
     def jars(self) -> list[str]:
-        """The jars that it needs."""
         return sorted(str(path) for path in (self.folder / "jars").glob("*.jar"))
 
 
@@ -76,20 +73,14 @@ def install(engine: Engine) -> str | None:
         for command in commands:
             done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
             if done.returncode != 0:
-                return _reason(done.stdout + done.stderr)
+                lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+                return next((line for line in lines if "ERROR" in line), f"it cannot be installed: {lines[-1:]}")
         making.rename(engine.folder)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     finally:
         shutil.rmtree(making, ignore_errors=True)
     return None
-
-
-def _reason(said: str) -> str:
-    """The line that says why a command failed: the first error, else the last line."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", said)  # without colours
-    lines = [line for line in plain.splitlines() if line.strip()] or ["it could not be installed"]
-    return next((line for line in lines if "ERROR" in line), lines[-1])
 
 
 def _fetch_jars(folder: Path, group: str, name: str, version: str) -> list[str]:

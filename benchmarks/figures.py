@@ -62,7 +62,6 @@ def summary(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def summaries(bench: Bench) -> dict[str, dict[str, Any]]:
-    """The summary of each side that has run."""
     return {side: summary(runs) for side, runs in bench.runs.items()}
 
 

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -67,14 +67,9 @@ def main(bench: harness.Bench) -> int:
     return bench.finish(jobs, spark_alone_ms=spark_alone, appends_ms=appends)
 
 
-@dataclass(frozen=True, slots=True)
-class KeyOf:
+def key_of(exchange: int, event: dict[str, Any]) -> str:
     """Another key before each exchange, so that messages change their task every time."""
-
-    exchange: int
-
-    def __call__(self, event: dict[str, Any]) -> str:
-        return f"{self.exchange}-{event['n'] * (self.exchange + 7) % 101}"
+    return f"{exchange}-{event['n'] * (exchange + 7) % 101}"
 
 
 def batches(parameters: dict[str, Any]) -> dict[str, Any]:
@@ -82,7 +77,7 @@ def batches(parameters: dict[str, Any]) -> dict[str, Any]:
     work, messages = Path(parameters["work"]), parameters["messages"]
     values = [orjson.dumps({"n": n}) for n in range(messages * parameters["batches"])]
     create_stream(work / "streams", STREAM, PARTITIONS, values)
-    keys = [KeyOf(number) for number in range(parameters["exchanges"])]
+    keys = [partial(key_of, number) for number in range(parameters["exchanges"])]
     app = counts("floor", keys, OUTPUTS if parameters["outputs"] else ())
     config = {
         **places(work, parameters["threads"]),
@@ -132,7 +127,6 @@ def appends(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def milliseconds(batches: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The medians of the batches after the warm-up."""
     durations = [batch["duration_ms"] for batch in batches[WARM_UP:]]
     return {name: statistics.median(duration.get(own, 0) for duration in durations) for name, own in SHOWN.items()}
 

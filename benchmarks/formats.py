@@ -92,7 +92,6 @@ class ObjectFold(Fold):
 
 
 def messages(workload: Workload, form: Format) -> Iterator[bytes]:
-    """The flights of a workload as bytes."""
     serde = form.serde()
     for number, (key, amount) in enumerate(workload.records()):
         fields = {"origin": CITIES[number % 5], "number": number % 9000, "late": number % 3 == 0}

@@ -22,7 +22,7 @@ import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -73,18 +73,13 @@ class Usage:
 
     def cpu_between(self, start: float, end: float) -> dict[str, float]:
         """Processor seconds by kind between two moments, epoch seconds; as exact as samples are close."""
-        first, last = self._at(start), self._at(end)
+        times = [moment for moment, _ in self.series]
+        first, last = (self.series[max(0, bisect_right(times, moment) - 1)][1] for moment in (start, end))
         return {kind: seconds - first.get(kind, 0.0) for kind, seconds in last.items()}
-
-    def _at(self, moment: float) -> Mapping[str, float]:
-        times = [time for time, _ in self.series]
-        return self.series[max(0, bisect_right(times, moment) - 1)][1] if self.series else {}
 
 
 @dataclass(frozen=True, slots=True)
 class SideRun:
-    """One run of a side."""
-
     result: dict[str, Any]
     usage: Usage
     seconds: float
@@ -199,46 +194,45 @@ def process_kind(process: psutil.Process, session: int) -> str | None:
 
 
 def run_side(target: str, parameters: Mapping[str, Any], work: Path, timeout_s: float = 3600) -> SideRun:
-    """Run `module:function` in a fresh process and session; its output goes to a log in `work`.
+    """Run `module:function` in a fresh process and session, with its log and result in `work`.
 
     Raises:
         SideFailedError: the side failed, or took longer than `timeout_s`.
     """
     started = time.monotonic()
-    process = start_side(target, parameters, work)
-    sampler = UsageSampler(process.pid)
-    try:
-        status: int | str = process.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        status = f"none after {timeout_s:.0f} s"
-    finally:
-        usage = sampler.close()
-        end_session(process)
+    with side_process(target, parameters, work) as process:
+        sampler = UsageSampler(process.pid)
+        try:
+            status: int | str = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            status = f"none after {timeout_s:.0f} s"
+        finally:
+            usage = sampler.close()
     if status != 0:
         end = "\n".join((work / LOG).read_text(errors="replace").splitlines()[-40:])
         raise SideFailedError(f"{target} failed (exit status {status}). The end of {work / LOG}:\n{end}")
     return SideRun(orjson.loads((work / RESULT).read_bytes()), usage, time.monotonic() - started)
 
 
-def start_side(target: str, parameters: Mapping[str, Any], work: Path) -> subprocess.Popen[bytes]:
-    """Begin to run `module:function` in a fresh process and session, whose result and log will be in `work`."""
+@contextmanager
+def side_process(target: str, parameters: Mapping[str, Any], work: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The process of a side, which runs `module:function`. At the end, all that its session has left is killed."""
     work.mkdir(parents=True, exist_ok=True)
     given = work / "parameters.json"
     given.write_bytes(orjson.dumps(parameters))
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), *filter(None, sys.path)]))
     with (work / LOG).open("ab") as output:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.harness", target, str(given), str(work / RESULT)],
             stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, cwd=work, start_new_session=True,
         )  # fmt: skip
-
-
-def end_session(process: subprocess.Popen[bytes]) -> None:
-    """Kill what the side left running, itself included."""
-    for left in session_processes(process.pid):
-        with suppress(psutil.Error):
-            left.kill()
-    process.wait()
+    try:
+        yield process
+    finally:
+        for left in session_processes(process.pid):
+            with suppress(psutil.Error):
+                left.kill()
+        process.wait()
 
 
 def wait_for(
@@ -252,6 +246,11 @@ def wait_for(
             raise TimeoutError(f"waited {DEADLINE_S:.0f} s in vain for {what}")
         time.sleep(pause_s)
     return found
+
+
+def files_below(folder: Path) -> list[Path]:
+    """Every file, also of a folder that changes meanwhile."""
+    return sorted(Path(path, name) for path, _, names in os.walk(folder) for name in names)
 
 
 def machine() -> dict[str, Any]:
@@ -283,7 +282,6 @@ def _java_version() -> str:
 
 
 def run_facts(run: SideRun) -> dict[str, Any]:
-    """The resources of a run, for the JSON."""
     usage = run.usage
     return {
         "seconds": round(run.seconds, 2),
@@ -401,7 +399,6 @@ class Bench:
 
     @property
     def work(self) -> Path:
-        """The folder of this run."""
         return Path(self._folder.name)
 
     def turns(self, sides: Iterable[Any], repeat: int = 1) -> Iterator[Any]:
@@ -477,9 +474,11 @@ class Bench:
         names = dict.fromkeys([*self.runs, *(sides or {})])
         own = {name: {**(sides or {}).get(name, {}), "rounds": self.runs.get(name, [])} for name in names}
         fixed = {"benchmark": self.name, "machine": self.machine, "parameters": self.parameters}
-        write_json(
-            self.options.json, {**fixed, "sides": own, **result, "targets": self.targets, "contention": contended}
-        )
+        found = {**fixed, "sides": own, **result, "targets": self.targets, "contention": contended}
+        path: Path = self.options.json
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS) + b"\n")
+        console.print(f"written to {path}")
         return int(any(is_wrong(run) for runs in self.runs.values() for run in runs))
 
 
@@ -504,15 +503,6 @@ def is_wrong(run: Run) -> bool:
     """True if the result of a run was compared with a plain computation, and differs."""
     verified = run.get("verified", True)
     return verified is False or (isinstance(verified, Mapping) and not verified["equal"])
-
-
-def write_json(path: Path, result: Mapping[str, Any]) -> None:
-    """Write a result atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS) + b"\n")
-    temporary.replace(path)
-    console.print(f"written to {path}")
 
 
 def main(arguments: list[str]) -> None:

@@ -195,19 +195,18 @@ def batches_of(job: Job, deadline_s: float = math.inf) -> Iterator[JobProgress]:
     board, newest, deadline = job._board, -1, time.monotonic() + deadline_s
     while True:
         with board.changed:
-            while True:
-                active, last = job.is_active, board.last
-                if (last is not None and last.batch_id != newest) or not active:
-                    break
+            is_active, last = job.is_active, board.last
+            is_new = last is not None and last.batch_id != newest
+            if is_active and not is_new:
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"waited {deadline_s:.0f} s in vain for a batch")
                 board.changed.wait(0.5)
-        if last is not None and last.batch_id != newest:
-            newest = last.batch_id
-            yield last
-        elif not active:
+                continue
+        if last is None or not is_new:
             job.await_termination(60)
             return
+        newest = last.batch_id
+        yield last
 
 
 def await_batch(job: Job, condition: Callable[[JobProgress], bool], deadline_s: float = DEADLINE_S) -> JobProgress:

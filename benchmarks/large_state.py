@@ -24,7 +24,8 @@ import psutil
 import rocksdict
 
 from benchmarks import harness
-from benchmarks.state.job import StateJob, files_below, settle
+from benchmarks.harness import files_below
+from benchmarks.state.job import StateJob, settle
 from penstock.base.parallel import each
 from penstock.container.process.launch import _ALLOCATOR
 from penstock.state.engines.engine import Engine

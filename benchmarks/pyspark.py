@@ -215,7 +215,6 @@ def expected(kind: str, workload: QueryWorkload) -> dict[str, Any]:
 
 
 def compare(kind: str, workload: QueryWorkload, work: Path) -> dict[str, Any]:
-    """Compare what was written with what was expected."""
     table = ds.dataset(work / "output", format="parquet", partitioning="hive").to_table()
     if kind == "sessions":
         return _compare_sessions(workload, table)

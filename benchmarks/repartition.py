@@ -31,7 +31,6 @@ STORE = "values"
 
 
 def value_of(key: str, number: int) -> bytes:
-    """The value of an entry."""
     return hashlib.shake_128(f"{key} {number}".encode()).digest(VALUE_BYTES)
 
 
@@ -66,7 +65,6 @@ def config_of(parameters: dict[str, Any], tasks: int) -> dict[str, Any]:
 
 
 def rehearse(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Fill, move, copy, compare."""
     keys, before, after = parameters["keys"], parameters["before"], parameters["after"]
     work = Path(parameters["work"])
     create_stream(work / "streams", "keys", 1, [orjson.dumps(f"key-{number}") for number in range(keys)])

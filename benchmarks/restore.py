@@ -112,16 +112,12 @@ def restore(parameters: dict[str, Any]) -> dict[str, Any]:
                 job.commit()
             made = deltas
             compared = parameters["keys"] <= VERIFIED_KEYS or deltas == points[-1]
-            found.append({"deltas": deltas, **_point(job, work, parameters, compared)})
+            files = work / "files"
+            job.engine().copy_to(files)
+            rounds = [_round(job, files, work, compared and number == 0) for number in range(parameters["repeat"])]
+            shutil.rmtree(files)
+            found.append({"deltas": deltas, "rounds": rounds})
         return {"points": found}
-
-
-def _point(job: StateJob, work: Path, parameters: Mapping[str, Any], compared: bool) -> dict[str, Any]:
-    files = work / "files"
-    job.engine().copy_to(files)
-    rounds = [_round(job, files, work, compared and number == 0) for number in range(parameters["repeat"])]
-    shutil.rmtree(files)
-    return {"rounds": rounds}
 
 
 def _round(job: StateJob, files: Path, work: Path, compared: bool) -> dict[str, Any]:

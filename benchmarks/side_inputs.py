@@ -11,6 +11,7 @@ import multiprocessing
 import statistics
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -133,13 +134,11 @@ def application(how: str, pushed: Path | None = None) -> ps.StreamApplication:
 
 
 class World:
-    """The streams of a side."""
-
     def __init__(self, parameters: dict[str, Any]) -> None:
         self.work, self.rows = Path(parameters["work"]), parameters["rows"]
         for stream in (EVENTS, RATES, UNREAD):
             self.system = create_stream(self.work / "streams", stream, PARTITIONS)
-        self.own = by_partition(key_names(self.rows), PARTITIONS)
+        self.own = keys_by_partition(self.rows)
         self.config = {
             **places(self.work, parameters["threads"]),
             "job.batch.interval.ms": 10,
@@ -155,14 +154,12 @@ class World:
         append(self.system, RATES, ([(0, key.encode(), value) for key in keys] for keys in self.own))
 
     def messages(self, count: int) -> None:
-        """So many messages of random keys."""
         chance = np.random.default_rng(3)
         picked = ([keys[n] for n in chance.integers(0, len(keys), count // PARTITIONS).tolist()] for keys in self.own)
         append(self.system, EVENTS, ([(0, None, message(key)) for key in keys] for keys in picked))
 
     @contextmanager
     def producing(self, table: str, *, updates_per_s: int = 0, messages_per_s: int = 0) -> Iterator[None]:
-        """A producer in a separate process."""
         given = (str(self.work / "streams"), table, min(self.rows, LOOKED_UP), updates_per_s, messages_per_s)
         producer = multiprocessing.get_context("spawn").Process(target=produce, args=given)
         producer.start()
@@ -175,19 +172,15 @@ class World:
             producer.join()
 
 
-def key_names(keys: int) -> list[str]:
-    """The keys of the table."""
-    return [f"key-{number:08d}" for number in range(keys)]
-
-
-def by_partition(names: list[str], partitions: int) -> list[list[str]]:
-    """The keys of each partition of the table's stream."""
-    where = partitions_of(pa.array(names), partitions)
-    return [[names[n] for n in np.flatnonzero(where == partition).tolist()] for partition in range(partitions)]
+def keys_by_partition(keys: int) -> list[list[str]]:
+    """The keys of the table, by the partition of its stream."""
+    names = [f"key-{number:08d}" for number in range(keys)]
+    where = partitions_of(pa.array(names), PARTITIONS)
+    return [[names[n] for n in np.flatnonzero(where == partition).tolist()] for partition in range(PARTITIONS)]
 
 
 def update(at: float) -> bytes:
-    """A row of the table: when it was made, and something to carry."""
+    """A row of the table, with something to carry."""
     return orjson.dumps({"at": at, "rate": 1.25, "padding": "x" * 60})
 
 
@@ -200,7 +193,7 @@ def produce(streams: str, table: str, keys: int, updates_per_s: int, messages_pe
     """Append updates of a table, and messages, at a steady pace without an end."""
     writer = LocalSystem("local", streams).writer(None)
     chance = np.random.default_rng(7)
-    own = by_partition(key_names(keys), PARTITIONS)
+    own = keys_by_partition(keys)
 
     def some(partition: int, per_second: int) -> list[str]:
         """The first key of the partition, by which latencies are measured, and others."""
@@ -250,17 +243,15 @@ def latency(parameters: dict[str, Any]) -> dict[str, Any]:
         ended = began + parameters["seconds"]
         await_job(job, lambda: time.time() > ended + 3, "the end of the measurement")
     job.stop()
-    firsts = {keys[0].encode(): partition for partition, keys in enumerate(world.own)}
-    updates: dict[int, list[float]] = {partition: [] for partition in range(PARTITIONS)}
-    for partition, key, value in read_stream(world.system, RATES):
-        if key in firsts and began <= value["at"] < ended:
-            updates[partition].append(value["at"])
-    sightings: dict[int, list[tuple[float, float]]] = {partition: [] for partition in range(PARTITIONS)}
+    updates, sightings = defaultdict[bytes, list[float]](list), defaultdict[bytes, list[tuple[float, float]]](list)
+    for _, key, value in read_stream(world.system, RATES):
+        if began <= value["at"] < ended:
+            updates[key].append(value["at"])
     for _, key, value in read_stream(world.system, OUTPUT):
-        if key in firsts and value["at"] is not None:
-            sightings[firsts[key]].append((value["now"], value["at"]))
-    found = [ms for partition in updates for ms in latencies(updates[partition], sightings[partition])]
-    return {"latencies_ms": sorted(found)}
+        if value["at"] is not None:
+            sightings[key].append((value["now"], value["at"]))
+    probed = (keys[0].encode() for keys in world.own)
+    return {"latencies_ms": sorted(ms for key in probed for ms in latencies(updates[key], sightings[key]))}
 
 
 def latencies(updates: list[float], sightings: list[tuple[float, float]]) -> list[float]:
@@ -338,7 +329,8 @@ def swap(parameters: dict[str, Any]) -> dict[str, Any]:
         await_job(job, lambda: time.time() > quiet + parameters["seconds"], "quiet batches")
         _push(pushed, 2, world)
         at = time.time()
-        await_job(job, lambda: any(value["at"] == 2.0 for value in _newest(world)), "the second version")
+        ends = ends_of(world.system, OUTPUT)
+        await_job(job, lambda: any(v["at"] == 2 for *_, v in read_stream(world.system, OUTPUT, ends)), "version 2")
         shown = time.time()
         await_job(job, lambda: time.time() > shown + 5, "batches after it")
     job.stop()
@@ -377,13 +369,6 @@ def _push(folder: Path, version: int, world: World, files: int = 8) -> None:
     for part in range(files):
         pq.write_table(table.slice(part * size, size), target / f"part-{part}.parquet")
     (target / "_SUCCESS").touch()
-
-
-def _newest(world: World) -> Iterator[dict[str, Any]]:
-    """The last output of each partition."""
-    ends = ends_of(world.system, OUTPUT)
-    lasts = {partition: max(0, end - 1) for partition, end in ends.items()}
-    return (value for _, _, value in read_stream(world.system, OUTPUT, lasts, ends))
 
 
 def read_until(job: Job, stream: str, messages: int) -> tuple[float, int]:

@@ -11,7 +11,9 @@ import os
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from operator import itemgetter
 from pathlib import Path
@@ -22,6 +24,7 @@ import psutil
 from pyspark import SparkContext
 
 from benchmarks import harness
+from benchmarks.harness import files_below
 from benchmarks.jobs import append, await_batch, counts, create_stream, places
 from benchmarks.workload import STREAM
 
@@ -80,7 +83,6 @@ class Growth:
 
     @property
     def too_much(self) -> bool:
-        """True if it grew by more than it may."""
         return self.late - self.early > self.allowed
 
     def __str__(self) -> str:
@@ -162,41 +164,34 @@ def soak(parameters: dict[str, Any]) -> dict[str, Any]:
 
 def sample(work: Path) -> dict[str, dict[str, float]]:
     """Kind of process or folder -> figure -> value, after the garbage of driver and JVM has been collected."""
-    figures: dict[str, dict[str, float]] = {}
+    figures = dict[str, Any]()
     gc.collect()
     jvm: Any = SparkContext._active_spark_context._jvm  # type: ignore[union-attr]
     # What a collection finds dead, Spark's cleaner lets go of for the next one, and deletes its files.
     for collections in range(1, _MOST_COLLECTIONS + 1):
         jvm.java.lang.System.gc()
         time.sleep(0.2)
-        if collections >= 2 and _count(work / "spark") <= _FILES_OF_A_BATCH:
+        if collections >= 2 and len(files_below(work / "spark")) <= _FILES_OF_A_BATCH:
             break
-    session = os.getsid(0)
-    for kind, process in harness.processes_by_kind(session):
-        try:
-            with process.oneshot():
-                found = {
-                    "memory_bytes": _memory_bytes(process.pid),
-                    "threads": process.num_threads(),
-                    "open_files": process.num_fds(),
-                }
-        except (psutil.Error, OSError):
-            continue
-        own = figures.setdefault(kind, dict.fromkeys(found, 0))
-        for name, value in found.items():
-            own[name] += value
-    memory = jvm.java.lang.management.ManagementFactory.getMemoryMXBean()
-    figures["jvm"]["threads"] = _jvm_threads(jvm)
+    for kind, process in harness.processes_by_kind(os.getsid(0)):
+        with suppress(psutil.Error, OSError):  # it has ended
+            memory = _memory_bytes(process.pid)
+            own = {"memory_bytes": memory, "threads": process.num_threads(), "open_files": process.num_fds()}
+            figures.setdefault(kind, Counter()).update(own)
+    threads = jvm.java.lang.Thread.getAllStackTraces().keySet()
+    figures["jvm"]["threads"] = sum(not thread.getName().startswith(_NOT_COUNTED) for thread in threads)
     # What the JVM has taken from the system depends on when it last collected.
-    figures["jvm"]["memory_bytes"] = memory.getHeapMemoryUsage().getUsed() + memory.getNonHeapMemoryUsage().getUsed()
-    figures["files"] = {
-        "temporary": _count(work / "tmp"),
-        "spark": _count(work / "spark"),
-        "job_root": _count(work / "jobs"),
-        "local_state": _count(work / "state"),
-        "log_bytes": sum(path.stat().st_size for path in _files(work) if path.suffix in (".log", ".txt")),
+    used = jvm.java.lang.management.ManagementFactory.getMemoryMXBean()
+    figures["jvm"]["memory_bytes"] = used.getHeapMemoryUsage().getUsed() + used.getNonHeapMemoryUsage().getUsed()
+    folders = {"temporary": "tmp", "spark": "spark", "job_root": "jobs", "local_state": "state"}
+    logs = [path for path in files_below(work) if path.suffix in (".log", ".txt")]
+    return {
+        **figures,
+        "files": {
+            **{name: len(files_below(work / folder)) for name, folder in folders.items()},
+            "log_bytes": sum(path.stat().st_size for path in logs),
+        },
     }
-    return figures
 
 
 def _memory_bytes(pid: int) -> int:
@@ -209,22 +204,6 @@ def _memory_bytes(pid: int) -> int:
         if line.startswith("Pss_Anon:"):
             return int(line.split()[1]) * 1024
     raise ProcessLookupError(f"process {pid} has no memory any more")
-
-
-def _jvm_threads(jvm: Any) -> int:
-    threads = jvm.java.lang.Thread.getAllStackTraces().keySet()
-    return sum(not thread.getName().startswith(_NOT_COUNTED) for thread in threads)
-
-
-def _files(folder: Path) -> list[Path]:
-    found = []
-    for path, _, names in os.walk(folder):
-        found += [Path(path, name) for name in names]
-    return found
-
-
-def _count(folder: Path) -> int:
-    return len(_files(folder))
 
 
 if __name__ == "__main__":

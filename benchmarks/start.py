@@ -102,7 +102,6 @@ def bare(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def query(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """A streaming query."""
     work = Path(parameters["work"])
     (work / "events").mkdir()
     (work / "events" / "0.json").write_bytes(b"\n".join(_events(parameters["messages"])))
@@ -110,7 +109,6 @@ def query(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def penstock(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """`penstock run`."""
     work, partitions = Path(parameters["work"]), parameters["threads"]
     create_stream(work / "streams", STREAM, partitions, _events(parameters["messages"]))
     config = {**places(work, partitions), "task.commit.ms": 1}

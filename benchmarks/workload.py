@@ -42,7 +42,6 @@ def key_names(keys: int) -> pa.Array:
 
 
 def key_numbers(names: Iterable[str | bytes]) -> Numbers:
-    """The numbers of keys."""
     return np.array([int(name[4:]) for name in names], np.int64)
 
 
@@ -57,7 +56,6 @@ class Workload:
 
     @property
     def batch_events(self) -> int:
-        """Events of one batch."""
         return self.events // self.batches
 
     @classmethod
@@ -112,7 +110,6 @@ class WindowWorkload(Workload):
 
     @property
     def sizes(self) -> list[int]:
-        """The events of each batch."""
         return [self.batch_events] * self.batches
 
     def by_batch(self) -> Iterator[tuple[Numbers, Numbers, Numbers, Numbers]]:

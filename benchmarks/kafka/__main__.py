@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import pairwise, product
@@ -20,7 +20,7 @@ import orjson
 from benchmarks import harness
 from benchmarks.engines import installed
 from benchmarks.figures import judge
-from benchmarks.harness import SideRun, end_session, run_facts, run_side, start_side
+from benchmarks.harness import SideRun, run_facts, run_side, side_process
 from benchmarks.kafka.load import ENGINES, EVERY, Ends, Flow, check_counts, create, publish
 from benchmarks.workload import Workload, key_name
 from penstock.testing.kafka_broker import KafkaBroker
@@ -77,7 +77,6 @@ class World:
         self._outputs = 0
 
     def fill(self) -> None:
-        """Write the events."""
         create(self.brokers, [TOPIC], PARTITIONS)
         began = time.monotonic()
         publish(self.brokers, TOPIC, PARTITIONS, self.workload)
@@ -116,7 +115,7 @@ class World:
         """Run a side once, then check what it sent."""
         seconds = max(self.options.seconds, round(commit_s))  # so that each has a commit in it
         given = {**self._given(side, commit_s), "seconds": seconds}
-        run = run_side(f"benchmarks.kafka.sides:{function(side)}", given, Path(given["work"]))
+        run = run_side(given["target"], given, Path(given["work"]))
         every_one = side not in SENDS_THE_LAST
         verified = check_counts(self.brokers, given["output"], PARTITIONS, self._totals, every_one=every_one)
         return {**rates(run, self.options.warm_up_s), "verified": verified, **run_facts(run)}
@@ -125,22 +124,16 @@ class World:
         """Kill a side in the middle of its work, and start it again."""
         given = {**self._given(side, 1.0), "seconds": 3600}
         with closing(Ends(self.brokers, given["output"], PARTITIONS)) as ends:
-            first = self._start(side, given)
-            try:
-                self._await(lambda: ends.messages() > 0, first)
+            with side_process(given["target"], given, Path(given["work"])) as process:
+                self._await(lambda: ends.messages() > 0, process)
                 time.sleep(self.options.before_kill_s)
-            finally:
-                end_session(first)
             killed = time.monotonic()
-            second = self._start(side, given)
-            try:
+            with side_process(given["target"], given, Path(given["work"])) as process:
                 time.sleep(0.2)  # what the broker had taken before; no side starts within this time
                 before = ends.messages()
                 publish(self.brokers, TOPIC, PARTITIONS, _FEW)  # the first one may have counted all others
-                self._await(lambda: ends.messages() > before, second)
+                self._await(lambda: ends.messages() > before, process)
                 return {"restart_ms": round((time.monotonic() - killed) * 1000), "messages_before": before}
-            finally:
-                end_session(second)
 
     def latency(
         self, side: str, rate: int, commit_s: float, guarantee: str = "at-least-once", way: str = "spark"
@@ -153,9 +146,11 @@ class World:
         given["config"] = {"job.latency.target.ms": self.options.target_ms} if way == "direct" else {}
         given["topic"] = topic = given["output"].replace("out", "in")
         create(self.brokers, [topic], PARTITIONS)
-        process = self._start("echo" if side == "penstock" else side, given)
-        flow = Flow(self.brokers, topic, given["output"], PARTITIONS)
-        try:
+        target = "benchmarks.kafka.sides:echo" if side == "penstock" else given["target"]
+        with (
+            side_process(target, given, Path(given["work"])) as process,
+            closing(Flow(self.brokers, topic, given["output"], PARTITIONS)) as flow,
+        ):
             flow.begin()
             self._await(flow.has_begun, process)
             seconds = max(self.options.latency_s, commit_s)
@@ -168,9 +163,6 @@ class World:
                 of_one = round(written["outbox_bytes"] / messages, 1) if messages else None
                 found |= {**written, "outbox_bytes_per_message": of_one}
             return found
-        finally:
-            flow.close()
-            end_session(process)
 
     def _given(self, side: str, commit_s: float) -> dict[str, Any]:
         self._outputs += 1
@@ -179,6 +171,7 @@ class World:
         create(self.brokers, [output], PARTITIONS)
         return {
             **self.bench.parameters,
+            "target": f"benchmarks.kafka.sides:{'engine' if side in ENGINES else 'penstock'}",
             "work": str(work),
             "brokers": self.brokers,
             "topic": TOPIC,
@@ -192,10 +185,6 @@ class World:
             "echo": False,
         }
 
-    def _start(self, side: str, given: Mapping[str, Any]) -> subprocess.Popen[bytes]:
-        """A side that runs until it is ended."""
-        return start_side(f"benchmarks.kafka.sides:{function(side)}", given, Path(given["work"]))
-
     def _await(self, condition: Callable[[], bool], process: subprocess.Popen[bytes], timeout_s: float = 180) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():
@@ -203,11 +192,6 @@ class World:
                 log = "\n".join(path.read_text(errors="replace")[-2000:] for path in self.bench.work.glob("*/log.txt"))
                 raise RuntimeError(f"a side ended, or wrote nothing in {timeout_s:.0f} s. The end of the logs:\n{log}")
             time.sleep(_LOOK_SECONDS)
-
-
-def function(side: str) -> str:
-    """The function in `benchmarks.kafka.sides` that runs a side."""
-    return "engine" if side in ENGINES else side
 
 
 def rates(run: SideRun, warm_up_s: float) -> dict[str, Any]:
@@ -245,18 +229,13 @@ def main(given: Sequence[str] | None = None) -> int:
             if part != "latency" and sides:
                 world.fill()
             world.run(part, sides)
-            report(bench, part)
+            medians = bench.medians(*SHOWN[part])
+            harness.show(part, medians, **SHOWN[part], verified="")
+            for commit_s in options.commit_s if part == "throughput" else ():
+                ending = f", {commit_s:g} s"
+                judge(bench, medians, ((f"{a}{ending}", f"{b}{ending}", least) for a, b, least in TARGETS))
             status |= bench.finish(part=part)
     return status
-
-
-def report(bench: harness.Bench, part: str) -> None:
-    """The table of a part, and its targets."""
-    figures = SHOWN[part]
-    sides = bench.medians(*figures)
-    harness.show(part, sides, **figures, verified="")
-    for commit_s in bench.options.commit_s if part == "throughput" else ():
-        judge(bench, sides, ((f"{a}, {commit_s:g} s", f"{b}, {commit_s:g} s", least) for a, b, least in TARGETS))
 
 
 if __name__ == "__main__":

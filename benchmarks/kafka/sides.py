@@ -74,7 +74,6 @@ class CountColumns(ps.BatchProcessor):
 
 
 def column_application(topic: str, output: str) -> ps.StreamApplication:
-    """The same count, by column."""
     counted = ps.Columns(pa.schema({"count": pa.int64()}))
     app = ps.StreamApplication("kafka-count")
     app.store(STORE, value=counted)
@@ -102,25 +101,17 @@ def configuration(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def penstock(given: dict[str, Any]) -> dict[str, Any]:
-    """Count until the time is over or all messages were counted."""
-    return _count(given, application(Count, given["topic"], given["output"]))
+    """Count by message, or by column, until the time is over or all messages were counted."""
+    make = column_application if given["engine"] == "columns" else partial(application, Count)
+    job = make(given["topic"], given["output"]).run(configuration(given))
 
+    def counted() -> int:
+        if not job.is_active:
+            job.await_termination()  # raises what ended it
+            raise RuntimeError("the job ended by itself")
+        return job.progress.total_input_rows if job.progress is not None else 0
 
-def columns(given: dict[str, Any]) -> dict[str, Any]:
-    """The same, by column."""
-    return _count(given, column_application(given["topic"], given["output"]))
-
-
-def _count(given: dict[str, Any], app: ps.StreamApplication) -> dict[str, Any]:
-    job = app.run(configuration(given))
-    return {"samples": _until(given, lambda: _counted(job), job.stop)}
-
-
-def _counted(job: ps.Job) -> int:
-    if not job.is_active:
-        job.await_termination()  # raises what ended it
-        raise RuntimeError("the job ended by itself")
-    return job.progress.total_input_rows if job.progress is not None else 0
+    return {"samples": _until(given, counted, job.stop)}
 
 
 def echo(given: dict[str, Any]) -> dict[str, Any]:
@@ -193,24 +184,21 @@ def _until(given: dict[str, Any], counted: Callable[[], int], stop: Callable[[],
     A side that counts batch by batch continues until a batch has ended after the warm-up, for that time again at most.
     """
     samples: list[Sample] = []
-    began: float | None = None
-    warm = 0
+    began, warm = 0.0, 0
     start_by = time.monotonic() + given["start_s"]
     least_s = given["warm_up_s"] + given["seconds"]
     while True:
         number, now = counted(), time.monotonic()
         samples.append((time.time(), number))
-        if number and began is None:
-            began = now
-        if began is None:
-            if now > start_by:
-                raise RuntimeError(f"no message was counted in {given['start_s']} s")
-        else:
-            if now - began <= given["warm_up_s"]:
-                warm = number
+        if number:
+            began = began or now
             spent = now - began
+            if spent <= given["warm_up_s"]:
+                warm = number
             if number >= given["events"] or spent > 2 * least_s or (spent > least_s and number > warm):
                 break
+        elif now > start_by:
+            raise RuntimeError(f"no message was counted in {given['start_s']} s")
         time.sleep(_LOOK_SECONDS)
     stop()
     return samples

@@ -62,8 +62,6 @@ class Files(FixedPartitionedSource[tuple[str, float], int]):
 
 
 class Fold(StatefulBatchLogic[float, tuple[int, float], tuple[int, float]]):
-    """The count and the sum of a key."""
-
     def __init__(self, state: tuple[int, float] | None) -> None:
         self._count, self._sum = state or (0, 0.0)
 
@@ -81,8 +79,6 @@ class Fold(StatefulBatchLogic[float, tuple[int, float], tuple[int, float]]):
 
 
 class Totals(StatelessSinkPartition[tuple[str, tuple[int, float]]]):
-    """Appends the totals to a file."""
-
     def write_batch(self, items: list[tuple[str, tuple[int, float]]]) -> None:
         with Path(GIVEN["work"], f"totals-{GIVEN['process']}").open("ab") as file:
             file.write(b"".join(orjson.dumps([key, *total]) + b"\n" for key, total in items))

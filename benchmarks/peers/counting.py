@@ -15,7 +15,6 @@ EVERY = 10
 
 
 def parameters() -> dict[str, Any]:
-    """The parameters of the script, from its one argument."""
     found: dict[str, Any] = json.loads(sys.argv[-1])
     return found
 

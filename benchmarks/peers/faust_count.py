@@ -29,7 +29,6 @@ table = app.Table("counts", default=int, partitions=given["partitions"])
 
 @app.agent(events)
 async def count(stream: Any) -> None:
-    """Count each message."""
     async for key, value in stream.items():
         number = table[key] + 1
         table[key] = number

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 import penstock as ps
+from benchmarks.harness import files_below
 from benchmarks.workload import write_file
 from penstock.batch.batch import Batch
 from penstock.checkpoint.record import CheckpointId
@@ -116,7 +117,6 @@ class Idle(ps.StreamTask):
 
 
 def application(name: str, stores: Sequence[str]) -> ps.StreamApplication:
-    """Stores of bytes."""
     app = ps.StreamApplication(name)
     for store in stores:
         app.store(store, key=ps.Bytes(), value=ps.Bytes())
@@ -190,7 +190,6 @@ class StateJob:
         self.folders = resources.folders
 
     def engine(self, task: int = 0, store: str = STORE) -> Engine:
-        """The engine of a store of a task."""
         return self.epoch.tasks[task].engine(store)
 
     def prepare(self, keys: int) -> None:
@@ -265,17 +264,11 @@ class StateJob:
         self.epoch.services.wind_down(timeout_s)
 
     def close(self) -> None:
-        """Close it all."""
         self.epoch.leave()
         self._objects.close()
 
     def _next_id(self, last: CheckpointId | None) -> CheckpointId:
         return CheckpointId.next_after(last, time.time_ns() // 1_000_000, time.monotonic_ns())
-
-
-def files_below(folder: Path) -> list[Path]:
-    """Every file."""
-    return [path for path in sorted(folder.rglob("*")) if path.is_file()]
 
 
 def folder_bytes(*folders: Path) -> int:

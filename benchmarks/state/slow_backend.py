@@ -51,11 +51,6 @@ class Line:
                 wait_until = self._free_at + self._latency_s
         time.sleep(max(0.0, wait_until - time.monotonic()))
 
-    @classmethod
-    def of_environment(cls) -> Line:
-        """Without a delay where nothing is said."""
-        return cls(float(os.environ.get(_LATENCY, "0")) / 1000, float(os.environ.get(_BANDWIDTH, "0")))
-
 
 def _watched(name: str, kind: str) -> Any:
     """A call to the store inside; `watch` is told before."""
@@ -93,7 +88,7 @@ class WatchedStore(ForwardingStore):
         return found
 
 
-_line = Line.of_environment()
+_line = Line(float(os.environ.get(_LATENCY, "0")) / 1000, float(os.environ.get(_BANDWIDTH, "0")))
 """The line that all tasks of this process share."""
 C = TypeVar("C", AdminContext, BackendContext)
 
