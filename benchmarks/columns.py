@@ -172,13 +172,8 @@ def verify_pathway(parameters: dict[str, Any]) -> dict[str, Any]:
 def _pathway(parameters: dict[str, Any], *, totals: bool) -> dict[str, Any]:
     work = Path(parameters["work"]) / ("totals" if totals else "run")
     work.mkdir()
-    given = {
-        **{name: parameters[name] for name in ("files", "threads")},
-        "events": parameters["workload"]["events"],
-        "work": str(work),
-        "result": str(work / "result.json"),
-        "totals": totals,
-    }
+    given = {"events": parameters["workload"]["events"], "work": str(work), "totals": totals}
+    given |= {"result": str(work / "result.json"), **{name: parameters[name] for name in ("files", "threads")}}
     status = start_script(ENGINES["Pathway, json"], given).wait()
     if status != 0:
         raise RuntimeError(f"Pathway ended with status {status}")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import console
+from penstock.testing.kafka.jars import cache_folder
 
 PEERS = Path(__file__).parent / "peers"
 """The scripts."""
@@ -35,9 +36,8 @@ class Engine:
     @property
     def folder(self) -> Path:
         """Its environment."""
-        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         name = "".join(c if c.isalnum() or c in ".-" else "-" for c in self.requirement)
-        return caches / "penstock" / "benchmarks" / name
+        return cache_folder() / "benchmarks" / name
 
     @property
     def python(self) -> Path:

@@ -348,7 +348,7 @@ def options(name: str, text: str | None, given: Sequence[str] | None, /, **defau
     """The options of a benchmark, and `--json`. The default of an option says what it takes.
 
     A list takes several values, of the same kind as its elements; texts only those of the default. True or False is a
-    switch. Whole numbers are at least 1, unless the default is 0.
+    switch.
     """
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=(text or "").partition("\n")[0])
     for key, default in defaults.items():
@@ -359,16 +359,10 @@ def options(name: str, text: str | None, given: Sequence[str] | None, /, **defau
         else:
             parser.add_argument(
                 flag, type=kind, default=default, nargs="+" if several else None, help=f"default: {default}",
-                choices=default if several and kind is str and key != "backends" else None,
+                choices=default if several and kind is str else None,
             )  # fmt: skip
     parser.add_argument("--json", type=Path, default=RESULTS / f"{name}.json")
-    found = parser.parse_args(given)
-    for key, default in defaults.items():
-        own, value = ([each] if not isinstance(each, list) else each for each in (default, getattr(found, key)))
-        least = min(1, min(own, default=1)) if type(own[0]) is int else 0
-        if type(own[0]) is int and min(value) < least:
-            parser.error(f"--{key.replace('_', '-')} must be at least {least}")
-    return found
+    return parser.parse_args(given)
 
 
 class Bench:

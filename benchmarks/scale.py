@@ -13,7 +13,6 @@ import tempfile
 import threading
 import time
 import timeit
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -40,7 +39,6 @@ from penstock.driver.feed.boundary import Boundary
 from penstock.graph.topology import plan_topology
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
-from penstock.objects.store import ObjectStore
 from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.attempt import new_token
 from penstock.state.backends.changelog_files.versions import ChangelogMarker
@@ -59,23 +57,6 @@ _SEED_KEYS, _CHANGED = 1000, 50
 _PATHS = JobPaths("scale", "1")
 
 
-class Counted(WatchedStore):
-    """An object store that counts its requests."""
-
-    def __init__(self, inner: ObjectStore) -> None:
-        super().__init__(inner, self._count)
-        self.inner = inner
-        self.requests = Counter[str]()
-        self._guard = threading.Lock()
-
-    def _count(self, kind: str, size: int) -> None:
-        with self._guard:
-            self.requests[kind] += 1
-
-    def close(self) -> None:
-        """The store is used until the end."""
-
-
 class Fleet:
     """One container, which is called directly."""
 
@@ -83,7 +64,6 @@ class Fleet:
 
     def __init__(self, epoch: Epoch) -> None:
         self._inside = SimpleNamespace(epoch=lambda _: epoch)
-        self._epoch = epoch
 
     def ask(self, call: Call[Any, Any], epoch: int, request: Request, **options: object) -> list[Any]:
         *_, answer = HANDLERS[call.name](cast("Any", self._inside), Identity("", epoch), request)
@@ -110,9 +90,10 @@ def storage(tasks: int, stores: int, commits: int, work: Path) -> Storage:
     app = application("scale", names)
     given = {"job.name": "scale", "job.root": "memory://scale", "job.logged.store.base.dir": str(work)}
     config = load_config(overrides=given, environ={})
-    objects = Counted(open_store("memory://scale"))
-    log_objects = Counted(objects.inner)
-    log = CheckpointLog(log_objects, _PATHS)
+    calls, log_calls = list[str](), list[str]()
+    root = open_store("memory://scale")
+    objects = WatchedStore(root, lambda kind, _: calls.append(kind))
+    log = CheckpointLog(WatchedStore(root, lambda kind, _: log_calls.append(kind)), _PATHS)
     claim = log.claim("run")
     runtime = RuntimeSettings("scale", tasks, {})
     package = JobPackage(plan_topology(app.graph()), runtime, config, "uid", "probe", {})
@@ -137,14 +118,14 @@ def storage(tasks: int, stores: int, commits: int, work: Path) -> Storage:
         assert coordinator.wait(60, threading.Event()) is not None
         clock.advance(1)
         if number == commits // 2:
-            objects.requests.clear()
-            log_objects.requests.clear()
+            calls.clear()
+            log_calls.clear()
     coordinator.close()
     measured = commits - commits // 2 - 1
-    left = sum(len(objects.inner.list(_PATHS.store_folder(name))) for name in names) / (tasks * stores)
+    left = sum(len(root.list(_PATHS.store_folder(name))) for name in names) / (tasks * stores)
     epoch.leave()
-    of_stores = {kind: objects.requests[kind] / (tasks * stores * measured) for kind in KINDS}
-    of_log = {kind: log_objects.requests[kind] / measured for kind in KINDS}
+    of_stores = {kind: calls.count(kind) / (tasks * stores * measured) for kind in KINDS}
+    of_log = {kind: log_calls.count(kind) / measured for kind in KINDS}
     return Storage(of_stores, left, of_log, len(log.read().checkpoints))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import bytewax.operators as op
@@ -13,14 +12,12 @@ from bytewax.connectors.kafka import operators as kafka
 from bytewax.dataflow import Dataflow
 from bytewax.recovery import RecoveryConfig, init_db_dir
 from bytewax.run import cli_main
-from counting import EVERY, Counted, parameters
+from counting import EVERY, begin
 
 
 def main() -> None:
     """Run until the process is killed."""
-    given = parameters()
-    work = Path(given["work"])
-    counted = Counted(given)
+    given, work, counted = begin()
     recovery = work / "recovery"
     if given["prepare"]:
         recovery.mkdir(exist_ok=True)

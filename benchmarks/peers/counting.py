@@ -19,6 +19,12 @@ def parameters() -> dict[str, Any]:
     return found
 
 
+def begin() -> tuple[dict[str, Any], Path, Counted]:
+    """The parameters, the folder, and what counts the messages of a process that runs until it is killed."""
+    given = parameters()
+    return given, Path(given["work"]), Counted(given)
+
+
 class Counted:
     """Appends the number of messages that this process has counted, with the time, to `counted-<process>-<start>`."""
 

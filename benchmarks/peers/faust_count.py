@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import faust
-from counting import EVERY, Counted, parameters
+from counting import EVERY, begin
 
-given = parameters()
-work = Path(given["work"])
-counted = Counted(given)
+given, work, counted = begin()
 app = faust.App(
     given["group"],
     broker="kafka://" + given["brokers"],

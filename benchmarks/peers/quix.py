@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-from counting import EVERY, Counted, parameters
+from counting import EVERY, begin
 from quixstreams import Application
 
 
 def main() -> None:
     """Run until the process is killed."""
-    given = parameters()
-    work = Path(given["work"])
-    counted = Counted(given)
+    given, work, counted = begin()
     app = Application(
         broker_address=given["brokers"],
         consumer_group=given["group"],

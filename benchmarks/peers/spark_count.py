@@ -7,10 +7,9 @@ keeps state as well. In Real-Time Mode, it becomes durable every five minutes, t
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
-from counting import EVERY, Counted, parameters
+from counting import EVERY, begin
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own name for it
 
@@ -19,9 +18,7 @@ _STATE = "spark.sql.streaming.stateStore"
 
 def main() -> None:
     """Run until the process is killed. A batch is at most what Spark counts between two commits."""
-    given = parameters()
-    work = Path(given["work"])
-    counted = Counted(given)
+    given, work, counted = begin()
     settings = {
         "spark.master": f"local[{given['slots']}]",
         "spark.driver.memory": given["heap"],
