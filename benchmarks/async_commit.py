@@ -1,8 +1,6 @@
 """The cost of commits in the keyed fold when the store of the backups is slow.
 
-Rows per second are those between the reports of two batches: the last one of the warm-up, and the last of all. The
-commits at a job's start and end are outside of that. So is the part of an asynchronous upload that is left when the
-last batch ends.
+The part of an asynchronous upload that is left when the last batch ends is outside of what is measured.
 """
 
 from __future__ import annotations

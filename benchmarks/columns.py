@@ -1,7 +1,6 @@
 """The keyed fold on columns: running count and sum per key, with a durable commit every batch.
 
-Pathway and Bytewax are installed by themselves, and left out, in one line, if they cannot be. They have no batches that
-end with a commit, so a run of theirs counts as one batch.
+Pathway and Bytewax have no batches that end with a commit, so a run of theirs counts as one batch.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """The parts of a small batch.
 
-Each job with its exchanges, with and without two outputs, is compared with `spark_alone`, a Spark job with as many
-shuffles whose tasks pass nothing on; with `appends`, what the sink tasks write in a batch, from one process and all at
-once, as they do it; and with `end`, which the driver measures. What is left is reading, the operators, the calls to the
-containers (Flight) and the driver's own work.
+Beside `spark_alone`, `appends` and `end`, what is left is reading, the operators, the calls to the containers (Flight)
+and the driver's own work.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from bisect import bisect_right
@@ -26,7 +25,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
 
 import orjson
 import psutil
@@ -273,12 +273,9 @@ def _cpu_model() -> str:
 
 
 def _java_version() -> str:
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which(f"{home}/bin/java" if home else "java")
-    if java is None:
-        return "unknown"
-    done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
-    return (done.stderr.splitlines() or ["unknown"])[0]
+    java = shutil.which("java", path=f"{os.environ.get('JAVA_HOME')}/bin") or shutil.which("java")
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr if java else ""
+    return said.partition("\n")[0] or "unknown"
 
 
 def run_facts(run: SideRun) -> dict[str, Any]:
@@ -366,34 +363,24 @@ def options(name: str, text: str | None, given: Sequence[str] | None, /, **defau
 
 
 class Bench:
-    """A run of a benchmark, in a `with` block: its folder, the runs of its sides, and its file of results."""
+    """A run of a benchmark: its folder, the runs of its sides, and its file of results."""
 
-    def __init__(self, name: str, options: argparse.Namespace) -> None:
+    def __init__(self, name: str, options: argparse.Namespace, work: str) -> None:
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # as Ctrl-C: sides and folders go
         self.name = name
         self.options = options
+        self.work = Path(work)
         self.parameters = {name: value for name, value in vars(options).items() if name != "json"}
         self.machine = machine()
         self.runs: dict[str, list[dict[str, Any]]] = {}
         """By side."""
         self.targets: dict[str, bool] = {}
         """By text: whether it was reached."""
-        self._folder = tempfile.TemporaryDirectory(prefix="penstock-bench-")
         packages = ", ".join(f"{package} {version}" for package, version in self.machine["packages"].items())
         console.print(
             f"{self.machine['cpu']}, {self.machine['cores']} cores, {self.machine['memory_bytes'] / 2**30:.0f} GiB; "
             f"Python {self.machine['python']}, {self.machine['java']}; {packages}"
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._folder.cleanup()
-
-    @property
-    def work(self) -> Path:
-        return Path(self._folder.name)
 
     def turns(self, sides: Iterable[Any], repeat: int = 1) -> Iterator[Any]:
         """The sides in turn, every other round in the opposite order: a machine whose speed changes favours none."""
@@ -454,12 +441,8 @@ class Bench:
         console.print(f"{text}: {value:,.3g}, to be at {word} {bound:,g}: {'reached' if reached else 'NOT reached'}")
 
     def finish(self, sides: Mapping[str, Mapping[str, Any]] | None = None, **result: Any) -> int:
-        """Warn of other programs, and write the results. Returns the exit status: 1 if a run's result was wrong.
-
-        Args:
-            sides: figures of each side over all its runs.
-            result: more for the file.
-        """
+        """Warn of other programs, and write the results, with the figures of each side over all its runs. Returns the
+        exit status: 1 if a run's result was wrong."""
         contended = contention(self.runs, self.machine["cores"])
         if contended:
             console.print("Not to be quoted: other programs took this share of the machine, round by round")
@@ -485,8 +468,9 @@ def benchmark(name: str, text: str | None, /, **defaults: Any) -> Callable[[Call
 
     def made(run: Callable[[Bench], int]) -> Main:
         def main(given: Sequence[str] | None = None) -> int:
-            with Bench(name, options(name, text, given, **defaults)) as bench:
-                return run(bench)
+            own = options(name, text, given, **defaults)
+            with TemporaryDirectory(prefix="penstock-bench-") as work:
+                return run(Bench(name, own, work))
 
         return main
 

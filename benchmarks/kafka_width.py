@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from itertools import count, product
 from operator import itemgetter
@@ -110,7 +111,7 @@ def sample(port: int, batch: int) -> dict[str, Any]:
     """Kind of process -> its figures; and every connection to the broker, as process and local port."""
     session, kinds, connections = os.getsid(0), dict[str, Counter[str]](), list[tuple[int, int]]()
     for kind, process in harness.processes_by_kind(session):
-        try:
+        with suppress(psutil.Error, OSError):  # it has ended
             kind = "direct worker" if "penstock.direct" in process.cmdline() else kind
             own = [each.laddr.port for each in process.net_connections("tcp") if each.raddr and each.raddr.port == port]
             names = [path.read_text() for path in Path(f"/proc/{process.pid}/task").glob("*/comm")]
@@ -119,9 +120,7 @@ def sample(port: int, batch: int) -> dict[str, Any]:
                 threads=sum(not name.startswith(_NOT_COUNTED) for name in names), clients=names.count("rdk:main\n"),
                 connections=len(own), cpu_ms=round(sum(process.cpu_times()[:2]) * 1000),
             )  # fmt: skip
-        except (psutil.Error, OSError):
-            continue  # it has ended
-        connections += [(process.pid, each) for each in own]
+            connections += [(process.pid, each) for each in own]
     return {"batch": batch, "kinds": kinds, "connections": sorted(connections)}
 
 

@@ -1,8 +1,4 @@
-"""The large state of one container: how long each thing takes that is done with all of it, and how much memory.
-
-A phase's memory is the most that the process had resident in it, as the kernel counted it. At most twice the state is
-on disk at once; the benchmark does not begin unless `--reserve-gigabytes` are left free beside it.
-"""
+"""The large state of one container: how long each thing takes that is done with all of it, and how much memory."""
 
 from __future__ import annotations
 

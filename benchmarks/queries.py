@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pyarrow.dataset as ds
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own name for it
 from pyspark.sql.streaming.query import StreamingQuery
@@ -20,7 +21,7 @@ from penstock.spark.session.session import find_java
 STATE = "spark.sql.streaming.stateStore"
 CHANGELOG = f"{STATE}.rocksdb.changelogCheckpointing.enabled"
 _TOTALS = "key string, count long, sum double"
-_PANE = "key string, minute long, count long, mean double"
+PANE = ("key", "minute", "count", "mean")
 
 
 class Stateful(StatefulProcessor):
@@ -91,7 +92,7 @@ class Minutes(Stateful):
 def session(work: Path, threads: int, partitions: int, more: Mapping[str, str] | None = None) -> SparkSession:
     """RocksDB with changelog checkpointing; all else as Spark has it, but for what all sides share, and `more`."""
     find_java()
-    settings = {
+    settings: dict[str, Any] = {
         "spark.master": f"local[{threads}]",
         "spark.driver.memory": DRIVER_MEMORY,
         "spark.driver.host": "127.0.0.1",
@@ -106,10 +107,7 @@ def session(work: Path, threads: int, partitions: int, more: Mapping[str, str] |
         CHANGELOG: "true",
         **(more or {}),
     }
-    builder: Any = SparkSession.builder
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    spark: SparkSession = builder.getOrCreate()
+    spark: SparkSession = SparkSession.builder.config(map=settings).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
@@ -118,6 +116,11 @@ def read(spark: SparkSession, schema: str, files: str, a_batch: int = 1, form: s
     """A stream of files, so many of them a batch."""
     reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", a_batch)
     return reader.format(form).load(files)
+
+
+def last_values(spark: SparkSession, files: Path) -> DataFrame:
+    """The last value of each key, from files that are a batch each."""
+    return read(spark, "key string, value binary", str(files)).groupBy("key").agg(F.last("value").alias("value"))
 
 
 def in_time(events: DataFrame, bound_ms: int) -> DataFrame:
@@ -210,11 +213,13 @@ def windows(parameters: dict[str, Any]) -> dict[str, Any]:
     schema = "key string, time long, amount double"
     events = in_time(read(spark, schema, parameters["files"], form=parameters["form"]), BOUND_MS)
     if parameters["operator"] == "transformWithState":
-        panes = events.groupBy("key").transformWithState(Minutes(), _PANE, "Append", "EventTime")
+        panes = events.groupBy("key").transformWithState(
+            Minutes(), "key string, minute long, count long, mean double", "Append", "EventTime"
+        )
     else:
         minutes = events.groupBy(F.window("at", f"{MINUTE_MS} milliseconds"), "key")
         found = minutes.agg(F.count("*").alias("count"), F.avg("amount").alias("mean"))
-        panes = found.select("key", F.unix_millis("window.start").alias("minute"), "count", "mean")
+        panes = found.withColumn("minute", F.unix_millis("window.start")).select(*PANE)
     writer = sink(panes, work / "checkpoint", "append", "parquet", path=str(work / "panes"))
     batches = [batch for batch in batches_of(writer) if batch["rows"] == parameters["batch_messages"]]
     spark.stop()
@@ -222,10 +227,6 @@ def windows(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def verify_windows(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Read what was written with Spark's own reader, and compare it with a plain computation."""
-    work, threads = Path(parameters["work"]), parameters["threads"]
-    spark = session(work, threads, threads)
-    panes = spark.read.schema(_PANE).parquet(str(work / "panes")).toArrow()
-    spark.stop()
-    columns = (panes.column(name).to_numpy() for name in ("minute", "count", "mean"))
-    return compare_panes(WindowWorkload(**parameters["workload"]), panes.column("key").to_pylist(), *columns)
+    """Read what was written, and compare it with a plain computation."""
+    panes = ds.dataset(Path(parameters["work"]) / "panes", format="parquet").to_table()
+    return compare_panes(WindowWorkload(**parameters["workload"]), *(panes[name] for name in PANE))

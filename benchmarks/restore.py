@@ -26,11 +26,7 @@ TARGETS = {"blob": 0.5}
 
 
 def summary(point: Mapping[str, Any]) -> dict[str, Any]:
-    """The fastest of the rounds, and the medians. `verified` is None if no round was compared.
-
-    The fastest count: in some rounds the kernel takes several times as long for as many pages of the files that are
-    written, probably because the host had taken the memory back. Which side meets that is chance.
-    """
+    """The fastest of the rounds, which count, and the medians. `verified` is None if no round was compared."""
     rounds = point["rounds"]
     cp, restored = ([one[f"{what}_seconds"] for one in rounds] for what in ("cp", "restore"))
     compared = [one["verified"] for one in rounds if one["verified"] is not None]

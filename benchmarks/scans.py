@@ -1,8 +1,6 @@
-"""Scans of a store within a batch, beside a plain RocksDB iterator.
+"""Scans of a store within a batch, beside a plain RocksDB iterator, which decodes the same values.
 
-The store is what a container opens: serdes, overlay, changes gathered above RocksDB. The other side calls RocksDB
-directly, decodes the same values, and has every write in RocksDB at once. Where a queue takes longer than `--limit-s`,
-it has no figure, and later rounds leave it out.
+Where a queue takes longer than `--limit-s`, it has no figure, and later rounds leave it out.
 """
 
 from __future__ import annotations

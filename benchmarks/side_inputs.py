@@ -1,9 +1,4 @@
-"""Side inputs and pushed tables: what they cost the job, how fast they are, and the same through Spark.
-
-`how` says how a job's table is filled: `container` (side inputs, read in the container), `spark` (an input of the job
-that writes the table), `idle` (side inputs; the updates go to a stream that nobody reads, so that making them costs as
-much).
-"""
+"""Side inputs and pushed tables: what they cost the job, how fast they are, and the same through Spark."""
 
 from __future__ import annotations
 
@@ -255,15 +250,8 @@ def latency(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def latencies(updates: list[float], sightings: list[tuple[float, float]]) -> list[float]:
-    """Milliseconds from each update to the first sighting of it or of a later one.
-
-    Args:
-        updates: when each was made.
-        sightings: when somebody looked, and when the update had been made that was seen.
-
-    Raises:
-        ValueError: an update was never seen.
-    """
+    """Milliseconds from the time of each update to the first sighting of it or of a later one. A sighting is the time
+    at which somebody looked, and that of the update that was seen."""
     made = np.sort(updates)
     looked, seen = np.array(sorted(sightings)).reshape(-1, 2).T
     first = np.searchsorted(np.maximum.accumulate(seen), made)
@@ -342,13 +330,8 @@ def swap(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def gaps(firsts: list[tuple[float, float]], quiet: float, pushed: float) -> dict[str, Any]:
-    """Milliseconds between the first messages of batches.
-
-    Args:
-        firsts: of each batch, when its first probe was processed, and the version that it saw.
-        quiet: since when the job is warm.
-        pushed: when the second version was complete.
-    """
+    """Milliseconds between the first messages of batches. Of each, `firsts` has the time and the version that it saw.
+    The job was warm at `quiet`, and the second version complete at `pushed`."""
     between = [(later[0], (later[0] - sooner[0]) * 1000, later[1] != sooner[1]) for sooner, later in pairwise(firsts)]
     usual = [gap for at, gap, _ in between if quiet <= at < pushed]
     (swapped,) = (n for n, (_, _, is_swap) in enumerate(between) if is_swap)

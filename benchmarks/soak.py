@@ -1,8 +1,4 @@
-"""The soak: one job runs many small batches, and nothing that its processes hold may grow.
-
-Growth is what the median of the later half of the samples has more than that of the earlier half, the first sample left
-out. More than is allowed makes the exit status 1.
-"""
+"""The soak: one job runs many small batches, and nothing that its processes hold may grow."""
 
 from __future__ import annotations
 

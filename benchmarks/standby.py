@@ -1,11 +1,4 @@
-"""The time that a job stands still when a container or an executor is killed with `kill -9`, with a large state.
-
-What is measured, from the kill on:
-
-* `noticed`: until the driver knows that the container, or the executor, is lost;
-* `processed`: until a message of a lost task is processed elsewhere;
-* `visible`: until its batch has written it; of Spark, until the end of the first batch that the loss had to do with.
-"""
+"""The time that a job stands still when a container or an executor is killed with `kill -9`, with a large state."""
 
 from __future__ import annotations
 
@@ -177,8 +170,7 @@ def penstock(parameters: dict[str, Any]) -> dict[str, Any]:
     system = create_stream(work / "streams", INPUT, TASKS, [message(number, fill=True) for number in range(messages)])
     writer, first = system.writer(None), ps.SystemStreamPartition("local", INPUT, 0)
     probes = [(0, None, message(number, fill=False)) for number in range(min(messages, TASKS * 4))]
-    config = {key: value for key, value in configuration(work, kind).items() if value is not None}
-    job = application().run(config)
+    job = application().run(configuration(work, kind))
     rounds = []
     try:
         await_job(job, lambda: job.progress is not None and job.progress.total_input_rows >= messages, "the fill")

@@ -14,11 +14,10 @@ import numpy as np
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import functions as F  # noqa: N812 - PySpark's own name for it
 from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.harness import T, wait_for
-from benchmarks.queries import began, ended, progress_of, read, seconds, session, sink
+from benchmarks.queries import began, ended, last_values, progress_of, seconds, session, sink
 from benchmarks.standby import EXECUTORS, SETTLE_S, TASKS, VALUE_BYTES, repeating, waits
 from benchmarks.state.spark import log_settings
 
@@ -41,9 +40,7 @@ def spark(parameters: dict[str, Any]) -> dict[str, Any]:
         "spark.executor.memory": "2g",
     }
     session_of_side = session(work, 2, TASKS, more)
-    events = read(session_of_side, "key string, value binary", str(files))
-    last = events.groupBy("key").agg(F.last("value").alias("value"))
-    query = sink(last, work / "checkpoint").start()
+    query = sink(last_values(session_of_side, files), work / "checkpoint").start()
     _await_query(query, lambda: _rows(query) >= keys, "the fill")
     rounds = []
     number = count()

@@ -7,8 +7,10 @@ import statistics
 import subprocess
 import sys
 import time
+import timeit
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -35,8 +37,8 @@ import pathlib, sys
 from pyspark.sql import SparkSession
 
 threads, work = sys.argv[1], pathlib.Path(sys.argv[2])
-builder = SparkSession.builder.master(f"local[{threads}]")
-for key, value in {
+settings = {
+    "spark.master": f"local[{threads}]",
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -44,9 +46,8 @@ for key, value in {
     "spark.sql.shuffle.partitions": threads,
     "spark.sql.streaming.stateStore.providerClass":
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-}.items():
-    builder = builder.config(key, value)
-spark = builder.getOrCreate()
+}
+spark = SparkSession.builder.config(map=settings).getOrCreate()
 (work / "session").touch()
 """
 _QUERY = """
@@ -59,13 +60,9 @@ spark.stop()
 
 def help_seconds(repeat: int) -> float:
     """`penstock --help`, the fastest of some."""
-    found = []
-    for _ in range(max(3, repeat)):
-        began = time.perf_counter()
-        command = [sys.executable, "-m", "penstock.cli", "--help"]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        found.append(time.perf_counter() - began)
-    return round(min(found), 3)
+    command = [sys.executable, "-m", "penstock.cli", "--help"]
+    step = partial(subprocess.run, command, check=True, stdout=subprocess.DEVNULL)
+    return round(min(timeit.repeat(step, number=1, repeat=max(3, repeat))), 3)
 
 
 @harness.benchmark("start", __doc__, repeat=5, threads=2, messages=1000)

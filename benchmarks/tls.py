@@ -1,7 +1,4 @@
-"""The cost of TLS between driver, Spark workers and containers.
-
-Containers are reached by their Unix sockets (`socket`), by their ports without TLS (`clear`), or over TLS (`tls`).
-"""
+"""The cost of TLS between driver, Spark workers and containers."""
 
 from __future__ import annotations
 

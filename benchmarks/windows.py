@@ -145,8 +145,7 @@ def verify_windows(parameters: dict[str, Any]) -> dict[str, Any]:
         folder = Path(parameters["files"]) / OUTPUT
         panes = ds.dataset(folder, format="parquet", exclude_invalid_files=True).to_table()
         shutil.rmtree(folder)
-        columns = (panes.column(name).to_numpy() for name in ("start_ms", "count", "mean"))
-        return compare_panes(workload, panes.column("key").to_pylist(), *columns)
+        return compare_panes(workload, *(panes[name] for name in ("key", "start_ms", "count", "mean")))
     system = LocalSystem("local", parameters["streams"])
     rows = [(key.decode(), pane["minute"], pane["count"], pane["mean"]) for _, key, pane in read_stream(system, OUTPUT)]
     system.admin().delete_stream(OUTPUT)

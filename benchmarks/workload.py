@@ -201,9 +201,9 @@ def compare(workload: Workload, names: Sequence[str | bytes], counts: Any, sums:
     }
 
 
-def compare_panes(workload: WindowWorkload, names: Sequence[str], *columns: Any) -> dict[str, Any]:
+def compare_panes(workload: WindowWorkload, names: Iterable[Any], *columns: Any) -> dict[str, Any]:
     """The number of panes on both sides, and whether all of them (starts, counts and means) are equal."""
-    found, wanted = _in_order(key_numbers(names), *map(np.asarray, columns)), workload.panes()
+    found, wanted = _in_order(key_numbers(map(str, names)), *map(np.asarray, columns)), workload.panes()
     return {
         "equal": all(map(np.array_equal, found, wanted)),
         "panes": len(found[0]),

@@ -13,6 +13,7 @@ from functools import partial
 from itertools import pairwise, product
 from operator import itemgetter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import orjson
@@ -224,7 +225,8 @@ def main(given: Sequence[str] | None = None) -> int:
     for part in (part for part in PARTS if part in options.parts):
         sides = installed([side for side in options.sides if side not in NOT_IN[part]], ENGINES)
         own = argparse.Namespace(**{**vars(options), "json": options.json.with_suffix(f".{part}.json")})
-        with harness.Bench("kafka", own) as bench, KafkaBroker(heap_mb=1024, java_options=()) as broker:
+        with TemporaryDirectory(prefix="penstock-bench-") as work, KafkaBroker(heap_mb=1024, java_options=()) as broker:
+            bench = harness.Bench("kafka", own, work)
             world = World(bench, broker.bootstrap_servers)
             if part != "latency" and sides:
                 world.fill()

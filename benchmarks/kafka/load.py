@@ -141,14 +141,9 @@ def sends(key: str, number: int) -> bool:
 def check_counts(
     brokers: str, topic: str, partitions: int, totals: Mapping[str, int], *, every_one: bool
 ) -> dict[str, object]:
-    """True if a side sent the messages of a plain computation: for each key its counts in order, none too large.
-
-    All sides send at least once, so a count that comes again is `repeated`, which is no error.
-
-    Args:
-        totals: how many messages each key has.
-        every_one: whether none may be missing from the first on. Otherwise they only rise: Spark sends one a batch.
-    """
+    """True if a side sent the messages of a plain computation: for each key its counts in order, none larger than the
+    number of its messages in `totals`. All sides send at least once, so a count that comes again is no error.
+    `every_one` is False for sides that send one a batch, as Spark does: their counts only rise."""
     last: dict[str, int] = {}
     wrong: list[str] = []
     messages = repeated = 0
@@ -204,15 +199,8 @@ class Flow:
         return [(each["n"], each["at"], now) for each in found]
 
     def run(self, rate: int, warm_up_s: float, seconds: float, late_s: float, session: int) -> dict[str, Any]:
-        """Send so many messages a second, and read until all have come.
-
-        Args:
-            rate: messages per second.
-            warm_up_s: how long what is produced does not count.
-            seconds: how long it counts after that.
-            late_s: how long to wait for the last ones.
-            session: of the job's processes.
-        """
+        """Send so many messages a second, and read until all have come, at the latest `late_s` after the end. What is
+        produced in `seconds` counts, after a warm-up. `session` is that of the job's processes."""
         stop = threading.Event()
         thread = threading.Thread(target=self._produce, args=(rate, stop))
         sampler = UsageSampler(session)

@@ -7,7 +7,6 @@ keeps state as well. In Real-Time Mode, it becomes durable every five minutes, t
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from counting import EVERY, begin
 from pyspark.sql import SparkSession
@@ -33,10 +32,7 @@ def main() -> None:
         f"{_STATE}.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
         f"{_STATE}.rocksdb.changelogCheckpointing.enabled": "true",
     }
-    builder: Any = SparkSession.builder
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    spark = SparkSession.builder.config(map=settings).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     options = {"kafka.bootstrap.servers": given["brokers"]}
     events = (

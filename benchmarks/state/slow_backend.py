@@ -29,23 +29,23 @@ _BANDWIDTH = "PENSTOCK_BENCH_BYTES_PER_SECOND"
 
 
 def environment(latency_ms: float, bytes_per_second: float) -> Mapping[str, str]:
-    """The variables that make the store so slow; a bandwidth of 0 is unlimited."""
+    """The variables that make the store so slow."""
     return {_LATENCY: str(latency_ms), _BANDWIDTH: str(bytes_per_second)}
 
 
 class Line:
     """The one way from a process to the store: calls wait side by side, their bytes one after the other."""
 
-    def __init__(self, latency_s: float, bytes_per_second: float) -> None:
-        self._latency_s = latency_s
-        self._bytes_per_second = bytes_per_second
+    def __init__(self) -> None:
+        self._latency_s = float(os.environ.get(_LATENCY, "0")) / 1000
+        self._bytes_per_second = float(os.environ.get(_BANDWIDTH, "inf"))
         self._lock = threading.Lock()
         self._free_at = 0.0
 
     def call(self, kind: str, size: int) -> None:
         """Wait as long as a call takes that moves so many bytes."""
         wait_until = time.monotonic() + self._latency_s
-        if size and self._bytes_per_second:
+        if size:
             with self._lock:
                 self._free_at = max(self._free_at, time.monotonic()) + size / self._bytes_per_second
                 wait_until = self._free_at + self._latency_s
@@ -88,7 +88,7 @@ class WatchedStore(ForwardingStore):
         return found
 
 
-_line = Line(float(os.environ.get(_LATENCY, "0")) / 1000, float(os.environ.get(_BANDWIDTH, "0")))
+_line = Line()
 """The line that all tasks of this process share."""
 C = TypeVar("C", AdminContext, BackendContext)
 

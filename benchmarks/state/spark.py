@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - PySpark's own name for it
 
 from benchmarks.harness import wait_for
-from benchmarks.queries import CHANGELOG, STATE, read, session, sink, to_the_end
+from benchmarks.queries import CHANGELOG, STATE, last_values, session, sink, to_the_end
 from benchmarks.state.job import ENTRY_BYTES, VERIFIED_KEYS, Entries, StateContent, settle, time_cp, write_entries
 
 _KEPT = {"spark.sql.streaming.minBatchesToRetain": "1000000"}
@@ -164,8 +163,7 @@ def _give(folder: Path, waiting: Iterator[Path], count: int) -> Path:
 
 def _run(spark: SparkSession, files: Path, checkpoint: Path) -> list[dict[str, Any]]:
     """A new run of the query over the files that it has not read, a file a batch; the progress of each batch."""
-    last = read(spark, "key string, value binary", str(files)).groupBy("key").agg(F.last("value").alias("value"))
-    return [one for one in to_the_end(sink(last, checkpoint)) if one["numInputRows"]]
+    return [one for one in to_the_end(sink(last_values(spark, files), checkpoint)) if one["numInputRows"]]
 
 
 def _changelog(checkpoint: Path, batch: int) -> Path:
