@@ -20,7 +20,7 @@ import orjson
 
 import penstock as ps
 from benchmarks import harness
-from benchmarks.jobs import counts, create_stream, places, run
+from benchmarks.jobs import configuration, counts, create_stream, places, run
 from benchmarks.workload import STREAM
 from penstock.config.load import load_config
 from penstock.spark.lineage import PacketRdd
@@ -77,15 +77,8 @@ def batches(parameters: dict[str, Any]) -> dict[str, Any]:
     create_stream(work / "streams", STREAM, PARTITIONS, values)
     keys = [partial(key_of, number) for number in range(parameters["exchanges"])]
     app = counts("floor", keys, OUTPUTS if parameters["outputs"] else ())
-    config = {
-        **places(work, parameters["threads"]),
-        "job.batch.max.messages": messages,
-        "job.batch.target.ms": 0,
-        "task.commit.ms": parameters.get("commit_ms", 0),
-        "task.commit.max.delay.ms": 0,
-        **parameters.get("config", {}),
-    }
-    return run(app, config)
+    more = {"task.commit.ms": parameters.get("commit_ms", 0), **parameters.get("config", {})}
+    return run(app, configuration({**parameters, "batch_messages": messages, "config": more}))
 
 
 def spark_alone(parameters: dict[str, Any]) -> dict[str, Any]:

@@ -12,8 +12,9 @@ import orjson
 
 import penstock as ps
 from benchmarks import harness
+from benchmarks.harness import files_below
 from benchmarks.jobs import append, configuration, create_stream
-from benchmarks.state.job import folder_bytes, time_cp
+from benchmarks.state.job import time_cp
 from penstock import admin
 from penstock.admin.state.repartition import plan_repartition, repartition
 from penstock.config.load import load_config
@@ -73,7 +74,7 @@ def rehearse(parameters: dict[str, Any]) -> dict[str, Any]:
     application().run(config, until="latest").await_termination()
     loaded = load_config(overrides=config, default_job_name="repartition")
     state = work / "jobs" / "repartition-1" / "state"
-    state_bytes = folder_bytes(state)
+    state_bytes = bytes_below(state)
     copied = time_cp(state, work / "copy", synced=True)
     forked = _forked(config, work, keys)
     with plan_repartition(application(), after, overrides=config) as planned:
@@ -88,14 +89,18 @@ def rehearse(parameters: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def bytes_below(folder: Path) -> int:
+    return sum(path.stat().st_size for path in files_below(folder))
+
+
 def _forked(config: dict[str, Any], work: Path, keys: int) -> dict[str, Any]:
     """A fork, which is deleted again; and a replay of one more message, up to its step."""
-    before, took = folder_bytes(work / "jobs"), list[float]()
+    before, took = bytes_below(work / "jobs"), list[float]()
     with admin.open_job("repartition", overrides=config) as job:
         began = time.perf_counter()
         admin.fork(job, "what-if")
         forked = time.perf_counter() - began
-        written = folder_bytes(work / "jobs") - before
+        written = bytes_below(work / "jobs") - before
         append(LocalSystem("local", str(work / "streams")), "keys", [[(0, None, orjson.dumps("key-0"))]])
         began = time.perf_counter()
         last = ps.SystemStreamPartition("local", "keys", 0)

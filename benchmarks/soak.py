@@ -19,9 +19,9 @@ import orjson
 import psutil
 from pyspark import SparkContext
 
-from benchmarks import harness
+from benchmarks import harness, jobs
 from benchmarks.harness import files_below
-from benchmarks.jobs import append, await_batch, counts, create_stream, places
+from benchmarks.jobs import append, await_batch, counts, create_stream
 from benchmarks.workload import STREAM
 
 ALLOWED: Mapping[str, float] = {
@@ -110,16 +110,12 @@ def _figure(name: str, value: float) -> str:
 
 
 def configuration(parameters: dict[str, Any]) -> dict[str, Any]:
-    """All folders inside `work`. With a latency, batches go to the containers directly."""
-    latency_ms = parameters.get("latency_ms", 0)
+    """With a latency, batches go to the containers directly."""
     return {
-        **places(Path(parameters["work"]), PARTITIONS),
-        "job.batch.max.messages": parameters["batch_messages"],
-        "job.batch.target.ms": 0,
+        **jobs.configuration({**parameters, "threads": PARTITIONS}),
         "job.batch.interval.ms": 20,
+        "job.latency.target.ms": parameters.get("latency_ms") or None,
         "task.commit.ms": parameters.get("commit_ms", 1),
-        **({"job.latency.target.ms": latency_ms} if latency_ms else {}),
-        "task.commit.max.delay.ms": 0,
         "task.checkpoint.retained": "10",  # not one of each hour as well: the job root would grow when the hour strikes
         "spark.driver.memory": "512m",
         # Spark describes its last 1000 jobs and stages in memory. That is a bound, but one that few runs here reach.

@@ -22,7 +22,7 @@ from benchmarks import harness
 from benchmarks.engines import installed
 from benchmarks.figures import judge
 from benchmarks.harness import SideRun, run_facts, run_side, side_process
-from benchmarks.kafka.load import ENGINES, EVERY, Ends, Flow, check_counts, create, publish
+from benchmarks.kafka.load import ENGINES, EVERY, Flow, check_counts, committed, create, new_reader, publish
 from benchmarks.workload import Workload, key_name
 from penstock.testing.kafka_broker import KafkaBroker
 
@@ -124,16 +124,17 @@ class World:
     def restart(self, side: str) -> dict[str, Any]:
         """Kill a side in the middle of its work, and start it again."""
         given = {**self._given(side, 1.0), "seconds": 3600}
-        with closing(Ends(self.brokers, given["output"], PARTITIONS)) as ends:
+        with closing(new_reader(self.brokers)) as reader:
+            messages = partial(committed, reader, given["output"], PARTITIONS)
             with side_process(given["target"], given, Path(given["work"])) as process:
-                self._await(lambda: ends.messages() > 0, process)
+                self._await(lambda: messages() > 0, process)
                 time.sleep(self.options.before_kill_s)
             killed = time.monotonic()
             with side_process(given["target"], given, Path(given["work"])) as process:
                 time.sleep(0.2)  # what the broker had taken before; no side starts within this time
-                before = ends.messages()
+                before = messages()
                 publish(self.brokers, TOPIC, PARTITIONS, _FEW)  # the first one may have counted all others
-                self._await(lambda: ends.messages() > before, process)
+                self._await(lambda: messages() > before, process)
                 return {"restart_ms": round((time.monotonic() - killed) * 1000), "messages_before": before}
 
     def latency(

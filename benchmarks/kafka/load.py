@@ -84,26 +84,17 @@ def flush(producer: Producer) -> None:
         raise RuntimeError("the broker did not take all events")
 
 
-class Ends:
-    """Counts the committed messages of a topic. Used by one thread."""
-
-    def __init__(self, brokers: str, topic: str, partitions: int) -> None:
-        self._reader = new_reader(brokers)
-        self._partitions = [TopicPartition(topic, n) for n in range(partitions)]
-
-    def messages(self) -> int:
-        """The sum of the ends of all partitions. Waits while a new partition has no leader."""
-        deadline = time.monotonic() + _TIMEOUT_S
-        while True:
-            try:
-                return sum(self._reader.get_watermark_offsets(each, _TIMEOUT_S)[1] for each in self._partitions)
-            except KafkaException:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.05)
-
-    def close(self) -> None:
-        self._reader.close()
+def committed(reader: Consumer, topic: str, partitions: int) -> int:
+    """The number of committed messages of a topic. Waits while a new partition has no leader."""
+    deadline = time.monotonic() + _TIMEOUT_S
+    while True:
+        try:
+            parts = (TopicPartition(topic, n) for n in range(partitions))
+            return sum(reader.get_watermark_offsets(each, _TIMEOUT_S)[1] for each in parts)
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
 
 
 def read_committed(brokers: str, topic: str, partitions: int) -> Iterator[tuple[bytes, bytes]]:

@@ -92,14 +92,13 @@ def keys_of(megabytes: int) -> int:
     return max(1, megabytes * 2**20 // ENTRY_BYTES)
 
 
-def write_state_inputs(folder: Path, keys: int, counts: Sequence[int], fill_keys: int = FILL_KEYS) -> dict[str, Any]:
+def write_state_inputs(folder: Path, keys: int, counts: Sequence[int]) -> dict[str, Any]:
     """Write the files of a state, and one for each number of changed keys; describe them for a side of Spark."""
     content = StateContent()
-    fill = -(-keys // fill_keys)
     changes = (content.change(count) for count in counts)
-    for number, entries in enumerate(chain(content.add(keys, fill_keys), changes)):
+    for number, entries in enumerate(chain(content.add(keys, FILL_KEYS), changes)):
         write_entries(folder, number, entries)
-    return {"files": str(folder), "fill": fill, "changes": len(counts), "counts": list(counts)}
+    return {"files": str(folder), "fill": -(-keys // FILL_KEYS), "counts": list(counts)}
 
 
 def write_entries(folder: Path, number: int, entries: Entries) -> Path:
@@ -269,17 +268,6 @@ class StateJob:
 
     def _next_id(self, last: CheckpointId | None) -> CheckpointId:
         return CheckpointId.next_after(last, time.time_ns() // 1_000_000, time.monotonic_ns())
-
-
-def folder_bytes(*folders: Path) -> int:
-    """The size of every file that is still there."""
-    size = 0
-    for path in (path for folder in folders for path in files_below(folder)):
-        try:
-            size += path.stat().st_size
-        except FileNotFoundError:
-            continue  # RocksDB removes files
-    return size
 
 
 def time_cp(source: Path, target: Path, *, synced: bool = False) -> float:
