@@ -103,13 +103,8 @@ def storage(tasks: int, stores: int, commits: int, work: Path) -> Storage:
     layout = dict.fromkeys(names, "use bytes bytes")
     admins = BackendAdmins(config, _PATHS, objects, tasks, names, {}, "uid")
     admins.prepare(claim.epoch)
-    coordinator = CommitCoordinator(
-        Recorder(log, layout, tasks, config.task),
-        cast("Any", Fleet(epoch)),
-        [Collection(log, admins)],
-        lambda: None,
-        clock,
-    )
+    recorder, fleet = Recorder(log, layout, tasks, config.task), cast("Any", Fleet(epoch))
+    coordinator = CommitCoordinator(recorder, fleet, [Collection(log, admins)], lambda: None, clock)
     for number in range(commits):
         first = (number + 1) * _CHANGED
         changed = {b"%d" % ((first + n) % _SEED_KEYS): b"%d" % (number + 1) for n in range(_CHANGED)}

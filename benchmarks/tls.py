@@ -40,16 +40,10 @@ def figures(way: str, run: harness.SideRun) -> dict[str, Any]:
 @harness.benchmark("tls", __doc__, events=2_000_000, batches=10, keys=100_000, floor_batches=100, repeat=3, threads=2)
 def main(bench: harness.Bench) -> int:
     options, workload = bench.options, Workload.of(bench.options)
-    fold_parameters = {
-        **workload.parameters(),
-        "streams": str(write_inputs(workload.tables(), bench.work / "inputs", options.threads) / "streams"),
-    }
-    floor_parameters = {
-        "messages": small.MESSAGES,
-        "batches": options.floor_batches + small.WARM_UP,
-        "exchanges": 2,
-        "outputs": True,
-    }
+    inputs = write_inputs(workload.tables(), bench.work / "inputs", options.threads)
+    fold_parameters = {**workload.parameters(), "streams": str(inputs / "streams")}
+    batches = options.floor_batches + small.WARM_UP
+    floor_parameters = {"messages": small.MESSAGES, "batches": batches, "exchanges": 2, "outputs": True}
     for way in bench.turns(SCHEMES, options.repeat):
         more = {"way": way, "config": {"job.container.tls.enabled": str(way == "tls").lower()}}
         own = partial(figures, way)

@@ -15,17 +15,7 @@ import penstock as ps
 from benchmarks import harness
 from benchmarks.figures import COLUMNS, judge, of_batches, summaries
 from benchmarks.jobs import configuration, create_stream, read_stream, run
-from benchmarks.workload import (
-    BOUND_MS,
-    FIRST_MS,
-    MINUTE_MS,
-    STREAM,
-    WindowWorkload,
-    compare_panes,
-    key_name,
-    write_file,
-    write_inputs,
-)
+from benchmarks.workload import BOUND_MS, MINUTE_MS, STREAM, WindowWorkload, compare_panes, write_windows
 from penstock.system.local import LocalSystem
 
 SIDES = {
@@ -66,20 +56,6 @@ def main(bench: harness.Bench) -> int:
     sides = summaries(bench)
     harness.show("windows", sides, **COLUMNS)
     return bench.finish(sides, ratios=judge(bench, sides, TARGETS))
-
-
-def write_windows(workload: WindowWorkload, folder: Path, partitions: int, short: int) -> Path:
-    """Write the events, and for Spark a last file with one later event, which closes all windows. `parquet-short` has
-    the first batches only."""
-    write_inputs(workload.tables(), folder, partitions, ("streams", "json", "parquet", "columns/events"))
-    (folder / "parquet-short").mkdir()
-    for path in sorted((folder / "parquet").iterdir())[:short]:
-        (folder / "parquet-short" / path.name).hardlink_to(path)
-    last = FIRST_MS + (workload.batches + 60) * max(workload.batch_ms, MINUTE_MS)
-    closing = pa.table({"key": [key_name(0)], "time": [last], "amount": [0.25]})
-    for form in ("json", "parquet", "parquet-short"):
-        write_file(folder / form, workload.batches, closing, form.removesuffix("-short"))
-    return folder
 
 
 def add(total: dict[str, Any], event: dict[str, Any]) -> dict[str, Any]:

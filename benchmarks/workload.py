@@ -185,6 +185,20 @@ def write_inputs(
     return folder
 
 
+def write_windows(workload: WindowWorkload, folder: Path, partitions: int, short: int) -> Path:
+    """Write the events, and for Spark a last file with one later event, which closes all windows. `parquet-short` has
+    the first batches only."""
+    write_inputs(workload.tables(), folder, partitions, ("streams", "json", "parquet", "columns/events"))
+    (folder / "parquet-short").mkdir()
+    for path in sorted((folder / "parquet").iterdir())[:short]:
+        (folder / "parquet-short" / path.name).hardlink_to(path)
+    last = FIRST_MS + (workload.batches + 60) * max(workload.batch_ms, MINUTE_MS)
+    closing = pa.table({"key": [key_name(0)], "time": [last], "amount": [0.25]})
+    for form in ("json", "parquet", "parquet-short"):
+        write_file(folder / form, workload.batches, closing, form.removesuffix("-short"))
+    return folder
+
+
 def compare(workload: Workload, names: Sequence[str | bytes], counts: Any, sums: Any) -> dict[str, Any]:
     """The number of keys that were found, and whether their totals are those of a plain computation."""
     wanted = workload.totals()

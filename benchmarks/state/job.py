@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -231,17 +232,9 @@ class StateJob:
         """The open engine of the only store as of the last commit, in a new folder."""
         marker = self._markers["0"][self.backend][STORE]
         context = BackendContext(self._objects, self._paths, 0, (STORE,), self._number + 1, self._config, self._systems)
-        restored = restore_store(
-            lambda _: context,
-            0,
-            STORE,
-            (self.backend,),
-            {self.backend: {STORE: marker}},
-            directory,
-            lambda path: self.folders.open(STORE, path),
-            RestoreProgress(threading.Event(), lambda _: None),
-        )
-        return restored.engine
+        markers, to_open = {self.backend: {STORE: marker}}, partial(self.folders.open, STORE)
+        progress = RestoreProgress(threading.Event(), lambda _: None)
+        return restore_store(lambda _: context, 0, STORE, (self.backend,), markers, directory, to_open, progress).engine
 
     def is_restored(self, directory: Path) -> bool | None:
         """True if a restore gives the state of the last commit. None of a state that is too large to be read back."""
