@@ -8,21 +8,35 @@ from __future__ import annotations
 import os
 import statistics
 import sys
-from typing import Any
+import threading
+import time
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from benchmarks import harness, jobs
 from benchmarks.figures import commits_of
-from benchmarks.state.slow_backend import NAME, environment
+from benchmarks.state.job import WatchedStore
 from benchmarks.workload import Workload, write_inputs
 from penstock.driver.commit.record import CommitRequest
 from penstock.driver.commit.schedule import CommitSchedule
 from penstock.driver.loop import run_loop
+from penstock.state.backends.base import AdminContext, BackendContext
+from penstock.state.backends.changelog_files.backup import ChangelogFilesBackup
+from penstock.state.backends.changelog_files.factory import (
+    ChangelogFilesAdmin,
+    ChangelogFilesFactory,
+    ChangelogFilesRestore,
+)
 
 MODES = ("none", "asynchronous", "synchronous")
 WARM_UP_BATCHES = 4
 PARTS = ("snapshot", "total")
 TARGET = 0.95
 """The rows per second with asynchronous commits divided by those without any, at least."""
+SLOW_BACKEND = "benchmarks.async_commit:SlowChangelogFiles"
+_LATENCY = "PENSTOCK_BENCH_LATENCY_MS"
+_BANDWIDTH = "PENSTOCK_BENCH_BYTES_PER_SECOND"
+"""The environment of the driver reaches Spark's workers and the containers."""
 
 
 def figures(run: harness.SideRun) -> dict[str, Any]:
@@ -62,14 +76,14 @@ def main(bench: harness.Bench) -> int:
 
 
 def fold(parameters: dict[str, Any]) -> dict[str, Any]:
-    os.environ.update(environment(parameters["latency_ms"], parameters["bytes_per_second"]))
+    os.environ |= {_LATENCY: str(parameters["latency_ms"]), _BANDWIDTH: str(parameters["bytes_per_second"])}
     if parameters["mode"] == "synchronous":
         setattr(run_loop, "CommitSchedule", WaitingCommits)  # noqa: B010 - mypy: a class is no variable
     config = {
         **jobs.configuration(parameters),
         "task.commit.ms": 0 if parameters["mode"] == "none" else parameters["commit_ms"],
         "task.commit.max.delay.ms": None,  # the default: a commit is skipped while one is under way
-        "stores.backup.factories": NAME,
+        "stores.backup.factories": SLOW_BACKEND,
     }
     return jobs.run(jobs.application(), config)
 
@@ -80,6 +94,51 @@ class WaitingCommits(CommitSchedule):
     def _begin(self, request: CommitRequest) -> None:
         super()._begin(request)
         self.wait()
+
+
+class Line:
+    """The one way from a process to the store: calls wait side by side, their bytes one after the other."""
+
+    def __init__(self) -> None:
+        self._latency_s = float(os.environ.get(_LATENCY, "0")) / 1000
+        self._bytes_per_second = float(os.environ.get(_BANDWIDTH, "inf"))
+        self._lock = threading.Lock()
+        self._free_at = 0.0
+
+    def call(self, kind: str, size: int) -> None:
+        """Wait as long as a call takes that moves so many bytes."""
+        wait_until = time.monotonic() + self._latency_s
+        if size:
+            with self._lock:
+                self._free_at = max(self._free_at, time.monotonic()) + size / self._bytes_per_second
+                wait_until = self._free_at + self._latency_s
+        time.sleep(max(0.0, wait_until - time.monotonic()))
+
+
+_line = Line()
+"""The line that all tasks of this process share."""
+C = TypeVar("C", AdminContext, BackendContext)
+
+
+def _slow(context: C) -> C:
+    return replace(context, objects=WatchedStore(context.objects, _line.call))
+
+
+class SlowChangelogFiles(ChangelogFilesFactory):
+    """Changelog files over the line."""
+
+    @property
+    def name(self) -> str:
+        return SLOW_BACKEND
+
+    def backup_manager(self, context: BackendContext) -> ChangelogFilesBackup:
+        return super().backup_manager(_slow(context))
+
+    def restore_manager(self, context: BackendContext) -> ChangelogFilesRestore:
+        return super().restore_manager(_slow(context))
+
+    def admin(self, context: AdminContext) -> ChangelogFilesAdmin:
+        return super().admin(_slow(context))
 
 
 if __name__ == "__main__":

@@ -22,8 +22,7 @@ from typing import Any, cast
 
 import penstock as ps
 from benchmarks.harness import console
-from benchmarks.state.job import application, run_batch
-from benchmarks.state.slow_backend import WatchedStore
+from benchmarks.state.job import WatchedStore, application, run_batch
 from penstock.batch.batch import Batch, TaskSsp
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import keep

@@ -31,6 +31,7 @@ from penstock.container.shared import EpochResources
 from penstock.graph.topology import plan_topology
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
+from penstock.objects.store import ObjectStore
 from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.attempt import new_token
 from penstock.state.backends.base import AdminContext, BackendContext, RestoreProgress
@@ -40,6 +41,7 @@ from penstock.state.kept import KeptStores
 from penstock.state.reading.comparison import digest
 from penstock.state.restore import restore_store
 from penstock.system.registry import open_system
+from penstock.testing.faulty_store import ForwardingStore
 from penstock.wire.ports import JobPackage
 from penstock.wire.protocol import CleanUp, Markers, OpenEpoch, TakeSnapshot, UploadSnapshot
 
@@ -261,6 +263,42 @@ class StateJob:
 
     def _next_id(self, last: CheckpointId | None) -> CheckpointId:
         return CheckpointId.next_after(last, time.time_ns() // 1_000_000, time.monotonic_ns())
+
+
+def _watched(name: str, kind: str) -> Any:
+    """A call to the store inside; `watch` is told before."""
+
+    def call(self: WatchedStore, key: str, *given: Any, **options: Any) -> Any:
+        self.watch(kind, len(given[0]) if kind == "put" else 0)
+        return getattr(self._inner, name)(key, *given, **options)
+
+    return call
+
+
+class WatchedStore(ForwardingStore):
+    """Tells `watch` the kind of each call and its bytes: before a write, and after a read, also one that fails."""
+
+    def __init__(self, inner: ObjectStore, watch: Callable[[str, int], None]) -> None:
+        super().__init__(inner)
+        self.watch = watch
+
+    put_if_absent, put_if_match = _watched("put_if_absent", "put"), _watched("put_if_match", "put")
+    list, sizes = _watched("list", "list"), _watched("sizes", "list")
+    delete, delete_durably = _watched("delete", "delete"), _watched("delete_durably", "delete")
+
+    def get(self, key: str) -> bytes:
+        return self.get_with_tag(key)[0]
+
+    def pieces(self, key: str) -> Iterator[bytes | memoryview]:
+        yield self.get(key)
+
+    def get_with_tag(self, key: str) -> tuple[bytes, str]:
+        found = b"", ""
+        try:
+            found = super().get_with_tag(key)
+        finally:  # a read of what is not there is one as well
+            self.watch("get", len(found[0]))
+        return found
 
 
 def time_cp(source: Path, target: Path, *, synced: bool = False) -> float:
