@@ -131,7 +131,8 @@ class _WithOptions(logging.Formatter):
 
 def _log_to(handler: logging.Handler) -> Callable[[], None]:
     """Send Penstock's log to the handler. Returns a function that undoes it."""
-    logger = logging.getLogger("penstock")
+    logger, notices = logging.getLogger("penstock"), logging.getLogger("penstock.admin")
+    printed, notices.handlers = notices.handlers, []  # they would say the same again, and between lines of JSON
     before, propagated = logger.level, logger.propagate
     handler.addFilter(lambda record: record.name != PROGRESS_LOGGER)  # the display says the same
     logger.addHandler(handler)
@@ -142,6 +143,7 @@ def _log_to(handler: logging.Handler) -> Callable[[], None]:
         logger.removeHandler(handler)
         logger.setLevel(before)
         logger.propagate = propagated
+        notices.handlers = printed
 
     return undo
 

@@ -9,21 +9,30 @@ from dataclasses import dataclass
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.sections import Section
+from penstock.errors import IncompatibleError
 from penstock.facts import Facts
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
 from penstock.wing import Wing
 
-DEPLOY_WING = Wing("deploy", start="penstock.deploy.start:DeployStart", facts="penstock.deploy.wing:shown_deployment")
+DEPLOY_WING = Wing(
+    "deploy",
+    start="penstock.deploy.start:DeployStart",
+    driver="penstock.deploy.driver:DeployDriver",
+    facts="penstock.deploy.wing:shown_deployment",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class DeploySection:
-    """`handed_to`: the job, name and id, that is in charge from this checkpoint on; empty: this one is.
-    `took_over`: the job that this one has taken over from, just here."""
+    """The charge of a job, by its last checkpoint."""
 
     handed_to: str = ""
+    """The job, name and id, that is in charge in place of this one; empty: this one is."""
     took_over: str = ""
+    """The job that this one has taken over from, the last time."""
+    given_up: bool = False
+    """The job never takes over: it had been handed the charge, and the old one has taken it back."""
 
 
 DEPLOY = Section("deploy", DeploySection, needed=True)
@@ -38,3 +47,13 @@ def shown_deployment(objects: ObjectStore, paths: JobPaths, run_id: str | None) 
     """Who is in charge, for `penstock status`."""
     successor = handed_to(CheckpointLog(objects, paths).read("report"))
     return Facts({"handed over to": successor}) if successor else Facts({})
+
+
+def refuse_handed(view: LogView, job: str) -> None:
+    """Raise IncompatibleError if a job has handed over: a change of its checkpoint would leave its successor, and the
+    way back, without the checkpoint that they go by."""
+    if successor := handed_to(view):
+        raise IncompatibleError(
+            f"job `{job}` has handed over to job `{successor}`, so its last checkpoint stays as it is: change that "
+            f"job, or a fork of this one (`penstock fork {job} NAME`)"
+        )

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import msgspec
 
-from penstock.batch.batch import Ends, Positions, to_positions
+from penstock.batch.batch import Ends, Positions
 from penstock.batch.portions import BatchBounds
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
@@ -21,7 +21,7 @@ from penstock.driver.feed.feed import Feed, OffsetFeed
 from penstock.driver.part import DriverPart
 from penstock.errors import ConfigError
 from penstock.job.paths import JobPaths
-from penstock.replay.follow import FollowFeed, ParentLog, begin_to_follow
+from penstock.replay.follow import FollowFeed, ParentLog, begin_to_follow, goes_on_from
 from penstock.replay.wing import (
     MOST_NUMBERS,
     REPLAY,
@@ -79,7 +79,8 @@ class BatchNotes(DriverPart):
 
     def _reached(self, boundary: Boundary, progress: FollowProgress) -> None:
         with self._lock:
-            self._made.append((boundary.batch, progress.made))
+            if progress.made and (not self._made or self._made[-1][1] != progress.made):
+                self._made.append((boundary.batch, progress.made))
         self.run.board.tell(self.wing, progress)
 
     def begin(self, boundary: Boundary) -> None:
@@ -122,10 +123,7 @@ def _line(job: ClaimedJob) -> Line:
     another one."""
     start, new = job.start, Line(job.claim.epoch)
     record = start.restore_from
-    if record is None or start.clears_state or start.reset.operators or record.is_closed or record.drained_operators:
-        return new
-    before = to_positions(record.next_offsets)
-    if any(before.get(at) != offset for at, offset in start.positions.items()):
+    if record is None or not goes_on_from(job, record):
         return new
     line = record.section(REPLAY).line
     if line.epoch and record == job.log.known().latest_before(job.claim):

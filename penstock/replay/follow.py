@@ -6,15 +6,17 @@ passed, and the same watermarks have been reached.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from functools import partial
 from typing import TypeAlias
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.time.firing import NO_WATERMARK
 from penstock.base.retry import Clock
 from penstock.base.wording import listed
-from penstock.batch.batch import Ends, Positions, TaskSsp, find_losses
+from penstock.batch.batch import Ends, Positions, TaskSsp, find_losses, to_positions
 from penstock.batch.portions import (
     NOTHING,
     BatchBounds,
@@ -28,19 +30,23 @@ from penstock.batch.portions import (
 from penstock.batch.watermarks import TIME, GivenWatermark
 from penstock.checkpoint.forks import read_home
 from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.settings import JobSettings
 from penstock.driver.feed.boundary import Boundary
 from penstock.driver.feed.event_time import EventTime
 from penstock.driver.feed.feed import Feed, Idle, Next, PlannedBatch
-from penstock.errors import IncompatibleError, NotFoundError
+from penstock.errors import IncompatibleError, NotFoundError, RetryableError
 from penstock.graph.specs import ApplicationGraph
+from penstock.graph.stores import own_stores
 from penstock.replay.wing import REPLAY, Followed, FollowProgress, Line, ReadUpTo, batches_of, of_other
 from penstock.start.job import ClaimedJob
 from penstock.system.base import OffsetRange
 
-LOOK_SECONDS = 0.2
-"""The time between two looks for a new checkpoint."""
+logger = logging.getLogger(__name__)
+
+LEAST_SECONDS, MOST_SECONDS = 0.2, 1.0
+"""The time between two looks for a new checkpoint: a tenth of the time since the last one came, within these bounds."""
 _ByPartition: TypeAlias = Mapping[SystemStreamPartition, int]
 
 
@@ -48,7 +54,7 @@ def accepted_lines(records: Sequence[CheckpointRecord], line: int) -> frozenset[
     """The lines that continue one by reading alone, and itself. Pure.
 
     Args:
-        records: the retained checkpoints, oldest first.
+        records: checkpoints, oldest first.
         line: the epoch of the line.
     """
     lines, ids = {line}, set[str]()
@@ -61,7 +67,7 @@ def accepted_lines(records: Sequence[CheckpointRecord], line: int) -> frozenset[
 
 
 def new_records(records: Sequence[CheckpointRecord], followed: Followed) -> Iterator[CheckpointRecord]:
-    """The retained checkpoints that continue what is followed, oldest first. Pure.
+    """The checkpoints that continue what is followed, oldest first. Pure.
 
     Raises:
         IncompatibleError: the last one does not: positions or state were changed in between.
@@ -70,10 +76,24 @@ def new_records(records: Sequence[CheckpointRecord], followed: Followed) -> Iter
     if records and records[-1].section(REPLAY).line.epoch not in lines:
         raise IncompatibleError(
             f"checkpoint {records[-1].id} of job `{followed.job}` does not follow by reading alone from where this job "
-            "began to make its batches: a command or a start has changed state or positions, or an input is new. Fork "
-            "that job again"
+            "began to make its batches: a command or a start has changed state or positions, or an input is new. Begin "
+            "with a fork of that checkpoint"
         )
     return (record for record in records if record.section(REPLAY).line.epoch in lines)
+
+
+def lineage(view: LogView) -> list[CheckpointRecord]:
+    """The checkpoints on the way to the last one that are in the log, oldest first. Pure.
+
+    Also those that are not retained any more: the last record of a run takes the place of the commit at the same
+    boundary, and that one alone names the batches before it.
+    """
+    known, record = {each.id: each for each in view.checkpoints}, view.latest
+    found: list[CheckpointRecord] = []
+    while record is not None:
+        found.append(record)
+        record = None if record.parent is None else known.get(record.parent)
+    return found[::-1]
 
 
 def begin_to_follow(job: ClaimedJob, wanted: str, log: CheckpointLog) -> Followed:
@@ -88,6 +108,12 @@ def begin_to_follow(job: ClaimedJob, wanted: str, log: CheckpointLog) -> Followe
         PenstockError: the log cannot be read.
     """
     record = job.start.restore_from
+    if record is not None and not goes_on_from(job, record):
+        raise IncompatibleError(
+            f"`{JobSettings.replay_follows.name}`: this start of job `{job.paths.root}` moves positions, clears state "
+            f"or follows a drain, so it would never be where job `{wanted}` was. Delete the startpoints of the job, or "
+            "begin with another fork"
+        )
     own = Followed() if record is None else record.section(REPLAY).followed
     if own.job == wanted:
         return own
@@ -105,6 +131,15 @@ def begin_to_follow(job: ClaimedJob, wanted: str, log: CheckpointLog) -> Followe
     return Followed(wanted, line.epoch)
 
 
+def goes_on_from(job: ClaimedJob, record: CheckpointRecord) -> bool:
+    """True if a start continues just where a checkpoint is."""
+    start = job.start
+    if start.clears_state or start.reset.operators or record.is_closed or record.drained_operators:
+        return False
+    before = to_positions(record.next_offsets)
+    return all(before.get(at) == offset for at, offset in start.positions.items())
+
+
 class ParentLog:
     """The checkpoints of the job that is followed."""
 
@@ -113,14 +148,14 @@ class ParentLog:
         self.followed = followed
 
     def behind(self, made: str) -> list[CheckpointRecord]:
-        """The checkpoints behind the one with this id, oldest first; all that are retained, if it is empty.
+        """The checkpoints behind the one with this id, oldest first; all that are in the log, if it is empty.
 
         Raises:
             IncompatibleError: they do not follow by reading alone.
             NotFoundError: there is no such job any more.
             PenstockError: its log cannot be read.
         """
-        records = self._log.read("report").restorable
+        records = lineage(self._log.read("report"))
         if not records:
             raise NotFoundError(f"job `{self.followed.job}` has no checkpoint any more: it was deleted")
         found = list(new_records(records, self.followed))
@@ -131,7 +166,8 @@ class ParentLog:
 class FollowFeed:
     """Makes the batches of another job, and none beyond its last checkpoint.
 
-    Nothing of the feed has to survive: which of the batches are made follows from the boundary.
+    Nothing of the feed has to survive: which of the batches are made follows from the boundary. A checkpoint of the
+    other job is made if this run is exactly where that job was, and no input has another watermark.
     """
 
     def __init__(
@@ -159,18 +195,25 @@ class FollowFeed:
         self._inputs = {op.id: op.stream for op in graph.inputs}
         self._bounds = bounds
         self._event_time = event_time
+        stores = {spec.name for spec in graph.stores}
+        self._operators = frozenset(op.id for op in graph.operators if own_stores([op.state_id]) & stores)
+        """Those that keep what waits for time."""
         self._clock = clock
         self._tell = tell
+        self._said_unnamed = False
         self.begin()
 
     def begin(self) -> None:
         self._feed.begin()
         self._event_time.begin()
         self._pace = BatchPace.first(self._bounds)
+        self._differing = ""
         self._left: deque[ReadUpTo | CheckpointRecord] = deque()
         """Batches to make, each checkpoint behind its own."""
         self._made = ""
-        self._next_look = 0.0
+        self._looked_behind = ""
+        """The id of the last checkpoint that was looked at."""
+        self._came, self._next_look = self._clock.monotonic(), 0.0
 
     def next(self, boundary: Boundary) -> Next:
         """Plan the next batch of the other job.
@@ -180,35 +223,54 @@ class FollowFeed:
             PenstockError: its log cannot be read, or an input not be asked.
         """
         while True:
-            if not self._left and not self._look():
+            if self._clock.monotonic() >= self._next_look:
+                self._look(boundary)
+            if not self._left:
                 return Idle(self._next_look)
             following = self._left[0]
             if isinstance(following, ReadUpTo):
                 if (planned := self._batch(boundary, following)) is not None:
                     return planned
-            elif (planned := self._raised(boundary, following)) is not None:
-                return planned
-            else:
-                self._made = str(following.id)
+            elif self._is_at(boundary, following):
+                if (planned := self._raised(boundary, following)) is not None:
+                    return planned
+                self._made, self._differing = str(following.id), self._differing_at(boundary, following)
             self._left.popleft()
-            if isinstance(following, CheckpointRecord):
-                caught_up = not self._left
-                self._tell(boundary, FollowProgress(self._parent.followed.job, self._made, caught_up))
+            if not self._left:
+                self._say(boundary)
 
-    def _look(self) -> bool:
-        """Look for new checkpoints, if it is time. False if there are none."""
-        if (now := self._clock.monotonic()) < self._next_look:
-            return False
-        for record in self._parent.behind(self._made):
+    def _look(self, boundary: Boundary) -> None:
+        """Look for new checkpoints, also while others are being made: they are not in the log for ever."""
+        now = self._clock.monotonic()
+        for record in self._parent.behind(self._looked_behind):
             self._left += [*batches_of(record), record]
-        self._next_look = now if self._left else now + LOOK_SECONDS
-        return bool(self._left)
+            self._looked_behind, self._came = str(record.id), now
+        self._next_look = now + min(MOST_SECONDS, max(LEAST_SECONDS, (now - self._came) / 10))
+        self._say(boundary)
+
+    def _say(self, boundary: Boundary) -> None:
+        is_at_last = not self._left and self._made == self._looked_behind
+        job = self._parent.followed.job
+        now = self._clock.monotonic()
+        self._tell(boundary, FollowProgress(job, self._made, is_at_last, self._differing, now))
+
+    def _is_at(self, boundary: Boundary, record: CheckpointRecord) -> bool:
+        """True if this run has read exactly what the other job had read at a checkpoint, of the partitions that both
+        read. It may be further: then that job has gone back."""
+        theirs, own = _by_partition(to_positions(record.next_offsets)), _by_partition(boundary.positions)
+        return all(own[ssp] == theirs[ssp] for ssp in own.keys() & theirs.keys())
+
+    def _differing_at(self, boundary: Boundary, record: CheckpointRecord) -> str:
+        """An operator that both jobs have, and whose event time is another one in this job; empty if there is none."""
+        theirs, own = record.section(TIME).watermarks, boundary.watermarks
+        common = self._operators & theirs.keys() & own.keys()
+        return next((op for op in sorted(common) if theirs[op] != own[op]), "")
 
     def _batch(self, boundary: Boundary, batch: ReadUpTo) -> PlannedBatch | None:
         """The next batch of the run on the way to the end of this one; None if it is made."""
         upto = _by_partition(batch.positions)
         behind = {at: first for at, first in boundary.positions.items() if first < upto.get(at.ssp, first)}
-        of_time_alone = batch.named and not batch.positions and batch.time_ms > boundary.batch_time_ms
+        of_time_alone = batch.named and not behind and batch.time_ms > boundary.batch_time_ms
         if not behind and not of_time_alone:
             return None
         ends = self._ends()
@@ -222,6 +284,7 @@ class FollowFeed:
                 for at, first in behind.items()
             }
             return self._planned(boundary, portions, batch.time_ms, ends)
+        self._say_unnamed()
         portions = plan_ranges(behind, ends, self._pace, wanted)
         whole = sum(wanted[at.ssp] - first for at, first in behind.items())
         share = sum(each.messages for each in portions.values()) / whole
@@ -238,7 +301,8 @@ class FollowFeed:
             for op, stream in self._inputs.items()
             if marks.get(op, NO_WATERMARK) > own.get(op, NO_WATERMARK)
         }
-        if not given and not (boundary.is_behind and self._event_time.used):
+        is_earlier = record.batch_time_ms > boundary.batch_time_ms
+        if not given and not is_earlier and not (boundary.is_behind and self._event_time.used):
             return None
         return self._planned(boundary, {}, record.batch_time_ms, self._ends(), given)
 
@@ -252,12 +316,38 @@ class FollowFeed:
     ) -> PlannedBatch:
         latest = {ssp: end.upcoming for ssp, end in ends.items()}
         # No partition is idle or ended by itself: the other job may not have found it so in this batch.
-        moment = self._event_time.look(boundary, None, time_ms, idle={}, given=given)
+        look = partial(self._event_time.look, boundary, None, time_ms, idle={})
+        moment = look(given={**self._capped(boundary, look().watermarks.firing), **(given or {})})
         ranges = BatchRanges.group(portions, self._sources) if portions else NOTHING
         return PlannedBatch(ranges, latest, moment)
 
+    def _capped(self, boundary: Boundary, firing: Mapping[str, int]) -> dict[SystemStream, GivenWatermark]:
+        """The inputs that would come further in event time than the other job had at its next checkpoint, as with
+        another policy of watermarks: they do not, as long as this job follows."""
+        following = next((each for each in self._left if isinstance(each, CheckpointRecord)), None)
+        marks = {} if following is None else following.section(TIME).watermarks
+        own = boundary.watermarks
+        return {
+            stream: GivenWatermark(own.get(op, NO_WATERMARK), max(marks[op], own.get(op, NO_WATERMARK)))
+            for op, stream in self._inputs.items()
+            if op in marks and firing.get(op, NO_WATERMARK) > marks[op]
+        }
+
+    def _say_unnamed(self) -> None:
+        if not self._said_unnamed:
+            self._said_unnamed = True
+            logger.warning(
+                "no checkpoint of job %s names the batches that it made behind the one where this job begins: they are "
+                "made in others, so timers and late messages may fall otherwise until the next checkpoint that does",
+                self._parent.followed.job,
+            )
+
     def drain(self, boundary: Boundary, operators: Set[str] | None = None) -> Next:
-        return self._feed.drain(boundary, operators)
+        """Raises IncompatibleError: what waits would fire, and be held back."""
+        raise IncompatibleError(
+            f"the job makes the batches of job `{self._parent.followed.job}`, and cannot drain by itself: take the "
+            "request back (`penstock drain JOB --cancel`)"
+        )
 
     def has_lost(self, ranges: BatchRanges) -> bool:
         return self._feed.has_lost(ranges)
@@ -283,10 +373,10 @@ def _refuse_lost(behind: Positions, ends: Ends, wanted: _ByPartition) -> None:
     if losses := find_losses(behind, ends, wanted):
         raise IncompatibleError(
             f"the inputs do not have {listed([str(each) for each in losses])} any more, which the other job has read "
-            "since the checkpoint that this one began with. Fork that job again, at a newer checkpoint"
+            "since the checkpoint that this one began with. Begin with a fork of a newer checkpoint"
         )
     if short := sorted(str(at.ssp) for at in behind if ends[at.ssp].upcoming < wanted[at.ssp]):
-        raise IncompatibleError(
-            f"the input {listed([f'`{each}`' for each in short])} ends before what the other job has read: it was "
-            "deleted and created again"
+        raise RetryableError(
+            f"the input {listed([f'`{each}`' for each in short])} ends before what the other job has read, as far as "
+            "its system says now"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,9 @@ from penstock.start.part import StartPart
 if TYPE_CHECKING:
     from penstock.config.model import JobConfig
     from penstock.graph.specs import ApplicationGraph
+
+
+_JOB = re.compile(r".+-[^-]+")
 
 
 class ReplayStart(StartPart):
@@ -27,6 +31,8 @@ class ReplayStart(StartPart):
                 f"`{key}`: a job that makes the batches of job `{job.replay_follows}` would send its output a second "
                 f"time: set `{shadow}=true`, too, or let it take over with `penstock deploy`"
             )
+        if not _JOB.fullmatch(job.replay_follows):
+            yield ConfigError(f"`{key}`: `{job.replay_follows}` is no job's name and id, such as `flights-1`")
         if job.replay_follows == f"{job.name}-{job.id}":
             yield ConfigError(f"`{key}`: job `{job.replay_follows}` cannot follow itself")
         if graph.intermediates:

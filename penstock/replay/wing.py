@@ -77,6 +77,10 @@ class FollowProgress:
     """The id of the last checkpoint of that job whose batches are all made; empty: none yet."""
     caught_up: bool
     """True if that was its last one, at the last look."""
+    differing: str = ""
+    """An operator that has come to another event time than in that job, at that checkpoint; empty: none has."""
+    looked: float = 0.0
+    """The time of the last look, on the monotonic clock of the run, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)

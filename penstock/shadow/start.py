@@ -38,7 +38,12 @@ class ShadowStart(StartPart):
         """Refuse a shadow that continues from output that was sent, and a job that continues from held output."""
         config, latest, job = start.facts.config, start.facts.view.latest, start.paths.root
         begins = latest is None or latest.section(SHADOW).unsent
-        was = any(each is not None and each.section(SHADOW).held for each in (latest, start.plan.restore_from))
+        was, begin = latest is not None and latest.section(SHADOW).held, start.plan.restore_from
+        if begin is not None and begin.section(SHADOW).held and not was:
+            raise IncompatibleError(
+                f"checkpoint {begin.id} is of the time when the output of job `{job}` was held back, so a start with "
+                "it would leave a gap in the output. Begin with a later checkpoint"
+            )
         if was and not config.job.shadow_enabled:
             raise IncompatibleError(
                 f"job `{job}` is a shadow: what it has sent so far was held back in {config.job.shadow_folder}, and no "

@@ -25,7 +25,7 @@ from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim
 from penstock.checkpoint.sections import Sections
 from penstock.checkpoint.task_versions import refuse_unknown
 from penstock.config.model import JobConfig
-from penstock.deploy.wing import DEPLOY, DeploySection
+from penstock.deploy.wing import DEPLOY, DeploySection, refuse_handed
 from penstock.errors import IncompatibleError, NotFoundError, PenstockError, RetryableError
 from penstock.facts import FOR_PEOPLE, Column, Facts, FactTable, Shown
 from penstock.outbox.wing import OUTBOX, outbox_section, owed_of
@@ -230,9 +230,12 @@ def next_checkpoint(found: FoundJob, command: str, seen: LogView, late: str) -> 
     Raises:
         IncompatibleError: another process has written a checkpoint since.
         ConfigError: the job is a shadow, and the configuration does not say so.
+        IncompatibleError: the job has handed over, and the command is no deployment.
         What `claimed_job` raises.
     """
     refuse_loud(found.config, seen, found.paths.root)
+    if command != DEPLOY.name:
+        refuse_handed(seen, found.paths.root)
     with claimed_job(found, command) as claim:
         view = found.log.known()
         if view.latest != seen.latest or view.retained != seen.retained:

@@ -10,40 +10,43 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
 
-from penstock.admin.checkpoint.change import next_checkpoint
 from penstock.admin.job.audit import audited, this_process
+from penstock.admin.job.charge import (
+    DeployStep,
+    NotYetError,
+    decide,
+    hand_over,
+    refuse_held_changelogs,
+    refuse_to_hand_over,
+    take_back,
+    take_over,
+    without_stores,
+)
 from penstock.admin.job.delete import delete_job
 from penstock.admin.job.fork import fork
 from penstock.admin.jobs import FoundJob
-from penstock.admin.outbox import outbox_outputs, read_marks
 from penstock.admin.state.repartition import Mover, plan_with, repartition
 from penstock.application.application import Application
 from penstock.base.plugins import HOSTS, load
-from penstock.base.wording import counted, listed
-from penstock.checkpoint import edit
+from penstock.base.wording import listed
 from penstock.checkpoint.forks import read_home
 from penstock.checkpoint.labels import behind_latest
 from penstock.checkpoint.log_view import LogView
-from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.streams import CHANGELOG_STREAM, STREAMS, StreamsSection
-from penstock.checkpoint.task_versions import only_in_changelogs
 from penstock.config.model import JobConfig
 from penstock.config.settings import JobSettings
-from penstock.deploy.wing import DEPLOY, DeploySection, handed_to
-from penstock.errors import ConfigError, IncompatibleError, NotFoundError
+from penstock.deploy.wing import DEPLOY, handed_to
+from penstock.errors import ConfigError, FencedError, IncompatibleError, NotFoundError
 from penstock.graph.stores import own_stores
 from penstock.job.commands import StopRequests
-from penstock.job.identity import known_uid
 from penstock.job.lease import LeaseHeldError, LeaseState, LeaseVerdict, Sighting, judge
 from penstock.job.paths import JobPaths
-from penstock.outbox.wing import OUTBOX, OutboxSection, owed_of, own_debt, publisher_name
-from penstock.replay.wing import REPLAY, FollowProgress, Line, ReplaySection, of_other
-from penstock.shadow.wing import SHADOW, ShadowSection
+from penstock.replay.wing import REPLAY, FollowProgress
+from penstock.shadow.wing import SHADOW
 from penstock.start.plan import resettable
 
 if TYPE_CHECKING:
@@ -51,11 +54,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-DeployStep: TypeAlias = Literal["fork", "follow", "take over", "run"]
-"""What comes next: make the fork; make the batches of the old job; become loud; or just run."""
-
-
 _FORK_TRIES = 5
+_TELL_SECONDS = 60.0
+_FRESH_SECONDS = 5.0
+"""A look of the new job at the log of the old one counts for so long."""
 
 
 class Follower(Protocol):
@@ -67,61 +69,6 @@ class Follower(Protocol):
 
     def begin_again(self) -> None:
         """End the run with a commit, and start again with the configuration of `Deployment.begin`."""
-
-
-def decide(old: LogView, new: LogView, old_job: str, new_job: str, *, rollback: bool = False) -> DeployStep:
-    """What comes next on the way to the charge of the new job. Pure.
-
-    Args:
-        old: the log of the job that is to hand over.
-        new: the log of the one that is to take over.
-        old_job: the name and id of the one.
-        new_job: those of the other one.
-        rollback: the new one may be a job that has handed over to the old one.
-
-    Raises:
-        NotFoundError: the old job has no checkpoint.
-        IncompatibleError: the new job cannot take over.
-    """
-    last, begun = old.latest, new.latest
-    if last is None:
-        raise NotFoundError(f"job `{old_job}` has no checkpoint yet: there is nothing to take over. Start it first")
-    successor = last.section(DEPLOY).handed_to
-    if successor not in ("", new_job):
-        raise IncompatibleError(
-            f"job `{old_job}` has handed over to job `{successor}`, which is in charge: deploy from that one"
-        )
-    if begun is None:
-        if successor or rollback:
-            raise NotFoundError(f"job `{new_job}` has no checkpoint, so it cannot come back")
-        return "fork"
-    shadow, deploy = begun.section(SHADOW), begun.section(DEPLOY)
-    if successor:
-        if not shadow.held and (deploy.took_over == old_job or not shadow.unsent):
-            return "run"
-        is_made = begun.section(REPLAY).followed.made == str(last.id)
-        return "take over" if is_made and shadow.held else "follow"
-    if deploy.handed_to == old_job and not rollback:
-        raise IncompatibleError(
-            f"job `{new_job}` has handed over to job `{old_job}` before. To bring it back, with the state that it had "
-            f"then: `penstock deploy {old_job} APP --rollback`"
-        )
-    if deploy.handed_to == old_job or begun.section(REPLAY).followed.job == old_job or shadow.unsent:
-        return "follow"
-    raise IncompatibleError(
-        f"there is a job `{new_job}` already, which has not begun as a fork of job `{old_job}`. Give the new job "
-        f"another name, or delete that one (`penstock job delete {new_job}`)"
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class HandOver:
-    """A job has handed over to another one: with `checkpoint`, its last one, which follows from `after`."""
-
-    job: str
-    to: str
-    after: str
-    checkpoint: str
 
 
 class Deployment:
@@ -175,10 +122,12 @@ class Deployment:
                 f"job `{old.paths.root}` cannot take over from itself: give the new job another name, as `-c "
                 f"{JobSettings.name.name}={old.paths.name}-2`"
             )
+        if new.job.root != old.config.job.root:
+            raise ConfigError(f"both jobs need the same `{JobSettings.root.name}`: a fork is in the root of its parent")
         if new.job.shadow_enabled or new.job.replay_follows is not None:
             raise ConfigError(f"a deployment decides by itself when the output of `{self.paths.root}` is held back")
         self.config = new if tasks is None else new.put(JobSettings.intermediate_stream_partitions, tasks)
-        self.held = self.config.put(JobSettings.shadow_enabled, True)
+        self.held = self.config.without_resets().put(JobSettings.shadow_enabled, True)
         self.held = self.held.put(JobSettings.replay_follows, old.paths.root)
         self._app = app
         self._from = from_checkpoint
@@ -189,6 +138,8 @@ class Deployment:
         self._clock = clock
         self._asked = ""
         """The token of the lease whose holder was asked to stop."""
+        self._told = -_TELL_SECONDS
+        """The time of the last warning."""
         self._sighting: Sighting | None = None
         self._handed = ""
         """The id of the record with which the old job has handed over; empty: it has not yet."""
@@ -225,15 +176,20 @@ class Deployment:
             step = "follow"
         if step == "follow":
             self._prepare()
+            self._refuse_other_tasks()
+            self._begins_again = False
+            return self.held
         if step == "take over":
             record = take_over(self.old, self.new)
             logger.info("job %s has taken over from %s: checkpoint %s", self.paths.root, self.old.paths.root, record.id)
-            step = "run"
-        self._begins_again = False
-        self.is_over = step == "run"
-        if self.is_over:  # nobody needs what was held back
-            shutil.rmtree(self.held.job.shadow_folder, ignore_errors=True)
-        return self.config if self.is_over else self.held
+        if step == "take back":
+            held = self.old.config.put(JobSettings.shadow_enabled, True)
+            loud = replace(self.new, config=self.config)
+            record = take_back(replace(self.old, config=held), loud)
+            logger.info("job %s is in charge again: checkpoint %s", self.paths.root, record.id)
+        self.is_over = True
+        shutil.rmtree(self.held.job.shadow_folder, ignore_errors=True)  # nobody needs what was held back
+        return self.config if step == "run" else self.config.without_resets()
 
     def _fork(self) -> None:
         """Make the fork. The old job runs, so the checkpoint may not be retained any more before it is pinned: then
@@ -255,7 +211,12 @@ class Deployment:
         if step == "follow":
             self._refuse_other_begin(old)
         if step == "fork" and old.latest is not None:
-            _refuse(self.old, old.latest)
+            refuse_to_hand_over(self.old.paths.root, old.latest)
+            if not old.latest.section(REPLAY).line.epoch:
+                raise IncompatibleError(
+                    f"checkpoint {old.latest.id} of job `{self.old.paths.root}` is of an older Penstock, and does not "
+                    "say which batches it follows from: run that job with this one first"
+                )
             if unknown := sorted(set(self._reset) - (known := resettable(self._app.graph(), old.latest))):
                 raise NotFoundError(
                     f"checkpoint {old.latest.id} has no operator `{unknown[0]}` that could be reset. It has "
@@ -283,10 +244,17 @@ class Deployment:
         if latest is None or not latest.section(SHADOW).unsent or latest.section(DEPLOY).handed_to:
             return
         if left := own_stores(self._reset) & latest.stores.keys():
-            latest = _without(new, latest, left)
+            latest = without_stores(new, latest, left)
         if self._tasks not in (None, latest.task_count):
             with plan_with(self.config, self._app, self._tasks) as planned:
                 repartition(planned, None if self._mover is None else self._mover(self.config))
+
+    def _refuse_other_tasks(self) -> None:
+        latest = self.new.log.read("report").latest
+        if latest is not None and self._tasks not in (None, latest.task_count):
+            raise ConfigError(
+                f"job `{self.paths.root}` has begun with {latest.task_count} tasks, and not with {self._tasks}"
+            )
 
     def step(self, run: Follower) -> None:
         """Do what is to be done now, while the new job runs. Returns soon.
@@ -306,25 +274,60 @@ class Deployment:
                 self._begins_again = True
                 run.begin_again()
             return
-        if following.caught_up and self._has_stopped():
-            try:
-                self._handed = hand_over(replace(self.old), self.paths.root).checkpoint
-            except LeaseHeldError:  # it was started again just now, and is asked again
-                self._sighting = None
-            else:
-                logger.info("job %s has handed over: %s makes its last batches", self.old.paths.root, self.paths.root)
+        is_fresh = self._clock() - following.looked <= _FRESH_SECONDS
+        if following.caught_up and is_fresh and self._has_stopped(following):
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        line = self._followed_line()
+        before = self.old.log.read("report").latest
+        try:
+            self._handed = hand_over(replace(self.old), self.paths.root, line).checkpoint
+        except (LeaseHeldError, FencedError):  # it was started again just now, and is asked again
+            self._sighting = None
+        except IncompatibleError as error:
+            if not isinstance(error, NotYetError) and self.old.log.read("report").latest == before:
+                raise
+            self._tell("%s", error)
+        else:
+            logger.info("job %s has handed over: %s makes its last batches", self.old.paths.root, self.paths.root)
+
+    def _followed_line(self) -> int:
+        latest = self.new.log.read("report").latest
+        return 0 if latest is None else latest.section(REPLAY).followed.line
+
+    def _refuse_early(self, following: FollowProgress) -> None:
+        """Raise IncompatibleError if the old job would stop in vain."""
+        if following.differing:
+            raise IncompatibleError(
+                f"operator `{following.differing}` has come to another event time in job `{self.paths.root}` than in "
+                f"job `{self.old.paths.root}`, because other inputs come to it. Rows would be lost or sent twice at "
+                f"the change. Drain the old job (`penstock drain {self.old.paths.root} --wait`), and start the changed "
+                "application in its place"
+            )
+        old, new = self.old.log.read().latest, self.new.log.read("report").latest
+        if old is not None:
+            refuse_to_hand_over(self.old.paths.root, old)
+        if new is not None:
+            refuse_held_changelogs(self.new, new)
 
     def outcome(self) -> str:
-        """Who is in charge, in words, if the new job is not yet."""
+        """Who is in charge, in words, if the new job is not yet. Reads the old job's log."""
         old, new = self.old.paths.root, self.paths.root
-        if self._handed:
-            return f"job {old} has handed over to {new}, which has not taken over yet: give the same command again"
+        successor = handed_to(self.old.log.read("report"))
+        if successor == new:
+            return (
+                f"job {old} has handed over to {new}, which has not taken over yet: give the same command again. To "
+                f"take it back: `penstock deploy {new} APP --rollback`, with the application of {old}"
+            )
+        if successor:
+            return f"job {successor} is in charge in place of {old}"
         if self._asked:
             return (
                 f"job {old} was asked to stop, and has not handed over: it is in charge. Start it again, or give the "
                 "same command again"
             )
-        return f"job {old} is in charge, and was not disturbed"
+        return f"job {old} is in charge"
 
     def _find_handed(self) -> bool:
         """True if the old job has handed over before this process came."""
@@ -333,176 +336,30 @@ class Deployment:
             self._handed = str(view.latest.id)
         return bool(self._handed)
 
-    def _has_stopped(self) -> bool:
+    def _tell(self, text: str, *given: object) -> None:
+        """Warn, but not often."""
+        if (now := self._clock()) >= self._told + _TELL_SECONDS:
+            logger.warning(text, *given)
+            self._told = now
+
+    def _has_stopped(self, following: FollowProgress) -> bool:
         """True if nobody runs the old job. Who does is asked to stop."""
         objects, key = self.old.objects, self.old.paths.lease
         try:
             data, tag = objects.get_with_tag(key)
         except NotFoundError:
             return True
-        state = LeaseState.decode(data, key)
-        now = self._clock()
+        state, now = LeaseState.decode(data, key), self._clock()
         if self._sighting is None or self._sighting.tag != tag:
             self._sighting = Sighting(tag, now)
         if judge(self._sighting, state, tag, now, lease_ms=0) is LeaseVerdict.FREE:
             return True
-        if self._asked != state.token:
+        if self._asked == state.token:
+            self._tell("job %s was asked to stop, and still runs", self.old.paths.root)
+        else:
+            self._refuse_early(following)
             logger.info("%s has caught up with job %s, which is asked to stop", self.paths.root, self.old.paths.root)
             with audited(self.old, "deploy", {"run": state.holder.run_id, "hands over to": self.paths.root}):
                 StopRequests(objects, self.old.paths).ask(state.token, f"{self.paths.root} ({this_process()})")
-            self._asked = state.token
+            self._asked, self._told = state.token, now
         return False
-
-
-def hand_over(job: FoundJob, to: str) -> HandOver:
-    """End the charge of a job that does not run: another one takes over just behind its last checkpoint.
-
-    Args:
-        job: the job.
-        to: the name and id of the other one.
-
-    Raises:
-        LeaseHeldError: the job runs.
-        NotFoundError: the job has no checkpoint.
-        IncompatibleError: it cannot hand over now, or another process wrote a checkpoint meanwhile.
-        PenstockError: the store failed.
-    """
-    root, view = job.paths.root, job.log.read()
-    base = view.latest
-    if base is None:
-        raise NotFoundError(f"job `{root}` has no checkpoint yet, so there is nothing to hand over")
-    if (before := handed_to(view)) == to:
-        return HandOver(root, to, str(base.id), str(base.id))
-    if before:
-        raise IncompatibleError(f"job `{root}` has handed over to job `{before}`")
-    _refuse(job, base)
-    _refuse_unpublished(job, view)
-    late = f"nothing was changed: another process wrote a checkpoint of job `{root}` meanwhile"
-    with (
-        audited(job, "deploy", {"hands over to": to}) as change,
-        next_checkpoint(job, "deploy", view, late) as following,
-    ):
-        record = following.record(base, _content(job, base))
-        # What is held back for its successor from here on is not missing anywhere, if the job comes back.
-        sections = record.sections.having(
-            {
-                DEPLOY: DeploySection(handed_to=to),
-                SHADOW: ShadowSection(unsent=True),
-                OUTBOX: OutboxSection(),
-                REPLAY: ReplaySection(line=base.section(REPLAY).line),  # nothing has changed
-            }
-        )
-        record = replace(record, ended="stopped", sections=sections)
-        following.append(record)
-        change.changes |= {"checkpoint": f"{base.id} -> {record.id}"}
-    return HandOver(root, to, str(base.id), str(record.id))
-
-
-def take_over(old: FoundJob, new: FoundJob) -> CheckpointRecord:
-    """Put a job in charge that has made all batches of one that has handed over to it. It does not run.
-
-    Args:
-        old: the job that has handed over.
-        new: the other one, with its output held back.
-
-    Raises:
-        LeaseHeldError: the new job runs.
-        IncompatibleError: the old one has not handed over to it, or not all batches are made.
-        PenstockError: the store failed.
-    """
-    last, view = old.log.read(), new.log.read()
-    if decide(last, view, old.paths.root, new.paths.root) != "take over" or last.latest is None or view.latest is None:
-        raise IncompatibleError(f"job `{new.paths.root}` cannot take over from job `{old.paths.root}` yet")
-    base, handed = view.latest, last.latest
-    if held := only_in_changelogs(base, lambda task: new.config.changelog_partitions(base.stores, task)):
-        raise IncompatibleError(_only_held(new.paths.root, held))
-    late = f"nothing was changed: another process wrote a checkpoint of job `{new.paths.root}` meanwhile"
-    with (
-        audited(new, "deploy", {"takes over from": old.paths.root}) as change,
-        next_checkpoint(new, "deploy", view, late) as following,
-    ):
-        content = _content(new, base)
-        # Streams that were held back are not those that the job writes from now on.
-        real = {
-            task: {backend: own for backend, own in markers.items() if backend != CHANGELOG_STREAM}
-            for task, markers in content.markers.items()
-        }
-        inputs = {stream: identity for stream, identity in content.identities.items() if stream in base.streams}
-        record = following.record(base, replace(content, markers=real, identities=inputs))
-        sections = record.sections.having(
-            {
-                DEPLOY: DeploySection(took_over=old.paths.root),
-                SHADOW: ShadowSection(unsent=True),
-                OUTBOX: OutboxSection(),
-                STREAMS: StreamsSection(),
-                REPLAY: ReplaySection(line=Line(following.claim.epoch, of_other(old.paths.root, str(handed.id)))),
-            }
-        )
-        record = replace(record, sections=sections)
-        following.append(record)
-        change.changes |= {"checkpoint": f"{base.id} -> {record.id}"}
-    return record
-
-
-def _without(job: FoundJob, base: CheckpointRecord, stores: Set[str]) -> CheckpointRecord:
-    """Append a record without some stores."""
-    late = f"nothing was changed: another process wrote a checkpoint of job `{job.paths.root}` meanwhile"
-    with next_checkpoint(job, "deploy", job.log.known(), late) as following:
-        content = _content(job, base)
-        kept = {
-            task: {
-                backend: {store: marker for store, marker in own.items() if store not in stores}
-                for backend, own in markers.items()
-            }
-            for task, markers in content.markers.items()
-        }
-        record = following.record(base, replace(content, markers=kept))
-        record = replace(record, stores={name: each for name, each in base.stores.items() if name not in stores})
-        following.append(record)
-    return record
-
-
-def _content(job: FoundJob, base: CheckpointRecord) -> edit.CheckpointContent:
-    return edit.content_of(base, lambda task: job.config.changelog_partitions(base.stores, task))
-
-
-def _refuse(job: FoundJob, base: CheckpointRecord) -> None:
-    """Raise IncompatibleError if the job, whose last checkpoint this is, could not hand over."""
-    root = job.paths.root
-    if base.section(SHADOW).held:
-        raise IncompatibleError(f"job `{root}` is a shadow, whose output was held back: nobody can take over from it")
-    if base.closing is not None or base.drained_operators:
-        raise IncompatibleError(
-            f"job `{root}` has {'drained' if base.closing != 'end-of-stream' else 'come to the end of its inputs'}: "
-            "nothing waits in it any more, and the next start may be of a changed program. Start that one in its place"
-        )
-    if base.quiet_until:
-        raise IncompatibleError(
-            f"job `{root}` sends no output yet, because it reads again what it has sent before: wait until it does"
-        )
-    if unread := [f"`{stream}`" for stream, own in base.section(STREAMS).streams.items() if own.left()]:
-        raise IncompatibleError(f"the durable stream {listed(unread)} has messages that job `{root}` has not read")
-    if held := only_in_changelogs(base, lambda task: job.config.changelog_partitions(base.stores, task)):
-        raise IncompatibleError(_only_held(root, held))
-
-
-def _only_held(root: str, held: Iterable[str]) -> str:
-    return (
-        f"job `{root}` has store {listed([f'`{store}`' for store in held])} in its changelog alone, and a changelog "
-        "that is held back cannot be taken over: add another backend to `stores.backup.factories`, and run the job once"
-    )
-
-
-def _refuse_unpublished(job: FoundJob, view: LogView) -> None:
-    """Raise IncompatibleError if readers do not see all exactly-once output of the last checkpoint: the job alone can
-    publish it."""
-    uid = known_uid(job.objects, job.paths)
-    owed = own_debt(owed_of(view), uid or "", job.paths)
-    marks = read_marks(owed.unpublished, publisher_name(owed, uid or "", job.paths), job.config)
-    for output in outbox_outputs(owed.unpublished, marks):
-        if output.published != output.messages:
-            left = output.messages - (output.published or 0)
-            raise IncompatibleError(
-                f"job `{job.paths.root}` has not published {counted(left, 'message')} of its last checkpoint to "
-                f"`{output.output}`, or it is not known: start it once, and it publishes them"
-            )

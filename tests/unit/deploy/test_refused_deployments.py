@@ -11,13 +11,15 @@ import pytest
 
 import penstock as ps
 from penstock import admin
-from penstock.admin.job.deploy import Deployment, hand_over, take_over
+from penstock.admin.job.charge import hand_over, take_back, take_over
+from penstock.admin.job.deploy import Deployment
 from penstock.admin.jobs import FoundJob
 from penstock.config import load_config
 from penstock.deploy.wing import handed_to
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError, PenstockError
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_job_root
+from penstock.replay.wing import REPLAY
 from penstock.testing.in_process import InProcessDriver
 from tests.support.jobs.example_job import publish
 from tests.support.tools.cli import call, own_home
@@ -60,11 +62,17 @@ def deployment(new: str = "two", app: Any = None, old: str = "one", **given: Any
     return Deployment(found(old), load_config(overrides={"job.name": new}), app or sums(), **given)
 
 
+def hand(to: str = "two", old: str = "one") -> Any:
+    """Hand over, whatever follows."""
+    latest = found(old).log.read().latest
+    return hand_over(found(old), f"{to}-1", 0 if latest is None else latest.section(REPLAY).line.epoch)
+
+
 def deploy(new: str = "two", old: str = "one") -> None:
     """All of a deployment of a job that does not run."""
     first = deployment(new, old=old, rollback=found(new).log.read().latest is not None)
     first.begin()
-    hand_over(found(old), f"{new}-1")
+    hand(new, old)
     run(new, steps=20, **{**FOLLOWS, "job.replay.follows": f"{old}-1"})
     take_over(found(old), first.new)
 
@@ -90,38 +98,65 @@ def test_the_job_is_in_charge_that_the_record_names() -> None:
         assert {each.key: each.value["miles"] for each in miles.scan()} == {b"N1": 508}
 
 
-def test_no_command_puts_a_job_back_in_charge() -> None:
+def test_no_command_changes_a_job_that_has_handed_over() -> None:
     publish([("N1", 500)])
     run("one", counted())
     checkpoint = str(admin.read_checkpoint(found("one")).id)
     deployment(app=counted()).begin()
-    hand_over(found("one"), "two-1")
+    hand()
     with admin.open_job("one") as job:
         change = admin.plan_offsets(job, {ps.SystemStreamPartition("local", "trips", 0): 0}, checkpoint)
-        admin.write_checkpoint(change)
-        with admin.plan_edit(job, "miles", sets={"N1": "7"}) as planned:
+        with pytest.raises(IncompatibleError, match="has handed over to job `two-1`, so its last checkpoint stays"):
+            admin.write_checkpoint(change)
+        with (
+            admin.plan_edit(job, "miles", sets={"N1": "7"}) as planned,
+            pytest.raises(IncompatibleError, match="change that job, or a fork of this one"),
+        ):
             admin.edit_state(planned)
-        assert handed_to(job.log.read()) == "two-1"
         admin.fork(job, "free")
     run("free", counted())
     assert handed_to(found("free").log.read()) == ""
 
 
-def drained() -> None:
+def test_who_has_not_taken_over_gives_the_charge_back() -> None:
+    """The changed application may not be able to process the last messages."""
     publish([("N1", 500)])
-    run("one", close=True)
+    run("one")
+    deployment().begin()
+    hand()
+    run("two", steps=1, **FOLLOWS)
+    back = deployment("one", old="two", rollback=True)
+    sent = totals()
+    assert back.begin().job.shadow_enabled is False
+    assert back.is_over
+    publish([("N1", 7)])
+    run("one")
+    assert totals() == sent + 1
+    with pytest.raises(IncompatibleError, match="job `two-1` has given up, and never takes over"):
+        deployment().begin()
+    assert deployment("one", old="two", rollback=True).begin().job.shadow_enabled is False
+    with pytest.raises(IncompatibleError, match="cannot be taken back"):
+        take_back(found("two"), found("one"))
+
+
+def test_a_successor_that_was_deleted_is_made_again() -> None:
+    publish([("N1", 500)])
+    run("one")
+    deployment().begin()
+    hand()
+    admin.delete_job(found("two"))
+    again = deployment()
+    again.begin()
+    run("two", steps=20, **FOLLOWS)
+    take_over(found("one"), again.new)
+    publish([("N1", 7)])
+    run("two")
+    with admin.open_job("two") as job, admin.open_state(job, "miles.aggregate") as miles:
+        assert {each.key: each.value["miles"] for each in miles.scan()} == {b"N1": 507}
 
 
 def shadow() -> None:
     run("one", **{"job.shadow.enabled": True})
-
-
-def stream_alone() -> None:
-    keys: dict[str, Any] = {
-        "stores.backup.factories": "changelog-stream",
-        "stores.restore.factories": "changelog-stream",
-    }
-    run("one", counted(), **keys)
 
 
 def other() -> None:
@@ -147,7 +182,7 @@ REFUSED: dict[str, tuple[Callable[[], None], dict[str, Any], str]] = {
     "a shadow": (shadow, {}, "is a shadow, whose output was held back"),
     "another job": (other, {}, "there is a job `two-1` already"),
     "handed over": (handed, {}, "has handed over to job `three-1`, which is in charge: deploy from that one"),
-    "not back by chance": (handed, {"old": "three", "new": "one"}, "To bring it back, .* --rollback"),
+    "not back by chance": (handed, {"old": "three", "new": "one"}, "To bring it back: .* --rollback"),
     "back without a past": (lambda: run("one"), {"rollback": True}, "has no checkpoint, so it cannot come back"),
     "an unknown operator": (lambda: run("one"), {"reset_operators": ["hours"]}, "no operator `hours`.* `miles`"),
     "an unknown checkpoint": (lambda: run("one"), {"from_checkpoint": "before"}, "before"),
@@ -178,9 +213,17 @@ def test_a_job_at_the_end_of_its_inputs_has_nothing_to_hand_over() -> None:
 
 def test_state_in_a_changelog_stream_alone_is_not_taken_over() -> None:
     publish([("N1", 500)])
-    stream_alone()
+    run("one", counted())
+    first = deployment(app=counted())
+    first.begin()
+    changelog: dict[str, Any] = {
+        "stores.backup.factories": "changelog-stream",
+        "stores.restore.factories": "changelog-stream",
+    }
+    hand()
+    run("two", counted(), steps=20, **FOLLOWS, **changelog)
     with pytest.raises(IncompatibleError, match="store `miles` in its changelog alone"):
-        deployment(app=counted()).begin()
+        take_over(found("one"), first.new)
 
 
 def test_a_shadow_follows_what_it_is_a_fork_of() -> None:
@@ -189,7 +232,7 @@ def test_a_shadow_follows_what_it_is_a_fork_of() -> None:
     with pytest.raises(IncompatibleError, match="is no fork of a retained checkpoint of job `one-1`"):
         run("two", **FOLLOWS)
     with pytest.raises(ConfigError, match=r"would send its output a second time: set `job\.shadow\.enabled=true`"):
-        run("three", **{"job.replay.follows": FOLLOWS["job.replay.follows"]})
+        run("three", **{**FOLLOWS, "job.shadow.enabled": False})
     with pytest.raises(ConfigError, match="job `one-1` cannot follow itself"):
         run("one", **FOLLOWS)
     durable = ps.StreamApplication("durable")
@@ -197,6 +240,22 @@ def test_a_shadow_follows_what_it_is_a_fork_of() -> None:
     keyed.send_to(durable.output("local.out"))
     with pytest.raises(ConfigError, match=r"the application has the durable stream `local\.by-miles`"):
         run("four", durable, **FOLLOWS)
+
+
+def test_a_follower_neither_drains_nor_goes_elsewhere() -> None:
+    publish([("N1", 500)])
+    run("one")
+    deployment().begin()
+    config = load_config(overrides={"job.name": "two", **FOLLOWS})
+    with closing(InProcessDriver(sums().graph(), config, open_job_root(config.job), {}, containers=1)) as driver:
+        driver.loop.start()
+        driver.loop.ask_to_drain()
+        with pytest.raises(IncompatibleError, match="cannot drain by itself"):
+            driver.loop.run_to_the_end()
+    admin.cancel_drain(found("two"))
+    call("startpoint", "set", "two", "--oldest", "--all-partitions", "--stream", "local.trips")
+    with pytest.raises(IncompatibleError, match="Delete the startpoints of the job"):
+        run("two", steps=3, **FOLLOWS)
 
 
 def test_a_job_that_is_moved_is_not_followed_further() -> None:
@@ -216,12 +275,12 @@ def test_nobody_takes_over_before_the_batches_are_made() -> None:
     first.begin()
     with pytest.raises(IncompatibleError, match="cannot take over from job `one-1` yet"):
         take_over(found("one"), first.new)
-    hand_over(found("one"), "two-1")
+    hand()
     with pytest.raises(IncompatibleError, match="cannot take over from job `one-1` yet"):
         take_over(found("one"), first.new)
     with pytest.raises(IncompatibleError, match="has handed over to job `two-1`"):
-        hand_over(found("one"), "three-1")
-    assert hand_over(found("one"), "two-1").checkpoint == str(admin.read_checkpoint(found("one")).id)
+        hand("three")
+    assert hand().checkpoint == str(admin.read_checkpoint(found("one")).id)
 
 
 def test_what_is_held_back_is_gone_once_the_job_is_in_charge(tmp_path: Path) -> None:
