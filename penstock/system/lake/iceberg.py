@@ -22,6 +22,7 @@ from penstock.system.base import Progress
 from penstock.system.contract.writer import WriterMark
 from penstock.system.lake.files import PARTITIONS, parsing, partitions_in
 from penstock.system.lake.iceberg_log import IcebergLog, Outside
+from penstock.system.lake.iceberg_manifests import checked
 from penstock.system.lake.tables import ConflictError, Lake, LakeTable
 
 try:
@@ -81,7 +82,7 @@ class IcebergLake(Lake):
             catalog = self._catalog()
         with parsing(what), _errors(self.namespace, stream):
             try:
-                return catalog.load_table(self._path(stream))
+                return checked(catalog.load_table(self._path(stream)))
             except (exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError) as error:
                 raise NotFoundError(
                     f"the catalog `{self.name}` has no Iceberg table `{self.namespace}.{stream}`: create it, or "

@@ -60,9 +60,14 @@ def written_delta() -> Path:
 
 
 @cache
-def written_iceberg() -> Path:
-    home = Path(_HOMES.name) / "iceberg"
+def written_iceberg(codec: str = "gzip") -> Path:
+    """
+    Args:
+        codec: packs manifests. Damage of packed ones is seldom more than damage of what they are packed in."""
+    home = Path(_HOMES.name) / f"iceberg-{codec}"
     table = WrittenIceberg(home)
+    with table.table.transaction() as transaction:
+        transaction.set_properties({"write.avro.compression-codec": codec})
     table.append([{"n": 1, "text": "a"}])
     table.append([{"n": 2, "text": None}])
     return home
@@ -121,8 +126,8 @@ def of_delta(pattern: str) -> Parser:
     return Parser(read, [(written_delta() / file).read_bytes()], touches_files=True, memory=64 << 20)
 
 
-def of_iceberg(pattern: str) -> Parser:
-    home = written_iceberg()
+def of_iceberg(pattern: str, codec: str = "gzip") -> Parser:
+    home = written_iceberg(codec)
     file = the_file(home, pattern)
 
     def read(data: bytes) -> None:
@@ -153,7 +158,9 @@ LAKES: dict[str, Parser] = {
     "data file of Delta": of_delta("*.parquet"),
     "metadata of Iceberg": of_iceberg("*.metadata.json"),
     "list of manifests of Iceberg": of_iceberg("snap-*.avro"),
+    "list of manifests of Iceberg, not packed": of_iceberg("snap-*.avro", "null"),
     "manifest of Iceberg": of_iceberg("*-m0.avro"),
+    "manifest of Iceberg, not packed": of_iceberg("*-m0.avro", "null"),
     "partition of a local stream": Parser(
         read_partition, [(written_stream() / "s" / "0.db").read_bytes()], touches_files=True
     ),
