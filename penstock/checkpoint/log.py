@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from itertools import count
 from typing import Literal, TypeAlias
 
@@ -70,6 +70,12 @@ class CheckpointLog:
         self._accepted: frozenset[int] = frozenset()
         """Faulty slots that this owner was told to ignore."""
         self._fenced: str | None = None
+        self._check_held: Callable[[], None] = lambda: None
+
+    def held_by(self, check: Callable[[], None]) -> None:
+        """From now on, call `check` right before each claim is written. It raises an error if this process does not
+        hold the job any more: the claim would end the run of the driver that does."""
+        self._check_held = check
 
     def read(self, on_damage: OnDamage = "raise") -> LogView:
         """The whole log up to its end, which is found by listing and then probing slot after slot.
@@ -113,7 +119,7 @@ class CheckpointLog:
 
         Raises:
             FencedError: this object was fenced before, or another owner has claimed since its last claim; a fenced
-                driver writes nothing more.
+                driver writes nothing more. Or the process does not hold the job any more (`held_by`).
             CorruptError, IncompatibleError: as `read`.
             RetryableError: the store failed; the claim may or may not be there, call again for another one.
         """
@@ -125,6 +131,7 @@ class CheckpointLog:
                 if on_damage == "report":
                     self._accepted |= view.faults.keys()
                 claim = Claim(view.next_epoch(), run_id, secrets.token_hex(16))
+                self._check_held()
                 self._writers.add(claim.writer)
                 if self._create(view.end, claim) is not None:
                     continue
@@ -139,6 +146,7 @@ class CheckpointLog:
         the log has begun."""
         with self._lock:
             if self.read("report").end == 0:
+                self._check_held()
                 self._create(0, Claim(epoch, run_id, secrets.token_hex(16)))
 
     def append(self, record: CheckpointRecord) -> int:

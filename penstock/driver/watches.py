@@ -306,6 +306,7 @@ class Tenure:
         """Take the lease and find out which run this is. Nothing is claimed.
 
         Args:
+            log: its claims look for the lease first, from now on.
             lease_ms: `job.lease.ms`, in milliseconds. It waits at most three times as long, and ten seconds.
             prefix: what the id of a new run begins with.
             named: `app.run.id`; None if it is not set.
@@ -321,6 +322,7 @@ class Tenure:
         deadline = time.monotonic() + 3 * lease_ms / 1000 + 10
         lease = acquire(objects, paths, LeaseHolder.of_this_process(new_run), lease_ms, deadline)
         tenure = cls(LeaseKeeper(lease), new_run)
+        log.held_by(tenure.check)
         tenure.keeper.start()
         try:
             # Whether a fault in the log stops the run is decided later.
@@ -338,9 +340,9 @@ class Tenure:
 
     def check(self) -> None:
         """Raise FencedError if the lease is lost: this process stood still, or the store did, and another one has the
-        job. To be called before a claim, which would end that one's run."""
+        job."""
         if self.keeper.lease.lost is not None:
-            raise errors.FencedError(f"{self.keeper.lease.lost}. Nothing was changed")
+            raise errors.FencedError(f"{self.keeper.lease.lost}. This process claims nothing, and stops")
 
     def leave(self) -> None:
         """Give the lease back. Raises PenstockError if that failed: the lease then expires."""

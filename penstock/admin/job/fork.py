@@ -99,7 +99,6 @@ def fork(job: FoundJob, name: str, from_checkpoint: str | None = None) -> ForkFa
             return ForkFacts(paths.root, job.paths.root, str(base.id), str(done.id))
         retry(lambda: _make_home(new, home), _RETRY)  # before the pin: who finds a pin without it may take that off
         _pin(job, paths, base)
-        tenure.check()
         record = _begin(job, new, base, view.next_epoch(), tenure.run_id)
         if pinned(job.objects, paths, home) is None:
             raise IncompatibleError(

@@ -83,7 +83,6 @@ def claimed_job(found: FoundJob, command: str) -> Iterator[Claim]:
     """
     check_root(found.objects, found.paths, found.config.job.root)
     with held_job(found, command) as tenure:
-        tenure.check()
         yield found.log.claim(tenure.run_id)
 
 
@@ -179,7 +178,6 @@ def _sign_records(found: FoundJob, tenure: Tenure, *, trusts: bool) -> None:
     uid = known_uid(found.objects, found.paths)
     if not systems or uid is None:
         return
-    tenure.check()
     epoch = found.log.claim(tenure.run_id).epoch
     owed = own_debt(owed_of(found.log.known()), uid, found.paths)
     writers = WriterIdentity(publisher_name(owed, uid, found.paths), epoch), changelog_writer(found.paths, epoch)

@@ -139,7 +139,7 @@ def test_who_has_lost_the_lease_before_it_began_claims_nothing(
 
     monkeypatch.setattr(LeaseKeeper, "start", starting)
     monkeypatch.setattr(objects, "list", taken)
-    with pytest.raises(FencedError, match=r"another driver took this job over: .*Nothing was changed"):
+    with pytest.raises(FencedError, match=r"another driver took this job over: .*claims nothing"):
         begun(objects)
     assert objects.get(PATHS.lease) == other
 
