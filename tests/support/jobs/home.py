@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import orjson
 import psutil
@@ -293,47 +293,39 @@ class Ended:
     log: str
 
 
-class DriverProcess:
-    """A driver, with everything it started."""
+class StartedProcess:
+    """A process, with everything it started."""
 
     def __init__(
         self,
-        home: Home,
-        app: str,
-        until: str | None,
-        config: Mapping[str, object],
+        folder: Path,
+        log: Path,
+        command: Sequence[str],
         *,
         prefix: Sequence[str] = (),
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        """`prefix`: what comes before the command, such as what runs it on another host."""
-        self.home = home
-        number = next(_numbers)
-        self._result = home.folder / f"result-{number}.json"
-        self._log = home.folder / f"driver-{number}.log"
-        parameters = {
-            "app": app,
-            "config": {"spark.master": "local[2]", **home.config, **config},
-            "until": until,
-            "from_checkpoint": None,
-            "faults": None if home.faults is None else str(home.faults.folder),
-            "result": str(self._result),
-            "path": str(ROOT),
-        }
-        file = home.folder / f"parameters-{number}.json"
-        file.write_text(json.dumps(parameters), encoding="utf-8")
-        with self._log.open("wb") as log:
+        """
+        Args:
+            folder: its working directory, and somewhere below it the logs of its containers.
+            log: gets its output.
+            prefix: what comes before the command, such as what runs it on another host.
+            environ: its environment, by default that of this process.
+        """
+        self._folder = folder
+        self._log = log
+        with log.open("wb") as output:
             self.process = subprocess.Popen(
-                [*prefix, sys.executable, str(DRIVER), str(file)],
-                cwd=home.folder,
+                [*prefix, *command],
+                cwd=folder,
                 env={
                     **(os.environ if environ is None else environ),
                     **HEARD,
-                    "PENSTOCK_HOME": str(home.folder / "home"),
+                    "PENSTOCK_HOME": str(folder / "home"),
                     "PYTHONUNBUFFERED": "1",
                 },
                 stdin=subprocess.DEVNULL,
-                stdout=log,
+                stdout=output,
                 stderr=subprocess.STDOUT,
             )
         self._jvms: set[psutil.Process] = set()
@@ -351,7 +343,7 @@ class DriverProcess:
     def running(self) -> bool:
         return self.process.poll() is None
 
-    def __enter__(self) -> DriverProcess:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -401,6 +393,67 @@ class DriverProcess:
         assert self.running, self.log
         return self.containers()
 
+    def explain(self) -> None:
+        """Print what it and all that it started are doing, which ends them, and what they have logged."""
+        own = [psutil.Process(self.pid)] if self.running else []
+        write_stacks([*own, *self.descendants(), *self.containers()], self._log)
+        print_logs(self._log, self._folder)
+
+    # Signals.
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send the driver's Python process a signal."""
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL the driver's Python process, nothing else."""
+        self.jvms()
+        self.containers()
+        self.process.kill()
+        self.process.wait(DEADLINE_S)
+
+    def clean_up(self) -> None:
+        """End everything it started, whatever state it is in."""
+        self.jvms()
+        self.containers()
+        rest = {*self.descendants(), *self._jvms, *self._containers}
+        self.process.kill()
+        self.process.wait(DEADLINE_S)
+        for process in rest:
+            kill(process)
+
+
+class DriverProcess(StartedProcess):
+    """A driver of the tests' own program."""
+
+    def __init__(
+        self,
+        home: Home,
+        app: str,
+        until: str | None,
+        config: Mapping[str, object],
+        *,
+        prefix: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        """`prefix`: what comes before the command, such as what runs it on another host."""
+        self.home = home
+        number = next(_numbers)
+        self._result = home.folder / f"result-{number}.json"
+        parameters = {
+            "app": app,
+            "config": {"spark.master": "local[2]", **home.config, **config},
+            "until": until,
+            "from_checkpoint": None,
+            "faults": None if home.faults is None else str(home.faults.folder),
+            "result": str(self._result),
+            "path": str(ROOT),
+        }
+        file = home.folder / f"parameters-{number}.json"
+        file.write_text(json.dumps(parameters), encoding="utf-8")
+        command = [sys.executable, str(DRIVER), str(file)]
+        super().__init__(home.folder, home.folder / f"driver-{number}.log", command, prefix=prefix, environ=environ)
+
     def await_output(self, number: int, stream: str = "totals") -> bool:
         """Wait until the output has at least so many messages; False if the driver ended before."""
         wait_until(lambda: self.home.length(stream) >= number or not self.running, f"{number} messages in {stream}")
@@ -433,35 +486,6 @@ class DriverProcess:
         ended = self.ended(timeout_s)
         assert ended.status == 0, ended.log[-8000:]
         return ended
-
-    def explain(self) -> None:
-        """Print what it and all that it started are doing, which ends them, and what they have logged."""
-        own = [psutil.Process(self.pid)] if self.running else []
-        write_stacks([*own, *self.descendants(), *self.containers()], self._log)
-        print_logs(self._log, self.home.folder)
-
-    # Signals.
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send the driver's Python process a signal."""
-        os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        """SIGKILL the driver's Python process, nothing else."""
-        self.jvms()
-        self.containers()
-        self.process.kill()
-        self.process.wait(DEADLINE_S)
-
-    def clean_up(self) -> None:
-        """End everything it started, whatever state it is in."""
-        self.jvms()
-        self.containers()
-        rest = {*self.descendants(), *self._jvms, *self._containers}
-        self.process.kill()
-        self.process.wait(DEADLINE_S)
-        for process in rest:
-            kill(process)
 
 
 def kill(process: psutil.Process) -> bool:

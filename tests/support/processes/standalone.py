@@ -58,8 +58,10 @@ class Standalone:
 
 
 @contextmanager
-def standalone(folder: Path, *, workers: int = 2, worker_env: Mapping[str, str] | None = None) -> Iterator[Standalone]:
-    """A master and workers with one core each. A worker that is silent for 5 s is dead to the master."""
+def standalone(
+    folder: Path, *, workers: int = 2, cores: int = 1, worker_env: Mapping[str, str] | None = None
+) -> Iterator[Standalone]:
+    """A master and workers with so many cores each. A worker that is silent for 5 s is dead to the master."""
     names = ["main", *(f"worker{number}" for number in range(1, workers + 1))]
     with hosts(*names) as (main, *others):
         folder.mkdir(exist_ok=True)
@@ -70,7 +72,7 @@ def standalone(folder: Path, *, workers: int = 2, worker_env: Mapping[str, str] 
         _java(main, folder / "master.log", ["org.apache.spark.deploy.master.Master", "--port", str(_PORT), *shared])
         wait_until(lambda: "New state: ALIVE" in _text(folder / "master.log"), "Spark's master")
         for host in others:
-            command = ["org.apache.spark.deploy.worker.Worker", "-c", "1", "-m", "1g", *shared, url]
+            command = ["org.apache.spark.deploy.worker.Worker", "-c", str(cores), "-m", "1g", *shared, url]
             work = folder / host.name
             work.mkdir()
             _java(host, folder / f"{host.name}.log", [*command, "-d", str(work)], worker_env or {})
