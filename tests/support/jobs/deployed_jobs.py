@@ -39,7 +39,7 @@ FORMS = {OLD: "old", NEW: "new"}
 """The file of each job has this name, and each of its messages says so."""
 PARTITIONS = 2
 ASKED, HANDED = "which is asked to stop", f"job {OLD} has handed over: "
-"""What the command logs on its way."""
+"""The command logs these on its way."""
 CONFIG: dict[str, object] = {
     "spark.master": "local[2]",
     "task.commit.ms": 300,
