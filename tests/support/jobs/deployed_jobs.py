@@ -257,12 +257,15 @@ class DeployedJobs:
 
     def run(self, job: str, *options: str, **on: Any) -> Command:
         """`penstock run` of a job."""
-        return self._command(job, "run", f"{FORMS[job]}.py:app", *options, **on)
+        return self._command(job, "run", self._app(job), *options, **on)
 
     def deploy(self, job: str, *options: str, **on: Any) -> Command:
         """`penstock deploy`: the job takes over from the other one."""
         (other,) = {OLD, NEW} - {job}
-        return self._command(job, "deploy", other, f"{FORMS[job]}.py:app", *options, **on)
+        return self._command(job, "deploy", other, self._app(job), *options, **on)
+
+    def _app(self, job: str) -> str:
+        return f"{self.folder / FORMS[job]}.py:app"
 
     def _command(self, job: str, *words: str, **on: Any) -> Command:
         config = {**self.config, "job.name": job.rpartition("-")[0]}
@@ -294,7 +297,7 @@ class Command(StartedProcess):
         Args:
             status: its exit status; None: any but 0.
         """
-        wait_until(lambda: not self.running, f"the end of {' '.join(map(str, self.process.args))}")  # type: ignore[arg-type]
+        wait_until(lambda: not self.running, "the end of the command")
         found = self.process.returncode
         assert found != 0 if status is None else found == status, f"status {found}: {self.log[-8000:]}"
         return self.log
