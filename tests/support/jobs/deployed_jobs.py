@@ -102,12 +102,8 @@ class DeployedJobs:
         if system is None:
             self.system.admin().create_stream("trips", PARTITIONS)
         once = {f"streams.{stream}.output.guarantee": "exactly-once" for stream in streams[1:]}
-        self.config: dict[str, object] = {
-            **CONFIG,
-            f"streams.{self.trips}.idle.ms": 0,
-            **once,
-            **(config or {}),
-        }
+        keys = {**CONFIG, f"streams.{self.trips}.idle.ms": 0, **once, **(config or {})}
+        (folder / "jobs.yaml").write_text(json.dumps(keys), encoding="utf-8")  # JSON is YAML
         for form in FORMS.values():
             text = _APPLICATION.format(
                 form=form, trips=self.trips, totals=self.totals, panes=self.panes, window_ms=WINDOW_MS
@@ -268,8 +264,7 @@ class DeployedJobs:
         return f"{self.folder / FORMS[job]}.py:app"
 
     def _command(self, job: str, *words: str, **on: Any) -> Command:
-        config = {**self.config, "job.name": job.rpartition("-")[0]}
-        given = [word for key, value in config.items() for word in ("-c", f"{key}={value}")]
+        given = ["--config", str(self.folder / "jobs.yaml"), "-c", f"job.name={job.rpartition('-')[0]}"]
         log = self.folder / f"{next(self._numbers)}-{words[0]}-{job}.log"
         return Command(self.folder, log, [sys.executable, *PENSTOCK, *words, *given], **on)
 
