@@ -47,6 +47,9 @@ logger = logging.getLogger(__name__)
 
 LEAST_SECONDS, MOST_SECONDS = 0.2, 1.0
 """The time between two looks for a new checkpoint: a tenth of the time since the last one came, within these bounds."""
+_IN_TIME = 8
+"""So many batches and checkpoints may wait without any haste."""
+_MOST_JOINED = 64
 _ByPartition: TypeAlias = Mapping[SystemStreamPartition, int]
 
 
@@ -197,7 +200,7 @@ class FollowFeed:
         self._event_time = event_time
         stores = {spec.name for spec in graph.stores}
         self._operators = frozenset(op.id for op in graph.operators if own_stores([op.state_id]) & stores)
-        """Those that keep what waits for time."""
+        """The operators that keep what waits for time."""
         self._clock = clock
         self._tell = tell
         self._said_unnamed = False
@@ -227,6 +230,7 @@ class FollowFeed:
                 self._look(boundary)
             if not self._left:
                 return Idle(self._next_look)
+            self._join(boundary)
             following = self._left[0]
             if isinstance(following, ReadUpTo):
                 if (planned := self._batch(boundary, following)) is not None:
@@ -247,6 +251,33 @@ class FollowFeed:
             self._looked_behind, self._came = str(record.id), now
         self._next_look = now + min(MOST_SECONDS, max(LEAST_SECONDS, (now - self._came) / 10))
         self._say(boundary)
+
+    def _join(self, boundary: Boundary) -> None:
+        """Make several batches as one, while many wait: a batch takes this job as long as the other one, so it would
+        never catch up. Checkpoints between them are passed over."""
+        if len(self._left) <= _IN_TIME:
+            return
+        joined = list[ReadUpTo]()
+        upto, messages = dict(_by_partition(boundary.positions)), 0
+        while len(joined) < _MOST_JOINED and len(self._left) > 1:  # the last checkpoint is not passed over
+            following = self._left[0]
+            if isinstance(following, ReadUpTo):
+                after = _by_partition(following.positions)
+                ahead = sum(max(0, offset - upto.get(ssp, offset)) for ssp, offset in after.items())
+                messages += ahead
+                if (ahead and not following.named) or (joined and messages > self._bounds.messages):
+                    break
+                if following.named:
+                    joined.append(following)
+                upto = {ssp: max(offset, after.get(ssp, offset)) for ssp, offset in upto.items()}
+            elif not joined:
+                break
+            self._left.popleft()
+        if joined:
+            positions: dict[TaskSsp, int] = {}
+            for each in joined:
+                positions |= each.positions
+            self._left.appendleft(ReadUpTo(joined[-1].time_ms, positions))
 
     def _say(self, boundary: Boundary) -> None:
         is_at_last = not self._left and self._made == self._looked_behind

@@ -30,7 +30,7 @@ from penstock.replay.wing import REPLAY, Line, ReplaySection, of_other
 from penstock.shadow.wing import SHADOW, ShadowSection
 
 DeployStep: TypeAlias = Literal["fork", "follow", "take over", "take back", "run"]
-"""What comes next: make the fork; make the batches of the old job; become loud; take the charge back from a job that
+"""The next step: make the fork; make the batches of the old job; become loud; take the charge back from a job that
 has not taken over; or just run."""
 
 
@@ -39,7 +39,7 @@ class NotYetError(IncompatibleError):
 
 
 def decide(old: LogView, new: LogView, old_job: str, new_job: str, *, rollback: bool = False) -> DeployStep:
-    """What comes next on the way to the charge of the new job. Pure.
+    """Choose the next step on the way to the charge of the new job. Pure.
 
     Args:
         old: the log of the job that is to hand over.
