@@ -332,7 +332,7 @@ def test_what_fails_to_end_keeps_nothing_else_from_ending(world: SumsWorld, monk
         failing.setattr(driver.loop.parts.commits, "close", lambda: raising(PenstockError("it does not end"))())
         with pytest.raises(PenstockError, match="it does not end"):
             driver.loop.close()
-    assert ended == ["replay", "shadow", "drain", "standby", "outbox", "tables", "side"]
+    assert ended == ["deploy", "replay", "shadow", "drain", "standby", "outbox", "tables", "side"]
 
 
 def test_a_test_runner_loads_no_spark() -> None:

@@ -20,6 +20,7 @@ from penstock.tables.driver import LoadState, Swap, SwapFacts, Tables, decide_sw
 from penstock.tables.store import TableFolders
 from penstock.testing.in_process import InProcessDriver
 from penstock.wire.protocol import EndBatch
+from tests.support.jobs.home import wait_until
 from tests.support.world.pushed_job import PushedWorld, in_use, keep_busy, lag, until
 
 
@@ -81,10 +82,11 @@ def test_a_start_without_a_version_waits_and_then_names_the_table(world: PushedW
     later, shown = world.driver(), []
 
     def push() -> None:
+        wait_until(lambda: later.board.phase == "bootstrapping", "the start waits for the table")
         shown.append((later.board.phase, later.board.told(later.board.phase_of)))
         world.push_planes(1)
 
-    threading.Timer(0.1, push).start()
+    threading.Thread(target=push).start()
     later.loop.start()
     assert shown == [("bootstrapping", None)], "what is loaded has a table, and is no progress of the phase"
     assert later.board.wings["tables"][0].in_use == 1
