@@ -18,9 +18,15 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own_home(tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 20))])
-def test_each_message_counts_once_whatever_dies_while_jobs_take_over_from_each_other(seed: int) -> None:
-    world = DeployedWorld(seed, **EXACTLY_ONCE)
+QUICK = (1, 4, 7)
+"""They find that a follower is not raised to the event time of the other job, and that it takes over too early."""
+
+
+@pytest.mark.parametrize(
+    "life", [each if each in QUICK else pytest.param(each, marks=pytest.mark.slow) for each in range(20)]
+)
+def test_each_message_counts_once_whatever_dies_while_jobs_take_over_from_each_other(life: int) -> None:
+    world = DeployedWorld(life, **EXACTLY_ONCE)
     world.live(120)
     world.finish()
     assert sorted_messages(world.read(TOTALS)) == sorted_messages(world.expected_totals())
