@@ -1,7 +1,7 @@
 """The parts of a small batch.
 
-Beside `spark_alone`, `appends` and `end`, what is left is reading, the operators, the calls to the containers (Flight)
-and the driver's own work.
+`rest` is a batch without `spark_alone`, `appends` and `end`: reading, the operators, the calls to the containers
+(Flight) and the driver's own work.
 """
 
 from __future__ import annotations

@@ -266,7 +266,7 @@ class StateJob:
 
 
 def _watched(name: str, kind: str) -> Any:
-    """A call to the store inside; `watch` is told before."""
+    """Call `watch`, and then the store inside."""
 
     def call(self: WatchedStore, key: str, *given: Any, **options: Any) -> Any:
         self.watch(kind, len(given[0]) if kind == "put" else 0)

@@ -31,15 +31,12 @@ from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.config.settings import LogFormat
 from penstock.driver.program import PROGRESS_LOGGER, SIGNALS, RunObserver, RunView, StopCount, ViewLog
-from penstock.errors import PenstockError, RetryableError, UserCodeError
+from penstock.errors import PenstockError, UserCodeError
 from penstock.host.log_lines import LineFormatter
 from penstock.job.paths import JobPaths
 
 if TYPE_CHECKING:
     from penstock.driver.job import Job
-
-
-logger = logging.getLogger(__name__)
 
 
 class RunDisplay(Protocol):
@@ -277,8 +274,6 @@ def _await(job: Job, display: RunDisplay, signals: StopSignals, meanwhile: Calla
         display.show(observer.look())
         try:
             meanwhile()
-        except RetryableError as error:
-            logger.warning("%s", error)
         except PenstockError:
             job.stop()
             raise

@@ -6,20 +6,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.sections import Section
 from penstock.errors import IncompatibleError
 from penstock.facts import Facts
-from penstock.job.paths import JobPaths
-from penstock.objects.store import ObjectStore
 from penstock.wing import Wing
 
 DEPLOY_WING = Wing(
     "deploy",
     start="penstock.deploy.start:DeployStart",
     driver="penstock.deploy.driver:DeployDriver",
-    facts="penstock.deploy.wing:shown_deployment",
 )
 
 
@@ -43,9 +39,9 @@ def handed_to(view: LogView) -> str:
     return "" if view.latest is None else view.latest.section(DEPLOY).handed_to
 
 
-def shown_deployment(objects: ObjectStore, paths: JobPaths, run_id: str | None) -> Facts:
+def shown_deployment(view: LogView) -> Facts:
     """Who is in charge, for `penstock status`."""
-    successor = handed_to(CheckpointLog(objects, paths).read("report"))
+    successor = handed_to(view)
     return Facts({"handed over to": successor}) if successor else Facts({})
 
 

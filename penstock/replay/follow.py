@@ -100,7 +100,7 @@ def lineage(view: LogView) -> list[CheckpointRecord]:
 
 
 def begin_to_follow(job: ClaimedJob, wanted: str, log: CheckpointLog) -> Followed:
-    """Where a run begins to make the batches of another job, or goes on to.
+    """Find the line of another job whose batches a run makes.
 
     Args:
         wanted: the name and id of that job.
@@ -186,7 +186,7 @@ class FollowFeed:
     ) -> None:
         """
         Args:
-            feed: the one that the run would have; it drains the run.
+            feed: the one that the run would have.
             ends: returns the present ends of every input partition.
             bounds: of batches of which it is not known how the other job has cut them.
             tell: gets the progress, and the boundary that it is of.
@@ -244,7 +244,7 @@ class FollowFeed:
                 self._say(boundary)
 
     def _look(self, boundary: Boundary) -> None:
-        """Look for new checkpoints, also while others are being made: they are not in the log for ever."""
+        """Look for new checkpoints, also while others are being made: they may leave the log."""
         now = self._clock.monotonic()
         for record in self._parent.behind(self._looked_behind):
             self._left += [*batches_of(record), record]

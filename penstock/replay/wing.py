@@ -11,19 +11,16 @@ from dataclasses import dataclass
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import TaskSsp
-from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.sections import Section
 from penstock.facts import Facts
-from penstock.job.paths import JobPaths
-from penstock.objects.store import ObjectStore
 from penstock.wing import Wing
 
 REPLAY_WING = Wing(
     "replay",
     start="penstock.replay.start:ReplayStart",
     driver="penstock.replay.driver:BatchNotes",
-    facts="penstock.replay.wing:shown_following",
 )
 MOST_NUMBERS = 4000
 """The most numbers of a section: some 40 KB of JSON."""
@@ -100,10 +97,9 @@ class ReplaySection:
 REPLAY = Section("replay", ReplaySection)
 
 
-def shown_following(objects: ObjectStore, paths: JobPaths, run_id: str | None) -> Facts:
+def shown_following(view: LogView) -> Facts:
     """The job whose batches this one makes, for `penstock status`."""
-    latest = CheckpointLog(objects, paths).read("report").latest
-    followed = Followed() if latest is None else latest.section(REPLAY).followed
+    followed = Followed() if view.latest is None else view.latest.section(REPLAY).followed
     if not followed.job:
         return Facts({})
     return Facts({"follows": f"{followed.job}, up to checkpoint {followed.made or 'none'}"})

@@ -22,7 +22,7 @@ _KEY = JobSettings.shadow_enabled.name
 
 
 class ShadowStart(StartPart):
-    """A log is that of a shadow from its first checkpoint on, or never."""
+    """Output is held back from a job's first checkpoint on, or never, but for a job that hands over or takes over."""
 
     def misfits(self, graph: ApplicationGraph, config: JobConfig) -> Iterable[ConfigError]:
         """A shadow would read what it holds back itself, in place of what the job has written."""

@@ -57,7 +57,7 @@ def test_the_command_is_killed_just_behind_a_step_and_given_again(jobs: Deployed
 
 
 def test_the_old_job_goes_on_after_the_command_was_killed(jobs: DeployedJobs) -> None:
-    """It was asked to stop, and has not handed over: whoever starts it has it as it was."""
+    """It was asked to stop, and has not handed over: a start of it continues."""
     with ExitStack() as stack:
         with jobs.publishing():
             old = stack.enter_context(jobs.started(OLD))

@@ -218,7 +218,9 @@ class NextCheckpoint:
 
 
 @contextmanager
-def next_checkpoint(found: FoundJob, command: str, seen: LogView, late: str) -> Iterator[NextCheckpoint]:
+def next_checkpoint(
+    found: FoundJob, command: str, seen: LogView, late: str, *, handed: bool = False
+) -> Iterator[NextCheckpoint]:
     """Claim a job for the next checkpoint, if its log is as it was when the checkpoint was planned.
 
     Args:
@@ -226,15 +228,16 @@ def next_checkpoint(found: FoundJob, command: str, seen: LogView, late: str) -> 
         command: the name of its run, unless a run has not ended.
         seen: the log that all was decided on.
         late: the message if another process has written since.
+        handed: the job may have handed over: the command is a deployment's.
 
     Raises:
         IncompatibleError: another process has written a checkpoint since.
         ConfigError: the job is a shadow, and the configuration does not say so.
-        IncompatibleError: the job has handed over, and the command is no deployment.
+        IncompatibleError: the job has handed over.
         What `claimed_job` raises.
     """
     refuse_loud(found.config, seen, found.paths.root)
-    if command != DEPLOY.name:
+    if not handed:
         refuse_handed(seen, found.paths.root)
     with claimed_job(found, command) as claim:
         view = found.log.known()

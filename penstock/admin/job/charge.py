@@ -5,8 +5,8 @@ The record that hands over is the only decision: before it, the old job is in ch
 
 from __future__ import annotations
 
-from collections.abc import Set
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Set
+from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from penstock.admin.checkpoint.change import next_checkpoint
@@ -101,18 +101,8 @@ def _refuse_other(successor: str, old_job: str, new_job: str) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class HandOver:
-    """A job has handed over to another one: with `checkpoint`, its last one, which follows from `after`."""
-
-    job: str
-    to: str
-    after: str
-    checkpoint: str
-
-
-def hand_over(job: FoundJob, to: str, line: int) -> HandOver:
-    """End the charge of a job that does not run: another one takes over just behind its last checkpoint.
+def hand_over(job: FoundJob, to: str, line: int) -> CheckpointRecord:
+    """End the charge of a job that does not run: another one takes over just behind its last checkpoint. Idempotent.
 
     Args:
         job: the job.
@@ -131,7 +121,7 @@ def hand_over(job: FoundJob, to: str, line: int) -> HandOver:
     if base is None:
         raise NotFoundError(f"job `{root}` has no checkpoint yet, so there is nothing to hand over")
     if (before := handed_to(view)) == to:
-        return HandOver(root, to, str(base.id), str(base.id))
+        return base
     if before:
         raise IncompatibleError(f"job `{root}` has handed over to job `{before}`")
     refuse_to_hand_over(root, base)
@@ -141,24 +131,14 @@ def hand_over(job: FoundJob, to: str, line: int) -> HandOver:
             f"checkpoint {base.id}. Delete that one (`penstock job delete {to}`), and deploy again"
         )
     _refuse_unpublished(job, view)
-    with (
-        audited(job, "deploy", {"hands over to": to}) as change,
-        next_checkpoint(job, "deploy", view, _late(job)) as following,
-    ):
-        record = following.record(base, _content(job, base))
-        # What is held back for its successor from here on is not missing anywhere, if the job comes back.
-        sections = record.sections.having(
-            {
-                DEPLOY: DeploySection(handed_to=to),
-                SHADOW: ShadowSection(unsent=True),
-                OUTBOX: OutboxSection(),
-                REPLAY: ReplaySection(line=base.section(REPLAY).line),  # nothing has changed
-            }
-        )
-        record = replace(record, ended="stopped", sections=sections)
-        following.append(record)
-        change.changes |= {"checkpoint": f"{base.id} -> {record.id}"}
-    return HandOver(root, to, str(base.id), str(record.id))
+    # What is held back for its successor from here on is not missing anywhere, if the job comes back.
+    sections: SectionValues = {
+        DEPLOY: DeploySection(handed_to=to),
+        SHADOW: ShadowSection(unsent=True),
+        OUTBOX: OutboxSection(),
+        REPLAY: ReplaySection(line=base.section(REPLAY).line),  # nothing has changed
+    }
+    return _append(job, view, {"hands over to": to}, lambda record: replace(_having(sections)(record), ended="stopped"))
 
 
 def take_over(old: FoundJob, new: FoundJob) -> CheckpointRecord:
@@ -179,31 +159,27 @@ def take_over(old: FoundJob, new: FoundJob) -> CheckpointRecord:
         raise IncompatibleError(f"job `{new.paths.root}` cannot take over from job `{old.paths.root}` yet")
     base, handed = view.latest, last.latest
     refuse_held_changelogs(new, base)
-    with (
-        audited(new, "deploy", {"takes over from": old.paths.root}) as change,
-        next_checkpoint(new, "deploy", view, _late(new)) as following,
-    ):
-        content = _content(new, base)
-        # Streams that were held back are not those that the job writes from now on.
-        real = {
-            task: {backend: own for backend, own in markers.items() if backend != CHANGELOG_STREAM}
-            for task, markers in content.markers.items()
-        }
-        inputs = {stream: identity for stream, identity in content.identities.items() if stream in base.streams}
-        record = following.record(base, replace(content, markers=real, identities=inputs))
-        sections = record.sections.having(
-            {
-                DEPLOY: DeploySection(took_over=old.paths.root),
-                SHADOW: ShadowSection(),
-                OUTBOX: OutboxSection(),
-                STREAMS: StreamsSection(),
-                REPLAY: ReplaySection(line=Line(following.claim.epoch, of_other(old.paths.root, str(handed.id)))),
-            }
-        )
-        record = replace(record, sections=sections)
-        following.append(record)
-        change.changes |= {"checkpoint": f"{base.id} -> {record.id}"}
-    return record
+    content = _content(new, base)
+    # Streams that were held back are not those that the job writes from now on.
+    real = {
+        task: {backend: own for backend, own in markers.items() if backend != CHANGELOG_STREAM}
+        for task, markers in content.markers.items()
+    }
+    inputs = {stream: identity for stream, identity in content.identities.items() if stream in base.streams}
+    follows = of_other(old.paths.root, str(handed.id))
+
+    sections: SectionValues = {
+        DEPLOY: DeploySection(took_over=old.paths.root),
+        SHADOW: ShadowSection(),
+        OUTBOX: OutboxSection(),
+        STREAMS: StreamsSection(),
+    }
+
+    def changed(record: CheckpointRecord) -> CheckpointRecord:
+        return _having({**sections, REPLAY: ReplaySection(line=Line(record.epoch, follows))})(record)
+
+    content = replace(content, markers=real, identities=inputs)
+    return _append(new, view, {"takes over from": old.paths.root}, changed, content)
 
 
 def take_back(old: FoundJob, new: FoundJob) -> CheckpointRecord:
@@ -225,42 +201,62 @@ def take_back(old: FoundJob, new: FoundJob) -> CheckpointRecord:
     if step != "take back" or given.latest is None or view.latest is None:
         raise IncompatibleError(f"job `{new.paths.root}` cannot be taken back from job `{old.paths.root}`")
     if not given.latest.section(DEPLOY).given_up:
-        _append(old, given, {DEPLOY: DeploySection(given_up=True)}, f"gives up for {new.paths.root}")
+        _append(old, given, {"gives up for": new.paths.root}, _having({DEPLOY: DeploySection(given_up=True)}))
     line = view.latest.section(REPLAY).line
     sections: SectionValues = {DEPLOY: DeploySection(), SHADOW: ShadowSection(), REPLAY: ReplaySection(line=line)}
-    return _append(new, view, sections, f"takes the charge back from {old.paths.root}")
+    return _append(new, view, {"takes the charge back from": old.paths.root}, _having(sections))
 
 
-def _append(job: FoundJob, view: LogView, sections: SectionValues, what: str) -> CheckpointRecord:
-    """Append a record like the last one, with other sections."""
-    base = view.latest
-    assert base is not None  # noqa: S101 - asked before
-    with audited(job, "deploy", {"charge": what}), next_checkpoint(job, "deploy", view, _late(job)) as following:
-        record = following.record(base, _content(job, base))
-        record = replace(record, sections=record.sections.having(sections))
-        following.append(record)
-    return record
-
-
-def _late(job: FoundJob) -> str:
-    return f"nothing was changed: another process wrote a checkpoint of job `{job.paths.root}` meanwhile"
-
-
-def without_stores(job: FoundJob, base: CheckpointRecord, stores: Set[str]) -> CheckpointRecord:
-    """Append a record without some stores."""
-    with next_checkpoint(job, "deploy", job.log.known(), _late(job)) as following:
-        content = _content(job, base)
-        kept = {
-            task: {
-                backend: {store: marker for store, marker in own.items() if store not in stores}
-                for backend, own in markers.items()
-            }
-            for task, markers in content.markers.items()
+def without_stores(job: FoundJob, view: LogView, stores: Set[str]) -> CheckpointRecord:
+    """Append a record like the last one, without some stores."""
+    base = _last(view)
+    content = _content(job, base)
+    kept = {
+        task: {
+            backend: {store: marker for store, marker in own.items() if store not in stores}
+            for backend, own in markers.items()
         }
-        record = following.record(base, replace(content, markers=kept))
-        record = replace(record, stores={name: each for name, each in base.stores.items() if name not in stores})
+        for task, markers in content.markers.items()
+    }
+    left = {name: each for name, each in base.stores.items() if name not in stores}
+    changes = {"leaves behind": listed(sorted(stores))}
+    return _append(job, view, changes, lambda record: replace(record, stores=left), replace(content, markers=kept))
+
+
+def _append(
+    job: FoundJob,
+    view: LogView,
+    noted: Mapping[str, str],
+    changed: Callable[[CheckpointRecord], CheckpointRecord],
+    content: edit.CheckpointContent | None = None,
+) -> CheckpointRecord:
+    """Append a record like the last one, with some changes.
+
+    Args:
+        view: the log that all was decided on.
+        noted: for the audit log.
+        changed: from the record, with its place in the log, to the changed one.
+        content: that of the record; by default that of the last one.
+    """
+    base = _last(view)
+    late = f"nothing was changed: another process wrote a checkpoint of job `{job.paths.root}` meanwhile"
+    with (
+        audited(job, "deploy", dict(noted)) as change,
+        next_checkpoint(job, "deploy", view, late, handed=True) as following,
+    ):
+        record = changed(following.record(base, content or _content(job, base)))
         following.append(record)
+        change.changes |= {"checkpoint": f"{base.id} -> {record.id}"}
     return record
+
+
+def _having(sections: SectionValues) -> Callable[[CheckpointRecord], CheckpointRecord]:
+    return lambda record: replace(record, sections=record.sections.having(sections))
+
+
+def _last(view: LogView) -> CheckpointRecord:
+    assert view.latest is not None  # noqa: S101 - asked before
+    return view.latest
 
 
 def _content(job: FoundJob, base: CheckpointRecord) -> edit.CheckpointContent:

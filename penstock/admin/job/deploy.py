@@ -40,7 +40,7 @@ from penstock.checkpoint.log_view import LogView
 from penstock.config.model import JobConfig
 from penstock.config.settings import JobSettings
 from penstock.deploy.wing import DEPLOY, handed_to
-from penstock.errors import ConfigError, FencedError, IncompatibleError, NotFoundError
+from penstock.errors import ConfigError, FencedError, IncompatibleError, NotFoundError, RetryableError
 from penstock.graph.stores import own_stores
 from penstock.job.commands import StopRequests
 from penstock.job.lease import LeaseHeldError, LeaseState, LeaseVerdict, Sighting, judge
@@ -75,8 +75,8 @@ class Deployment:
     """A job that takes over from another one.
 
     The process that runs the new job has it: it calls `start`, and then `step` often, while the job runs. A process
-    that dies leaves one of the two jobs in charge; another deployment goes on from there, and once the new job is in
-    charge, it is a start like any other.
+    that dies leaves one of the two jobs in charge. Another deployment then does the rest; once the new job is in
+    charge, a deployment is a start like any other.
 
     Example:
         >>> with admin.open_job("flights") as old:  # doctest: +SKIP
@@ -176,7 +176,6 @@ class Deployment:
             step = "follow"
         if step == "follow":
             self._prepare()
-            self._refuse_other_tasks()
             self._begins_again = False
             return self.held
         if step == "take over":
@@ -240,32 +239,39 @@ class Deployment:
     def _prepare(self) -> None:
         """Change the fork before it has run: without operators, and with another number of tasks."""
         new = self.new
-        latest = new.log.read().latest
-        if latest is None or not latest.section(SHADOW).unsent or latest.section(DEPLOY).handed_to:
+        view = new.log.read()
+        latest = view.latest
+        if latest is None:
             return
-        if left := own_stores(self._reset) & latest.stores.keys():
-            latest = without_stores(new, latest, left)
-        if self._tasks not in (None, latest.task_count):
-            with plan_with(self.config, self._app, self._tasks) as planned:
-                repartition(planned, None if self._mover is None else self._mover(self.config))
-
-    def _refuse_other_tasks(self) -> None:
-        latest = self.new.log.read("report").latest
-        if latest is not None and self._tasks not in (None, latest.task_count):
+        has_begun = not latest.section(SHADOW).unsent or latest.section(DEPLOY).handed_to
+        if not has_begun and (left := own_stores(self._reset) & latest.stores.keys()):
+            without_stores(new, view, left)
+        if self._tasks is None or self._tasks == latest.task_count:
+            return
+        if has_begun:
             raise ConfigError(
                 f"job `{self.paths.root}` has begun with {latest.task_count} tasks, and not with {self._tasks}"
             )
+        with plan_with(self.config, self._app, self._tasks) as planned:
+            repartition(planned, None if self._mover is None else self._mover(self.config))
 
     def step(self, run: Follower) -> None:
-        """Do what is to be done now, while the new job runs. Returns soon.
+        """Do what is to be done now, while the new job runs. Returns soon. What may pass, such as a store that does not
+        answer, is logged from time to time, and the next call tries again.
 
         Args:
             run: the new job, from `start`.
 
         Raises:
             IncompatibleError: the old job cannot hand over. Nothing was changed; it is in charge.
-            PenstockError: the store failed.
+            PenstockError: the store failed, and whether the old job has handed over is not known.
         """
+        try:
+            self._step(run)
+        except RetryableError as error:
+            self._tell("%s", error)
+
+    def _step(self, run: Follower) -> None:
         following = run.following
         if self.is_over or following is None:
             return
@@ -279,10 +285,10 @@ class Deployment:
             self._hand_over()
 
     def _hand_over(self) -> None:
-        line = self._followed_line()
-        before = self.old.log.read("report").latest
+        latest, before = self.new.log.read("report").latest, self.old.log.read("report").latest
+        line = 0 if latest is None else latest.section(REPLAY).followed.line
         try:
-            self._handed = hand_over(replace(self.old), self.paths.root, line).checkpoint
+            self._handed = str(hand_over(replace(self.old), self.paths.root, line).id)
         except (LeaseHeldError, FencedError):  # it was started again just now, and is asked again
             self._sighting = None
         except IncompatibleError as error:
@@ -291,10 +297,6 @@ class Deployment:
             self._tell("%s", error)
         else:
             logger.info("job %s has handed over: %s makes its last batches", self.old.paths.root, self.paths.root)
-
-    def _followed_line(self) -> int:
-        latest = self.new.log.read("report").latest
-        return 0 if latest is None else latest.section(REPLAY).followed.line
 
     def _refuse_early(self, following: FollowProgress) -> None:
         """Raise IncompatibleError if the old job would stop in vain."""

@@ -30,6 +30,7 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.task_versions import markers_of
 from penstock.config.model import JobConfig
 from penstock.config.settings import StoreSettings
+from penstock.deploy.wing import DEPLOY, shown_deployment
 from penstock.errors import CorruptError, IncompatibleError, PenstockError
 from penstock.facts import Facts
 from penstock.host.logs import WordsOnHost, containers_here, log_directory, logs_folder
@@ -46,6 +47,7 @@ from penstock.job.shown import (
 )
 from penstock.metrics.snapshot import CounterValue, Snapshot
 from penstock.outbox.wing import OwedOutput, owed_of
+from penstock.replay.wing import REPLAY, shown_following
 from penstock.side.wing import side_inputs_in
 from penstock.standby.wing import STANDBY_WING, StandbyFacts
 from penstock.tables.wing import tables_in
@@ -158,7 +160,7 @@ def look_at(job: FoundJob, questions: Questions, *, wait: bool = True) -> JobLoo
     # A start after a crash keeps the run's id. What the one before has shown says nothing about now.
     phase, shown = None if run_id is None else _phase(job, run_id, lease.token), _shown_run(job)
     is_present = shown is not None and shown.driver == lease.token
-    said = facts_of_wings(job, run_id)
+    said = facts_of_wings(job, run_id) | _charge(view)
     inputs, owed = AskedInputs(view, job.config, questions), owed_of(view)
     marks = AskedMarks(owed.unpublished, owed.publisher, job.config, questions)
     is_known = shown is not None and (is_present or lease.running == "not running")
@@ -203,6 +205,12 @@ def look_at(job: FoundJob, questions: Questions, *, wait: bool = True) -> JobLoo
     )
     read = shown.positions if shown is not None and is_present and lease.running != "not running" else None
     return JobLook(known, partial(inputs.statuses, read), lambda: _outbox(owed, marks.marks()))
+
+
+def _charge(view: LogView) -> dict[str, Facts]:
+    """By wing, who is in charge in place of the job, and which job it follows."""
+    found = {DEPLOY.name: shown_deployment(view), REPLAY.name: shown_following(view)}
+    return {name: facts for name, facts in found.items() if facts != Facts()}
 
 
 def _phase(job: FoundJob, run_id: str, driver: str) -> RunPhase | None:

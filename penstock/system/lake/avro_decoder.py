@@ -1,7 +1,7 @@
 """A decoder of Avro for PyIceberg that checks each length before it believes it.
 
-PyIceberg has two of its own. The one in C is fast, and reads past the end of a damaged file, which can end the process.
-The one in Python believes a number of any size, and takes up to three times as long as this one.
+PyIceberg brings two. Its decoder in C is fast, but reads past the end of a damaged file, which can end the process. Its
+decoder in Python believes a number of any size, and takes up to three times as long as this one.
 """
 
 from __future__ import annotations
