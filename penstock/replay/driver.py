@@ -106,7 +106,8 @@ class BatchNotes(DriverPart):
             own = [each for number, each in self._notes if number <= boundary.batch]
             made = [checkpoint for batch, checkpoint in self._made if batch <= boundary.batch]
             followed = replace(self._followed, made=made[-1]) if made else self._followed
-            return {REPLAY: replace(section_of(own, self._begins, self._line), followed=followed)}
+            section = section_of(own, self._begins, self._line)
+            return {REPLAY: replace(section, followed=followed, behind=boundary.is_behind)}
 
     def recorded(self, record: CheckpointRecord, markers: Markers, *, abandoned: bool) -> None:
         with self._lock:

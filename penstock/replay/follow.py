@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from functools import partial
+from dataclasses import replace
 from typing import TypeAlias
 
-from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.api.ssp import SystemStreamPartition
 from penstock.api.time.firing import NO_WATERMARK
 from penstock.base.retry import Clock
 from penstock.base.wording import listed
@@ -27,7 +27,7 @@ from penstock.batch.portions import (
     plan_ranges,
     read_by_input,
 )
-from penstock.batch.watermarks import TIME, GivenWatermark
+from penstock.batch.watermarks import TIME, Watermarks
 from penstock.checkpoint.forks import read_home
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
@@ -111,7 +111,7 @@ def begin_to_follow(job: ClaimedJob, wanted: str, log: CheckpointLog) -> Followe
         PenstockError: the log cannot be read.
     """
     record = job.start.restore_from
-    if record is not None and not goes_on_from(job, record):
+    if record is not None and not goes_on_from(job, record, or_adds_inputs=True):
         raise IncompatibleError(
             f"`{JobSettings.replay_follows.name}`: this start of job `{job.paths.root}` moves positions, clears state "
             f"or follows a drain, so it would never be where job `{wanted}` was. Delete the startpoints of the job, or "
@@ -134,13 +134,47 @@ def begin_to_follow(job: ClaimedJob, wanted: str, log: CheckpointLog) -> Followe
     return Followed(wanted, line.epoch)
 
 
-def goes_on_from(job: ClaimedJob, record: CheckpointRecord) -> bool:
-    """True if a start continues just where a checkpoint is."""
+def in_step(
+    marks: Watermarks,
+    upstream: Mapping[str, Sequence[str]],
+    theirs: Mapping[str, int],
+    due: Mapping[str, int],
+    *,
+    reached: bool,
+) -> Watermarks:
+    """The watermarks of a batch in which no operator comes further than the other job had at its next checkpoint. Pure.
+
+    Otherwise what is due would fire in one job before the change and in the other one behind it: in both, or in none.
+
+    Args:
+        marks: those that follow from the messages that were read.
+        upstream: operator → those before it; inputs have none. Upstream first.
+        theirs: the watermarks of the other job at that checkpoint, of the operators that both have.
+        due: operator → the time of its oldest timer.
+        reached: this batch is the last one before that checkpoint: each operator comes as far as in the other job.
+    """
+    firing, held = dict[str, int](), dict[str, int]()
+    for op, before in upstream.items():
+        own = marks.firing.get(op, NO_WATERMARK)
+        found = min((held.get(each, firing[each]) for each in before), default=own)
+        if (mark := theirs.get(op)) is not None:
+            found = mark if reached else min(found, mark)
+        firing[op] = max(marks.late.get(op, NO_WATERMARK), found)
+        if op in due and due[op] <= firing[op]:
+            held[op] = due[op] - 1
+    return Watermarks(marks.late, {op: mark for op, mark in firing.items() if mark > NO_WATERMARK}, held)
+
+
+def goes_on_from(job: ClaimedJob, record: CheckpointRecord, *, or_adds_inputs: bool = False) -> bool:
+    """True if a start continues just where a checkpoint is. `or_adds_inputs`: it may read more inputs."""
     start = job.start
     if start.clears_state or start.reset.operators or record.is_closed or record.drained_operators:
         return False
     before = to_positions(record.next_offsets)
-    return all(before.get(at) == offset for at, offset in start.positions.items())
+    return all(
+        before[at] == offset if at in before else or_adds_inputs and at.ssp.system_stream not in record.streams
+        for at, offset in start.positions.items()
+    )
 
 
 class ParentLog:
@@ -170,7 +204,8 @@ class FollowFeed:
     """Makes the batches of another job, and none beyond its last checkpoint.
 
     Nothing of the feed has to survive: which of the batches are made follows from the boundary. A checkpoint of the
-    other job is made if this run is exactly where that job was, and no input has another watermark.
+    other job is made if this run is exactly where that job was, in positions and in the event time of each operator
+    that both have.
     """
 
     def __init__(
@@ -195,12 +230,11 @@ class FollowFeed:
         self._ends = ends
         self._parent = parent
         self._sources = tuple(op.stream for op in graph.sources)
-        self._inputs = {op.id: op.stream for op in graph.inputs}
         self._bounds = bounds
         self._event_time = event_time
-        stores = {spec.name for spec in graph.stores}
-        self._operators = frozenset(op.id for op in graph.operators if own_stores([op.state_id]) & stores)
-        """The operators that keep what waits for time."""
+        self._upstream = graph.time_sources() if event_time.used else {}
+        self._stores = {op.id: own_stores([op.state_id]) for op in graph.operators}
+        """Operator → the stores in which it would keep what waits for time."""
         self._clock = clock
         self._tell = tell
         self._said_unnamed = False
@@ -210,7 +244,6 @@ class FollowFeed:
         self._feed.begin()
         self._event_time.begin()
         self._pace = BatchPace.first(self._bounds)
-        self._differing = ""
         self._left: deque[ReadUpTo | CheckpointRecord] = deque()
         """Batches to make, each checkpoint behind its own."""
         self._made = ""
@@ -238,7 +271,7 @@ class FollowFeed:
             elif self._is_at(boundary, following):
                 if (planned := self._raised(boundary, following)) is not None:
                     return planned
-                self._made, self._differing = str(following.id), self._differing_at(boundary, following)
+                self._made = str(following.id)
             self._left.popleft()
             if not self._left:
                 self._say(boundary)
@@ -283,19 +316,15 @@ class FollowFeed:
         is_at_last = not self._left and self._made == self._looked_behind
         job = self._parent.followed.job
         now = self._clock.monotonic()
-        self._tell(boundary, FollowProgress(job, self._made, is_at_last, self._differing, now))
+        self._tell(boundary, FollowProgress(job, self._made, is_at_last, now))
 
     def _is_at(self, boundary: Boundary, record: CheckpointRecord) -> bool:
         """True if this run has read exactly what the other job had read at a checkpoint, of the partitions that both
         read. It may be further: then that job has gone back."""
         theirs, own = _by_partition(to_positions(record.next_offsets)), _by_partition(boundary.positions)
+        if record.section(REPLAY).behind:
+            return False  # timers were due that this run has fired
         return all(own[ssp] == theirs[ssp] for ssp in own.keys() & theirs.keys())
-
-    def _differing_at(self, boundary: Boundary, record: CheckpointRecord) -> str:
-        """An operator that both jobs have, and whose event time is another one in this job; empty if there is none."""
-        theirs, own = record.section(TIME).watermarks, boundary.watermarks
-        common = self._operators & theirs.keys() & own.keys()
-        return next((op for op in sorted(common) if theirs[op] != own[op]), "")
 
     def _batch(self, boundary: Boundary, batch: ReadUpTo) -> PlannedBatch | None:
         """The next batch of the run on the way to the end of this one; None if it is made."""
@@ -324,18 +353,19 @@ class FollowFeed:
         return self._planned(boundary, portions, time_ms, ends)
 
     def _raised(self, boundary: Boundary, record: CheckpointRecord) -> PlannedBatch | None:
-        """A batch of time alone, if the other job has come further in event time by its checkpoint, because partitions
-        were idle. None: it has not."""
-        marks, own = record.section(TIME).watermarks, boundary.watermarks
-        given = {
-            stream: GivenWatermark(own.get(op, NO_WATERMARK), marks[op])
-            for op, stream in self._inputs.items()
-            if marks.get(op, NO_WATERMARK) > own.get(op, NO_WATERMARK)
-        }
-        is_earlier = record.batch_time_ms > boundary.batch_time_ms
-        if not given and not is_earlier and not (boundary.is_behind and self._event_time.used):
+        """A batch of time alone, if the other job has come further in time by its checkpoint: partitions were idle, or
+        a period began. None: it has not."""
+        theirs, own = record.section(TIME).watermarks, boundary.watermarks
+        both = self._in_both(record)
+        is_later = any(theirs.get(op, NO_WATERMARK) > own.get(op, NO_WATERMARK) for op in both)
+        if not is_later and not boundary.is_behind and record.batch_time_ms <= boundary.batch_time_ms:
             return None
-        return self._planned(boundary, {}, record.batch_time_ms, self._ends(), given)
+        return self._planned(boundary, {}, record.batch_time_ms, self._ends(), reached=True)
+
+    def _in_both(self, record: CheckpointRecord) -> set[str]:
+        """The operators that both jobs have, as far as a checkpoint shows it."""
+        known = record.section(TIME).watermarks.keys()
+        return {op for op in self._upstream if op in known or self._stores[op] & record.stores.keys()}
 
     def _planned(
         self,
@@ -343,26 +373,21 @@ class FollowFeed:
         portions: Mapping[TaskSsp, Portion],
         time_ms: int,
         ends: Ends,
-        given: Mapping[SystemStream, GivenWatermark] | None = None,
+        *,
+        reached: bool = False,
     ) -> PlannedBatch:
+        """`reached`: the other job's next checkpoint comes behind this batch."""
         latest = {ssp: end.upcoming for ssp, end in ends.items()}
         # No partition is idle or ended by itself: the other job may not have found it so in this batch.
-        look = partial(self._event_time.look, boundary, None, time_ms, idle={})
-        moment = look(given={**self._capped(boundary, look().watermarks.firing), **(given or {})})
+        moment = self._event_time.look(boundary, None, time_ms, idle={})
+        record = next((each for each in self._left if isinstance(each, CheckpointRecord)), None)
+        if record is not None and self._upstream:
+            theirs = {op: record.section(TIME).watermarks.get(op, NO_WATERMARK) for op in self._in_both(record)}
+            due = {op: event for op, (event, _) in boundary.next_due.items() if event is not None}
+            marks = in_step(moment.watermarks, self._upstream, theirs, due, reached=reached)
+            moment = replace(moment, watermarks=marks)
         ranges = BatchRanges.group(portions, self._sources) if portions else NOTHING
         return PlannedBatch(ranges, latest, moment)
-
-    def _capped(self, boundary: Boundary, firing: Mapping[str, int]) -> dict[SystemStream, GivenWatermark]:
-        """The inputs that would come further in event time than the other job had at its next checkpoint, as with
-        another policy of watermarks: they do not, as long as this job follows."""
-        following = next((each for each in self._left if isinstance(each, CheckpointRecord)), None)
-        marks = {} if following is None else following.section(TIME).watermarks
-        own = boundary.watermarks
-        return {
-            stream: GivenWatermark(own.get(op, NO_WATERMARK), max(marks[op], own.get(op, NO_WATERMARK)))
-            for op, stream in self._inputs.items()
-            if op in marks and firing.get(op, NO_WATERMARK) > marks[op]
-        }
 
     def _say_unnamed(self) -> None:
         if not self._said_unnamed:

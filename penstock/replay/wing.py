@@ -74,8 +74,6 @@ class FollowProgress:
     """The id of the last checkpoint of that job whose batches are all made; empty: none yet."""
     caught_up: bool
     """True if that was its last one, at the last look."""
-    differing: str = ""
-    """An operator that has come to another event time than in that job, at that checkpoint; empty: none has."""
     looked: float = 0.0
     """The time of the last look, on the monotonic clock of the run, in seconds."""
 
@@ -92,6 +90,8 @@ class ReplaySection:
     """The time at which they begin, and the next offset of each place then."""
     line: Line = Line()
     followed: Followed = Followed()
+    behind: bool = False
+    """True if timers were due, and more of them than a batch fires: they fire in the next one."""
 
 
 REPLAY = Section("replay", ReplaySection)

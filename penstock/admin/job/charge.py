@@ -112,7 +112,8 @@ def hand_over(job: FoundJob, to: str, line: int) -> CheckpointRecord:
     Raises:
         LeaseHeldError: the job runs.
         NotFoundError: the job has no checkpoint.
-        NotYetError: it has not published all output of its last checkpoint, or that is not known.
+        NotYetError: it has not published all output of its last checkpoint, or that is not known; or timers that were
+            due have not fired.
         IncompatibleError: it cannot hand over, or another process wrote a checkpoint meanwhile.
         PenstockError: the store failed.
     """
@@ -130,6 +131,8 @@ def hand_over(job: FoundJob, to: str, line: int) -> CheckpointRecord:
             f"a command or a start has changed state or positions of job `{root}`, so job `{to}` cannot come to its "
             f"checkpoint {base.id}. Delete that one (`penstock job delete {to}`), and deploy again"
         )
+    if base.section(REPLAY).behind:
+        raise NotYetError(f"job `{root}` stopped before all timers fired that were due: start it once, and they fire")
     _refuse_unpublished(job, view)
     # What is held back for its successor from here on is not missing anywhere, if the job comes back.
     sections: SectionValues = {

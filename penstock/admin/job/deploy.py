@@ -281,7 +281,7 @@ class Deployment:
                 run.begin_again()
             return
         is_fresh = self._clock() - following.looked <= _FRESH_SECONDS
-        if following.caught_up and is_fresh and self._has_stopped(following):
+        if following.caught_up and is_fresh and self._has_stopped():
             self._hand_over()
 
     def _hand_over(self) -> None:
@@ -298,15 +298,8 @@ class Deployment:
         else:
             logger.info("job %s has handed over: %s makes its last batches", self.old.paths.root, self.paths.root)
 
-    def _refuse_early(self, following: FollowProgress) -> None:
+    def _refuse_early(self) -> None:
         """Raise IncompatibleError if the old job would stop in vain."""
-        if following.differing:
-            raise IncompatibleError(
-                f"operator `{following.differing}` has come to another event time in job `{self.paths.root}` than in "
-                f"job `{self.old.paths.root}`, because other inputs come to it. Rows would be lost or sent twice at "
-                f"the change. Drain the old job (`penstock drain {self.old.paths.root} --wait`), and start the changed "
-                "application in its place"
-            )
         old, new = self.old.log.read().latest, self.new.log.read("report").latest
         if old is not None:
             refuse_to_hand_over(self.old.paths.root, old)
@@ -344,7 +337,7 @@ class Deployment:
             logger.warning(text, *given)
             self._told = now
 
-    def _has_stopped(self, following: FollowProgress) -> bool:
+    def _has_stopped(self) -> bool:
         """True if nobody runs the old job. Who does is asked to stop."""
         objects, key = self.old.objects, self.old.paths.lease
         try:
@@ -359,7 +352,7 @@ class Deployment:
         if self._asked == state.token:
             self._tell("job %s was asked to stop, and still runs", self.old.paths.root)
         else:
-            self._refuse_early(following)
+            self._refuse_early()
             logger.info("%s has caught up with job %s, which is asked to stop", self.paths.root, self.old.paths.root)
             with audited(self.old, "deploy", {"run": state.holder.run_id, "hands over to": self.paths.root}):
                 StopRequests(objects, self.old.paths).ask(state.token, f"{self.paths.root} ({this_process()})")

@@ -6,10 +6,11 @@ import json
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from itertools import count
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import pytest
@@ -49,11 +50,12 @@ class AddUp(ps.StreamTask):
         collector.emit(key=envelope.key, value=total)
 
 
-def application() -> ps.StreamApplication:
-    """The sum after each message, and the messages of each key and window."""
+def application(delay_ms: int = 0) -> ps.StreamApplication:
+    """The sum after each message, and the messages of each town and window. `delay_ms`: the watermark stays so far
+    behind."""
     app = ps.StreamApplication("trips")
     app.store("miles")
-    trips = app.input(f"local.{TRIPS}", timestamp=lambda trip: trip["at"], watermark=ps.BoundedOutOfOrderness(0))
+    trips = app.input(f"local.{TRIPS}", timestamp=lambda trip: trip["at"], watermark=ps.BoundedOutOfOrderness(delay_ms))
     trips.process(AddUp, stores=["miles"], id="add-up").send_to(app.output(f"local.{TOTALS}"))
     windows = ps.Windows.tumbling(WINDOW_MS, aggregates={"trips": ps.Count()})
     panes = trips.partition_by(lambda trip: trip["town"], id="by-town").window(windows, id="windows")
@@ -88,7 +90,7 @@ def dying(objects: Any, step: int) -> Iterator[None]:
 class RunningJob:
     """A job that runs in this process, under its lease."""
 
-    def __init__(self, config: JobConfig) -> None:
+    def __init__(self, config: JobConfig, app: ps.StreamApplication | None = None) -> None:
         self.paths = JobPaths(config.job.name, config.job.id)
         self._objects = open_job_root(config.job)
         log = CheckpointLog(self._objects, self.paths)
@@ -96,7 +98,7 @@ class RunningJob:
         self._stops = StopRequests(self._objects, self.paths)
         self._driver: InProcessDriver | None = None
         try:
-            graph = application().graph()
+            graph = (app or application()).graph()
             self._driver = driver = InProcessDriver(graph, config, self._objects, {}, containers=1)
             driver.loop.start()
         except BaseException:
@@ -147,7 +149,9 @@ class RunningJob:
 class DeployedWorld:
     """Two jobs, of which at most one is in charge: `charged`, as far as this world has seen."""
 
-    def __init__(self, seed: int, **keys: object) -> None:
+    def __init__(self, seed: int, delays: Mapping[str, int] = MappingProxyType({}), **keys: object) -> None:
+        """`delays`: job → the delay of its watermark, in milliseconds."""
+        self._delays = delays
         self.random = random.Random(seed)
         self._keys = {
             "task.commit.ms": 1,
@@ -163,9 +167,16 @@ class DeployedWorld:
         self.seen = Counter[str]()
         self._dies = True
         self.charged, self.other = "one", "two"
-        self.job: RunningJob | None = RunningJob(self.config("one"))
+        self.job: RunningJob | None = self._running("one", self.config("one"))
         self.follower: RunningJob | None = None
         self.deployment: Deployment | None = None
+
+    def app(self, name: str) -> ps.StreamApplication:
+        """The application of a job."""
+        return application(self._delays.get(name, 0))
+
+    def _running(self, name: str, config: JobConfig) -> RunningJob:
+        return RunningJob(config, self.app(name))
 
     def config(self, name: str, **keys: object) -> JobConfig:
         """The configuration of a job."""
@@ -203,7 +214,7 @@ class DeployedWorld:
     def start_job(self) -> None:
         """Start the job that was in charge when this was last known. It is refused if it has handed over."""
         try:
-            self.job = RunningJob(self.config(self.charged))
+            self.job = self._running(self.charged, self.config(self.charged))
         except IncompatibleError as error:
             if f"has handed over to job `{self.other}-1`" not in str(error):
                 raise
@@ -238,7 +249,7 @@ class DeployedWorld:
         if self.deployment is None:
             comes_back = self.found(self.other).log.read().latest is not None
             self.deployment = Deployment(
-                self.found(self.charged), self.config(self.other), application(), rollback=comes_back
+                self.found(self.charged), self.config(self.other), self.app(self.other), rollback=comes_back
             )
             self._begin()
 
@@ -247,7 +258,7 @@ class DeployedWorld:
         config = self._dying(self.deployment.begin)
         if config is None or self.deployment is None:
             return
-        self.follower = RunningJob(config)
+        self.follower = self._running(self.other, config)
         if self.deployment.is_over:
             self.kill_job()
             self.job, self.charged, self.other = self.follower, self.other, self.charged
@@ -295,9 +306,11 @@ class DeployedWorld:
             raise AssertionError("the deployment does not come to its end")
         if self.job is not None:
             self.job.end()
-        config = self.config(self.charged)
-        objects = open_job_root(config.job)
-        graph = application().graph()
+        self.to_the_end(self.app(self.charged), self.config(self.charged))
+
+    def to_the_end(self, app: ps.StreamApplication, config: JobConfig) -> None:
+        """Run a job to the end of its input."""
+        objects, graph = open_job_root(config.job), app.graph()
         with closing(InProcessDriver(graph, config, objects, {}, containers=1, until_latest=True)) as driver:
             driver.loop.run()
 
