@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 LEAST_SECONDS, MOST_SECONDS = 0.2, 1.0
 """The time between two looks for a new checkpoint: a tenth of the time since the last one came, within these bounds."""
 _IN_TIME = 8
-"""So many batches and checkpoints may wait without any haste."""
+"""So many batches and checkpoints may wait without any haste: a job that is as busy as this one always has some."""
 _MOST_JOINED = 64
 _ByPartition: TypeAlias = Mapping[SystemStreamPartition, int]
 
@@ -247,6 +247,8 @@ class FollowFeed:
         self._left: deque[ReadUpTo | CheckpointRecord] = deque()
         """Batches to make, each checkpoint behind its own."""
         self._made = ""
+        self._made_last = False
+        """True if the last checkpoint that this run came to is made."""
         self._looked_behind = ""
         """The id of the last checkpoint that was looked at."""
         self._came, self._next_look = self._clock.monotonic(), 0.0
@@ -271,9 +273,11 @@ class FollowFeed:
             elif self._is_at(boundary, following):
                 if (planned := self._raised(boundary, following)) is not None:
                     return planned
-                self._made = str(following.id)
+                self._made, self._made_last = str(following.id), True
+            else:
+                self._made_last = False
             self._left.popleft()
-            if not self._left:
+            if isinstance(following, CheckpointRecord):
                 self._say(boundary)
 
     def _look(self, boundary: Boundary) -> None:
@@ -313,10 +317,14 @@ class FollowFeed:
             self._left.appendleft(ReadUpTo(joined[-1].time_ms, positions))
 
     def _say(self, boundary: Boundary) -> None:
-        is_at_last = not self._left and self._made == self._looked_behind
-        job = self._parent.followed.job
-        now = self._clock.monotonic()
-        self._tell(boundary, FollowProgress(job, self._made, is_at_last, now))
+        progress = FollowProgress(
+            self._parent.followed.job,
+            self._made,
+            caught_up=not self._left and self._made == self._looked_behind,
+            is_near=self._made_last and len(self._left) <= _IN_TIME,
+            looked=self._clock.monotonic(),
+        )
+        self._tell(boundary, progress)
 
     def _is_at(self, boundary: Boundary, record: CheckpointRecord) -> bool:
         """True if this run has read exactly what the other job had read at a checkpoint, of the partitions that both

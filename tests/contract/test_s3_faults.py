@@ -56,8 +56,8 @@ class ClientLife:
         self.results: Counter[str] = Counter()
 
     def run(self, steps: int, rate: float, until: Callable[[], bool]) -> None:
-        """At least `steps` calls, and more until a condition holds: a client gives up by the clock, so how many requests
-        a call makes depends on the machine."""
+        """At least `steps` calls, and more until a condition holds: a client gives up by the clock, so the number of
+        its requests depends on the machine."""
         done: list[Asked] = []
 
         def note(asked: Asked, reply: Reply) -> Reply:

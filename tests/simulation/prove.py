@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.testing.simulation.simulate import WorkerProcess, in_parallel
+from tests.simulation import deployments
 from tests.simulation.rules import RULES, take_out
 from tests.support.tools import scratch
 
@@ -29,6 +30,8 @@ SUBJECTS = {
     "graphs": "tests.simulation.graphs:subject",
     "topics": "tests.simulation.topics:subject",
 }
+DEPLOYMENTS = "deployments"
+"""Lives on the real clock, without the simulator."""
 
 
 @dataclass
@@ -132,9 +135,15 @@ def main() -> int:
 def _prove(given: argparse.Namespace) -> int:
     first = int(time.time()) if given.first is None else given.first
     failed = False
-    for subject in SUBJECTS:
-        until = time.monotonic() + given.minutes * 60 / len(SUBJECTS)
-        tally = live(subject, itertools.count(first), processes=given.processes, until=until)
+    share_s = given.minutes * 60 / (len(SUBJECTS) + 1)
+    for subject in [*SUBJECTS, DEPLOYMENTS]:
+        until = time.monotonic() + share_s
+        if subject == DEPLOYMENTS:
+            tally = Tally()
+            for report in deployments.reports(first, processes=2 * given.processes, until=until):  # they wait, too
+                tally.add(report)
+        else:
+            tally = live(subject, itertools.count(first), processes=given.processes, until=until)
         print(f"{subject}, seeds from {first}\n{tally}\n", flush=True)
         for report in tally.broken:
             print(story(report), json.dumps(report.get("choices")), sep="\n", flush=True)

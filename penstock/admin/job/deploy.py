@@ -281,7 +281,7 @@ class Deployment:
                 run.begin_again()
             return
         is_fresh = self._clock() - following.looked <= _FRESH_SECONDS
-        if following.caught_up and is_fresh and self._has_stopped():
+        if is_fresh and (following.caught_up or following.is_near) and self._has_stopped() and following.caught_up:
             self._hand_over()
 
     def _hand_over(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -24,8 +25,9 @@ from penstock.config import load_config
 from penstock.config.model import JobConfig
 from penstock.deploy.wing import handed_to
 from penstock.driver.watches import Tenure
-from penstock.errors import IncompatibleError
+from penstock.errors import ConfigError, IncompatibleError, NotFoundError, RetryableError
 from penstock.job.commands import StopRequests
+from penstock.job.lease import LeaseHeldError
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_job_root
 from penstock.replay.wing import FollowProgress
@@ -37,6 +39,7 @@ T = TypeVar("T")
 TRIPS, TOTALS, PANES = "trips", "totals", "panes"
 KEYS = ("N1", "N2", "N3", "N14", "N5")
 WINDOW_MS = 10_000
+_FULL_WRITES = 3
 
 
 class AddUp(ps.StreamTask):
@@ -65,18 +68,29 @@ def application(delay_ms: int = 0) -> ps.StreamApplication:
 
 
 class DiedError(BaseException):
-    """The process dies here."""
+    """The process dies here, whatever it says."""
+
+
+class FullError(RetryableError):
+    """The disk is full here."""
 
 
 @contextmanager
-def dying(objects: Any, step: int) -> Iterator[None]:
-    """Die before this write of this thread, not counting the audit log."""
+def failing(objects: Any, step: int, error: type[BaseException]) -> Iterator[None]:
+    """Let writes of this thread fail, not counting the audit log.
+
+    Args:
+        objects: a store of the class whose writes are meant.
+        step: the number of writes before.
+        error: what this write and all behind it raise; a full disk has room again after some writes.
+    """
     writes, thread = count(), threading.get_ident()
+    failed = range(step, step + _FULL_WRITES) if error is FullError else range(step, sys.maxsize)
 
     def before(real: Any) -> Any:
         def call(self: Any, key: str, *rest: Any) -> Any:
-            if thread == threading.get_ident() and "/audit/" not in key and next(writes) >= step:
-                raise DiedError
+            if thread == threading.get_ident() and "/audit/" not in key and next(writes) in failed:
+                raise error("the disk is full")
             return real(self, key, *rest)
 
         return call
@@ -165,7 +179,7 @@ class DeployedWorld:
         admin.create_stream(admin.open_stream(TRIPS), 2)
         self.sent: list[tuple[str, dict[str, Any]]] = []
         self.seen = Counter[str]()
-        self._dies = True
+        self._dies = False
         self.charged, self.other = "one", "two"
         self.job: RunningJob | None = self._running("one", self.config("one"))
         self.follower: RunningJob | None = None
@@ -182,9 +196,9 @@ class DeployedWorld:
         """The configuration of a job."""
         return load_config(overrides={**self._keys, "job.name": name, **keys})
 
-    def found(self, name: str) -> FoundJob:
+    def found(self, name: str, **keys: object) -> FoundJob:
         """A job, for commands."""
-        config = self.config(name)
+        config = self.config(name, **keys)
         return FoundJob(config, JobPaths(name, "1"), open_job_root(config.job))
 
     def live(self, steps: int) -> None:
@@ -193,9 +207,13 @@ class DeployedWorld:
             *(self.publish, self.step_job, self.step_job, self.step_follower, self.step_follower),
             *(self.step_deployment, self.step_deployment, self.begin_deployment),
         )
+        self._dies = True
+        commands = (self.compete, self.collect, self.delete_other)
         for _ in range(steps):
             if self.random.random() < 0.05:
                 self.random.choice((self.kill_job, self.kill_follower))()
+            elif self.random.random() < 0.05:
+                self.random.choice(commands)()
             else:
                 self.random.choice(actions)()
             if self.job is None and self.random.random() < 0.3:
@@ -253,6 +271,31 @@ class DeployedWorld:
             )
             self._begin()
 
+    def compete(self) -> None:
+        """Somebody else gives the same command while it runs."""
+        if self.deployment is None or self.follower is None:
+            return
+        rollback = self.found(self.other).log.read().latest is not None
+        second = Deployment(self.found(self.charged), self.config(self.other), self.app(self.other), rollback=rollback)
+        with pytest.raises(LeaseHeldError):
+            self._running(self.other, second.begin())
+        self.seen["refused beside another"] += 1
+
+    def collect(self) -> None:
+        """Somebody deletes what no checkpoint of a job needs."""
+        name = self.random.choice((self.charged, self.other))
+        for keys in ({}, {"job.shadow.enabled": True}):
+            with suppress(LeaseHeldError, NotFoundError, ConfigError):
+                admin.collect_garbage(self.found(name, **keys))
+                self.seen["collected"] += 1
+
+    def delete_other(self) -> None:
+        """Somebody deletes the job that is not in charge, or tries to."""
+        if self.deployment is None and not handed_to(self.found(self.charged).log.read()):
+            with suppress(LeaseHeldError, NotFoundError, IncompatibleError):
+                admin.delete_job(self.found(self.other, **{"job.shadow.enabled": True}))
+                self.seen["deleted"] += 1
+
     def _begin(self) -> None:
         assert self.deployment is not None
         config = self._dying(self.deployment.begin)
@@ -283,12 +326,14 @@ class DeployedWorld:
             self.start_job()
 
     def _dying(self, act: Callable[[], T]) -> T | None:
-        """Sometimes the process dies on the way."""
+        """Sometimes the process dies on the way, or finds the disk full."""
         if not self._dies or self.random.random() < 0.6:
             return act()
-        with suppress(DiedError), dying(open_job_root(self.config("one").job), self.random.randint(0, 14)):
+        end = self.random.choice((DiedError, FullError))
+        objects = open_job_root(self.config("one").job)
+        with suppress(end), failing(objects, self.random.randint(0, 14), end):
             return act()
-        self.seen["died"] += 1
+        self.seen["died" if end is DiedError else "disk full"] += 1
         self.kill_follower()
         return None
 

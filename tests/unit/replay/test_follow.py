@@ -12,6 +12,7 @@ from penstock import admin
 from penstock.admin.job.deploy import Deployment
 from penstock.batch.batch import to_positions
 from penstock.batch.watermarks import TIME
+from penstock.replay import follow
 from penstock.replay.follow import lineage
 from penstock.replay.wing import batches_of
 from tests.support.tools.cli import own_home
@@ -85,6 +86,34 @@ def test_a_follower_that_is_far_behind_makes_fewer_batches() -> None:
     assert made.batch > 30
     assert follower.batch < made.batch / 3
     assert (follower.positions, follower.watermarks) == (made.positions, made.watermarks)
+
+
+def test_a_job_as_busy_as_its_follower_is_asked_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is always a batch that the follower has not made yet."""
+    for name in ("LEAST_SECONDS", "MOST_SECONDS"):
+        monkeypatch.setattr(follow, name, 0.0)
+    world = DeployedWorld(5, {}, **{"task.checkpoint.retained": 200})
+    world.begin_deployment()
+    deployment, follower = world.deployment, world.follower
+    assert deployment is not None
+    assert follower is not None
+    for number in range(60):
+        sent = len(world.sent)
+        while len(world.sent) == sent:
+            world.publish()
+        world.step_job()
+        if world.job is None:
+            break
+        world.job.loop.commit()
+        if number > 3:
+            follower.step()
+            assert follower.following is not None
+            assert not follower.following.caught_up
+            deployment.step(follower)
+    assert world.job is None
+    world.finish()
+    assert world.charged == "two"
+    assert sorted_messages(world.read("totals")) == sorted_messages(world.expected_totals())
 
 
 def merged(inputs: int) -> ps.StreamApplication:

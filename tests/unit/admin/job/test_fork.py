@@ -43,7 +43,12 @@ class Jobs:
     """Jobs of one application in one root."""
 
     def __init__(self, backend: str) -> None:
-        self.config: dict[str, Any] = {"task.commit.ms": 0, "task.checkpoint.retained": 2, **BACKENDS[backend]}
+        self.config: dict[str, Any] = {
+            "task.commit.ms": 0,
+            "task.checkpoint.retained": 2,
+            "job.lease.ms": 2000,  # a process that dies leaves its own
+            **BACKENDS[backend],
+        }
         if backend == "root":
             self.config["state.backends.blob.root"] = os.environ["PENSTOCK_HOME"] + "/blobs"
         admin.create_stream(admin.open_stream("trips"), 2)
