@@ -408,14 +408,9 @@ class TestTakeOver:
 
     @pytest.mark.parametrize(
         ("guarantee", "step"),
-        [
-            ("exactly-once", "commit"),
-            *(
-                pytest.param(guarantee, step, marks=pytest.mark.slow)
-                for guarantee, step in (("exactly-once", "publish"), ("at-least-once", "commit"))
-            ),
-        ],
+        [("exactly-once", "commit"), ("exactly-once", "publish"), ("at-least-once", "commit")],
     )
+    @pytest.mark.slow
     def test_the_first_one_writes_nothing(self, make: Make, guarantee: Guarantee, step: str) -> None:
         world = make(guarantee)
         world.put(60)

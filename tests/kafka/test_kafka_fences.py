@@ -237,12 +237,10 @@ def _write_and_stop(options: KafkaOptions, ends: Connection) -> None:
 @pytest.mark.parametrize(
     "points",
     [
-        ["reading of the fences", "commit"],
-        pytest.param(
-            [point for point in POINTS if point not in ("reading of the fences", "commit")], marks=pytest.mark.slow
-        ),
+        ["commit"],
+        pytest.param([point for point in POINTS if point != "commit"], marks=pytest.mark.slow),
     ],
-    ids=["two", "others"],
+    ids=["one", "others"],
 )
 def test_a_writer_that_wakes_up_after_a_take_over_writes_nothing(
     kafka_broker: KafkaBroker, options: KafkaOptions, name: str, points: list[str]

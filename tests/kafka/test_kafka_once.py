@@ -22,7 +22,7 @@ world = fixture_of(KafkaOnceWorld, using=("tmp_path", "kafka_broker"))
 @pytest.mark.parametrize(
     "steps",
     [
-        ("after the record", "mark", "committed"),
+        ("mark",),
         pytest.param(("after the record", "begin", "mark", "commit", "committed"), marks=pytest.mark.slow),
     ],
     ids=["sample", "all"],

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.stores.random_life import live, no_pauses
 
-PARTS = 20
+PARTS = 40
 QUICK = 1
 LIVES = int(os.environ.get("PENSTOCK_LIVES", "80"))
 MORE = 1000

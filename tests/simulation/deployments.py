@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 from tests.support.tools import scratch
-from tests.support.tools.cli import own_home
-from tests.support.world.deployed_world import PANES, TOTALS, DeployedWorld, sorted_messages
+from tests.support.world.deployed_world import PANES, TOTALS, DeployedWorld, own_place, sorted_messages
 
 EXACTLY_ONCE = {f"streams.local.{stream}.output.guarantee": "exactly-once" for stream in (TOTALS, PANES)}
 _DELAYS: tuple[dict[str, int], ...] = ({"one": 5000}, {}, {"two": 5000})
@@ -48,7 +47,7 @@ def report_of(seed: int) -> dict[str, Any]:
         tempfile.TemporaryDirectory(prefix="penstock-prove-", dir=scratch.where(in_memory=True)) as folder,
         pytest.MonkeyPatch.context() as patch,
     ):
-        own_home(Path(folder), patch)
+        own_place(Path(folder), patch)
         try:
             report["faults"] = dict(live(seed))
         except Exception as error:

@@ -81,7 +81,7 @@ def test_lives_end_as_the_oracle_says(subject: str, part: int, lives: int, worke
 
 
 @pytest.mark.parametrize(
-    "subject", [pytest.param(each, marks=pytest.mark.slow if each in ("calls", "topics") else ()) for each in SUBJECTS]
+    "subject", [pytest.param(each, marks=() if each == "graphs" else pytest.mark.slow) for each in SUBJECTS]
 )
 def test_two_runs_of_a_seed_are_equal_event_for_event(subject: str, tmp_path: Path) -> None:
     """Whatever was lived before, and in whichever process."""

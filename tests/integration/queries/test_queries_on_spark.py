@@ -155,7 +155,8 @@ def settings(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("settings")
-@pytest.mark.parametrize("all_fail", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("all_fail", [False, True])
 def test_a_processor_and_handlers_that_fail_get_the_same_rows_again(world: World, all_fail: bool) -> None:
     seen: list[list[Any]] = []
 

@@ -114,7 +114,8 @@ def _rows_in(query: Any) -> int:
     return sum(int(each["numInputRows"]) for each in query.recentProgress)
 
 
-@pytest.mark.parametrize("runs_drain", [(False,), pytest.param((False, True), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("runs_drain", [(False,), (False, True)])
 def test_an_idle_query_drains_ends_and_goes_on_with_another_program(
     spark: SparkSession, tmp_path: Path, runs_drain: tuple[bool, ...]
 ) -> None:

@@ -384,6 +384,7 @@ def flat(found: Found) -> list[tuple[Any, ...]]:
     return sorted(row for rows in list(found.values()) for row in rows)
 
 
+@pytest.mark.slow
 def test_a_timer_fires_without_new_rows_and_nothing_runs_while_none_is_due(spark: SparkSession, tmp_path: Path) -> None:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     source, found, numbers = Source(tmp_path), Found(), list[int]()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from itertools import count
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -30,10 +31,12 @@ from penstock.job.commands import StopRequests
 from penstock.job.lease import LeaseHeldError
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_job_root
+from penstock.replay import follow
 from penstock.replay.wing import FollowProgress
 from penstock.system.base import OffsetRange
 from penstock.system.partitioner import partition_of
 from penstock.testing.in_process import InProcessDriver
+from tests.support.tools.cli import own_home
 
 T = TypeVar("T")
 TRIPS, TOTALS, PANES = "trips", "totals", "panes"
@@ -73,6 +76,13 @@ class DiedError(BaseException):
 
 class FullError(RetryableError):
     """The disk is full here."""
+
+
+def own_place(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Give a world a folder, in which followers look for new checkpoints more often."""
+    own_home(folder, patch)
+    patch.setattr(follow, "LEAST_SECONDS", 0.01)
+    patch.setattr(follow, "MOST_SECONDS", 0.05)
 
 
 @contextmanager

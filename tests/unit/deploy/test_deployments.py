@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.deployments import live
-from tests.support.tools.cli import own_home
+from tests.support.world.deployed_world import own_place
 
 
 @pytest.fixture(autouse=True)
 def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own_home(tmp_path, monkeypatch)
+    own_place(tmp_path, monkeypatch)
 
 
 QUICK = (3, 4, 8)

@@ -22,7 +22,8 @@ from penstock.objects.open import open_job_root
 from penstock.replay.wing import REPLAY
 from penstock.testing.in_process import InProcessDriver
 from tests.support.jobs.example_job import publish
-from tests.support.tools.cli import call, own_home
+from tests.support.tools.cli import call
+from tests.support.world.deployed_world import own_place
 from tests.unit.shadow.test_shadow_starts import counted, sums, totals
 from tests.unit.test_readme import examples
 
@@ -31,7 +32,7 @@ FOLLOWS: dict[str, Any] = {"job.shadow.enabled": True, "job.replay.follows": "on
 
 @pytest.fixture(autouse=True)
 def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own_home(tmp_path, monkeypatch)
+    own_place(tmp_path, monkeypatch)
     admin.create_stream(admin.open_stream("trips"), 2)
 
 

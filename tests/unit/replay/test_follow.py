@@ -15,13 +15,12 @@ from penstock.batch.watermarks import TIME
 from penstock.replay import follow
 from penstock.replay.follow import lineage
 from penstock.replay.wing import batches_of
-from tests.support.tools.cli import own_home
-from tests.support.world.deployed_world import TRIPS, WINDOW_MS, DeployedWorld, RunningJob, sorted_messages
+from tests.support.world.deployed_world import TRIPS, WINDOW_MS, DeployedWorld, RunningJob, own_place, sorted_messages
 
 
 @pytest.fixture(autouse=True)
 def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own_home(tmp_path, monkeypatch)
+    own_place(tmp_path, monkeypatch)
 
 
 def named(world: DeployedWorld, job: str) -> list[tuple[int, dict[Any, int]]]:

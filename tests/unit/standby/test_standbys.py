@@ -101,7 +101,7 @@ def rejoin(driver: InProcessDriver) -> None:
     assert len(set(driver.fleet.assignment.homes.values())) == TASKS
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.usefixtures("other_host")
 def test_the_active_container_is_killed_again_and_again(world: SumsWorld, backend: str) -> None:
