@@ -295,7 +295,7 @@ class DeployedWorld:
         """Somebody deletes what no checkpoint of a job needs."""
         name = self.random.choice((self.charged, self.other))
         for keys in ({}, {"job.shadow.enabled": True}):
-            with suppress(LeaseHeldError, NotFoundError, ConfigError):
+            with suppress(LeaseHeldError, NotFoundError, ConfigError, IncompatibleError):
                 admin.collect_garbage(self.found(name, **keys))
                 self.seen["collected"] += 1
 
