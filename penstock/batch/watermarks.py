@@ -21,6 +21,7 @@ from penstock.checkpoint.sections import Section
 from penstock.checkpoint.streams import IntermediateStream
 from penstock.errors import ConfigError
 from penstock.graph.specs import ApplicationGraph
+from penstock.graph.stores import is_numbered, own_stores
 
 _Reached: TypeAlias = tuple[int, tuple[int, bool] | None]
 """A watermark, and since when it is idle: a batch time, and True if there was a message before it; None: it is not
@@ -319,10 +320,35 @@ class TimeSection:
     """The highest event time that each task has read of each partition, in epoch milliseconds."""
     watermarks: Mapping[str, Time] = field(default_factory=dict)
     """The firing watermark of each operator in the last batch."""
+    inputs: Mapping[str, SystemStream] = field(default_factory=dict)
+    """The streams of the operators that are inputs. Empty in checkpoints of older versions."""
+
+    def watermarks_in(self, graph: ApplicationGraph, stores: Collection[str]) -> dict[str, int]:
+        """The watermarks of the operators of an application that were there at the checkpoint.
+
+        Operators without an id are numbered, in another order if the application was changed. An input is known by its
+        stream, and a numbered operator by its stores: one without any follows from the inputs.
+
+        Args:
+            graph: the application's.
+            stores: those of the checkpoint.
+        """
+        renamed = graph.state_ids()
+        now = {old: op for op, old in renamed.items()}
+        by_stream = {op.stream: op.id for op in graph.inputs}
+        found: dict[str, int] = {}
+        for op, watermark in self.watermarks.items():
+            if op in self.inputs:
+                if (own := by_stream.get(self.inputs[op])) is not None:
+                    found[own] = watermark
+            elif not (self.inputs and is_numbered(op)) or own_stores({op, renamed.get(op, op)}).intersection(stores):
+                found[now.get(op, op)] = watermark
+        return found
 
 
 _TIMES = mapping(Form(Count), mapping(text(SystemStreamPartition.parse), Form(Time)))
-TIME = Section("time", TimeSection, dataclass_form(TimeSection, event_times=_TIMES), needed=True)
+_STREAMS = mapping(Form(str), text(SystemStream.parse))
+TIME = Section("time", TimeSection, dataclass_form(TimeSection, event_times=_TIMES, inputs=_STREAMS), needed=True)
 
 
 def later_event_times(before: Mapping[TaskSsp, int], read: Iterable[tuple[TaskSsp, int | None]]) -> dict[TaskSsp, int]:

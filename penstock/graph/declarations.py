@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -19,7 +18,7 @@ from penstock.errors import ConfigError
 from penstock.graph import event_time, specs
 from penstock.graph.serdes import SerdePlace, input_place, output_place, process_place, timers_place
 from penstock.graph.store_declarations import StoreDeclarations, check_name
-from penstock.graph.stores import OperatorKind
+from penstock.graph.stores import OperatorKind, is_numbered
 
 _Spec = TypeVar("_Spec", bound=specs.OperatorSpec)
 
@@ -138,10 +137,10 @@ class Declarations(StoreDeclarations):
             op_id = f"{kind}-{self._counters[kind]}"
         check_name("operator id", op_id)
         if op_id in self._operators:
-            numbered = re.fullmatch(rf"{kind}-[0-9]+", op_id)
-            advice = ". Operators without an id are numbered: give the other one an id as well" if numbered else ""
+            advice = ". Operators without an id are numbered: give the other one an id as well"
             raise ConfigError(
-                f"operator id `{op_id}` is used twice in application `{self.name}`: ids are unique{advice}"
+                f"operator id `{op_id}` is used twice in application `{self.name}`: ids are unique"
+                f"{advice if is_numbered(op_id) else ''}"
             )
         self._note_state(op_id, renamed_from)
         spec = make(op_id)

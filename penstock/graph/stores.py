@@ -93,6 +93,11 @@ WAITING_STORES = tuple(ending for ending in OPERATOR_STORES if ending != ".aggre
 drain nor the end of a stream sends them, so both keep them."""
 
 
+def is_numbered(operator: str) -> bool:
+    """True if an id is like those of operators without one, such as `filter-1`: their kind and a number."""
+    return re.fullmatch(r".+-[0-9]+", operator) is not None
+
+
 def own_stores(operators: Iterable[str]) -> frozenset[str]:
     """Every store that could belong to one of these operators alone. What a task declares is not among them."""
     return frozenset(f"{operator}{kind}" for operator in operators for kind in OPERATOR_STORES)

@@ -232,6 +232,7 @@ class FollowFeed:
         self._sources = tuple(op.stream for op in graph.sources)
         self._bounds = bounds
         self._event_time = event_time
+        self._graph = graph
         self._upstream = graph.time_sources() if event_time.used else {}
         self._stores = {op.id: own_stores([op.state_id]) for op in graph.operators}
         """Operator → the stores in which it would keep what waits for time."""
@@ -363,16 +364,20 @@ class FollowFeed:
     def _raised(self, boundary: Boundary, record: CheckpointRecord) -> PlannedBatch | None:
         """A batch of time alone, if the other job has come further in time by its checkpoint: partitions were idle, or
         a period began. None: it has not."""
-        theirs, own = record.section(TIME).watermarks, boundary.watermarks
+        theirs, own = self._marks_of(record), boundary.watermarks
         both = self._in_both(record)
         is_later = any(theirs.get(op, NO_WATERMARK) > own.get(op, NO_WATERMARK) for op in both)
         if not is_later and not boundary.is_behind and record.batch_time_ms <= boundary.batch_time_ms:
             return None
         return self._planned(boundary, {}, record.batch_time_ms, self._ends(), reached=True)
 
+    def _marks_of(self, record: CheckpointRecord) -> Mapping[str, int]:
+        """The watermarks of the other job at a checkpoint, by the operators of this one."""
+        return record.section(TIME).watermarks_in(self._graph, record.stores)
+
     def _in_both(self, record: CheckpointRecord) -> set[str]:
         """The operators that both jobs have, as far as a checkpoint shows it."""
-        known = record.section(TIME).watermarks.keys()
+        known = self._marks_of(record).keys()
         return {op for op in self._upstream if op in known or self._stores[op] & record.stores.keys()}
 
     def _planned(
@@ -390,7 +395,8 @@ class FollowFeed:
         moment = self._event_time.look(boundary, None, time_ms, idle={})
         record = next((each for each in self._left if isinstance(each, CheckpointRecord)), None)
         if record is not None and self._upstream:
-            theirs = {op: record.section(TIME).watermarks.get(op, NO_WATERMARK) for op in self._in_both(record)}
+            known = self._marks_of(record)
+            theirs = {op: known.get(op, NO_WATERMARK) for op in self._in_both(record)}
             due = {op: event for op, (event, _) in boundary.next_due.items() if event is not None}
             marks = in_step(moment.watermarks, self._upstream, theirs, due, reached=reached)
             moment = replace(moment, watermarks=marks)

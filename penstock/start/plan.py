@@ -299,7 +299,7 @@ def decide_times(facts: StartFacts, decision: decide.StartDecision, positions: P
         positions=positions,
         ends=facts.inputs.ends,
         parent=next((each for each in facts.view.checkpoints if record is not None and each.id == record.parent), None),
-        state_ids=facts.graph.state_ids(),
+        graph=facts.graph,
     )
     return reset.times(times, facts.graph.operators)
 

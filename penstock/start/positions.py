@@ -95,7 +95,7 @@ def start_times(
     positions: Positions,
     ends: Ends,
     parent: CheckpointRecord | None = None,
-    state_ids: Mapping[str, str] | None = None,
+    graph: ApplicationGraph | None = None,
 ) -> StartTimes:
     """The times of the checkpoint, if its state is kept; none after a batch that closed the stream.
 
@@ -106,7 +106,7 @@ def start_times(
         record: the checkpoint that the start chose; None: there is none.
         positions: where the run begins to read.
         parent: the checkpoint before that one. If both are of one batch, the positions were changed in between by hand.
-        state_ids: operator → the id that it had when its state was made, where that was another one.
+        graph: the application's, by whose operators the watermarks are; None: it is that of the checkpoint.
     """
     if record is None:
         return StartTimes()
@@ -120,10 +120,10 @@ def start_times(
     before = to_positions(record.next_offsets)
     if parent is not None and parent.batch == record.batch:
         before |= {at: max(before.get(at, 0), offset) for at, offset in to_positions(parent.next_offsets).items()}
-    now = {old: op for op, old in (state_ids or {}).items()}
+    marks = recorded.watermarks if graph is None else recorded.watermarks_in(graph, record.stores)
     return StartTimes(
         event_times,
-        {now.get(op, op): each for op, each in recorded.watermarks.items() if not (grown and each == END_OF_TIME)},
+        {op: each for op, each in marks.items() if not (grown and each == END_OF_TIME)},
         frozenset(record.ended_inputs) - unread,
         tuple(at for at in sorted(event_times) if positions[at] < before.get(at, 0)),
         grown,

@@ -65,6 +65,8 @@ class Recorder:
     """Distinguishes each input from earlier and later streams of its name."""
     state_ids: Mapping[str, str] = field(default_factory=dict)
     """Operator → the id that its stores are named after, where that is another one."""
+    inputs: Mapping[str, SystemStream] = field(default_factory=dict)
+    """Operator → the stream that it reads."""
 
     def record(
         self,
@@ -120,8 +122,10 @@ class Recorder:
             stream: own.next_generation() if boundary.closed else own
             for stream, own in boundary.intermediate.items()
         }
+        marks = boundary.watermarks
+        inputs = {op: stream for op, stream in self.inputs.items() if op in marks}
         return {
-            TIME: TimeSection() if boundary.closed else TimeSection(by_task(boundary.event_times), boundary.watermarks),
+            TIME: TimeSection() if boundary.closed else TimeSection(by_task(boundary.event_times), marks, inputs),
             STREAMS: StreamsSection(streams, {stream: self.intermediate_layout[stream] for stream in streams}),
             QUERY: QuerySection(boundary.offered),
         }

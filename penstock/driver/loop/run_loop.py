@@ -65,6 +65,7 @@ class RunParts:
             job.plan.intermediate_layout,
             job.plan.recorded_identities,
             state_ids=job.topology.graph.state_ids(),
+            inputs={op.id: op.stream for op in job.topology.graph.inputs},
         )
         coordinator = CommitCoordinator(
             recorder,

@@ -150,6 +150,10 @@ def test_golden_v2() -> None:
 LABEL = Label("before-deploy", "0123456789abcdef0123456789abcdef", 1614147487300, CheckpointId(1614147487244, 33577), 4)
 
 
+LATER: dict[Section[Any], dict[str, Any]] = {TIME: {"inputs": {"input-1": SystemStream("kafka", "orders")}}}
+"""The fields that are newer than the golden files."""
+
+
 @pytest.mark.parametrize(("name", "record"), [("log-record", WHOLE), ("log-claim", CLAIM), ("log-label", LABEL)])
 def test_golden_log_records(name: str, record: Record) -> None:
     data = (GOLDEN / f"{name}-format10.json").read_bytes()
@@ -168,7 +172,8 @@ def test_the_golden_log_record_has_every_field_and_section() -> None:
     assert body.keys() == {each.name for each in fields(CheckpointRecord)}
     assert sorted(body["sections"]) == ["drain", "outbox", "query", "streams", "time"]
     for section, value in VALUES.items():
-        assert body["sections"][section.name]["fields"].keys() == {each.name for each in fields(value)}
+        names = {each.name for each in fields(value)} - LATER.get(section, {}).keys()
+        assert body["sections"][section.name]["fields"].keys() == names
 
 
 @pytest.mark.parametrize("name", OPTIONAL)
@@ -184,7 +189,8 @@ def test_a_section_and_its_fields_are_left_out_where_they_have_their_defaults(se
     for each in fields(section.default):
         if each.name == "streams":
             continue  # not without a layout
-        value = replace(section.default, **{each.name: getattr(VALUES[section], each.name)})
+        own = LATER.get(section, {}).get(each.name, getattr(VALUES[section], each.name))
+        value = replace(section.default, **{each.name: own})
         record = BARE.having(section, value)
         assert decode_record(encode_record(record), "k") == record
         written = orjson.loads(encode_record(record))["body"]["sections"]

@@ -289,3 +289,50 @@ def test_totals_of_a_changed_aggregate_begin_at_0(tmp_path: Path) -> None:
     assert [ps.Integer().from_bytes(value) for each in engines for _, value in each.scan(None, None)] == [3]
     assert run(driver, 3) == [{"sum": 5, "n": 2}]
     world.close()
+
+
+def two_inputs(order: str, *, mapped: str = "", numbered: bool = False) -> ps.StreamApplication:
+    """A window for each of two inputs, which are declared in an order; a map, without an id, before those of `mapped`.
+    `numbered`: the windows have no ids either."""
+    app = ps.StreamApplication("shop")
+    out = app.output("m.out")
+    for name in order:
+        stream = app.input(f"m.{name}", key=ps.String(), timestamp=lambda value: value)
+        stream = stream.map(lambda value: value) if name in mapped else stream
+        windows = ps.Windows.tumbling(1_000, aggregates={"n": ps.Count()})
+        panes = stream.window(windows, id=None if numbered else f"of-{name}")
+        panes.map(lambda pane, name=name: [name, pane.window.start_ms, pane.message["n"]], id=f"shown-{name}").send_to(
+            out
+        )
+    return app
+
+
+def two_streams(runner: TestRunner, a_ms: list[int], b_ms: list[int]) -> TestRunner:
+    return runner.input("m.a", [("k", ms) for ms in a_ms]).input("m.b", [("k", ms) for ms in b_ms]).run()
+
+
+@pytest.mark.parametrize("before", [("ab", ""), ("ba", "ab"), ("ab", "a"), ("ba", "b")])
+@pytest.mark.parametrize("after", [("ba", ""), ("ab", "ab"), ("ba", "a"), ("ab", "b")])
+def test_event_time_stays_with_its_stream_whatever_the_order_of_declarations(
+    before: tuple[str, str], after: tuple[str, str]
+) -> None:
+    """Operators without an id are numbered, and the numbers move. Of the inputs, one is far ahead."""
+    runner = two_streams(
+        TestRunner(two_inputs(before[0], mapped=before[1]), partitions=1), [1_000_100, 1_001_200], [100, 300]
+    )
+    runner.commit().crash().restore(two_inputs(after[0], mapped=after[1]))
+    two_streams(runner, [1_001_300, 1_002_000], [200, 1_100])
+    two_streams(runner.commit().crash().restore(), [], [1_200]).end_inputs()
+    assert results(runner) == [
+        *(["a", start, n] for start, n in ((1_000_000, 1), (1_001_000, 2), (1_002_000, 1))),
+        *(["b", start, n] for start, n in ((0, 3), (1_000, 2))),
+    ]
+
+
+def test_a_numbered_window_keeps_its_event_time() -> None:
+    runner = two_streams(TestRunner(two_inputs("ab", numbered=True), partitions=1), [1_000_100], [100, 1_200])
+    before = runner._running().loop.boundary.watermarks
+    runner.commit().crash().restore(two_inputs("ab", numbered=True))
+    assert (
+        runner._running().loop.boundary.watermarks.items() >= {op: before[op] for op in ("input-1", "window-2")}.items()
+    )
