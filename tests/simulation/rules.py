@@ -295,7 +295,7 @@ def run_under_lease() -> None:
     _replace(watches, "run_of_start", lambda view, named: run_of_start(before[-1], named))
 
 
-@rule("A request for a startpoint is deleted behind the record that takes it.", "sums", 123)
+@rule("A request for a startpoint is deleted behind the record that takes it.", "sums", 66)
 def taken_requests() -> None:
     real = Epochs._write_start
 
@@ -328,7 +328,7 @@ def pinned() -> None:
 # ---- Backups.
 
 
-@rule("Snapshots of a store are taken between two batches.", "sums", 22)
+@rule("Snapshots of a store are taken between two batches.", "sums", 144)
 def held_copies() -> None:
     _replace(TaskInstance, "await_copies", lambda self, timeout_s: None)
 
