@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -291,6 +292,10 @@ def test_totals_of_a_changed_aggregate_begin_at_0(tmp_path: Path) -> None:
     world.close()
 
 
+def shown(name: str, pane: Any) -> list[Any]:
+    return [name, pane.window.start_ms, pane.message["n"]]
+
+
 def two_inputs(order: str, *, mapped: str = "", numbered: bool = False) -> ps.StreamApplication:
     """A window for each of two inputs, which are declared in an order; a map, without an id, before those of `mapped`.
     `numbered`: the windows have no ids either."""
@@ -301,9 +306,7 @@ def two_inputs(order: str, *, mapped: str = "", numbered: bool = False) -> ps.St
         stream = stream.map(lambda value: value) if name in mapped else stream
         windows = ps.Windows.tumbling(1_000, aggregates={"n": ps.Count()})
         panes = stream.window(windows, id=None if numbered else f"of-{name}")
-        panes.map(lambda pane, name=name: [name, pane.window.start_ms, pane.message["n"]], id=f"shown-{name}").send_to(
-            out
-        )
+        panes.map(partial(shown, name), id=f"shown-{name}").send_to(out)
     return app
 
 
