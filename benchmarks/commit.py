@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
@@ -70,6 +69,35 @@ def judge(bench: harness.Bench, large: Series, small: Series) -> None:
                 bench.target(text, most / max(least, 0.001), at_most=LATENCY_TARGET)
 
 
+def commits(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Fill a state, back it up as a whole, then commit series of changes."""
+    work = Path(parameters["work"])
+    backend = parameters.get("backend", "changelog-files")
+    with closing(StateJob(work, backend, parameters.get("config"))) as job:
+        job.prepare(parameters["keys"])
+        series = [_series(job, one, parameters["warm_up"]) for one in parameters["series"]]
+        job.finish_snapshots()
+        return {"series": series, "verified": job.is_restored(work / "restored")}
+
+
+def _series(job: StateJob, wanted: Mapping[str, int], warm_up: int) -> dict[str, Any]:
+    """Some commits of as many changed keys each."""
+    for _ in range(warm_up):
+        job.change(wanted["changed"])
+        job.commit()
+    before = job.written()
+    commits: list[dict[str, Any]] = []
+    zstd_bytes = 0
+    for _ in range(wanted["commits"]):
+        changes = job.change(wanted["changed"])
+        times = job.commit()
+        commits.append({**times, "wait_ms": times["snapshot_ms"], "durable_ms": sum(times.values())})
+        zstd_bytes += len(compress(encode_records(changes)))
+    written = {kind: size - before[kind] for kind, size in job.written().items()}
+    net_bytes = wanted["commits"] * wanted["changed"] * ENTRY_BYTES
+    return {**wanted, **written, "net_bytes": net_bytes, "zstd_bytes": zstd_bytes, "times": commits}
+
+
 @harness.benchmark(
     "commit", __doc__, megabytes=1024, small_megabytes=10, changed=[1000, 10_000, 100_000, 1_000_000], commits=100,
     spark_commits=25, budget_keys=3_000_000, sides=list(SIDES), threads=2,
@@ -82,8 +110,8 @@ def main(bench: harness.Bench) -> int:
             keys = keys_of(megabytes)
             most = options.spark_commits if side == "spark" else options.commits
             series = plan(options.changed, keys, most, options.budget_keys)
-            changelog = "true" if side == "deltas" else "false"
-            own: dict[str, Any] = {"keys": keys, "series": series, "warm_up": WARM_UP, "changelog": changelog}
+            config = {} if side == "deltas" else {"state.changelog.enabled": "false"}
+            own: dict[str, Any] = {"keys": keys, "series": series, "warm_up": WARM_UP, "config": config}
             if side == "spark":
                 counts = [one["changed"] for one in series for _ in range(WARM_UP + one["commits"])]
                 own |= write_state_inputs(bench.work / f"inputs-{megabytes}", keys, counts)
@@ -102,35 +130,3 @@ def main(bench: harness.Bench) -> int:
     if "deltas" in found:
         judge(bench, *found["deltas"])
     return bench.finish(entry_bytes=ENTRY_BYTES)
-
-
-def commits(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Fill a state, back it up as a whole, then commit series of changes."""
-    work = Path(parameters["work"])
-    with closing(StateJob(work, settings={"state.changelog.enabled": parameters["changelog"]})) as job:
-        job.prepare(parameters["keys"])
-        series = [_series(job, one) for one in parameters["series"]]
-        job.finish_snapshots()
-        return {"series": series, "verified": job.is_restored(work / "restored")}
-
-
-def _series(job: StateJob, wanted: Mapping[str, int]) -> dict[str, Any]:
-    """Some commits of as many changed keys each."""
-    for _ in range(WARM_UP):
-        job.change(wanted["changed"])
-        job.commit()
-    before = job.written()
-    commits: list[dict[str, Any]] = []
-    zstd_bytes = 0
-    for _ in range(wanted["commits"]):
-        changes = job.change(wanted["changed"])
-        times = job.commit()
-        commits.append({"wait_ms": times["snapshot_ms"], "durable_ms": sum(times.values())})
-        zstd_bytes += len(compress(encode_records(changes)))
-    written = {kind: size - before[kind] for kind, size in job.written().items()}
-    net_bytes = wanted["commits"] * wanted["changed"] * ENTRY_BYTES
-    return {**wanted, **written, "net_bytes": net_bytes, "zstd_bytes": zstd_bytes, "times": commits}
-
-
-if __name__ == "__main__":
-    sys.exit(main())

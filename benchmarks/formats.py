@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import field, make_dataclass
 from operator import attrgetter, itemgetter
@@ -14,7 +13,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 import penstock as ps
 from benchmarks import harness
-from benchmarks.figures import COLUMNS, of_batches, summaries
+from benchmarks.figures import COLUMNS, Side, run_sides
 from benchmarks.jobs import Fold, application, configuration, create_stream, run
 from benchmarks.workload import STREAM, Workload
 
@@ -110,19 +109,14 @@ def fold(parameters: dict[str, Any]) -> dict[str, Any]:
 )
 def main(bench: harness.Bench) -> int:
     options, workload = bench.options, Workload.of(bench.options)
-    parameters = {}
+    sides = dict[str, Side]()
     for name in options.sides:
         streams, form = bench.work / "inputs" / name, FORMATS[name]
         create_stream(streams, STREAM, options.threads, list(messages(workload, form)), form.headers)
-        parameters[name] = {**workload.parameters(), "format": name, "streams": str(streams)}
-    for name in bench.turns(options.sides, options.repeat):
-        bench.run(name, "formats:fold", parameters[name], figures=of_batches, verify="jobs:verify")
-    sides = summaries(bench)
-    for side in sides.values() if "json" in sides else ():
-        side["beside_json"] = round(side["rows_per_second"] / sides["json"]["rows_per_second"], 2)
-    harness.show("after the warm-up", sides, **COLUMNS, beside_json=".2f")
-    return bench.finish(sides)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        own = {**workload.parameters(), "format": name, "streams": str(streams)}
+        sides[name] = "formats:fold", "jobs:verify", own
+    found = run_sides(bench, sides)
+    for side in found.values() if "json" in found else ():
+        side["beside_json"] = round(side["rows_per_second"] / found["json"]["rows_per_second"], 2)
+    harness.show("after the warm-up", found, **COLUMNS, beside_json=".2f")
+    return bench.finish(found)

@@ -236,16 +236,38 @@ def side_process(target: str, parameters: Mapping[str, Any], work: Path) -> Iter
 
 
 def wait_for(
-    condition: Callable[[], T | None], what: str, check: Callable[[], object] = lambda: None, pause_s: float = 0.01
+    condition: Callable[[], T | None],
+    what: str,
+    check: Callable[[], object] = lambda: None,
+    pause_s: float = 0.01,
+    timeout_s: float = DEADLINE_S,
 ) -> T:
     """Wait for a condition, and return its value. `check` raises an error if it cannot hold any more."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + timeout_s
     while not (found := condition()):
         check()
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {DEADLINE_S:.0f} s in vain for {what}")
+            raise TimeoutError(f"waited {timeout_s:.0f} s in vain for {what}")
         time.sleep(pause_s)
     return found
+
+
+@contextmanager
+def repeating(step: Callable[[], object], pause_s: float) -> Iterator[None]:
+    """Take a step again and again, from a separate thread."""
+    stop = threading.Event()
+
+    def run() -> None:
+        while not stop.wait(pause_s):
+            step()
+
+    thread = threading.Thread(target=run, name="repeating")
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 def files_below(folder: Path) -> list[Path]:
@@ -342,7 +364,7 @@ def _cell(value: Any, form: str) -> str:
 
 
 def options(name: str, text: str | None, given: Sequence[str] | None, /, **defaults: Any) -> argparse.Namespace:
-    """The options of a benchmark, and `--json`. The default of an option says what it takes.
+    """The options of a benchmark. The default of an option says what it takes.
 
     A list takes several values, of the same kind as its elements; texts only those of the default. True or False is a
     switch.
@@ -358,7 +380,6 @@ def options(name: str, text: str | None, given: Sequence[str] | None, /, **defau
                 flag, type=kind, default=default, nargs="+" if several else None, help=f"default: {default}",
                 choices=default if several and kind is str else None,
             )  # fmt: skip
-    parser.add_argument("--json", type=Path, default=RESULTS / f"{name}.json")
     return parser.parse_args(given)
 
 
@@ -464,14 +485,19 @@ Main = Callable[..., int]
 
 
 def benchmark(name: str, text: str | None, /, **defaults: Any) -> Callable[[Callable[[Bench], int]], Main]:
-    """Make a benchmark's `main` of a function that runs it. The defaults of its options are those of `options`."""
+    """Make a benchmark's `main` of a function that runs it. Its options are those of `options`, and `--json`.
+
+    A module that was started as a program becomes one here, so this is the last function of its module.
+    """
 
     def made(run: Callable[[Bench], int]) -> Main:
         def main(given: Sequence[str] | None = None) -> int:
-            own = options(name, text, given, **defaults)
+            own = options(name, text, given, **defaults, json=RESULTS / f"{name}.json")
             with TemporaryDirectory(prefix="penstock-bench-") as work:
                 return run(Bench(name, own, work))
 
+        if run.__module__ == "__main__":
+            sys.exit(main())
         return main
 
     return made

@@ -97,6 +97,12 @@ def places(work: Path, threads: int) -> dict[str, Any]:
     }
 
 
+def files_system(folder: str, partitions: int) -> dict[str, Any]:
+    """A system `files` whose streams are folders of files."""
+    factory = {"systems.files.samza.factory": "files", "systems.files.folder": folder}
+    return {**factory, "systems.files.partitions": partitions}
+
+
 def configuration(parameters: dict[str, Any]) -> dict[str, Any]:
     """A commit after every batch of `batch_messages`, none skipped because the one before is not complete."""
     found = places(Path(parameters["work"]), parameters["threads"])
@@ -118,10 +124,14 @@ def fold(parameters: dict[str, Any]) -> dict[str, Any]:
 
 def verify(parameters: dict[str, Any]) -> dict[str, Any]:
     """Rebuild the state from the last checkpoint, as a restore does, and compare every key."""
-    loaded = load_config(overrides=configuration(parameters), default_job_name=NAME)
-    rows = [(key, orjson.loads(value)) for _, key, value in read_store(loaded, STORE)]
+    rows = [(key, orjson.loads(value)) for _, key, value in stored(configuration(parameters), NAME, STORE)]
     counts, sums = ([total[name] for _, total in rows] for name in ("count", "sum"))
     return compare(Workload(**parameters["workload"]), [key for key, _ in rows], counts, sums)
+
+
+def stored(config: Mapping[str, Any], job: str, store: str) -> Iterator[tuple[int, bytes, bytes]]:
+    """(task, key, value) of a store at the last checkpoint of a job."""
+    return read_store(load_config(overrides=config, default_job_name=job), store)
 
 
 def create_stream(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import sys
 import threading
 import time
 from collections import Counter
@@ -21,13 +20,11 @@ import psutil
 
 from benchmarks import harness
 from benchmarks.figures import commits_of
-from benchmarks.jobs import await_job, batches_of, counts, entry
+from benchmarks.jobs import await_job, batches_of, counts, entry, stored
 from benchmarks.kafka.load import create, flush, new_producer, produce
 from benchmarks.kafka.sides import commits, configuration
 from benchmarks.workload import STREAM
-from penstock.config.load import load_config
 from penstock.driver.job import Job
-from penstock.state.reading.reader import read_store
 from penstock.testing.kafka_broker import KafkaBroker
 
 JOB, TOPIC, OUTPUT = "kafka-count", STREAM, "counts"
@@ -148,8 +145,8 @@ def figures(run: harness.SideRun) -> dict[str, Any]:
 
 def verify(given: Mapping[str, Any], work: Path) -> dict[str, Any]:
     """Compare the counts of the last checkpoint with a plain computation."""
-    config = load_config(overrides=configuration({**given, "work": str(work)}), default_job_name=JOB)
-    found = {key.decode(): orjson.loads(value) for _, key, value in read_store(config, "counts-0")}
+    rows = stored(configuration({**given, "work": str(work)}), JOB, "counts-0")
+    found = {key.decode(): orjson.loads(value) for _, key, value in rows}
     wanted = Counter(map(key_of, range(sent := int((work / "sent").read_text()))))
     return {"equal": found == wanted, "keys": len(found), "messages": sent}
 
@@ -192,7 +189,3 @@ def main(bench: harness.Bench) -> int:
     grown = max(max(run["grown"].values()) - run["partitions"] for run in sides.values())
     bench.target("threads or files that a kind of process has more", grown, at_most=MOST_GROWTH)
     return bench.finish() or int(not all(bench.targets.values()))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -151,34 +150,6 @@ def small_ms(runs: Sequence[harness.Run], name: str) -> float:
     return float(statistics.median(ms for run in runs for ms in run[name][1:] or [0]))
 
 
-@harness.benchmark(
-    "pyspark", __doc__, kinds=list(PROCESSORS), engines=list(ENGINES), batches=50, rows=200_000, keys=100_000, small=8,
-    short_batches=4, repeat=1, threads=2, by_file_system=False,
-)  # fmt: skip
-def main(bench: harness.Bench) -> int:
-    options = bench.options
-    workloads: Mapping[str, QueryWorkload] = {
-        engine: QueryWorkload(options.rows * batches, batches, options.keys, small=options.small)
-        for engine, batches in (("penstock", options.batches), ("pyspark", min(options.short_batches, options.batches)))
-    }
-    for engine, workload in workloads.items():
-        write_inputs(workload.tables(), bench.work / engine, FILES, ["parquet/events"])
-    sides = [(kind, engine) for kind in options.kinds for engine in options.engines]
-    for kind, engine in bench.turns(sides, options.repeat):
-        workload = workloads[engine]
-        files = str(bench.work / engine / "parquet" / "events")
-        verify = partial(compare, kind.removesuffix("-pandas"), workload)
-        given_to_side = {"kind": kind, "engine": engine, "files": files}
-        own = partial(figures, workload)
-        bench.run(f"{engine}, {kind}", "pyspark:query", given_to_side, figures=own, verify=verify)
-    found = {
-        side: {**summary(runs), **{f"{size}_batch_ms": small_ms(runs, f"{size}_ms") for size in ("small", "empty")}}
-        for side, runs in bench.runs.items()
-    }
-    harness.show("queries", found, **COLUMNS, small_batch_ms=",.0f", empty_batch_ms=",.0f")
-    return bench.finish(found, ratios=judge(bench, found, TARGETS))
-
-
 @dataclass(frozen=True, slots=True)
 class QueryWorkload(WindowWorkload):
     """Batches of equal size, none of them late, then some of a few rows, then some of none."""
@@ -276,5 +247,29 @@ def query(parameters: dict[str, Any]) -> dict[str, Any]:
     return {"batches": batches}
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+@harness.benchmark(
+    "pyspark", __doc__, kinds=list(PROCESSORS), engines=list(ENGINES), batches=50, rows=200_000, keys=100_000, small=8,
+    short_batches=4, repeat=1, threads=2, by_file_system=False,
+)  # fmt: skip
+def main(bench: harness.Bench) -> int:
+    options = bench.options
+    workloads: Mapping[str, QueryWorkload] = {
+        engine: QueryWorkload(options.rows * batches, batches, options.keys, small=options.small)
+        for engine, batches in (("penstock", options.batches), ("pyspark", min(options.short_batches, options.batches)))
+    }
+    for engine, workload in workloads.items():
+        write_inputs(workload.tables(), bench.work / engine, FILES, ["parquet/events"])
+    sides = [(kind, engine) for kind in options.kinds for engine in options.engines]
+    for kind, engine in bench.turns(sides, options.repeat):
+        workload = workloads[engine]
+        files = str(bench.work / engine / "parquet" / "events")
+        verify = partial(compare, kind.removesuffix("-pandas"), workload)
+        given_to_side = {"kind": kind, "engine": engine, "files": files}
+        own = partial(figures, workload)
+        bench.run(f"{engine}, {kind}", "pyspark:query", given_to_side, figures=own, verify=verify)
+    found = {
+        side: {**summary(runs), **{f"{size}_batch_ms": small_ms(runs, f"{size}_ms") for size in ("small", "empty")}}
+        for side, runs in bench.runs.items()
+    }
+    harness.show("queries", found, **COLUMNS, small_batch_ms=",.0f", empty_batch_ms=",.0f")
+    return bench.finish(found, ratios=judge(bench, found, TARGETS))

@@ -89,10 +89,9 @@ class Minutes(Stateful):
         yield Row(key=key[0], minute=minute, count=count, mean=total / count)
 
 
-def session(work: Path, threads: int, partitions: int, more: Mapping[str, str] | None = None) -> SparkSession:
-    """RocksDB with changelog checkpointing; all else as Spark has it, but for what all sides share, and `more`."""
-    find_java()
-    settings: dict[str, Any] = {
+def settings(work: Path, threads: int, partitions: int) -> dict[str, str]:
+    """RocksDB with changelog checkpointing; all else as Spark has it, but for what all sides share."""
+    return {
         "spark.master": f"local[{threads}]",
         "spark.driver.memory": DRIVER_MEMORY,
         "spark.driver.host": "127.0.0.1",
@@ -105,9 +104,14 @@ def session(work: Path, threads: int, partitions: int, more: Mapping[str, str] |
         "spark.sql.streaming.numRecentProgressUpdates": "10000",
         f"{STATE}.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
         CHANGELOG: "true",
-        **(more or {}),
     }
-    spark: SparkSession = SparkSession.builder.config(map=settings).getOrCreate()
+
+
+def session(work: Path, threads: int, partitions: int, more: Mapping[str, str] | None = None) -> SparkSession:
+    """A session with these settings, and `more`."""
+    find_java()
+    both: dict[Any, Any] = {**settings(work, threads, partitions), **(more or {})}
+    spark: SparkSession = SparkSession.builder.config(map=both).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 

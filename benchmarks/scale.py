@@ -2,7 +2,7 @@
 
 The storage of a few tasks runs in this process, with the code of containers and driver and an object store that counts.
 Its commits follow each other by a clock of their own. The records of a log and the calls of a large job are made whole.
-The figures go to docs/scale.md, between the two marks.
+`--page` is the page whose figures are replaced, between two marks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import penstock as ps
-from benchmarks.harness import console
+from benchmarks.harness import console, options
 from benchmarks.state.job import WatchedStore, application, run_batch
 from penstock.batch.batch import Batch, TaskSsp
 from penstock.checkpoint.log import CheckpointLog
@@ -252,17 +252,14 @@ def figures(options: argparse.Namespace) -> str:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("tasks", 1000), ("containers", 200), ("stores", 2), ("commits", 2000), ("days", 365)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--page", type=Path, default=None, help="the page whose figures are replaced")
-    options = parser.parse_args(given)
-    text = figures(options)
+    sizes = {"tasks": 1000, "containers": 200, "stores": 2, "commits": 2000, "days": 365}
+    found = options("scale", __doc__, given, **sizes, page=Path())
+    text = figures(found)
     console.print(text, markup=False)
-    if options.page is not None:
-        before, _, rest = options.page.read_text(encoding="utf-8").partition(BEGIN)
+    if found.page.is_file():
+        before, _, rest = found.page.read_text(encoding="utf-8").partition(BEGIN)
         _, _, after = rest.partition(END_MARK)
-        options.page.write_text(before + BEGIN + "\n" + text + "\n" + END_MARK + after, encoding="utf-8")
+        found.page.write_text(before + BEGIN + "\n" + text + "\n" + END_MARK + after, encoding="utf-8")
     return 0
 
 

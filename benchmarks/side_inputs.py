@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import statistics
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -74,25 +73,6 @@ def judge(bench: harness.Bench, part: str, runs: Mapping[str, Sequence[harness.R
         found["ms more than usual"] = harness.median(gaps, "ms")
         bench.target("swap, ms more than usual", found["ms more than usual"], at_most=100)
     return found
-
-
-@harness.benchmark(
-    "side_inputs", __doc__, parts=list(SIDES), rows=5_000_000, updates=20_000, messages=3_000_000, messages_per_s=2_000,
-    seconds=30, warm_up=10, repeat=3, threads=2,
-)  # fmt: skip
-def main(bench: harness.Bench) -> int:
-    options = bench.options
-    figures = {}
-    for part in options.parts:
-        rows = options.rows if part in ("bootstrap", "swap") else min(options.rows, LOOKED_UP)
-        for side in bench.turns(SIDES[part], options.repeat):
-            function, own = SIDES[part][side]
-            bench.run(f"{part}: {side}", f"side_inputs:{function}", {"rows": rows, **own})
-        figures[part] = judge(bench, part, {side: bench.runs[f"{part}: {side}"] for side in SIDES[part]})
-    shown = ("messages_per_s", "rows_per_s", "usual_gap_ms", "swap_gap_ms")
-    sides = bench.medians(*shown)
-    harness.show("medians of the rounds", sides, **dict.fromkeys(shown, ",.0f"), peak_bytes="MB")
-    return bench.finish(sides, figures=figures)
 
 
 class Rated(ps.StreamTask):
@@ -372,5 +352,20 @@ def seconds_in(job: Job, phase: str) -> float:
     return time.monotonic() - began
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+@harness.benchmark(
+    "side_inputs", __doc__, parts=list(SIDES), rows=5_000_000, updates=20_000, messages=3_000_000, messages_per_s=2_000,
+    seconds=30, warm_up=10, repeat=3, threads=2,
+)  # fmt: skip
+def main(bench: harness.Bench) -> int:
+    options = bench.options
+    figures = {}
+    for part in options.parts:
+        rows = options.rows if part in ("bootstrap", "swap") else min(options.rows, LOOKED_UP)
+        for side in bench.turns(SIDES[part], options.repeat):
+            function, own = SIDES[part][side]
+            bench.run(f"{part}: {side}", f"side_inputs:{function}", {"rows": rows, **own})
+        figures[part] = judge(bench, part, {side: bench.runs[f"{part}: {side}"] for side in SIDES[part]})
+    shown = ("messages_per_s", "rows_per_s", "usual_gap_ms", "swap_gap_ms")
+    sides = bench.medians(*shown)
+    harness.show("medians of the rounds", sides, **dict.fromkeys(shown, ",.0f"), peak_bytes="MB")
+    return bench.finish(sides, figures=figures)

@@ -149,15 +149,19 @@ def _in_order(keys: Numbers, starts: Numbers, *more: Numbers) -> tuple[Numbers, 
 
 
 def write_file(folder: Path, number: int, table: pa.Table, form: str = "parquet", **options: Any) -> Path:
-    """A file of rows, Parquet or lines of JSON. Modification times are a second apart: Spark reads the oldest first."""
+    """A file of rows, Parquet or lines of JSON, which is there as a whole.
+
+    Modification times are a second apart: Spark reads the oldest first.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{number:06d}.{form}"
+    hidden = path.with_name(f".{path.name}")
     if form == "json":
-        path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in table.to_pylist()))
+        hidden.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in table.to_pylist()))
     else:
-        pq.write_table(table, path, **options)
-    os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
-    return path
+        pq.write_table(table, hidden, **options)
+    os.utime(hidden, (1_700_000_000 + number, 1_700_000_000 + number))
+    return hidden.rename(path)
 
 
 def write_inputs(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import orjson
@@ -13,7 +13,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, 
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.engines import PEERS, Engine
-from benchmarks.harness import UsageSampler, percentile
+from benchmarks.harness import UsageSampler, percentile, repeating
 from benchmarks.workload import Workload, key_name
 from penstock.system.partitioner import partition_of
 
@@ -38,7 +38,7 @@ ENGINES = {
     "spark": _spark("4.2.0"),
     "spark-real-time": _spark("4.3.0"),  # the first one that drops duplicates there
     "quix": Engine("quixstreams==3.28.1", PEERS / "quix.py"),
-    "bytewax": Engine("bytewax[kafka]==0.21.1 orjson==3.11.4", PEERS / "bytewax_count.py"),
+    "bytewax": Engine("bytewax[kafka]==0.21.1 orjson==3.11.4", PEERS / "bytewax_count.py", prepares=True),
     "faust": Engine("faust-streaming[rocksdict]==0.15.3 orjson==3.11.4", PEERS / "faust_count.py"),
 }
 
@@ -192,24 +192,19 @@ class Flow:
     def run(self, rate: int, warm_up_s: float, seconds: float, late_s: float, session: int) -> dict[str, Any]:
         """Send so many messages a second, and read until all have come, at the latest `late_s` after the end. What is
         produced in `seconds` counts, after a warm-up. `session` is that of the job's processes."""
-        stop = threading.Event()
-        thread = threading.Thread(target=self._produce, args=(rate, stop))
         sampler = UsageSampler(session)
         began = time.time()
         start, end = began + warm_up_s, began + warm_up_s + seconds
         found: list[Sighting] = []
-        thread.start()
         try:
-            while time.time() < end:
-                found += self.read()
-            stop.set()
-            thread.join()
+            with repeating(partial(self._produce, began, rate), _FLOW_PAUSE_S):
+                while time.time() < end:
+                    found += self.read()
+            self._producer.flush(30)
             while len(found) < self._sent and time.time() < end + late_s:
                 found += self.read()
             found += self.read(1.0)  # what came twice
         finally:
-            stop.set()
-            thread.join()
             usage = sampler.close()
         waits = sorted((seen - at) * 1000 for _, at, seen in found if start <= at < end)
         spent = sum(usage.cpu_between(start, end).values())
@@ -228,16 +223,14 @@ class Flow:
     def close(self) -> None:
         self._reader.close()
 
-    def _produce(self, rate: int, stop: threading.Event) -> None:
-        began = time.monotonic()
-        while not stop.wait(_FLOW_PAUSE_S):
-            due = int((time.monotonic() - began) * rate)
-            for number in range(self._sent, due):
-                value = orjson.dumps({"n": number, "at": time.time()})
-                produce(self._producer, self._topic, value, f"key-{number % _FLOW_KEYS}")
-            self._sent = max(self._sent, due)
-            self._producer.poll(0)
-        self._producer.flush(30)
+    def _produce(self, began: float, rate: int) -> None:
+        """Produce the messages that are due."""
+        due = int((time.time() - began) * rate)
+        for number in range(self._sent, due):
+            value = orjson.dumps({"n": number, "at": time.time()})
+            produce(self._producer, self._topic, value, f"key-{number % _FLOW_KEYS}")
+        self._sent = max(self._sent, due)
+        self._producer.poll(0)
 
 
 def _none_lost(sent: int, numbers: Sequence[int]) -> dict[str, Any]:

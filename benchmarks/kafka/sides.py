@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 
 import penstock as ps
 from benchmarks import jobs
-from benchmarks.engines import free_port, last_count, start_script
-from benchmarks.harness import DRIVER_MEMORY
+from benchmarks.engines import counted, start_scripts
 from benchmarks.kafka.load import ENGINES, EVERY
+from benchmarks.queries import settings
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.job.paths import JobPaths
@@ -105,13 +105,13 @@ def penstock(given: dict[str, Any]) -> dict[str, Any]:
     make = column_application if given["engine"] == "columns" else partial(application, Count)
     job = make(given["topic"], given["output"]).run(configuration(given))
 
-    def counted() -> int:
+    def so_far() -> int:
         if not job.is_active:
             job.await_termination()  # raises what ended it
             raise RuntimeError("the job ended by itself")
         return job.progress.total_input_rows if job.progress is not None else 0
 
-    return {"samples": _until(given, counted, job.stop)}
+    return {"samples": _until(given, so_far, job.stop)}
 
 
 def echo(given: dict[str, Any]) -> dict[str, Any]:
@@ -145,26 +145,16 @@ def engine(given: dict[str, Any]) -> dict[str, Any]:
     """Another engine, in as many processes as it takes."""
     work, own = Path(given["work"]), ENGINES[given["engine"]]
     start = len(list(work.glob("counted-0-*")))
-    count = 1 if own.threads else given["partitions"]
-    addresses = [f"127.0.0.1:{free_port()}" for _ in range(count)]
-    each = {
-        **given,
-        "start": start,
-        "addresses": addresses,
-        "prepare": False,
-        "heap": DRIVER_MEMORY,
-        "jars": own.jars(),
-        "slots": given["threads"] * (2 if given["engine"] == "spark-real-time" else 1),
-    }
-    if start == 0 and given["engine"] == "bytewax":
-        start_script(own, {**each, "process": 0, "prepare": True}).wait()
-    processes = [start_script(own, {**each, "process": n}) for n in range(count)]
+    slots = given["threads"] * (2 if given["engine"] == "spark-real-time" else 1)
+    of_spark = {**settings(work, slots, given["partitions"]), "spark.jars": ",".join(own.jars())}
+    each = {**given, "start": start, "settings": of_spark}
+    processes = start_scripts(own, each, 1 if own.threads else given["partitions"])
 
-    def counted() -> int:
+    def so_far() -> int:
         for process in processes:
             if process.poll() is not None:
                 raise RuntimeError(f"a process of {given['engine']} ended with status {process.returncode}")
-        return sum(last_count(path) for path in work.glob(f"counted-*-{start}"))
+        return counted(work, start)
 
     def stop() -> None:
         for process in processes:
@@ -173,12 +163,12 @@ def engine(given: dict[str, Any]) -> dict[str, Any]:
 
     if given["echo"]:
         while True:  # until it is killed
-            counted()
+            so_far()
             time.sleep(_LOOK_SECONDS)
-    return {"samples": _until(given, counted, stop)}
+    return {"samples": _until(given, so_far, stop)}
 
 
-def _until(given: dict[str, Any], counted: Callable[[], int], stop: Callable[[], None]) -> list[Sample]:
+def _until(given: dict[str, Any], so_far: Callable[[], int], stop: Callable[[], None]) -> list[Sample]:
     """Look how far it is until the warm-up and the time after it are over, or everything was counted; then stop it.
 
     A side that counts batch by batch continues until a batch has ended after the warm-up, for that time again at most.
@@ -188,7 +178,7 @@ def _until(given: dict[str, Any], counted: Callable[[], int], stop: Callable[[],
     start_by = time.monotonic() + given["start_s"]
     least_s = given["warm_up_s"] + given["seconds"]
     while True:
-        number, now = counted(), time.monotonic()
+        number, now = so_far(), time.monotonic()
         samples.append((time.time(), number))
         if number:
             began = began or now

@@ -1,4 +1,4 @@
-"""Parameters and progress of the scripts of all engines. It needs no package."""
+"""Parameters and progress of the scripts of all engines, and what those of Bytewax share. It needs no package."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,25 @@ EVERY = 10
 def parameters() -> dict[str, Any]:
     found: dict[str, Any] = json.loads(sys.argv[-1])
     return found
+
+
+def run_bytewax(given: dict[str, Any], flow: Callable[[], Any], epoch_s: float) -> None:
+    """Run a flow as one process of a cluster, with one worker; or only make the files of its recovery."""
+    from bytewax.recovery import RecoveryConfig, init_db_dir
+    from bytewax.run import cli_main
+
+    recovery = Path(given["work"], "recovery")
+    if given["prepare"]:
+        recovery.mkdir()
+        init_db_dir(recovery, len(given["addresses"]))
+        return
+    cli_main(
+        flow(),
+        process_id=given["process"],
+        addresses=given["addresses"],
+        epoch_interval=timedelta(seconds=epoch_s),
+        recovery_config=RecoveryConfig(str(recovery)),
+    )
 
 
 def begin() -> tuple[dict[str, Any], Path, Counted]:

@@ -65,9 +65,10 @@ _READ_BYTES = 1 << 20
 class StateContent:
     """The same calls give the same entries. Values are random bytes, so that nothing is gained by compressing them."""
 
-    def __init__(self) -> None:
+    def __init__(self, value_bytes: int = VALUE_BYTES) -> None:
         self.keys = 0
         """The number of keys in the state."""
+        self._value_bytes = value_bytes
         self._random = np.random.default_rng(SEED)
         self._changes: dict[int, np.random.Generator] = {}
 
@@ -85,9 +86,14 @@ class StateContent:
         return self._entries(random.choice(self.keys, count, replace=False).tolist(), random)
 
     def _entries(self, numbers: list[int], random: np.random.Generator) -> Entries:
-        data = random.bytes(len(numbers) * VALUE_BYTES)
-        values = [data[start : start + VALUE_BYTES] for start in range(0, len(data), VALUE_BYTES)]
-        return dict(zip((b"key-%012d" % number for number in numbers), values, strict=True))
+        size = self._value_bytes
+        data = random.bytes(len(numbers) * size)
+        values = (data[start : start + size] for start in range(0, len(data), size))
+        return dict(zip(map(key_of, numbers), values, strict=True))
+
+
+def key_of(number: int) -> bytes:
+    return b"key-%012d" % number
 
 
 def keys_of(megabytes: int) -> int:
