@@ -55,13 +55,7 @@ def fold(parameters: dict[str, Any]) -> dict[str, Any]:
     os.environ |= {_LATENCY: str(parameters["latency_ms"]), _BANDWIDTH: str(parameters["bytes_per_second"])}
     if parameters["mode"] == "synchronous":
         setattr(run_loop, "CommitSchedule", WaitingCommits)  # noqa: B010 - mypy: a class is no variable
-    config = {
-        **jobs.configuration(parameters),
-        "task.commit.ms": 0 if parameters["mode"] == "none" else parameters["commit_ms"],
-        "task.commit.max.delay.ms": None,  # the default: a commit is skipped while one is under way
-        "stores.backup.factories": SLOW_BACKEND,
-    }
-    return jobs.run(jobs.application(), config)
+    return jobs.fold(parameters)
 
 
 class WaitingCommits(CommitSchedule):
@@ -130,6 +124,11 @@ def main(bench: harness.Bench) -> int:
             **workload.parameters(),
             "streams": str(inputs / "streams"),
             "bytes_per_second": options.megabytes_per_second * 2**20,
+            "config": {
+                "task.commit.ms": 0 if mode == "none" else options.commit_ms,
+                "task.commit.max.delay.ms": None,  # the default: a commit is skipped while one is under way
+                "stores.backup.factories": SLOW_BACKEND,
+            },
         }
         bench.run(mode, "async_commit:fold", parameters, figures=figures, verify="jobs:verify")
     sides = bench.medians("rows_per_second", "commits", "snapshot_ms", "total_ms")

@@ -143,12 +143,12 @@ def verify_pathway(parameters: dict[str, Any]) -> dict[str, Any]:
 def _pathway(parameters: dict[str, Any], *, totals: bool) -> dict[str, Any]:
     work = Path(parameters["work"]) / ("totals" if totals else "run")
     work.mkdir()
-    given = {"events": parameters["workload"]["events"], "work": str(work), "totals": totals}
-    given |= {"result": str(work / "result.json"), **{name: parameters[name] for name in ("files", "threads")}}
+    result = work / "result.json"
+    given = {**parameters, "work": str(work), "totals": totals, "result": str(result)}
     status = start_script(ENGINES["Pathway, json"], given).wait()
     if status != 0:
         raise RuntimeError(f"Pathway ended with status {status}")
-    found: dict[str, Any] = json.loads((work / "result.json").read_text())
+    found: dict[str, Any] = json.loads(result.read_text())
     return found
 
 

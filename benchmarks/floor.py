@@ -122,4 +122,4 @@ def main(bench: harness.Bench) -> int:
     for name, most in TARGETS.items():
         if name in jobs:
             bench.target(f"{name}, ms", jobs[name]["batch"], at_most=most)
-    return bench.finish(jobs, spark_alone_ms=spark_alone, appends_ms=appends)
+    return bench.finish(jobs)

@@ -19,8 +19,6 @@ from benchmarks.workload import STREAM, Workload
 
 CITIES = ("EWR", "JFK", "LGA", "BOS", "ORD")
 HEADERS = (("traceparent", b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"), ("source", b"tower"))
-
-
 FIELDS = {"key": str, "origin": str, "number": int, "amount": float, "late": bool}
 """The fields of a flight, beside its gate, which may be None."""
 Flight = make_dataclass("Flight", [*FIELDS.items(), ("gate", str | None, field(default=None))])
@@ -28,27 +26,19 @@ Flight.__module__ = __name__
 StructFlight = msgspec.defstruct("StructFlight", [*FIELDS.items(), ("gate", str | None, None)], module=__name__)
 _MODEL: dict[str, Any] = {**{name: (kind, ...) for name, kind in FIELDS.items()}, "gate": (str | None, None)}
 ModelFlight = pydantic.create_model("ModelFlight", __module__=__name__, **_MODEL)
-AVRO = {
-    "type": "record",
-    "name": "Flight",
-    "fields": [
-        *({"name": name, "type": "string"} for name in ("key", "origin")),
-        {"name": "number", "type": "long"},
-        {"name": "amount", "type": "double"},
-        {"name": "late", "type": "boolean"},
-        {"name": "gate", "type": ["null", "string"], "default": None},
-    ],
-}
+_AVRO_KINDS = {str: "string", int: "long", float: "double", bool: "boolean"}
+_AVRO_FIELDS = [{"name": name, "type": _AVRO_KINDS[kind]} for name, kind in FIELDS.items()]
+_AVRO_GATE = {"name": "gate", "type": ["null", "string"], "default": None}
+AVRO = {"type": "record", "name": "Flight", "fields": [*_AVRO_FIELDS, _AVRO_GATE]}
 
 
 def _protobuf_class() -> Any:
-    kinds = descriptor_pb2.FieldDescriptorProto
+    field = descriptor_pb2.FieldDescriptorProto
+    kinds = {str: field.TYPE_STRING, int: field.TYPE_INT64, float: field.TYPE_DOUBLE, bool: field.TYPE_BOOL}
     file = descriptor_pb2.FileDescriptorProto(name="flight.proto", package="air", syntax="proto3")
     message = file.message_type.add(name="ProtobufFlight")
-    text = kinds.TYPE_STRING
-    fields = {"key": text, "origin": text, "number": kinds.TYPE_INT64, "amount": kinds.TYPE_DOUBLE}
-    for number, (name, kind) in enumerate({**fields, "late": kinds.TYPE_BOOL, "gate": text}.items(), 1):
-        message.field.add(name=name, number=number, type=kind, label=kinds.LABEL_OPTIONAL)
+    for number, (name, kind) in enumerate({**FIELDS, "gate": str}.items(), 1):
+        message.field.add(name=name, number=number, type=kinds[kind], label=field.LABEL_OPTIONAL)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     found = message_factory.GetMessageClass(pool.FindMessageTypeByName("air.ProtobufFlight"))

@@ -21,7 +21,7 @@ import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -93,28 +93,21 @@ class UsageSampler:
     def __init__(self, session: int) -> None:
         """`session` is the pid of a process that was started with `start_new_session`."""
         self._session = session
-        self._stop = threading.Event()
         self._peak: Mapping[str, int] = {}
         self._cpu: dict[int, tuple[str, float, float]] = {}
         """Process id -> kind, processor seconds before this began, and so far."""
         self._series: list[tuple[float, Mapping[str, float]]] = []
         self._busy_before = _machine_busy_seconds()
-        self._thread = threading.Thread(target=self._run, name="usage-sampler", daemon=True)
-        self._thread.start()
+        self._sample()
+        self._sampling = ExitStack()
+        self._sampling.enter_context(repeating(self._sample, _SAMPLE_SECONDS))
 
     def close(self) -> Usage:
-        self._stop.set()
-        self._thread.join()
+        self._sampling.close()
         by_kind = self._cpu_by_kind()
         others = _machine_busy_seconds() - self._busy_before - sum(by_kind.values())
         by_kind.pop(_BESIDE)
         return Usage(self._peak, by_kind, max(0.0, others), tuple(self._series))
-
-    def _run(self) -> None:
-        while True:
-            self._sample()
-            if self._stop.wait(_SAMPLE_SECONDS):
-                return
 
     def _sample(self) -> None:
         held = Counter[str]()
@@ -261,7 +254,7 @@ def repeating(step: Callable[[], object], pause_s: float) -> Iterator[None]:
         while not stop.wait(pause_s):
             step()
 
-    thread = threading.Thread(target=run, name="repeating")
+    thread = threading.Thread(target=run, name="repeating", daemon=True)
     thread.start()
     try:
         yield
@@ -273,6 +266,10 @@ def repeating(step: Callable[[], object], pause_s: float) -> Iterator[None]:
 def files_below(folder: Path) -> list[Path]:
     """Every file, also of a folder that changes meanwhile."""
     return sorted(Path(path, name) for path, _, names in os.walk(folder) for name in names)
+
+
+def bytes_below(folder: Path) -> int:
+    return sum(path.stat().st_size for path in files_below(folder))
 
 
 def machine() -> dict[str, Any]:

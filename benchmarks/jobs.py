@@ -20,7 +20,7 @@ from penstock.config.load import load_config
 from penstock.driver.job import Job
 from penstock.driver.show.progress import JobProgress
 from penstock.state.reading.reader import read_store
-from penstock.system.base import OffsetRange
+from penstock.system.base import OffsetRange, System
 from penstock.system.local import LocalSystem
 
 NAME, STORE = "keyed-fold", "totals"
@@ -154,7 +154,7 @@ def append(system: LocalSystem, stream: str, records: Iterable[Sequence[Any]]) -
                 writer.append(ps.SystemStreamPartition("local", stream, partition), own[first : first + _APPENDED])
 
 
-def ends_of(system: LocalSystem, stream: str) -> dict[int, int]:
+def ends_of(system: System, stream: str) -> dict[int, int]:
     """The upcoming offset of each partition; none as long as the stream does not exist."""
     with closing(system.admin()) as admin:
         try:
@@ -164,12 +164,12 @@ def ends_of(system: LocalSystem, stream: str) -> dict[int, int]:
 
 
 def read_stream(
-    system: LocalSystem, stream: str, starts: Mapping[int, int] | None = None, ends: Mapping[int, int] | None = None
+    system: System, stream: str, starts: Mapping[int, int] | None = None, ends: Mapping[int, int] | None = None
 ) -> Iterator[tuple[int, bytes, Any]]:
     """(partition, key, decoded value) of the messages of a stream: of all, or of those between two ends."""
     with closing(system.reader()) as reader:
         for partition, end in (ends_of(system, stream) if ends is None else ends).items():
-            ssp, start = ps.SystemStreamPartition("local", stream, partition), (starts or {}).get(partition, 0)
+            ssp, start = ps.SystemStreamPartition(system.name, stream, partition), (starts or {}).get(partition, 0)
             for chunk in reader.read(OffsetRange(ssp, start, end), 10_000) if end > start else ():
                 yield from ((partition, key or b"", orjson.loads(value or b"null")) for _, _, key, value, *_ in chunk)
 
@@ -229,10 +229,11 @@ def await_batch(job: Job, condition: Callable[[JobProgress], bool], deadline_s: 
 
 def await_job(job: Job, condition: Callable[[], T | None], what: str, pause_s: float = 0.01) -> T:
     """Wait for a condition while a job runs, and return its value."""
+    return wait_for(condition, what, partial(check_active, job, what), pause_s)
 
-    def check() -> None:
-        if not job.is_active:
-            job.await_termination(0)
-            raise RuntimeError(f"the job ended before {what}")
 
-    return wait_for(condition, what, check, pause_s)
+def check_active(job: Job, what: str) -> None:
+    """Raise an error, if there is one the one that ended the job, unless it runs."""
+    if not job.is_active:
+        job.await_termination(0)
+        raise RuntimeError(f"the job ended before {what}")

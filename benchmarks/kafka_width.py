@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from itertools import count, product
+from itertools import product
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,12 @@ import psutil
 
 from benchmarks import harness
 from benchmarks.figures import commits_of
-from benchmarks.jobs import await_job, batches_of, counts, entry, stored
+from benchmarks.jobs import await_batch, await_job, counts, entry, stored
 from benchmarks.kafka.load import create, flush, new_producer, produce
 from benchmarks.kafka.sides import commits, configuration
 from benchmarks.workload import STREAM
 from penstock.driver.job import Job
+from penstock.driver.show.progress import JobProgress
 from penstock.testing.kafka_broker import KafkaBroker
 
 JOB, TOPIC, OUTPUT = "kafka-count", STREAM, "counts"
@@ -38,7 +39,7 @@ threads or files a kind of process may have at the end, beside a file for each s
 """
 _NOT_COUNTED = ("block-manager-", "Worker Monitor")
 """Threads of Spark's whose number follows the speed of the batches, as in the soak."""
-_DEADLINE_S, _PAUSE_S = 600.0, 0.01
+_PAUSE_S = 0.01
 Batch = dict[str, Any]
 
 
@@ -59,16 +60,15 @@ def send(given: Mapping[str, Any], numbers: Iterable[int]) -> None:
 
 def few(given: Mapping[str, Any], work: Path, ended: threading.Event) -> Iterator[int]:
     """The messages after the backlog, each at its time, until the job has had enough."""
-    while not (work / "backlog-read").exists():
-        if ended.wait(_PAUSE_S):
-            return
-    began, first = time.monotonic(), given["backlog"]
-    for number in count(first):
-        while time.monotonic() - began < (number - first) / given["rate"]:
-            if (work / "enough").exists() or ended.wait(_PAUSE_S):
-                (work / "sent").write_text(str(number))
-                return
-        yield number
+    while not (work / "backlog-read").exists() and not ended.wait(_PAUSE_S):
+        pass
+    began, sent = time.monotonic(), given["backlog"]
+    while not (work / "enough").exists() and not ended.wait(_PAUSE_S):
+        due = given["backlog"] + int((time.monotonic() - began) * given["rate"])
+        yield from range(sent, due)
+        sent = due
+    if not ended.is_set():
+        (work / "sent").write_text(str(sent))
 
 
 def job(given: dict[str, Any]) -> dict[str, Any]:
@@ -95,13 +95,13 @@ def job(given: dict[str, Any]) -> dict[str, Any]:
 
 def _follow(job: Job, rows: int, found: list[Batch]) -> int:
     """Keep each batch that ends until so many messages were read. Returns how many were read."""
-    known = found[-1]["batch"] if found else -1
-    for last in batches_of(job, _DEADLINE_S):
-        if last.batch_id != known:
+
+    def has_read(last: JobProgress) -> bool:
+        if not found or found[-1]["batch"] != last.batch_id:
             found.append(entry(last))
-        if last.total_input_rows >= rows:
-            return last.total_input_rows
-    raise RuntimeError(f"{rows} messages were not read")
+        return last.total_input_rows >= rows
+
+    return await_batch(job, has_read).total_input_rows
 
 
 def sample(port: int, batch: int) -> dict[str, Any]:

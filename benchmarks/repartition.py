@@ -11,7 +11,7 @@ import orjson
 
 import penstock as ps
 from benchmarks import harness
-from benchmarks.harness import files_below
+from benchmarks.harness import bytes_below
 from benchmarks.jobs import append, configuration, create_stream, stored
 from benchmarks.state.job import time_cp
 from penstock import admin
@@ -85,10 +85,6 @@ def rehearse(parameters: dict[str, Any]) -> dict[str, Any]:
         **forked,
         **_verified(parameters, after),
     }
-
-
-def bytes_below(folder: Path) -> int:
-    return sum(path.stat().st_size for path in files_below(folder))
 
 
 def _forked(config: dict[str, Any], work: Path, keys: int) -> dict[str, Any]:

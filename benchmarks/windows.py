@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 
 import penstock as ps
 from benchmarks import harness
 from benchmarks.figures import COLUMNS, Side, judge, run_sides
 from benchmarks.jobs import configuration, create_stream, files_system, read_stream, run
-from benchmarks.workload import BOUND_MS, MINUTE_MS, STREAM, WindowWorkload, compare_panes, write_windows
+from benchmarks.workload import BOUND_MS, MINUTE_MS, STREAM, WindowWorkload, compare_files, compare_panes, write_windows
 from penstock.system.local import LocalSystem
 
 SIDES = {
@@ -29,6 +28,8 @@ SIDES = {
 KINDS = dict.fromkeys(name.partition(",")[0] for name in SIDES)
 TARGETS = (("fold", "aggregation", 1.0), ("fold", "transformWithState", 15.0), ("columns", "aggregation", 3.0))
 OUTPUT = "minutes"
+PANE = ("key", "start_ms", "count", "mean")
+"""The columns of a pane in a file."""
 EVENTS = ps.Columns(pa.schema({"key": pa.string(), "time": pa.int64(), "amount": pa.float64()}))
 
 
@@ -90,10 +91,9 @@ def verify_windows(parameters: dict[str, Any]) -> dict[str, Any]:
     """Read what was sent, and compare it with a plain computation."""
     workload = WindowWorkload(**parameters["workload"])
     if parameters["operator"] == "columns":
-        folder = Path(parameters["files"]) / OUTPUT
-        panes = ds.dataset(folder, format="parquet", exclude_invalid_files=True).to_table()
+        found = compare_files(workload, folder := Path(parameters["files"]) / OUTPUT, PANE)
         shutil.rmtree(folder)
-        return compare_panes(workload, *(panes[name] for name in ("key", "start_ms", "count", "mean")))
+        return found
     system = LocalSystem("local", parameters["streams"])
     rows = [(key.decode(), pane["minute"], pane["count"], pane["mean"]) for _, key, pane in read_stream(system, OUTPUT)]
     system.admin().delete_stream(OUTPUT)
@@ -108,7 +108,9 @@ def main(bench: harness.Bench) -> int:
     options, workload = bench.options, WindowWorkload.of(bench.options)
     short = min(options.short_batches, options.batches)
     few = replace(workload, events=workload.batch_events * short, batches=short)
-    inputs = write_windows(workload, bench.work / "inputs", options.threads, short)
+    forms, inputs = ("streams", "json", "parquet", "columns/events"), bench.work / "inputs"
+    write_windows(workload, inputs, options.threads, forms)
+    write_windows(few, inputs, options.threads, ["parquet-short"])
     sides = dict[str, Side]()
     for side, (module, form) in SIDES.items():
         parameters = {

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from penstock.admin.stream.publish import PublishOptions, publish
@@ -189,17 +190,14 @@ def write_inputs(
     return folder
 
 
-def write_windows(workload: WindowWorkload, folder: Path, partitions: int, short: int) -> Path:
-    """Write the events, and for Spark a last file with one later event, which closes all windows. `parquet-short` has
-    the first batches only."""
-    write_inputs(workload.tables(), folder, partitions, ("streams", "json", "parquet", "columns/events"))
-    (folder / "parquet-short").mkdir()
-    for path in sorted((folder / "parquet").iterdir())[:short]:
-        (folder / "parquet-short" / path.name).hardlink_to(path)
+def write_windows(workload: WindowWorkload, folder: Path, partitions: int, forms: Sequence[str]) -> Path:
+    """Write the events, and for Spark a last file with one later event, which closes all windows."""
+    write_inputs(workload.tables(), folder, partitions, forms)
     last = FIRST_MS + (workload.batches + 60) * max(workload.batch_ms, MINUTE_MS)
     closing = pa.table({"key": [key_name(0)], "time": [last], "amount": [0.25]})
-    for form in ("json", "parquet", "parquet-short"):
-        write_file(folder / form, workload.batches, closing, form.removesuffix("-short"))
+    for form in forms:
+        if form.startswith(("json", "parquet")):
+            write_file(folder / form, workload.batches, closing, form.removesuffix("-short"))
     return folder
 
 
@@ -217,6 +215,12 @@ def compare(workload: Workload, names: Sequence[str | bytes], counts: Any, sums:
         "wrong_keys": len(wrong),
         "examples": list(examples),
     }
+
+
+def compare_files(workload: WindowWorkload, folder: Path, columns: Sequence[str]) -> dict[str, Any]:
+    """Compare the panes of Parquet files, whose columns have these names."""
+    panes = ds.dataset(folder, format="parquet", exclude_invalid_files=True).to_table()
+    return compare_panes(workload, *(panes[name] for name in columns))
 
 
 def compare_panes(workload: WindowWorkload, names: Iterable[Any], *columns: Any) -> dict[str, Any]:

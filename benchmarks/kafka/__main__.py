@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing
 from functools import partial
 from itertools import pairwise, product
@@ -58,8 +58,6 @@ TARGETS = (
     ("columns", "spark", 2.0),
 )
 """A side, another one, and the ratio of their rows per second, at least."""
-Measurement = tuple[str, Callable[[], dict[str, Any]]]
-"""A side's name, and what makes a run of it."""
 
 
 class World:
@@ -83,41 +81,39 @@ class World:
 
     def run(self, sides: Sequence[str]) -> None:
         """All runs of the part."""
-        if self.part == "throughput":
-            for commit_s in self.options.commit_s:
-                for side in self.bench.turns(sides, self.options.repeat):
-                    self.throughput(side, commit_s)
-        else:
-            for name, measure in getattr(self, f"_{self.part}_runs")(sides):
-                with harness.console.status(f"{self.part}: {name}"):
-                    self.bench.runs.setdefault(name, []).append(measure())
+        {"throughput": self._throughput, "restart": self._restart, "latency": self._latency}[self.part](sides)
 
-    def _restart_runs(self, sides: Sequence[str]) -> Iterator[Measurement]:
-        for side in [*sides] * self.options.repeat:
+    def _throughput(self, sides: Sequence[str]) -> None:
+        """Run each side, then check what it sent."""
+        for commit_s, side in self.bench.turns(product(self.options.commit_s, sides), self.options.repeat):
+            seconds = max(self.options.seconds, round(commit_s))  # so that each has a commit in it
+            given = {**self._given(side, commit_s), "seconds": seconds}
+            sent, every_one = (self.brokers, given["output"], self._totals), side not in SENDS_THE_LAST
+            self.bench.run(
+                f"{side}, {commit_s:g} s", given["target"], given, figures=partial(rates, self.options.warm_up_s),
+                verify=lambda _: check_counts(*sent, every_one=every_one),  # noqa: B023
+            )  # fmt: skip
+
+    def _restart(self, sides: Sequence[str]) -> None:
+        for side in self.bench.turns(sides, self.options.repeat):
             if not any(one["restart_ms"] > _LONG_RESTART_MS for one in self.bench.runs.get(side, ())):
-                yield side, partial(self.restart, side)
+                self._keep(side, self.restart, side)
 
-    def _latency_runs(self, sides: Sequence[str]) -> Iterator[Measurement]:
+    def _latency(self, sides: Sequence[str]) -> None:
         intervals = self.options.latency_commit_s
         for commit_s, rate in [*product(intervals, self.options.rates)] * self.options.latency_repeat:
             for guarantee, way in product(GUARANTEES, self.options.ways) if "penstock" in sides else ():
                 name = f"{guarantee}, {rate:,}, {commit_s:g} s, {way}"
-                yield name, partial(self.latency, "penstock", rate, commit_s, guarantee, way)
+                self._keep(name, self.latency, "penstock", rate, commit_s, guarantee, way)
             for side in (side for side in sides if side != "penstock"):
                 if side not in AT_EACH_BATCH:
-                    yield f"{side}, {rate:,}, {commit_s:g} s", partial(self.latency, side, rate, commit_s)
+                    self._keep(f"{side}, {rate:,}, {commit_s:g} s", self.latency, side, rate, commit_s)
                 elif commit_s == intervals[0]:
-                    yield f"{side}, {rate:,}", partial(self.latency, side, rate, commit_s)
+                    self._keep(f"{side}, {rate:,}", self.latency, side, rate, commit_s)
 
-    def throughput(self, side: str, commit_s: float) -> None:
-        """Run a side once, then check what it sent."""
-        seconds = max(self.options.seconds, round(commit_s))  # so that each has a commit in it
-        given = {**self._given(side, commit_s), "seconds": seconds}
-        sent, every_one = (self.brokers, given["output"], PARTITIONS, self._totals), side not in SENDS_THE_LAST
-        self.bench.run(
-            f"{side}, {commit_s:g} s", given["target"], given, figures=partial(rates, self.options.warm_up_s),
-            verify=lambda _: check_counts(*sent, every_one=every_one),
-        )  # fmt: skip
+    def _keep(self, name: str, measure: Callable[..., dict[str, Any]], *given: Any) -> None:
+        with harness.console.status(f"{self.part}: {name}"):
+            self.bench.runs.setdefault(name, []).append(measure(*given))
 
     def restart(self, side: str) -> dict[str, Any]:
         """Kill a side in the middle of its work, and start it again."""

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import orjson
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.engines import PEERS, Engine
-from benchmarks.harness import UsageSampler, percentile, repeating
+from benchmarks.harness import SideRun, UsageSampler, percentile, repeating, run_facts
+from benchmarks.jobs import read_stream
 from benchmarks.workload import Workload, key_name
+from penstock.system.kafka.system import KafkaSystem
 from penstock.system.partitioner import partition_of
 
 EVERY = 10
@@ -97,50 +99,22 @@ def committed(reader: Consumer, topic: str, partitions: int) -> int:
             time.sleep(0.05)
 
 
-def read_committed(brokers: str, topic: str, partitions: int) -> Iterator[tuple[bytes, bytes]]:
-    """Every committed message of a topic that nobody writes to any more.
-
-    Raises:
-        RuntimeError: the broker gave nothing for a long time.
-    """
-    reader = new_reader(brokers, **{"enable.partition.eof": True})
-    try:
-        reader.assign([TopicPartition(topic, n, OFFSET_BEGINNING) for n in range(partitions)])
-        left = set(range(partitions))
-        last = time.monotonic()
-        while left:
-            messages = reader.consume(10_000, 0.1)
-            if messages:
-                last = time.monotonic()
-            elif time.monotonic() - last > _TIMEOUT_S:
-                raise RuntimeError(f"partitions {sorted(left)} of `{topic}` cannot be read")
-            for message in messages:
-                error = message.error()
-                if error is None:
-                    yield message.key() or b"", message.value() or b""
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    left.discard(message.partition() or 0)
-    finally:
-        reader.close()
-
-
 def sends(key: str, number: int) -> bool:
     """True if a key's count is sent on. Keys begin in turn: it is a tenth of all messages from the start."""
     return (number + ord(key[-1])) % EVERY == 0
 
 
-def check_counts(
-    brokers: str, topic: str, partitions: int, totals: Mapping[str, int], *, every_one: bool
-) -> dict[str, object]:
+def check_counts(brokers: str, topic: str, totals: Mapping[str, int], *, every_one: bool) -> dict[str, object]:
     """True if a side sent the messages of a plain computation: for each key its counts in order, none larger than the
     number of its messages in `totals`. All sides send at least once, so a count that comes again is no error.
     `every_one` is False for sides that send one a batch, as Spark does: their counts only rise."""
     last: dict[str, int] = {}
     wrong: list[str] = []
     messages = repeated = 0
-    for key, value in read_committed(brokers, topic, partitions):
+    system = KafkaSystem.configured("kafka", {"consumer.bootstrap.servers": brokers})
+    for _, key, value in read_stream(system, topic):
         messages += 1
-        name, count = key.decode(), orjson.loads(value)["count"]
+        name, count = key.decode(), value["count"]
         before = last.get(name, 0)
         if before and count <= before:
             repeated += 1
@@ -214,10 +188,8 @@ class Flow:
             "p50_ms": round(percentile(waits, 0.5)) if waits else None,
             "p99_ms": round(percentile(waits, 0.99)) if waits else None,
             "cores": round(spent / seconds, 2),
-            "peak_bytes": sum(usage.peak.values()),
             "verified": _none_lost(self._sent, [number for number, _, _ in found]),
-            "seconds": round(time.time() - began, 2),
-            "others_cpu_seconds": round(usage.others_cpu_seconds, 2),
+            **run_facts(SideRun({}, usage, time.time() - began)),
         }
 
     def close(self) -> None:

@@ -27,6 +27,8 @@ from penstock.objects.file import FileObjectStore
 from penstock.outbox.wing import OUTBOX
 
 STORE = "counts"
+EVENTS = ps.Columns(pa.schema({"key": pa.string(), "amount": pa.float64()}))
+COUNTS = ps.Columns(pa.schema({"count": pa.int64()}))
 _LOOK_SECONDS = 0.25
 Sample = tuple[float, int]
 """Epoch seconds, and how many messages were counted by then."""
@@ -43,16 +45,6 @@ class Count(ps.StreamTask):
         self.counts.put(envelope.key, number)
         if (number + ord(envelope.key[-1])) % EVERY == 0:
             collector.emit(key=envelope.key, value={"count": number})
-
-
-def application(task: Callable[[], ps.StreamTask], topic: str, output: str) -> ps.StreamApplication:
-    """From a topic through the task to another topic."""
-    app = ps.StreamApplication("kafka-count")
-    app.store(STORE, key=ps.String(), value=ps.Json())
-    events = app.input(f"kafka.{topic}", key=ps.String(), value=ps.Json())
-    counts = app.output(f"kafka.{output}", key=ps.String(), value=ps.Json())
-    events.process(task, stores=[STORE]).send_to(counts)
-    return app
 
 
 class CountColumns(ps.BatchProcessor):
@@ -73,14 +65,18 @@ class CountColumns(ps.BatchProcessor):
         collector.emit(own.take(pa.array(chosen)), pa.record_batch({"count": sent[chosen]}))
 
 
-def column_application(topic: str, output: str) -> ps.StreamApplication:
-    counted = ps.Columns(pa.schema({"count": pa.int64()}))
+def application(given: dict[str, Any], task: Callable[[], ps.StreamTask] = Count) -> ps.StreamApplication:
+    """From a topic through the task, or by column, to another topic."""
+    by_column = given["engine"] == "columns"
     app = ps.StreamApplication("kafka-count")
-    app.store(STORE, value=counted)
-    event = ps.Columns(pa.schema({"key": pa.string(), "amount": pa.float64()}))
-    events = app.input(f"kafka.{topic}", key=ps.String(), value=event)
-    counts = events.process_batch(CountColumns, stores=[STORE], schema=counted.schema)
-    counts.send_to(app.output(f"kafka.{output}", key=ps.String(), value=ps.Json()))
+    events = app.input(f"kafka.{given['topic']}", key=ps.String(), value=EVENTS if by_column else ps.Json())
+    if by_column:
+        app.store(STORE, value=COUNTS)
+        counts = events.process_batch(CountColumns, stores=[STORE], schema=COUNTS.schema)
+    else:
+        app.store(STORE, key=ps.String(), value=ps.Json())
+        counts = events.process(task, stores=[STORE])
+    counts.send_to(app.output(f"kafka.{given['output']}", key=ps.String(), value=ps.Json()))
     return app
 
 
@@ -102,13 +98,10 @@ def configuration(given: dict[str, Any]) -> dict[str, Any]:
 
 def penstock(given: dict[str, Any]) -> dict[str, Any]:
     """Count by message, or by column, until the time is over or all messages were counted."""
-    make = column_application if given["engine"] == "columns" else partial(application, Count)
-    job = make(given["topic"], given["output"]).run(configuration(given))
+    job = application(given).run(configuration(given))
 
     def so_far() -> int:
-        if not job.is_active:
-            job.await_termination()  # raises what ended it
-            raise RuntimeError("the job ended by itself")
+        jobs.check_active(job, "all was counted")
         return job.progress.total_input_rows if job.progress is not None else 0
 
     return {"samples": _until(given, so_far, job.stop)}
@@ -116,7 +109,7 @@ def penstock(given: dict[str, Any]) -> dict[str, Any]:
 
 def echo(given: dict[str, Any]) -> dict[str, Any]:
     """Send every message on until SIGTERM. Says what the commits have put into `job.root` for this."""
-    job = application(partial(jobs.Count, STORE), given["topic"], given["output"]).run(configuration(given))
+    job = application(given, partial(jobs.Count, STORE)).run(configuration(given))
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: stopped.set())
     while job.is_active and not stopped.wait(_LOOK_SECONDS):

@@ -16,10 +16,9 @@ from bytewax.dataflow import Dataflow
 from bytewax.inputs import FixedPartitionedSource, StatefulSourcePartition, batch
 from bytewax.operators import StatefulBatchLogic
 from bytewax.outputs import DynamicSink, StatelessSinkPartition
-from counting import Counted, parameters, run_bytewax
+from counting import begin, run_bytewax
 
-GIVEN = parameters()
-COUNTED = Counted(GIVEN, pause_s=0.1)
+GIVEN, WORK, COUNTED = begin(pause_s=0.1)
 BATCH = 1000
 
 
@@ -77,7 +76,7 @@ class Fold(StatefulBatchLogic[float, tuple[int, float], tuple[int, float]]):
 
 class Totals(StatelessSinkPartition[tuple[str, tuple[int, float]]]):
     def write_batch(self, items: list[tuple[str, tuple[int, float]]]) -> None:
-        with Path(GIVEN["work"], f"totals-{GIVEN['process']}").open("ab") as file:
+        with (WORK / f"totals-{GIVEN['process']}").open("ab") as file:
             file.write(b"".join(orjson.dumps([key, *total]) + b"\n" for key, total in items))
 
 

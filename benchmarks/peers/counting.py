@@ -40,16 +40,16 @@ def run_bytewax(given: dict[str, Any], flow: Callable[[], Any], epoch_s: float) 
     )
 
 
-def begin() -> tuple[dict[str, Any], Path, Counted]:
-    """The parameters, the folder, and what counts the messages of a process that runs until it is killed."""
+def begin(pause_s: float = 0.25) -> tuple[dict[str, Any], Path, Counted]:
+    """The parameters, the folder, and what counts the messages of a process."""
     given = parameters()
-    return given, Path(given["work"]), Counted(given)
+    return given, Path(given["work"]), Counted(given, pause_s)
 
 
 class Counted:
     """Appends the number of messages that this process has counted, with the time, to `counted-<process>-<start>`."""
 
-    def __init__(self, given: dict[str, Any], pause_s: float = 0.25) -> None:
+    def __init__(self, given: dict[str, Any], pause_s: float) -> None:
         self.messages = 0
         self._path = Path(given["work"], f"counted-{given['process']}-{given['start']}")
         threading.Thread(target=self._run, args=(pause_s,), daemon=True).start()

@@ -1,7 +1,7 @@
 """The same commits, restores and losses by Spark's RocksDB state store: what runs in the side's own process.
 
-A streaming query keeps the last value of each key, in one partition: `groupBy("key").agg(last("value"))`. Each file is
-a batch, each batch a commit of the keys in it.
+A streaming query keeps the last value of each key: `groupBy("key").agg(last("value"))`, in one partition, but for
+losses. Each file is a batch, each batch a commit of the keys in it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ _KEPT = {"spark.sql.streaming.minBatchesToRetain": "1000000"}
 """Nothing is deleted while a benchmark runs, so that what was written can be counted at the end."""
 _NO_SNAPSHOTS = {f"{STATE}.minDeltasForSnapshot": "1000000", f"{STATE}.maintenanceInterval": "5s"}
 """Only changelogs; the maintenance, which then only closes the stores of queries that ended, comes soon."""
-
 _PROBE_S = 0.2
 _LOGGER = "org.apache.spark.sql.execution.streaming.state"
 """RocksDB's logger has the store's id in its name, so that only the package can be named."""
