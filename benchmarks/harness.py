@@ -477,17 +477,16 @@ class Bench:
         return int(any(is_wrong(run) for runs in self.runs.values() for run in runs))
 
 
-Main = Callable[..., int]
-"""Takes the words of a command, those of this process by default, and returns the exit status."""
-
-
-def benchmark(name: str, text: str | None, /, **defaults: Any) -> Callable[[Callable[[Bench], int]], Main]:
+def benchmark(
+    name: str, text: str | None, /, **defaults: Any
+) -> Callable[[Callable[[Bench], int]], Callable[..., int]]:
     """Make a benchmark's `main` of a function that runs it. Its options are those of `options`, and `--json`.
 
-    A module that was started as a program becomes one here, so this is the last function of its module.
+    `main` takes the words of a command, those of this process by default, and returns the exit status. A module that
+    was started as a program is run here, and the process ends; so `main` is the last function of its module.
     """
 
-    def made(run: Callable[[Bench], int]) -> Main:
+    def made(run: Callable[[Bench], int]) -> Callable[..., int]:
         def main(given: Sequence[str] | None = None) -> int:
             own = options(name, text, given, **defaults, json=RESULTS / f"{name}.json")
             with TemporaryDirectory(prefix="penstock-bench-") as work:

@@ -233,7 +233,7 @@ def await_job(job: Job, condition: Callable[[], T | None], what: str, pause_s: f
 
 
 def check_active(job: Job, what: str) -> None:
-    """Raise an error, if there is one the one that ended the job, unless it runs."""
+    """Raise what ended the job, or that it ended by itself, unless it runs."""
     if not job.is_active:
         job.await_termination(0)
         raise RuntimeError(f"the job ended before {what}")

@@ -21,8 +21,8 @@ NO_SNAPSHOTS = {"state.snapshot.interval.commits": "0", "state.snapshot.interval
 """After its base, the `changelog-files` backend writes deltas only."""
 REPLAYING = ("changelog-files", SPARK)
 """Sides that restore a snapshot and the changes after it."""
-TARGETS = {"blob": 0.5}
-"""The time of `cp` divided by that of the restore, at least."""
+TARGET = 0.5
+"""For `blob`: the time of `cp` divided by that of the restore, at least."""
 
 
 def summary(point: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,9 +115,8 @@ def main(bench: harness.Bench) -> int:
     rows = {f"{side}, {n} deltas": point for side, own in points.items() for n, point in own.items()}
     columns = {f"{name}_seconds": ".2f" for name in ("cp", "median_cp", "restore", "median_restore")}
     harness.show("restore", rows, **columns, ratio_to_cp=".2f", verified="")
-    for side, least in TARGETS.items():
-        if side in points:
-            bench.target(f"{side}, of the speed of cp", points[side][deltas[-1]]["ratio_to_cp"], at_least=least)
+    if "blob" in points:
+        bench.target("blob, of the speed of cp", points["blob"][deltas[-1]]["ratio_to_cp"], at_least=TARGET)
     ratios = {}
     if set(REPLAYING) <= points.keys():
         own, spark = (points[side] for side in REPLAYING)

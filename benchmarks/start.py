@@ -20,7 +20,6 @@ import orjson
 import penstock as ps
 from benchmarks import harness
 from benchmarks.jobs import counts, create_stream, places
-from benchmarks.queries import settings
 from benchmarks.workload import STREAM
 from penstock.checkpoint.log import CheckpointLog
 from penstock.job.paths import JobPaths
@@ -85,6 +84,8 @@ def penstock(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _spark(parameters: Mapping[str, Any], script: str) -> list[str]:
+    from benchmarks.queries import settings  # not above: Penstock's side does without Spark's SQL
+
     work, threads = parameters["work"], parameters["threads"]
     own = settings(Path(work), threads, threads)
     return [sys.executable, "-c", _SESSION + script, work, orjson.dumps(own).decode()]

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from penstock.admin.stream.publish import PublishOptions, publish
@@ -190,7 +189,7 @@ def write_inputs(
     return folder
 
 
-def write_windows(workload: WindowWorkload, folder: Path, partitions: int, forms: Sequence[str]) -> Path:
+def write_windows(workload: WindowWorkload, folder: Path, partitions: int, forms: Sequence[str]) -> None:
     """Write the events, and for Spark a last file with one later event, which closes all windows."""
     write_inputs(workload.tables(), folder, partitions, forms)
     last = FIRST_MS + (workload.batches + 60) * max(workload.batch_ms, MINUTE_MS)
@@ -198,7 +197,6 @@ def write_windows(workload: WindowWorkload, folder: Path, partitions: int, forms
     for form in forms:
         if form.startswith(("json", "parquet")):
             write_file(folder / form, workload.batches, closing, form.removesuffix("-short"))
-    return folder
 
 
 def compare(workload: Workload, names: Sequence[str | bytes], counts: Any, sums: Any) -> dict[str, Any]:
@@ -219,6 +217,8 @@ def compare(workload: Workload, names: Sequence[str | bytes], counts: Any, sums:
 
 def compare_files(workload: WindowWorkload, folder: Path, columns: Sequence[str]) -> dict[str, Any]:
     """Compare the panes of Parquet files, whose columns have these names."""
+    import pyarrow.dataset as ds  # not above: containers do without it
+
     panes = ds.dataset(folder, format="parquet", exclude_invalid_files=True).to_table()
     return compare_panes(workload, *(panes[name] for name in columns))
 

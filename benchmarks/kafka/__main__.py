@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from functools import partial
 from itertools import pairwise, product
 from operator import itemgetter
@@ -118,13 +118,14 @@ class World:
     def restart(self, side: str) -> dict[str, Any]:
         """Kill a side in the middle of its work, and start it again."""
         given = {**self._given(side, 1.0), "seconds": 3600}
+        target, work = given["target"], Path(given["work"])
         with closing(new_reader(self.brokers)) as reader:
             messages = partial(committed, reader, given["output"], PARTITIONS)
-            with _process(given) as process:
+            with side_process(f"benchmarks.{target}", given, work) as process:
                 self._await(lambda: messages() > 0, process)
                 time.sleep(self.options.before_kill_s)
             killed = time.monotonic()
-            with _process(given) as process:
+            with side_process(f"benchmarks.{target}", given, work) as process:
                 time.sleep(0.2)  # what the broker had taken before; no side starts within this time
                 before = messages()
                 publish(self.brokers, TOPIC, PARTITIONS, _FEW)  # the first one may have counted all others
@@ -142,8 +143,9 @@ class World:
         given["config"] = {"job.latency.target.ms": self.options.target_ms} if way == "direct" else {}
         given["topic"] = topic = given["output"].replace("out", "in")
         create(self.brokers, [topic], PARTITIONS)
+        target, work = "kafka.sides:echo" if side == "penstock" else given["target"], Path(given["work"])
         with (
-            _process({**given, "target": "kafka.sides:echo"} if side == "penstock" else given) as process,
+            side_process(f"benchmarks.{target}", given, work) as process,
             closing(Flow(self.brokers, topic, given["output"], PARTITIONS)) as flow,
         ):
             flow.begin()
@@ -153,7 +155,7 @@ class World:
             if side == "penstock":
                 process.send_signal(signal.SIGTERM)
                 process.wait(_STOP_S)
-                written = orjson.loads((Path(given["work"]) / harness.RESULT).read_bytes())
+                written = orjson.loads((work / harness.RESULT).read_bytes())
                 messages = written["outbox_messages"]
                 of_one = round(written["outbox_bytes"] / messages, 1) if messages else None
                 found |= {**written, "outbox_bytes_per_message": of_one}
@@ -186,10 +188,6 @@ class World:
                 raise RuntimeError(f"a side ended. The end of the logs:\n{log}")
 
         harness.wait_for(condition, "a message of a side", check, _LOOK_SECONDS, _FIRST_S)
-
-
-def _process(given: dict[str, Any]) -> AbstractContextManager[subprocess.Popen[bytes]]:
-    return side_process(f"benchmarks.{given['target']}", given, Path(given["work"]))
 
 
 def rates(warm_up_s: float, run: harness.SideRun) -> dict[str, Any]:

@@ -19,7 +19,6 @@ import penstock as ps
 from benchmarks import jobs
 from benchmarks.engines import counted, start_scripts
 from benchmarks.kafka.load import ENGINES, EVERY
-from benchmarks.queries import settings
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.job.paths import JobPaths
@@ -136,6 +135,8 @@ def commits(root: Path) -> dict[str, Any]:
 
 def engine(given: dict[str, Any]) -> dict[str, Any]:
     """Another engine, in as many processes as it takes."""
+    from benchmarks.queries import settings  # not above: Penstock's side does without Spark's SQL
+
     work, own = Path(given["work"]), ENGINES[given["engine"]]
     start = len(list(work.glob("counted-0-*")))
     slots = given["threads"] * (2 if given["engine"] == "spark-real-time" else 1)
