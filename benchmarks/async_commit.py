@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -52,40 +51,11 @@ def figures(run: harness.SideRun) -> dict[str, Any]:
     }
 
 
-@harness.benchmark(
-    "async_commit", __doc__, events=4_000_000, batches=80, keys=100_000, commit_ms=1000, latency_ms=200.0,
-    megabytes_per_second=20.0, repeat=7, threads=2,
-)  # fmt: skip
-def main(bench: harness.Bench) -> int:
-    options, workload = bench.options, Workload.of(bench.options)
-    inputs = write_inputs(workload.tables(), bench.work / "inputs", options.threads)
-    for mode in bench.turns(MODES, options.repeat):
-        parameters = {
-            "mode": mode,
-            **workload.parameters(),
-            "streams": str(inputs / "streams"),
-            "bytes_per_second": options.megabytes_per_second * 2**20,
-        }
-        bench.run(mode, "async_commit:fold", parameters, figures=figures, verify="jobs:verify")
-    sides = bench.medians("rows_per_second", "commits", "snapshot_ms", "total_ms")
-    ratios = harness.against(bench.runs, "rows_per_second", "none")
-    columns = {"rows_per_second": ",.0f", "commits": ",.0f", "snapshot_ms": ".1f", "total_ms": ",.0f"}
-    harness.show("keyed fold, commits to a slow store", sides, **columns, peak_bytes="MB", verified="")
-    bench.target("asynchronous / none", ratios["asynchronous"], at_least=TARGET)
-    return bench.finish(sides, ratios=ratios)
-
-
 def fold(parameters: dict[str, Any]) -> dict[str, Any]:
     os.environ |= {_LATENCY: str(parameters["latency_ms"]), _BANDWIDTH: str(parameters["bytes_per_second"])}
     if parameters["mode"] == "synchronous":
         setattr(run_loop, "CommitSchedule", WaitingCommits)  # noqa: B010 - mypy: a class is no variable
-    config = {
-        **jobs.configuration(parameters),
-        "task.commit.ms": 0 if parameters["mode"] == "none" else parameters["commit_ms"],
-        "task.commit.max.delay.ms": None,  # the default: a commit is skipped while one is under way
-        "stores.backup.factories": SLOW_BACKEND,
-    }
-    return jobs.run(jobs.application(), config)
+    return jobs.fold(parameters)
 
 
 class WaitingCommits(CommitSchedule):
@@ -141,5 +111,29 @@ class SlowChangelogFiles(ChangelogFilesFactory):
         return super().admin(_slow(context))
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+@harness.benchmark(
+    "async_commit", __doc__, events=4_000_000, batches=80, keys=100_000, commit_ms=1000, latency_ms=200.0,
+    megabytes_per_second=20.0, repeat=7, threads=2,
+)  # fmt: skip
+def main(bench: harness.Bench) -> int:
+    options, workload = bench.options, Workload.of(bench.options)
+    inputs = write_inputs(workload.tables(), bench.work / "inputs", options.threads)
+    for mode in bench.turns(MODES, options.repeat):
+        parameters = {
+            "mode": mode,
+            **workload.parameters(),
+            "streams": str(inputs / "streams"),
+            "bytes_per_second": options.megabytes_per_second * 2**20,
+            "config": {
+                "task.commit.ms": 0 if mode == "none" else options.commit_ms,
+                "task.commit.max.delay.ms": None,  # the default: a commit is skipped while one is under way
+                "stores.backup.factories": SLOW_BACKEND,
+            },
+        }
+        bench.run(mode, "async_commit:fold", parameters, figures=figures, verify="jobs:verify")
+    sides = bench.medians("rows_per_second", "commits", "snapshot_ms", "total_ms")
+    ratios = harness.against(bench.runs, "rows_per_second", "none")
+    columns = {"rows_per_second": ",.0f", "commits": ",.0f", "snapshot_ms": ".1f", "total_ms": ",.0f"}
+    harness.show("keyed fold, commits to a slow store", sides, **columns, peak_bytes="MB", verified="")
+    bench.target("asynchronous / none", ratios["asynchronous"], at_least=TARGET)
+    return bench.finish(sides, ratios=ratios)

@@ -6,7 +6,6 @@ Pathway and Bytewax have no batches that end with a commit, so a run of theirs c
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,12 @@ import pyarrow as pa
 
 import penstock as ps
 from benchmarks import harness
-from benchmarks.engines import PEERS, Engine, free_port, installed, last_count, start_script
-from benchmarks.figures import COLUMNS, judge, of_batches, summaries
-from benchmarks.jobs import configuration, run
+from benchmarks.engines import PEERS, Engine, counted, installed, start_script, start_scripts
+from benchmarks.figures import COLUMNS, Side, judge, run_sides
+from benchmarks.jobs import configuration, files_system, run, stored
 from benchmarks.workload import Workload, compare, write_inputs
 from penstock.arrays.byte_arrays import ByteArray
 from penstock.arrays.packed_rows import PackedRows
-from penstock.config.load import load_config
-from penstock.state.reading.reader import read_store
 
 SIDES = {
     "aggregate, parquet": ("columns:fold", "columns:verify"),
@@ -40,7 +37,7 @@ SIDES = {
 """By name, the operator and the form of the input: what runs it, and what verifies it."""
 ENGINES = {
     "Pathway, json": Engine("pathway==0.33.0", PEERS / "pathway_fold.py", threads=True),
-    "Bytewax, json": Engine("bytewax==0.21.1 orjson==3.11.4", PEERS / "bytewax_fold.py"),
+    "Bytewax, json": Engine("bytewax==0.21.1 orjson==3.11.4", PEERS / "bytewax_fold.py", prepares=True),
 }
 TARGETS = (
     ("aggregate, parquet", "Spark aggregation, parquet", 8.0),
@@ -54,28 +51,6 @@ TARGETS = (
 EVENTS = ps.Columns(pa.schema({"key": pa.string(), "amount": pa.float64()}))
 TOTALS = ps.Columns(pa.schema({"count": pa.int64(), "sum": pa.float64()}))
 _LOOK_SECONDS = 0.1
-
-
-@harness.benchmark(
-    "columns", __doc__, events=10_000_000, batches=10, keys=[100_000, 5_000_000], sides=list(SIDES), repeat=2, threads=2
-)
-def main(bench: harness.Bench) -> int:
-    options = bench.options
-    asked = installed([each for each in SIDES if each in options.sides], ENGINES)
-    for keys in options.keys:
-        workload = Workload.of(options, keys=keys)
-        folder = bench.work / f"inputs-{keys}"
-        write_inputs(workload.tables(), folder, options.threads, ("parquet/events", "json/events"))
-        for side in bench.turns(asked, options.repeat):
-            operator, _, form = side.partition(", ")
-            files = {"folder": str(folder / form), "files": str(folder / form / "events"), "form": form}
-            parameters = {**workload.parameters(), **files, "files_a_batch": options.threads, "operator": operator}
-            target, verify = SIDES[side]
-            bench.run(f"{side}, {keys:,} keys", target, parameters, figures=of_batches, verify=verify)
-        sides = {name: one for name, one in summaries(bench).items() if name.endswith(f", {keys:,} keys")}
-        harness.show(f"{keys:,} keys", sides, **COLUMNS)
-        judge(bench, sides, ((f"{a}, {keys:,} keys", f"{b}, {keys:,} keys", least) for a, b, least in TARGETS))
-    return bench.finish(summaries(bench))
 
 
 class Fold(ps.BatchProcessor):
@@ -110,9 +85,7 @@ def config_of(parameters: dict[str, Any]) -> dict[str, Any]:
     kept = {"aggregate": "columns", "aggregate in RocksDB": "rocksdb"}.get(parameters["operator"])
     return {
         **configuration(parameters),
-        "systems.files.samza.factory": "files",
-        "systems.files.folder": parameters["folder"],
-        "systems.files.partitions": parameters["threads"],
+        **files_system(parameters["folder"], parameters["threads"]),
         **({"stores.totals.aggregate.factory": kept} if kept else {}),
     }
 
@@ -125,10 +98,9 @@ def fold(parameters: dict[str, Any]) -> dict[str, Any]:
 def verify(parameters: dict[str, Any]) -> dict[str, Any]:
     """Rebuild the state from the last checkpoint, as a restore does, and compare every key."""
     is_own = parameters["operator"].startswith("aggregate")
-    config = load_config(overrides=config_of(parameters), default_job_name="columns")
     packed = PackedRows([pa.field("count", pa.int64()), pa.field("sum", pa.float64())], counted=not is_own)
     keys, values = list[bytes](), list[bytes]()
-    for _, key, value in read_store(config, "totals.aggregate" if is_own else "totals"):
+    for _, key, value in stored(config_of(parameters), "columns", "totals.aggregate" if is_own else "totals"):
         keys.append(key)
         values.append(value)
     rows = packed.unpack(ByteArray.of_list(values))
@@ -171,32 +143,28 @@ def verify_pathway(parameters: dict[str, Any]) -> dict[str, Any]:
 def _pathway(parameters: dict[str, Any], *, totals: bool) -> dict[str, Any]:
     work = Path(parameters["work"]) / ("totals" if totals else "run")
     work.mkdir()
-    given = {"events": parameters["workload"]["events"], "work": str(work), "totals": totals}
-    given |= {"result": str(work / "result.json"), **{name: parameters[name] for name in ("files", "threads")}}
+    result = work / "result.json"
+    given = {**parameters, "work": str(work), "totals": totals, "result": str(result)}
     status = start_script(ENGINES["Pathway, json"], given).wait()
     if status != 0:
         raise RuntimeError(f"Pathway ended with status {status}")
-    found: dict[str, Any] = json.loads((work / "result.json").read_text())
+    found: dict[str, Any] = json.loads(result.read_text())
     return found
 
 
 def bytewax(parameters: dict[str, Any]) -> dict[str, Any]:
     """Run the fold over all files; one entry for the whole run, from the last moment before the first row was counted
     to the moment at which all were."""
-    engine, work, threads = ENGINES["Bytewax, json"], Path(parameters["work"]), range(parameters["threads"])
-    addresses = [f"127.0.0.1:{free_port()}" for _ in threads]
-    given = {"files": parameters["files"], "work": str(work), "addresses": addresses, "start": 0}
-    start_script(engine, {**given, "process": 0, "prepare": True}).wait()
-    processes = [start_script(engine, {**given, "process": number, "prepare": False}) for number in threads]
+    processes = start_scripts(ENGINES["Bytewax, json"], {**parameters, "start": 0}, parameters["threads"])
     began = ended = None
     events = parameters["workload"]["events"]
     running = True
     while running:
         running = any(process.poll() is None for process in processes)
-        counted = sum(last_count(path) for path in work.glob("counted-*"))
-        if not counted:
+        rows = counted(Path(parameters["work"]))
+        if not rows:
             began = time.time()
-        if counted == events and ended is None:
+        if rows == events and ended is None:
             ended = time.time()
         time.sleep(_LOOK_SECONDS)
     if any(process.returncode for process in processes) or began is None or ended is None:
@@ -211,5 +179,25 @@ def verify_bytewax(parameters: dict[str, Any]) -> dict[str, Any]:
     return compare(Workload(**parameters["workload"]), keys, counts, sums)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+@harness.benchmark(
+    "columns", __doc__, events=10_000_000, batches=10, keys=[100_000, 5_000_000], sides=list(SIDES), repeat=2, threads=2
+)
+def main(bench: harness.Bench) -> int:
+    options = bench.options
+    asked = installed([each for each in SIDES if each in options.sides], ENGINES)
+    found = dict[str, dict[str, Any]]()
+    for keys in options.keys:
+        workload = Workload.of(options, keys=keys)
+        folder = bench.work / f"inputs-{keys}"
+        write_inputs(workload.tables(), folder, options.threads, ("parquet/events", "json/events"))
+        sides = dict[str, Side]()
+        for side in asked:
+            operator, _, form = side.partition(", ")
+            files = {"folder": str(folder / form), "files": str(folder / form / "events"), "form": form}
+            parameters = {**workload.parameters(), **files, "files_a_batch": options.threads, "operator": operator}
+            sides[f"{side}, {keys:,} keys"] = *SIDES[side], parameters
+        summaries = run_sides(bench, sides)
+        harness.show(f"{keys:,} keys", summaries, **COLUMNS)
+        judge(bench, summaries, ((f"{a}, {keys:,} keys", f"{b}, {keys:,} keys", least) for a, b, least in TARGETS))
+        found |= summaries
+    return bench.finish(found)

@@ -32,6 +32,8 @@ class Engine:
     """The group, name and version of a jar that it needs, with all that this one depends on."""
     threads: bool = False
     """True if one process uses all cores."""
+    prepares: bool = False
+    """True if the script first has to make the files of a cluster."""
 
     @property
     def folder(self) -> Path:
@@ -107,13 +109,24 @@ def start_script(engine: Engine, given: Mapping[str, Any]) -> subprocess.Popen[b
     return subprocess.Popen(command, stdout=sys.stdout.fileno(), stderr=sys.stderr.fileno(), env=environment)
 
 
-def last_count(path: Path) -> int:
-    """The last number that a script has appended to its file, behind a time."""
-    lines = path.read_text().split("\n")
-    return int(lines[-2].split()[1]) if len(lines) > 1 else 0
+def start_scripts(engine: Engine, given: Mapping[str, Any], count: int) -> list[subprocess.Popen[bytes]]:
+    """The processes of an engine, which know each other's addresses. `start` is how often they were started before."""
+    given = {**given, "addresses": [f"127.0.0.1:{_free_port()}" for _ in range(count)], "prepare": False}
+    if engine.prepares and given["start"] == 0:
+        start_script(engine, {**given, "process": 0, "prepare": True}).wait()
+    return [start_script(engine, {**given, "process": number}) for number in range(count)]
 
 
-def free_port() -> int:
+def counted(work: Path, start: int = 0) -> int:
+    """The number of messages that all processes have counted, by the last line that each has appended to its file."""
+    found = 0
+    for path in work.glob(f"counted-*-{start}"):
+        lines = path.read_text().split("\n")
+        found += int(lines[-2].split()[1]) if len(lines) > 1 else 0
+    return found
+
+
+def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -9,6 +9,8 @@ from typing import Any
 from benchmarks.harness import Bench, Run, SideRun, is_wrong
 
 WARM_UP_BATCHES = 2
+Side = tuple[str, str | None, Mapping[str, Any]]
+"""The target that runs a side, the one that verifies it, and its parameters."""
 
 
 def counted(batches: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
@@ -61,10 +63,6 @@ def summary(runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def summaries(bench: Bench) -> dict[str, dict[str, Any]]:
-    return {side: summary(runs) for side, runs in bench.runs.items()}
-
-
 COLUMNS = {
     "rows_per_second": ",.0f",
     "slowest_batch_rows_per_second": ",.0f",
@@ -74,6 +72,14 @@ COLUMNS = {
     "verified": "",
 }
 """The columns of a table of summaries."""
+
+
+def run_sides(bench: Bench, sides: Mapping[str, Side]) -> dict[str, dict[str, Any]]:
+    """Run sides in turn, as often as the options say. Returns the summaries of all their runs."""
+    for side in bench.turns(sides, bench.options.repeat):
+        target, verify, parameters = sides[side]
+        bench.run(side, target, parameters, figures=of_batches, verify=verify)
+    return {side: summary(bench.runs[side]) for side in sides}
 
 
 def judge(

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -37,32 +36,6 @@ TARGETS = {"1 exchanges, no output": 250.0, "2 exchanges, two outputs": 120.0}
 """The longest time for a batch, in milliseconds."""
 SHOWN = {"batch": "triggerExecution", "spark_job": "addBatch", "end": "end", "wait": "commitWait", "wal": "walCommit"}
 """The figures of a batch, and Penstock's names for them. The last two are the commit's."""
-
-
-@harness.benchmark("floor", __doc__, messages=MESSAGES, batches=100, exchanges=[1, 2, 3], commit_ms=0, threads=2)
-def main(bench: harness.Bench) -> int:
-    options = bench.options
-    common = {"batches": options.batches + WARM_UP}
-    jobs: dict[str, dict[str, float]] = {}
-    spark_alone: dict[int, float] = {}
-    appends = statistics.median(bench.run("appends", "floor:appends", common)["ms"][WARM_UP:])
-    for exchanges, outputs in product(options.exchanges, (False, True)):
-        shuffles = exchanges + outputs
-        if shuffles not in spark_alone:
-            alone = {**common, "shuffles": shuffles}
-            took = bench.run(f"Spark alone, {shuffles} shuffles", "floor:spark_alone", alone)["ms"]
-            spark_alone[shuffles] = statistics.median(took[WARM_UP:])
-        name = f"{exchanges} exchanges, {'two outputs' if outputs else 'no output'}"
-        found = bench.run(name, "floor:batches", {**common, "exchanges": exchanges, "outputs": outputs})
-        job = {**milliseconds(found["batches"]), "spark_alone": spark_alone[shuffles], "appends": appends * outputs}
-        rest = job["batch"] - job["spark_alone"] - job["appends"] - job["end"]
-        jobs[name] = {**job, "commit": job["wait"] + job["wal"], "rest": rest}
-    figures = ("batch", "commit", "spark_alone", "appends", "end", "rest")
-    harness.show("a batch, median ms", jobs, **dict.fromkeys(figures, ".0f"))
-    for name, most in TARGETS.items():
-        if name in jobs:
-            bench.target(f"{name}, ms", jobs[name]["batch"], at_most=most)
-    return bench.finish(jobs, spark_alone_ms=spark_alone, appends_ms=appends)
 
 
 def key_of(exchange: int, event: dict[str, Any]) -> str:
@@ -126,5 +99,27 @@ def _pass_on(batches: Iterable[Any]) -> Iterator[Any]:
     yield from batches
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+@harness.benchmark("floor", __doc__, messages=MESSAGES, batches=100, exchanges=[1, 2, 3], commit_ms=0, threads=2)
+def main(bench: harness.Bench) -> int:
+    options = bench.options
+    common = {"batches": options.batches + WARM_UP}
+    jobs: dict[str, dict[str, float]] = {}
+    spark_alone: dict[int, float] = {}
+    appends = statistics.median(bench.run("appends", "floor:appends", common)["ms"][WARM_UP:])
+    for exchanges, outputs in product(options.exchanges, (False, True)):
+        shuffles = exchanges + outputs
+        if shuffles not in spark_alone:
+            alone = {**common, "shuffles": shuffles}
+            took = bench.run(f"Spark alone, {shuffles} shuffles", "floor:spark_alone", alone)["ms"]
+            spark_alone[shuffles] = statistics.median(took[WARM_UP:])
+        name = f"{exchanges} exchanges, {'two outputs' if outputs else 'no output'}"
+        found = bench.run(name, "floor:batches", {**common, "exchanges": exchanges, "outputs": outputs})
+        job = {**milliseconds(found["batches"]), "spark_alone": spark_alone[shuffles], "appends": appends * outputs}
+        rest = job["batch"] - job["spark_alone"] - job["appends"] - job["end"]
+        jobs[name] = {**job, "commit": job["wait"] + job["wal"], "rest": rest}
+    figures = ("batch", "commit", "spark_alone", "appends", "end", "rest")
+    harness.show("a batch, median ms", jobs, **dict.fromkeys(figures, ".0f"))
+    for name, most in TARGETS.items():
+        if name in jobs:
+            bench.target(f"{name}, ms", jobs[name]["batch"], at_most=most)
+    return bench.finish(jobs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import field, make_dataclass
 from operator import attrgetter, itemgetter
@@ -14,14 +13,12 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 import penstock as ps
 from benchmarks import harness
-from benchmarks.figures import COLUMNS, of_batches, summaries
+from benchmarks.figures import COLUMNS, Side, run_sides
 from benchmarks.jobs import Fold, application, configuration, create_stream, run
 from benchmarks.workload import STREAM, Workload
 
 CITIES = ("EWR", "JFK", "LGA", "BOS", "ORD")
 HEADERS = (("traceparent", b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"), ("source", b"tower"))
-
-
 FIELDS = {"key": str, "origin": str, "number": int, "amount": float, "late": bool}
 """The fields of a flight, beside its gate, which may be None."""
 Flight = make_dataclass("Flight", [*FIELDS.items(), ("gate", str | None, field(default=None))])
@@ -29,27 +26,19 @@ Flight.__module__ = __name__
 StructFlight = msgspec.defstruct("StructFlight", [*FIELDS.items(), ("gate", str | None, None)], module=__name__)
 _MODEL: dict[str, Any] = {**{name: (kind, ...) for name, kind in FIELDS.items()}, "gate": (str | None, None)}
 ModelFlight = pydantic.create_model("ModelFlight", __module__=__name__, **_MODEL)
-AVRO = {
-    "type": "record",
-    "name": "Flight",
-    "fields": [
-        *({"name": name, "type": "string"} for name in ("key", "origin")),
-        {"name": "number", "type": "long"},
-        {"name": "amount", "type": "double"},
-        {"name": "late", "type": "boolean"},
-        {"name": "gate", "type": ["null", "string"], "default": None},
-    ],
-}
+_AVRO_KINDS = {str: "string", int: "long", float: "double", bool: "boolean"}
+_AVRO_FIELDS = [{"name": name, "type": _AVRO_KINDS[kind]} for name, kind in FIELDS.items()]
+_AVRO_GATE = {"name": "gate", "type": ["null", "string"], "default": None}
+AVRO = {"type": "record", "name": "Flight", "fields": [*_AVRO_FIELDS, _AVRO_GATE]}
 
 
 def _protobuf_class() -> Any:
-    kinds = descriptor_pb2.FieldDescriptorProto
+    field = descriptor_pb2.FieldDescriptorProto
+    kinds = {str: field.TYPE_STRING, int: field.TYPE_INT64, float: field.TYPE_DOUBLE, bool: field.TYPE_BOOL}
     file = descriptor_pb2.FileDescriptorProto(name="flight.proto", package="air", syntax="proto3")
     message = file.message_type.add(name="ProtobufFlight")
-    text = kinds.TYPE_STRING
-    fields = {"key": text, "origin": text, "number": kinds.TYPE_INT64, "amount": kinds.TYPE_DOUBLE}
-    for number, (name, kind) in enumerate({**fields, "late": kinds.TYPE_BOOL, "gate": text}.items(), 1):
-        message.field.add(name=name, number=number, type=kind, label=kinds.LABEL_OPTIONAL)
+    for number, (name, kind) in enumerate({**FIELDS, "gate": str}.items(), 1):
+        message.field.add(name=name, number=number, type=kinds[kind], label=field.LABEL_OPTIONAL)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     found = message_factory.GetMessageClass(pool.FindMessageTypeByName("air.ProtobufFlight"))
@@ -110,19 +99,14 @@ def fold(parameters: dict[str, Any]) -> dict[str, Any]:
 )
 def main(bench: harness.Bench) -> int:
     options, workload = bench.options, Workload.of(bench.options)
-    parameters = {}
+    sides = dict[str, Side]()
     for name in options.sides:
         streams, form = bench.work / "inputs" / name, FORMATS[name]
         create_stream(streams, STREAM, options.threads, list(messages(workload, form)), form.headers)
-        parameters[name] = {**workload.parameters(), "format": name, "streams": str(streams)}
-    for name in bench.turns(options.sides, options.repeat):
-        bench.run(name, "formats:fold", parameters[name], figures=of_batches, verify="jobs:verify")
-    sides = summaries(bench)
-    for side in sides.values() if "json" in sides else ():
-        side["beside_json"] = round(side["rows_per_second"] / sides["json"]["rows_per_second"], 2)
-    harness.show("after the warm-up", sides, **COLUMNS, beside_json=".2f")
-    return bench.finish(sides)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        own = {**workload.parameters(), "format": name, "streams": str(streams)}
+        sides[name] = "formats:fold", "jobs:verify", own
+    found = run_sides(bench, sides)
+    for side in found.values() if "json" in found else ():
+        side["beside_json"] = round(side["rows_per_second"] / found["json"]["rows_per_second"], 2)
+    harness.show("after the warm-up", found, **COLUMNS, beside_json=".2f")
+    return bench.finish(found)

@@ -21,7 +21,7 @@ import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -93,28 +93,21 @@ class UsageSampler:
     def __init__(self, session: int) -> None:
         """`session` is the pid of a process that was started with `start_new_session`."""
         self._session = session
-        self._stop = threading.Event()
         self._peak: Mapping[str, int] = {}
         self._cpu: dict[int, tuple[str, float, float]] = {}
         """Process id -> kind, processor seconds before this began, and so far."""
         self._series: list[tuple[float, Mapping[str, float]]] = []
         self._busy_before = _machine_busy_seconds()
-        self._thread = threading.Thread(target=self._run, name="usage-sampler", daemon=True)
-        self._thread.start()
+        self._sample()
+        self._sampling = ExitStack()
+        self._sampling.enter_context(repeating(self._sample, _SAMPLE_SECONDS))
 
     def close(self) -> Usage:
-        self._stop.set()
-        self._thread.join()
+        self._sampling.close()
         by_kind = self._cpu_by_kind()
         others = _machine_busy_seconds() - self._busy_before - sum(by_kind.values())
         by_kind.pop(_BESIDE)
         return Usage(self._peak, by_kind, max(0.0, others), tuple(self._series))
-
-    def _run(self) -> None:
-        while True:
-            self._sample()
-            if self._stop.wait(_SAMPLE_SECONDS):
-                return
 
     def _sample(self) -> None:
         held = Counter[str]()
@@ -236,21 +229,47 @@ def side_process(target: str, parameters: Mapping[str, Any], work: Path) -> Iter
 
 
 def wait_for(
-    condition: Callable[[], T | None], what: str, check: Callable[[], object] = lambda: None, pause_s: float = 0.01
+    condition: Callable[[], T | None],
+    what: str,
+    check: Callable[[], object] = lambda: None,
+    pause_s: float = 0.01,
+    timeout_s: float = DEADLINE_S,
 ) -> T:
     """Wait for a condition, and return its value. `check` raises an error if it cannot hold any more."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + timeout_s
     while not (found := condition()):
         check()
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {DEADLINE_S:.0f} s in vain for {what}")
+            raise TimeoutError(f"waited {timeout_s:.0f} s in vain for {what}")
         time.sleep(pause_s)
     return found
+
+
+@contextmanager
+def repeating(step: Callable[[], object], pause_s: float) -> Iterator[None]:
+    """Take a step again and again, from a separate thread."""
+    stop = threading.Event()
+
+    def run() -> None:
+        while not stop.wait(pause_s):
+            step()
+
+    thread = threading.Thread(target=run, name="repeating", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 def files_below(folder: Path) -> list[Path]:
     """Every file, also of a folder that changes meanwhile."""
     return sorted(Path(path, name) for path, _, names in os.walk(folder) for name in names)
+
+
+def bytes_below(folder: Path) -> int:
+    return sum(path.stat().st_size for path in files_below(folder))
 
 
 def machine() -> dict[str, Any]:
@@ -342,7 +361,7 @@ def _cell(value: Any, form: str) -> str:
 
 
 def options(name: str, text: str | None, given: Sequence[str] | None, /, **defaults: Any) -> argparse.Namespace:
-    """The options of a benchmark, and `--json`. The default of an option says what it takes.
+    """The options of a benchmark. The default of an option says what it takes.
 
     A list takes several values, of the same kind as its elements; texts only those of the default. True or False is a
     switch.
@@ -358,7 +377,6 @@ def options(name: str, text: str | None, given: Sequence[str] | None, /, **defau
                 flag, type=kind, default=default, nargs="+" if several else None, help=f"default: {default}",
                 choices=default if several and kind is str else None,
             )  # fmt: skip
-    parser.add_argument("--json", type=Path, default=RESULTS / f"{name}.json")
     return parser.parse_args(given)
 
 
@@ -459,19 +477,23 @@ class Bench:
         return int(any(is_wrong(run) for runs in self.runs.values() for run in runs))
 
 
-Main = Callable[..., int]
-"""Takes the words of a command, those of this process by default, and returns the exit status."""
+def benchmark(
+    name: str, text: str | None, /, **defaults: Any
+) -> Callable[[Callable[[Bench], int]], Callable[..., int]]:
+    """Make a benchmark's `main` of a function that runs it. Its options are those of `options`, and `--json`.
 
+    `main` takes the words of a command, those of this process by default, and returns the exit status. A module that
+    was started as a program is run here, and the process ends; so `main` is the last function of its module.
+    """
 
-def benchmark(name: str, text: str | None, /, **defaults: Any) -> Callable[[Callable[[Bench], int]], Main]:
-    """Make a benchmark's `main` of a function that runs it. The defaults of its options are those of `options`."""
-
-    def made(run: Callable[[Bench], int]) -> Main:
+    def made(run: Callable[[Bench], int]) -> Callable[..., int]:
         def main(given: Sequence[str] | None = None) -> int:
-            own = options(name, text, given, **defaults)
+            own = options(name, text, given, **defaults, json=RESULTS / f"{name}.json")
             with TemporaryDirectory(prefix="penstock-bench-") as work:
                 return run(Bench(name, own, work))
 
+        if run.__module__ == "__main__":
+            sys.exit(main())
         return main
 
     return made

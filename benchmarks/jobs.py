@@ -20,7 +20,7 @@ from penstock.config.load import load_config
 from penstock.driver.job import Job
 from penstock.driver.show.progress import JobProgress
 from penstock.state.reading.reader import read_store
-from penstock.system.base import OffsetRange
+from penstock.system.base import OffsetRange, System
 from penstock.system.local import LocalSystem
 
 NAME, STORE = "keyed-fold", "totals"
@@ -97,6 +97,12 @@ def places(work: Path, threads: int) -> dict[str, Any]:
     }
 
 
+def files_system(folder: str, partitions: int) -> dict[str, Any]:
+    """A system `files` whose streams are folders of files."""
+    factory = {"systems.files.samza.factory": "files", "systems.files.folder": folder}
+    return {**factory, "systems.files.partitions": partitions}
+
+
 def configuration(parameters: dict[str, Any]) -> dict[str, Any]:
     """A commit after every batch of `batch_messages`, none skipped because the one before is not complete."""
     found = places(Path(parameters["work"]), parameters["threads"])
@@ -118,10 +124,14 @@ def fold(parameters: dict[str, Any]) -> dict[str, Any]:
 
 def verify(parameters: dict[str, Any]) -> dict[str, Any]:
     """Rebuild the state from the last checkpoint, as a restore does, and compare every key."""
-    loaded = load_config(overrides=configuration(parameters), default_job_name=NAME)
-    rows = [(key, orjson.loads(value)) for _, key, value in read_store(loaded, STORE)]
+    rows = [(key, orjson.loads(value)) for _, key, value in stored(configuration(parameters), NAME, STORE)]
     counts, sums = ([total[name] for _, total in rows] for name in ("count", "sum"))
     return compare(Workload(**parameters["workload"]), [key for key, _ in rows], counts, sums)
+
+
+def stored(config: Mapping[str, Any], job: str, store: str) -> Iterator[tuple[int, bytes, bytes]]:
+    """(task, key, value) of a store at the last checkpoint of a job."""
+    return read_store(load_config(overrides=config, default_job_name=job), store)
 
 
 def create_stream(
@@ -144,7 +154,7 @@ def append(system: LocalSystem, stream: str, records: Iterable[Sequence[Any]]) -
                 writer.append(ps.SystemStreamPartition("local", stream, partition), own[first : first + _APPENDED])
 
 
-def ends_of(system: LocalSystem, stream: str) -> dict[int, int]:
+def ends_of(system: System, stream: str) -> dict[int, int]:
     """The upcoming offset of each partition; none as long as the stream does not exist."""
     with closing(system.admin()) as admin:
         try:
@@ -154,12 +164,12 @@ def ends_of(system: LocalSystem, stream: str) -> dict[int, int]:
 
 
 def read_stream(
-    system: LocalSystem, stream: str, starts: Mapping[int, int] | None = None, ends: Mapping[int, int] | None = None
+    system: System, stream: str, starts: Mapping[int, int] | None = None, ends: Mapping[int, int] | None = None
 ) -> Iterator[tuple[int, bytes, Any]]:
     """(partition, key, decoded value) of the messages of a stream: of all, or of those between two ends."""
     with closing(system.reader()) as reader:
         for partition, end in (ends_of(system, stream) if ends is None else ends).items():
-            ssp, start = ps.SystemStreamPartition("local", stream, partition), (starts or {}).get(partition, 0)
+            ssp, start = ps.SystemStreamPartition(system.name, stream, partition), (starts or {}).get(partition, 0)
             for chunk in reader.read(OffsetRange(ssp, start, end), 10_000) if end > start else ():
                 yield from ((partition, key or b"", orjson.loads(value or b"null")) for _, _, key, value, *_ in chunk)
 
@@ -219,10 +229,11 @@ def await_batch(job: Job, condition: Callable[[JobProgress], bool], deadline_s: 
 
 def await_job(job: Job, condition: Callable[[], T | None], what: str, pause_s: float = 0.01) -> T:
     """Wait for a condition while a job runs, and return its value."""
+    return wait_for(condition, what, partial(check_active, job, what), pause_s)
 
-    def check() -> None:
-        if not job.is_active:
-            job.await_termination(0)
-            raise RuntimeError(f"the job ended before {what}")
 
-    return wait_for(condition, what, check, pause_s)
+def check_active(job: Job, what: str) -> None:
+    """Raise what ended the job, or that it ended by itself, unless it runs."""
+    if not job.is_active:
+        job.await_termination(0)
+        raise RuntimeError(f"the job ended before {what}")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import statistics
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from itertools import count, product
+from itertools import product
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,12 @@ import psutil
 
 from benchmarks import harness
 from benchmarks.figures import commits_of
-from benchmarks.jobs import await_job, batches_of, counts, entry
+from benchmarks.jobs import await_batch, await_job, counts, entry, stored
 from benchmarks.kafka.load import create, flush, new_producer, produce
 from benchmarks.kafka.sides import commits, configuration
 from benchmarks.workload import STREAM
-from penstock.config.load import load_config
 from penstock.driver.job import Job
-from penstock.state.reading.reader import read_store
+from penstock.driver.show.progress import JobProgress
 from penstock.testing.kafka_broker import KafkaBroker
 
 JOB, TOPIC, OUTPUT = "kafka-count", STREAM, "counts"
@@ -41,7 +39,7 @@ threads or files a kind of process may have at the end, beside a file for each s
 """
 _NOT_COUNTED = ("block-manager-", "Worker Monitor")
 """Threads of Spark's whose number follows the speed of the batches, as in the soak."""
-_DEADLINE_S, _PAUSE_S = 600.0, 0.01
+_PAUSE_S = 0.01
 Batch = dict[str, Any]
 
 
@@ -62,16 +60,15 @@ def send(given: Mapping[str, Any], numbers: Iterable[int]) -> None:
 
 def few(given: Mapping[str, Any], work: Path, ended: threading.Event) -> Iterator[int]:
     """The messages after the backlog, each at its time, until the job has had enough."""
-    while not (work / "backlog-read").exists():
-        if ended.wait(_PAUSE_S):
-            return
-    began, first = time.monotonic(), given["backlog"]
-    for number in count(first):
-        while time.monotonic() - began < (number - first) / given["rate"]:
-            if (work / "enough").exists() or ended.wait(_PAUSE_S):
-                (work / "sent").write_text(str(number))
-                return
-        yield number
+    while not (work / "backlog-read").exists() and not ended.wait(_PAUSE_S):
+        pass
+    began, sent = time.monotonic(), given["backlog"]
+    while not (work / "enough").exists() and not ended.wait(_PAUSE_S):
+        due = given["backlog"] + int((time.monotonic() - began) * given["rate"])
+        yield from range(sent, due)
+        sent = due
+    if not ended.is_set():
+        (work / "sent").write_text(str(sent))
 
 
 def job(given: dict[str, Any]) -> dict[str, Any]:
@@ -98,13 +95,13 @@ def job(given: dict[str, Any]) -> dict[str, Any]:
 
 def _follow(job: Job, rows: int, found: list[Batch]) -> int:
     """Keep each batch that ends until so many messages were read. Returns how many were read."""
-    known = found[-1]["batch"] if found else -1
-    for last in batches_of(job, _DEADLINE_S):
-        if last.batch_id != known:
+
+    def has_read(last: JobProgress) -> bool:
+        if not found or found[-1]["batch"] != last.batch_id:
             found.append(entry(last))
-        if last.total_input_rows >= rows:
-            return last.total_input_rows
-    raise RuntimeError(f"{rows} messages were not read")
+        return last.total_input_rows >= rows
+
+    return await_batch(job, has_read).total_input_rows
 
 
 def sample(port: int, batch: int) -> dict[str, Any]:
@@ -148,8 +145,8 @@ def figures(run: harness.SideRun) -> dict[str, Any]:
 
 def verify(given: Mapping[str, Any], work: Path) -> dict[str, Any]:
     """Compare the counts of the last checkpoint with a plain computation."""
-    config = load_config(overrides=configuration({**given, "work": str(work)}), default_job_name=JOB)
-    found = {key.decode(): orjson.loads(value) for _, key, value in read_store(config, "counts-0")}
+    rows = stored(configuration({**given, "work": str(work)}), JOB, "counts-0")
+    found = {key.decode(): orjson.loads(value) for _, key, value in rows}
     wanted = Counter(map(key_of, range(sent := int((work / "sent").read_text()))))
     return {"equal": found == wanted, "keys": len(found), "messages": sent}
 
@@ -192,7 +189,3 @@ def main(bench: harness.Bench) -> int:
     grown = max(max(run["grown"].values()) - run["partitions"] for run in sides.values())
     bench.target("threads or files that a kind of process has more", grown, at_most=MOST_GROWTH)
     return bench.finish() or int(not all(bench.targets.values()))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

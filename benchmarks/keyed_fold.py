@@ -5,10 +5,8 @@ Of Spark's inputs the faster one counts in the ratio.
 
 from __future__ import annotations
 
-import sys
-
 from benchmarks import harness
-from benchmarks.figures import COLUMNS, judge, of_batches, summaries
+from benchmarks.figures import COLUMNS, Side, judge, run_sides
 from benchmarks.workload import Workload, write_inputs
 
 SIDES = {
@@ -28,16 +26,12 @@ TARGETS = (("penstock", "aggregation", 1.2), ("penstock", "transformWithState", 
 def main(bench: harness.Bench) -> int:
     options, workload = bench.options, Workload.of(bench.options)
     inputs = write_inputs(workload.tables(), bench.work / "inputs", options.threads)
-    for side in bench.turns([s for s in SIDES if s.partition(",")[0] in options.sides], options.repeat):
+    sides = dict[str, Side]()
+    for side, (run, verify) in SIDES.items():
         operator, _, form = side.partition(", ")
         files = {"streams": str(inputs / "streams"), "files": str(inputs / form), "form": form}
-        run, verify = SIDES[side]
-        given_to_side = {**workload.parameters(), **files, "operator": operator}
-        bench.run(side, run, given_to_side, figures=of_batches, verify=verify)
-    sides = summaries(bench)
-    harness.show("keyed fold", sides, **COLUMNS)
-    return bench.finish(sides, ratios=judge(bench, sides, TARGETS))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        if operator in options.sides:
+            sides[side] = run, verify, {**workload.parameters(), **files, "operator": operator}
+    found = run_sides(bench, sides)
+    harness.show("keyed fold", found, **COLUMNS)
+    return bench.finish(found, ratios=judge(bench, found, TARGETS))

@@ -7,7 +7,6 @@ import random
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -21,13 +20,13 @@ import rocksdict
 
 from benchmarks import harness
 from benchmarks.harness import files_below
-from benchmarks.state.job import StateJob, settle
+from benchmarks.state.job import KEY_BYTES, StateJob, key_of, settle
 from penstock.base.parallel import each
 from penstock.container.process.launch import _ALLOCATOR
 from penstock.state.engines.engine import Engine
 
 STORES = ("accounts", "orders")
-VALUE_BYTES, KEY_BYTES = 1000, 16
+VALUE_BYTES = 1000
 SAMPLED = 1000
 """One of so many values is compared."""
 _STEP = 1_000_003
@@ -35,10 +34,6 @@ _STEP = 1_000_003
 _PART, _BATCHES = 5_000, 10
 _POOL = random.Random(20130101).randbytes(64 << 20)
 _GB = 10**9
-
-
-def key_of(number: int) -> bytes:
-    return b"key-%012d" % number
 
 
 def value_of(number: int, changed: bool) -> bytes:
@@ -203,7 +198,3 @@ def main(bench: harness.Bench) -> int:
     harness.show("sizes", found["phases"], peak_resident_bytes="MB", cache_bytes="MB")
     harness.show("run", {"penstock": found}, before_bytes="MB", peak_bytes="MB", verified="")
     return bench.finish(state_bytes=keys * places * (KEY_BYTES + VALUE_BYTES))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

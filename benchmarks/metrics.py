@@ -6,7 +6,6 @@ What is exported at an interval counts for the time that a batch takes.
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 import timeit
 from collections.abc import Callable, Iterator, Mapping
@@ -177,7 +176,3 @@ def main(bench: harness.Bench) -> int:
     harness.show("metrics", found, ns=",.0f", per_batch=",.1f", ns_per_message=".2f")
     bench.target("metrics, share of the CPU of a message", total / fold_ns, at_most=TARGET_SHARE)
     return bench.finish(parts=found, total_ns_per_message=total, fold_ns_per_message=fold_ns)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

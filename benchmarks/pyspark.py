@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pyarrow.dataset as ds
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
@@ -21,7 +19,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 import penstock.spark as pss
 from benchmarks import harness
 from benchmarks.figures import COLUMNS, cpu_us_per_row, judge, summary
-from benchmarks.queries import Fold, PandasFold, Stateful, batches_of, in_time, read, session, sink
+from benchmarks.queries import Fold, PandasFold, Stateful, in_time, read, run, session, sink
 from benchmarks.workload import BOUND_MS, FIRST_MS, MINUTE_MS, WindowWorkload, key_name, write_inputs
 
 GAP_MS = 90_000
@@ -114,17 +112,15 @@ def _frames(key: Any, sessions: Iterator[tuple[int, int, int]]) -> Iterator[Any]
         yield pd.DataFrame({"key": [key[0]], "first": [first], "last": [last], "n": [n]})
 
 
-PROCESSORS: dict[str, tuple[type[Any], str, str, str]] = {
-    "fold": (Fold, TOTALS, "None", "Update"),
-    "fold-pandas": (PandasFold, TOTALS, "None", "Update"),
-    "last-ten": (LastTen, TOTALS, "None", "Update"),
-    "last-ten-pandas": (PandasLastTen, TOTALS, "None", "Update"),
-    "sessions": (Sessions, SESSIONS, "EventTime", "Append"),
-    "sessions-pandas": (PandasSessions, SESSIONS, "EventTime", "Append"),
+PROCESSORS: dict[str, tuple[type[Any], type[Any], str, str, str]] = {
+    "fold": (Fold, PandasFold, TOTALS, "None", "Update"),
+    "last-ten": (LastTen, PandasLastTen, TOTALS, "None", "Update"),
+    "sessions": (Sessions, PandasSessions, SESSIONS, "EventTime", "Append"),
 }
-"""By kind: the processor, the schema of its rows, the time mode, the output mode."""
+"""By kind: the processor in the row form and the pandas form, the schema of its rows, the time and output mode."""
+KINDS = [f"{kind}{form}" for kind in PROCESSORS for form in ("", "-pandas")]
 ENGINES = ("penstock", "pyspark")
-TARGETS = [(f"penstock, {kind}", f"pyspark, {kind}", 15.0 if kind == "fold" else 8.0) for kind in PROCESSORS]
+TARGETS = [(f"penstock, {kind}", f"pyspark, {kind}", 15.0 if kind == "fold" else 8.0) for kind in KINDS]
 
 FILE_SYSTEM = {
     "spark.sql.streaming.checkpointFileManagerClass": (
@@ -151,8 +147,94 @@ def small_ms(runs: Sequence[harness.Run], name: str) -> float:
     return float(statistics.median(ms for run in runs for ms in run[name][1:] or [0]))
 
 
+@dataclass(frozen=True, slots=True)
+class QueryWorkload(WindowWorkload):
+    """Batches of equal size, none of them late, then some of a few rows, then some of none."""
+
+    events: int = 10_000_000
+    batches: int = 50
+    late_share: float = 0.0
+    small: int = 8
+    """Batches of SMALL_ROWS rows, and as many without rows."""
+
+    @property
+    def sizes(self) -> list[int]:
+        return [self.batch_events] * self.batches + [SMALL_ROWS] * self.small + [0] * self.small
+
+
+def expected(kind: str, workload: QueryWorkload) -> set[tuple[Any, ...]]:
+    """The expected rows: the last one of each key, or all sessions, whether the watermark has closed them or not."""
+    keys, times, amounts, _ = map(np.concatenate, zip(*workload.by_batch(), strict=True))
+    if kind == "fold":
+        counts, sums = np.bincount(keys), np.bincount(keys, weights=amounts)
+        return {(key_name(int(n)), int(counts[n]), float(sums[n])) for n in np.flatnonzero(counts)}
+    order = np.lexsort((amounts, times, keys))  # as the processor orders what has the same time
+    keys, amounts, times = keys[order], amounts[order], times[order]
+    starts = np.flatnonzero(np.diff(keys, prepend=-1))
+    found = set[tuple[Any, ...]]()
+    for start, end in zip(starts, [*starts[1:], len(keys)], strict=True):
+        name, own = key_name(int(keys[start])), slice(max(start, end - LAST), end)
+        if kind == "last-ten":
+            found.add((name, int(own.stop - own.start), float(amounts[own].sum())))
+        else:
+            cuts = [start, *(start + 1 + np.flatnonzero(np.diff(times[start:end]) >= GAP_MS)), end]
+            found |= {(name, int(times[a]), int(times[b - 1]), int(b - a)) for a, b in pairwise(cuts)}
+    return found
+
+
+def compare(kind: str, workload: QueryWorkload, work: Path) -> dict[str, Any]:
+    """Compare the last row of each key; or all sessions: those that the watermark had passed when the last full batch
+    began are there, others may be, and none comes twice."""
+    table = ds.dataset(work / "output", format="parquet", partitioning="hive").to_table().sort_by("batch")
+    rows = zip(*(column.to_pylist() for column in table.drop_columns("batch").columns), strict=True)
+    due = wanted = expected(kind, workload)
+    if kind == "sessions":
+        passed = FIRST_MS + (workload.batches - 1) * MINUTE_MS - BOUND_MS - GAP_MS
+        due = {each for each in wanted if each[2] < passed}
+        found = set(rows)
+        count = len(found)
+    else:
+        found = set({row[0]: row for row in rows}.values())
+        count = sum(len(np.unique(keys)) for keys, *_ in workload.by_batch())  # one for each key and batch
+    wrong = len(found - wanted) + len(due - found)
+    return {"equal": not wrong and count == table.num_rows, "rows": table.num_rows, "wrong_rows": wrong}
+
+
+def query(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Run the query over all files; one entry for each batch."""
+    work, engine = Path(parameters["work"]), parameters["engine"]
+    is_pandas = parameters["kind"].endswith("-pandas")
+    of_rows, of_frames, output, mode, output_mode = PROCESSORS[parameters["kind"].removesuffix("-pandas")]
+    processor = of_frames if is_pandas else of_rows
+    more = FILE_SYSTEM if parameters["by_file_system"] else {}
+    spark = session(work, parameters["threads"], parameters["threads"], more)
+    events = in_time(read(spark, "key string, time long, amount double", parameters["files"], FILES), BOUND_MS)
+
+    def write(rows: DataFrame, batch: int) -> None:
+        rows.write.mode("overwrite").parquet(str(work / "output" / f"batch={batch}"))
+
+    if engine == "penstock":
+        transformed = pss.transform_with_state(
+            events,
+            processor=processor(),
+            key="key",
+            output=output,
+            time_mode=mode,
+            root=str(work / "root"),
+            partitions=parameters["threads"],
+            form="pandas" if is_pandas else "row",
+        )
+        writer: Any = transformed.for_each_batch(write).option("checkpointLocation", str(work / "checkpoint"))
+    else:
+        by_key = events.groupBy("key")
+        transform = by_key.transformWithStateInPandas if is_pandas else by_key.transformWithState
+        made = transform(processor(), output, output_mode, mode)
+        writer = sink(made, work / "checkpoint", output_mode.lower()).foreachBatch(write)
+    return run(spark, writer)
+
+
 @harness.benchmark(
-    "pyspark", __doc__, kinds=list(PROCESSORS), engines=list(ENGINES), batches=50, rows=200_000, keys=100_000, small=8,
+    "pyspark", __doc__, kinds=KINDS, engines=list(ENGINES), batches=50, rows=200_000, keys=100_000, small=8,
     short_batches=4, repeat=1, threads=2, by_file_system=False,
 )  # fmt: skip
 def main(bench: harness.Bench) -> int:
@@ -177,104 +259,3 @@ def main(bench: harness.Bench) -> int:
     }
     harness.show("queries", found, **COLUMNS, small_batch_ms=",.0f", empty_batch_ms=",.0f")
     return bench.finish(found, ratios=judge(bench, found, TARGETS))
-
-
-@dataclass(frozen=True, slots=True)
-class QueryWorkload(WindowWorkload):
-    """Batches of equal size, none of them late, then some of a few rows, then some of none."""
-
-    events: int = 10_000_000
-    batches: int = 50
-    late_share: float = 0.0
-    small: int = 8
-    """Batches of SMALL_ROWS rows, and as many without rows."""
-
-    @property
-    def sizes(self) -> list[int]:
-        return [self.batch_events] * self.batches + [SMALL_ROWS] * self.small + [0] * self.small
-
-
-def expected(kind: str, workload: QueryWorkload) -> dict[str, Any]:
-    """The expected output: by key the last row, or all sessions that the watermark has closed."""
-    keys, times, amounts, _ = map(np.concatenate, zip(*workload.by_batch(), strict=True))
-    if kind == "fold":
-        counts, sums = np.bincount(keys), np.bincount(keys, weights=amounts)
-        return {key_name(int(n)): (int(counts[n]), float(sums[n])) for n in np.flatnonzero(counts)}
-    order = np.lexsort((amounts, times, keys))  # as the processor orders what has the same time
-    keys, amounts, times = keys[order], amounts[order], times[order]
-    starts = np.flatnonzero(np.diff(keys, prepend=-1))
-    found: dict[str, Any] = {}
-    for start, end in zip(starts, [*starts[1:], len(keys)], strict=True):
-        name, own = key_name(int(keys[start])), slice(max(start, end - LAST), end)
-        if kind == "last-ten":
-            found[name] = (int(own.stop - own.start), float(amounts[own].sum()))
-        else:
-            cuts = [start, *(start + 1 + np.flatnonzero(np.diff(times[start:end]) >= GAP_MS)), end]
-            found[name] = [(int(times[a]), int(times[b - 1]), int(b - a)) for a, b in pairwise(cuts)]
-    return found
-
-
-def compare(kind: str, workload: QueryWorkload, work: Path) -> dict[str, Any]:
-    table = ds.dataset(work / "output", format="parquet", partitioning="hive").to_table()
-    if kind == "sessions":
-        return _compare_sessions(workload, table)
-    last = table.sort_by("batch").to_pydict()
-    found = {key: (n, total) for key, n, total in zip(last["key"], last["count"], last["sum"], strict=True)}
-    wanted = expected(kind, workload)
-    wrong = [key for key in wanted.keys() | found.keys() if wanted.get(key) != found.get(key)]
-    rows = sum(len(np.unique(keys)) for keys, *_ in workload.by_batch())  # one for each key and batch
-    return {"equal": not wrong and rows == table.num_rows, "rows": table.num_rows, "wrong_keys": len(wrong)}
-
-
-def _compare_sessions(workload: QueryWorkload, table: pa.Table) -> dict[str, Any]:
-    """Sessions that the watermark had passed when the last full batch began are there; others may be; none is wrong."""
-    wanted = {(key, *one) for key, own in expected("sessions", workload).items() for one in own}
-    rows = table.select(["key", "first", "last", "n"]).to_pydict()
-    found = list(zip(rows["key"], rows["first"], rows["last"], rows["n"], strict=True))
-    passed = FIRST_MS + (workload.batches - 1) * MINUTE_MS - BOUND_MS - GAP_MS
-    due = {each for each in wanted if each[2] < passed}
-    wrong = len(set(found) - wanted)
-    missing = len(due - set(found))
-    return {
-        "equal": not wrong and not missing and len(found) == len(set(found)),
-        "rows": len(found),
-        "wrong_keys": wrong + missing,
-    }
-
-
-def query(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Run the query over all files; one entry for each batch."""
-    work, engine = Path(parameters["work"]), parameters["engine"]
-    processor, output, mode, output_mode = PROCESSORS[parameters["kind"]]
-    more = FILE_SYSTEM if parameters["by_file_system"] else {}
-    spark = session(work, parameters["threads"], parameters["threads"], more)
-    events = in_time(read(spark, "key string, time long, amount double", parameters["files"], FILES), BOUND_MS)
-
-    def write(rows: DataFrame, batch: int) -> None:
-        rows.write.mode("overwrite").parquet(str(work / "output" / f"batch={batch}"))
-
-    if engine == "penstock":
-        transformed = pss.transform_with_state(
-            events,
-            processor=processor(),
-            key="key",
-            output=output,
-            time_mode=mode,
-            root=str(work / "root"),
-            partitions=parameters["threads"],
-            form="pandas" if parameters["kind"].endswith("pandas") else "row",
-        )
-        writer: Any = transformed.for_each_batch(write).option("checkpointLocation", str(work / "checkpoint"))
-    else:
-        by_key = events.groupBy("key")
-        is_pandas = parameters["kind"].endswith("pandas")
-        transform = by_key.transformWithStateInPandas if is_pandas else by_key.transformWithState
-        made = transform(processor(), output, output_mode, mode)
-        writer = sink(made, work / "checkpoint", output_mode.lower()).foreachBatch(write)
-    batches = batches_of(writer)
-    spark.stop()
-    return {"batches": batches}
-
-
-if __name__ == "__main__":
-    sys.exit(main())

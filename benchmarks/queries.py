@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import pyarrow.dataset as ds
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own name for it
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from benchmarks.harness import DRIVER_MEMORY
-from benchmarks.workload import BOUND_MS, MINUTE_MS, WindowWorkload, Workload, compare, compare_panes
+from benchmarks.workload import BOUND_MS, MINUTE_MS, WindowWorkload, Workload, compare, compare_files
 from penstock.spark.session.session import find_java
 
 STATE = "spark.sql.streaming.stateStore"
@@ -89,10 +88,9 @@ class Minutes(Stateful):
         yield Row(key=key[0], minute=minute, count=count, mean=total / count)
 
 
-def session(work: Path, threads: int, partitions: int, more: Mapping[str, str] | None = None) -> SparkSession:
-    """RocksDB with changelog checkpointing; all else as Spark has it, but for what all sides share, and `more`."""
-    find_java()
-    settings: dict[str, Any] = {
+def settings(work: Path, threads: int, partitions: int) -> dict[str, str]:
+    """RocksDB with changelog checkpointing; all else as Spark has it, but for what all sides share."""
+    return {
         "spark.master": f"local[{threads}]",
         "spark.driver.memory": DRIVER_MEMORY,
         "spark.driver.host": "127.0.0.1",
@@ -105,9 +103,14 @@ def session(work: Path, threads: int, partitions: int, more: Mapping[str, str] |
         "spark.sql.streaming.numRecentProgressUpdates": "10000",
         f"{STATE}.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
         CHANGELOG: "true",
-        **(more or {}),
     }
-    spark: SparkSession = SparkSession.builder.config(map=settings).getOrCreate()
+
+
+def session(work: Path, threads: int, partitions: int, more: Mapping[str, str] | None = None) -> SparkSession:
+    """A session with these settings, and `more`."""
+    find_java()
+    both: dict[Any, Any] = {**settings(work, threads, partitions), **(more or {})}
+    spark: SparkSession = SparkSession.builder.config(map=both).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
@@ -162,9 +165,9 @@ def to_the_end(writer: Any) -> list[dict[str, Any]]:
     return progress_of(query)
 
 
-def batches_of(writer: Any) -> list[dict[str, Any]]:
-    """Run a query over all that is there; one entry per batch."""
-    return [
+def run(spark: SparkSession, writer: Any, rows: int | None = None) -> dict[str, Any]:
+    """Run a query over all that is there, and stop the session; one entry per batch, or per batch of so many rows."""
+    batches = [
         {
             "batch": each["batchId"] + 1,
             "rows": each["numInputRows"],
@@ -172,8 +175,10 @@ def batches_of(writer: Any) -> list[dict[str, Any]]:
             "ended": ended(each),
         }
         for each in to_the_end(writer)
-        if "addBatch" in each["durationMs"]
+        if "addBatch" in each["durationMs"] and rows in (None, each["numInputRows"])
     ]
+    spark.stop()
+    return {"batches": batches}
 
 
 def fold(parameters: dict[str, Any]) -> dict[str, Any]:
@@ -188,9 +193,7 @@ def fold(parameters: dict[str, Any]) -> dict[str, Any]:
         totals = by_key.transformWithStateInPandas(PandasFold(), _TOTALS, "Update", "None")
     else:
         totals = by_key.agg(F.count("*").alias("count"), F.sum("amount").alias("sum"))
-    batches = [batch for batch in batches_of(sink(totals, work / "checkpoint")) if batch["rows"]]
-    spark.stop()
-    return {"batches": batches}
+    return run(spark, sink(totals, work / "checkpoint"), parameters["batch_messages"])
 
 
 def verify_fold(parameters: dict[str, Any]) -> dict[str, Any]:
@@ -221,12 +224,9 @@ def windows(parameters: dict[str, Any]) -> dict[str, Any]:
         found = minutes.agg(F.count("*").alias("count"), F.avg("amount").alias("mean"))
         panes = found.withColumn("minute", F.unix_millis("window.start")).select(*PANE)
     writer = sink(panes, work / "checkpoint", "append", "parquet", path=str(work / "panes"))
-    batches = [batch for batch in batches_of(writer) if batch["rows"] == parameters["batch_messages"]]
-    spark.stop()
-    return {"batches": batches}
+    return run(spark, writer, parameters["batch_messages"])
 
 
 def verify_windows(parameters: dict[str, Any]) -> dict[str, Any]:
     """Read what was written, and compare it with a plain computation."""
-    panes = ds.dataset(Path(parameters["work"]) / "panes", format="parquet").to_table()
-    return compare_panes(WindowWorkload(**parameters["workload"]), *(panes[name] for name in PANE))
+    return compare_files(WindowWorkload(**parameters["workload"]), Path(parameters["work"]) / "panes", PANE)

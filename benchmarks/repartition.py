@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,13 @@ import orjson
 
 import penstock as ps
 from benchmarks import harness
-from benchmarks.harness import files_below
-from benchmarks.jobs import append, configuration, create_stream
+from benchmarks.harness import bytes_below
+from benchmarks.jobs import append, configuration, create_stream, stored
 from benchmarks.state.job import time_cp
 from penstock import admin
 from penstock.admin.state.repartition import plan_repartition, repartition
 from penstock.config.load import load_config
 from penstock.spark.state_frames.stored_state import mover
-from penstock.state.reading.reader import read_store
 from penstock.system.local import LocalSystem
 from penstock.system.partitioner import partition_of
 from penstock.testing.rehearsal.replay import replay_input
@@ -89,10 +87,6 @@ def rehearse(parameters: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def bytes_below(folder: Path) -> int:
-    return sum(path.stat().st_size for path in files_below(folder))
-
-
 def _forked(config: dict[str, Any], work: Path, keys: int) -> dict[str, Any]:
     """A fork, which is deleted again; and a replay of one more message, up to its step."""
     before, took = bytes_below(work / "jobs"), list[float]()
@@ -111,10 +105,9 @@ def _forked(config: dict[str, Any], work: Path, keys: int) -> dict[str, Any]:
 
 
 def _verified(parameters: dict[str, Any], tasks: int) -> dict[str, Any]:
-    config = load_config(overrides=config_of(parameters, tasks), default_job_name="repartition")
     serde = ps.Tuple(ps.String(), ps.Long())
     found = wrong = 0
-    for task, key, value in read_store(config, STORE):
+    for task, key, value in stored(config_of(parameters, tasks), "repartition", STORE):
         name, number = serde.from_bytes(key)
         found += 1
         wrong += partition_of(name.encode(), tasks) != task
@@ -131,7 +124,3 @@ def main(bench: harness.Bench) -> int:
     rest = {"ratio_to_cp": ".2f", "state_bytes": "MB", "peak_bytes": "MB", "verified": ""}
     harness.show("repartition", {"penstock": found}, **times, **rest)
     return bench.finish()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -2,7 +2,7 @@
 
 The storage of a few tasks runs in this process, with the code of containers and driver and an object store that counts.
 Its commits follow each other by a clock of their own. The records of a log and the calls of a large job are made whole.
-The figures go to docs/scale.md, between the two marks.
+`--page` is the page whose figures are replaced, between two marks.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import penstock as ps
-from benchmarks.harness import console
-from benchmarks.state.job import WatchedStore, application, run_batch
+from benchmarks.harness import console, options
+from benchmarks.state.job import StateJob, WatchedStore
 from penstock.batch.batch import Batch, TaskSsp
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import keep
@@ -31,20 +31,16 @@ from penstock.config.load import load_config
 from penstock.config.values.kinds import RetentionPolicy
 from penstock.container.epoch.container import Epoch
 from penstock.container.process.handlers import HANDLERS
-from penstock.container.shared import EpochResources
 from penstock.driver.commit.coordinator import CommitCoordinator
 from penstock.driver.commit.record import Collection, CommitRequest, Recorder
 from penstock.driver.feed.boundary import Boundary
-from penstock.graph.topology import plan_topology
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
-from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.attempt import new_token
 from penstock.state.backends.changelog_files.versions import ChangelogMarker
 from penstock.state.backends.registry import BackendAdmins
 from penstock.testing.clock import SettableClock
 from penstock.wire.calls import BEAT_SECONDS, CLEAN_UP, END, OPEN, Call
-from penstock.wire.ports import JobPackage
 from penstock.wire.protocol import CleanUp, EndBatch, Identity, Markers, OpenEpoch, Request, UploadResult, dump
 
 BEGIN, END_MARK = "<!-- figures: make bench-scale -->\n", "<!-- end of the figures -->\n"
@@ -86,28 +82,23 @@ class Storage:
 def storage(tasks: int, stores: int, commits: int, work: Path) -> Storage:
     """Commit once a second, a few keys of each store each time, and collect what no checkpoint needs."""
     names = [f"store-{n}" for n in range(stores)]
-    app = application("scale", names)
-    given = {"job.name": "scale", "job.root": "memory://scale", "job.logged.store.base.dir": str(work)}
-    config = load_config(overrides=given, environ={})
     calls, log_calls = list[str](), list[str]()
     root = open_store("memory://scale")
     objects = WatchedStore(root, lambda kind, _: calls.append(kind))
     log = CheckpointLog(WatchedStore(root, lambda kind, _: log_calls.append(kind)), _PATHS)
     claim = log.claim("run")
-    runtime = RuntimeSettings("scale", tasks, {})
-    package = JobPackage(plan_topology(app.graph()), runtime, config, "uid", "probe", {})
     clock = SettableClock(time.time_ns() // 1_000_000)
-    resources = EpochResources(package, "c0", claim.epoch, tasks, objects, clock=clock)
-    epoch = Epoch(resources, OpenEpoch(b"", 0, None, {}, (), tuple(range(tasks))), threading.Event(), lambda _: None)
+    settings = {"job.name": "scale", "job.root": "memory://scale"}
+    job = StateJob(work, settings=settings, stores=names, tasks=tasks, objects=objects, clock=clock)
     layout = dict.fromkeys(names, "use bytes bytes")
-    admins = BackendAdmins(config, _PATHS, objects, tasks, names, {}, "uid")
+    admins = BackendAdmins(job.config, _PATHS, objects, tasks, names, {}, "uid")
     admins.prepare(claim.epoch)
-    recorder, fleet = Recorder(log, layout, tasks, config.task), cast("Any", Fleet(epoch))
+    recorder, fleet = Recorder(log, layout, tasks, job.config.task), cast("Any", Fleet(job.epoch))
     coordinator = CommitCoordinator(recorder, fleet, [Collection(log, admins)], lambda: None, clock)
     for number in range(commits):
         first = (number + 1) * _CHANGED
         changed = {b"%d" % ((first + n) % _SEED_KEYS): b"%d" % (number + 1) for n in range(_CHANGED)}
-        run_batch(epoch, number + 1, lambda *_: changed)  # noqa: B023
+        job.run_batch(lambda *_: changed)  # noqa: B023
         coordinator.begin(claim, CommitRequest(Boundary({}, number + 1, 1)))
         assert coordinator.wait(60, threading.Event()) is not None
         clock.advance(1)
@@ -117,7 +108,7 @@ def storage(tasks: int, stores: int, commits: int, work: Path) -> Storage:
     coordinator.close()
     measured = commits - commits // 2 - 1
     left = sum(len(root.list(_PATHS.store_folder(name))) for name in names) / (tasks * stores)
-    epoch.leave()
+    job.close()
     of_stores = {kind: calls.count(kind) / (tasks * stores * measured) for kind in KINDS}
     of_log = {kind: log_calls.count(kind) / measured for kind in KINDS}
     return Storage(of_stores, left, of_log, len(log.read().checkpoints))
@@ -252,17 +243,14 @@ def figures(options: argparse.Namespace) -> str:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("tasks", 1000), ("containers", 200), ("stores", 2), ("commits", 2000), ("days", 365)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--page", type=Path, default=None, help="the page whose figures are replaced")
-    options = parser.parse_args(given)
-    text = figures(options)
+    sizes = {"tasks": 1000, "containers": 200, "stores": 2, "commits": 2000, "days": 365}
+    found = options("scale", __doc__, given, **sizes, page=Path())
+    text = figures(found)
     console.print(text, markup=False)
-    if options.page is not None:
-        before, _, rest = options.page.read_text(encoding="utf-8").partition(BEGIN)
+    if found.page.is_file():
+        before, _, rest = found.page.read_text(encoding="utf-8").partition(BEGIN)
         _, _, after = rest.partition(END_MARK)
-        options.page.write_text(before + BEGIN + "\n" + text + "\n" + END_MARK + after, encoding="utf-8")
+        found.page.write_text(before + BEGIN + "\n" + text + "\n" + END_MARK + after, encoding="utf-8")
     return 0
 
 

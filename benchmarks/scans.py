@@ -6,7 +6,6 @@ Where a queue takes longer than `--limit-s`, it has no figure, and later rounds 
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,23 +37,6 @@ def middle(runs: Sequence[harness.Run]) -> dict[str, float | None]:
     """The median of each figure; None if a round took too long."""
     found = {figure: [run[figure] for run in runs] for figure in FIGURES}
     return {figure: None if None in own else round(statistics.median(own), 2) for figure, own in found.items()}
-
-
-@harness.benchmark("scans", __doc__, messages=[1_000, 10_000, 100_000], waiting=1000, repeat=3, limit_s=20.0)
-def main(bench: harness.Bench) -> int:
-    options = bench.options
-    for messages in sorted(options.messages):
-        for side in bench.turns(SIDES, options.repeat):
-            name = f"{side}, {messages:,} messages"
-            took_too_long = any(run["queue_us"] is None for run in bench.runs.get(name, ()))
-            limit_s = 0 if took_too_long else options.limit_s
-            parameters = {"messages": messages, "waiting": options.waiting, "limit_s": limit_s}
-            bench.run(name, f"scans:{side}", parameters)
-    sides = {name: middle(runs) for name, runs in bench.runs.items()}
-    harness.show("microseconds, median", sides, **dict.fromkeys(FIGURES, ",.1f"))
-    queues = [own["queue_us"] for name, own in sides.items() if name.startswith("store") and own["queue_us"]]
-    bench.target("a queue's message, over that of the smallest batch", max(queues) / queues[0], at_most=FLAT)
-    return bench.finish(sides)
 
 
 def store(parameters: dict[str, Any]) -> dict[str, Any]:
@@ -144,5 +126,18 @@ def _measure(
     return {"queue_us": queue_us, "entry_us": entry_us}
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+@harness.benchmark("scans", __doc__, messages=[1_000, 10_000, 100_000], waiting=1000, repeat=3, limit_s=20.0)
+def main(bench: harness.Bench) -> int:
+    options = bench.options
+    for messages in sorted(options.messages):
+        for side in bench.turns(SIDES, options.repeat):
+            name = f"{side}, {messages:,} messages"
+            took_too_long = any(run["queue_us"] is None for run in bench.runs.get(name, ()))
+            limit_s = 0 if took_too_long else options.limit_s
+            parameters = {"messages": messages, "waiting": options.waiting, "limit_s": limit_s}
+            bench.run(name, f"scans:{side}", parameters)
+    sides = {name: middle(runs) for name, runs in bench.runs.items()}
+    harness.show("microseconds, median", sides, **dict.fromkeys(FIGURES, ",.1f"))
+    queues = [own["queue_us"] for name, own in sides.items() if name.startswith("store") and own["queue_us"]]
+    bench.target("a queue's message, over that of the smallest batch", max(queues) / queues[0], at_most=FLAT)
+    return bench.finish(sides)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import statistics
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,32 +16,27 @@ from typing import Any
 import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 import penstock as ps
 from benchmarks import harness
 from benchmarks.jobs import append, await_batch, await_job, create_stream, ends_of, places, read_stream
+from benchmarks.workload import write_file
 from penstock.driver.job import Job
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.system.base import OffsetRange, RawRecord
 from penstock.system.local import LocalSystem
 from penstock.system.partitioner import partitions_of
 
-SIDES: Mapping[str, Mapping[str, tuple[str, dict[str, Any]]]] = {
-    "throughput": {how: ("throughput", {"how": how}) for how in ("idle", "container", "spark")},
-    "latency": {how: ("latency", {"how": how}) for how in ("container", "spark")},
-    "bootstrap": {
-        "container": ("bootstrap", {"how": "container"}),
-        "spark": ("bootstrap", {"how": "spark"}),
-        "puts": ("puts", {"batch": 1}),
-        "batches of puts": ("puts", {"batch": 500}),
-        "container, random": ("bootstrap", {"how": "container", "order": "random"}),
-        "puts, random": ("puts", {"batch": 1, "order": "random"}),
-        "batches of puts, random": ("puts", {"batch": 500, "order": "random"}),
-    },
-    "swap": {"swap": ("swap", {})},
+PUTS = {"puts": 1, "batches of puts": 500}
+"""Rows that are put at a time."""
+BOOTSTRAPS = ("container", "spark", *PUTS, "container, random", "puts, random", "batches of puts, random")
+SIDES = {
+    "throughput": ("idle", "container", "spark"),
+    "latency": ("container", "spark"),
+    "bootstrap": BOOTSTRAPS,
+    "swap": ("swap",),
 }
-"""By part and name of a side: its function, and its own parameters."""
+"""By part: who fills the table, and the order of its keys if it is not ascending."""
 LOOKED_UP = 100_000
 """Rows of the table whose messages and updates are counted."""
 EVENTS, RATES, UNREAD, OUTPUT = "events", "rates", "unread", "probes"
@@ -74,25 +68,6 @@ def judge(bench: harness.Bench, part: str, runs: Mapping[str, Sequence[harness.R
         found["ms more than usual"] = harness.median(gaps, "ms")
         bench.target("swap, ms more than usual", found["ms more than usual"], at_most=100)
     return found
-
-
-@harness.benchmark(
-    "side_inputs", __doc__, parts=list(SIDES), rows=5_000_000, updates=20_000, messages=3_000_000, messages_per_s=2_000,
-    seconds=30, warm_up=10, repeat=3, threads=2,
-)  # fmt: skip
-def main(bench: harness.Bench) -> int:
-    options = bench.options
-    figures = {}
-    for part in options.parts:
-        rows = options.rows if part in ("bootstrap", "swap") else min(options.rows, LOOKED_UP)
-        for side in bench.turns(SIDES[part], options.repeat):
-            function, own = SIDES[part][side]
-            bench.run(f"{part}: {side}", f"side_inputs:{function}", {"rows": rows, **own})
-        figures[part] = judge(bench, part, {side: bench.runs[f"{part}: {side}"] for side in SIDES[part]})
-    shown = ("messages_per_s", "rows_per_s", "usual_gap_ms", "swap_gap_ms")
-    sides = bench.medians(*shown)
-    harness.show("medians of the rounds", sides, **dict.fromkeys(shown, ",.0f"), peak_bytes="MB")
-    return bench.finish(sides, figures=figures)
 
 
 class Rated(ps.StreamTask):
@@ -130,7 +105,7 @@ def application(how: str, pushed: Path | None = None) -> ps.StreamApplication:
 
 class World:
     def __init__(self, parameters: dict[str, Any]) -> None:
-        self.work, self.rows = Path(parameters["work"]), parameters["rows"]
+        self.work, self.rows, self.order = Path(parameters["work"]), parameters["rows"], parameters["order"]
         for stream in (EVENTS, RATES, UNREAD):
             self.system = create_stream(self.work / "streams", stream, PARTITIONS)
         self.own = keys_by_partition(self.rows)
@@ -141,10 +116,10 @@ class World:
             "task.commit.ms": 10_000,
         }
 
-    def fill(self, order: str = "ascending") -> None:
+    def fill(self) -> None:
         """A row of the table for each key, the keys of a partition in order or, if that is `random`, in none."""
         value, chance = update(time.time()), np.random.default_rng(11)
-        for keys in self.own if order == "random" else ():
+        for keys in self.own if self.order == "random" else ():
             chance.shuffle(keys)
         append(self.system, RATES, ([(0, key.encode(), value) for key in keys] for keys in self.own))
 
@@ -264,7 +239,7 @@ def latencies(updates: list[float], sightings: list[tuple[float, float]]) -> lis
 def bootstrap(parameters: dict[str, Any]) -> dict[str, Any]:
     """A table of so many rows until it is there: in the container before the first batch, or by batches of the job."""
     world, rows, how = World(parameters), parameters["rows"], parameters["how"]
-    world.fill(parameters.get("order", "ascending"))
+    world.fill()
     job = application(how).run(world.config)
     if how == "spark":
         # The first batches are small, and the JVM compiles.
@@ -278,11 +253,11 @@ def bootstrap(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def puts(parameters: dict[str, Any]) -> dict[str, Any]:
-    """The same rows read from the stream and put into RocksDB, `batch` at a time, by a process for each thread."""
-    world = World(parameters)
-    world.fill(parameters.get("order", "ascending"))
+    """The same rows read from the stream and put into RocksDB, one or more at a time, by a process for each thread."""
+    world, batch = World(parameters), PUTS[parameters["how"]]
+    world.fill()
     with ProcessPoolExecutor(parameters["threads"], multiprocessing.get_context("spawn")) as pool:
-        jobs = [pool.submit(_put, str(world.work), partition, parameters["batch"]) for partition in range(PARTITIONS)]
+        jobs = [pool.submit(_put, str(world.work), partition, batch) for partition in range(PARTITIONS)]
         rows = sum(job.result()[0] for job in jobs)
         # The processes start in this time, but do not put.
         seconds = max(job.result()[2] for job in jobs) - min(job.result()[1] for job in jobs)
@@ -345,12 +320,11 @@ def gaps(firsts: list[tuple[float, float]], quiet: float, pushed: float) -> dict
 def _push(folder: Path, version: int, world: World, files: int = 8) -> None:
     """Write a version of the table: Parquet files in a subfolder, and `_SUCCESS`."""
     target = folder / f"version-{version}"
-    target.mkdir(parents=True)
     keys = pa.array([key for keys in world.own for key in keys])
     table = pa.table({"key": keys, "at": np.full(len(keys), float(version)), "rate": np.full(len(keys), 1.25)})
     size = -(-len(keys) // files)
     for part in range(files):
-        pq.write_table(table.slice(part * size, size), target / f"part-{part}.parquet")
+        write_file(target, part, table.slice(part * size, size))
     (target / "_SUCCESS").touch()
 
 
@@ -372,5 +346,21 @@ def seconds_in(job: Job, phase: str) -> float:
     return time.monotonic() - began
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+@harness.benchmark(
+    "side_inputs", __doc__, parts=list(SIDES), rows=5_000_000, updates=20_000, messages=3_000_000, messages_per_s=2_000,
+    seconds=30, warm_up=10, repeat=3, threads=2,
+)  # fmt: skip
+def main(bench: harness.Bench) -> int:
+    options = bench.options
+    figures = {}
+    for part in options.parts:
+        rows = options.rows if part in ("bootstrap", "swap") else min(options.rows, LOOKED_UP)
+        for side in bench.turns(SIDES[part], options.repeat):
+            how, _, order = side.partition(", ")
+            parameters = {"rows": rows, "how": how, "order": order}
+            bench.run(f"{part}: {side}", f"side_inputs:{'puts' if how in PUTS else part}", parameters)
+        figures[part] = judge(bench, part, {side: bench.runs[f"{part}: {side}"] for side in SIDES[part]})
+    shown = ("messages_per_s", "rows_per_s", "usual_gap_ms", "swap_gap_ms")
+    sides = bench.medians(*shown)
+    harness.show("medians of the rounds", sides, **dict.fromkeys(shown, ",.0f"), peak_bytes="MB")
+    return bench.finish(sides, figures=figures)

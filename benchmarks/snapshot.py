@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 from benchmarks import harness
-from benchmarks.state.job import NEGLIGIBLE_MS, StateJob
+from benchmarks.state.job import NEGLIGIBLE_MS
 from penstock.config.settings import BACKENDS
 
 WARM_UP = 3
@@ -19,7 +16,8 @@ PARTS = ("snapshot", "copies", "upload")
 
 def figures(run: harness.SideRun) -> dict[str, Any]:
     """The median of each part of the commits."""
-    return {**run.result, **{f"{part}_ms": harness.median(run.result["commits"], f"{part}_ms") for part in PARTS}}
+    (series,) = run.result["series"]
+    return {**run.result, **{f"{part}_ms": harness.median(series["times"], f"{part}_ms") for part in PARTS}}
 
 
 @harness.benchmark(
@@ -30,9 +28,10 @@ def main(bench: harness.Bench) -> int:
     for backend in options.backends:
         medians = []
         for keys in sorted(options.sizes):
-            parameters = {"backend": backend, "keys": keys, "changed": min(options.changed, keys)}
+            series = [{"changed": min(options.changed, keys), "commits": options.repeat}]
+            parameters = {"backend": backend, "keys": keys, "series": series, "warm_up": WARM_UP}
             side = f"{backend}, {keys:,} keys"
-            medians.append(bench.run(side, "snapshot:commits", parameters, figures=figures)["snapshot_ms"])
+            medians.append(bench.run(side, "commit:commits", parameters, figures=figures)["snapshot_ms"])
         if max(medians) >= NEGLIGIBLE_MS:
             bench.target(f"{backend}, largest / smallest state", medians[-1] / medians[0], at_most=TARGET)
         else:
@@ -40,19 +39,3 @@ def main(bench: harness.Bench) -> int:
     rows = {side: runs[0] for side, runs in bench.runs.items()}
     harness.show("commits", rows, **{f"{part}_ms": ",.2f" for part in PARTS}, verified="")
     return bench.finish()
-
-
-def commits(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Fill a state, back it up as a whole, then commit changes of it again and again."""
-    work = Path(parameters["work"])
-    with closing(StateJob(work, parameters["backend"])) as job:
-        job.prepare(parameters["keys"])
-        found = []
-        for _ in range(WARM_UP + parameters["repeat"]):
-            job.change(parameters["changed"])
-            found.append(job.commit())
-        return {"commits": found[WARM_UP:], "verified": job.is_restored(work / "restored")}
-
-
-if __name__ == "__main__":
-    sys.exit(main())

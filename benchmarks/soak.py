@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import statistics
-import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -48,17 +47,6 @@ _NOT_COUNTED = ("block-manager-ask-thread-pool-", "block-manager-storage-async-t
 """Threads of Spark's whose number says how fast the last batches were. The two pools take another thread for each task
 until they have 100, and keep an idle one for 60 s. Each Python task has a monitor, which ends up to two seconds after
 it; a task that does not end also keeps a thread that is counted."""
-
-
-@harness.benchmark(
-    "soak", __doc__, steps=40, step_batches=100, batch_messages=200, message_bytes=4000, latency_ms=0, commit_ms=1
-)
-def main(bench: harness.Bench) -> int:
-    found = growth(bench.run("soak", "soak:soak", {}, timeout_s=86_400)["samples"])
-    for each in found:
-        harness.console.print(f"{each}{' GREW' if each.too_much else ''}")
-    grown = [{**asdict(each), "allowed": each.allowed, "too_much": each.too_much} for each in found]
-    return bench.finish(growth=grown) or int(any(each.too_much for each in found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,5 +184,12 @@ def _memory_bytes(pid: int) -> int:
     raise ProcessLookupError(f"process {pid} has no memory any more")
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+@harness.benchmark(
+    "soak", __doc__, steps=40, step_batches=100, batch_messages=200, message_bytes=4000, latency_ms=0, commit_ms=1
+)
+def main(bench: harness.Bench) -> int:
+    found = growth(bench.run("soak", "soak:soak", {}, timeout_s=86_400)["samples"])
+    for each in found:
+        harness.console.print(f"{each}{' GREW' if each.too_much else ''}")
+    grown = [{**asdict(each), "allowed": each.allowed, "too_much": each.too_much} for each in found]
+    return bench.finish(growth=grown) or int(any(each.too_much for each in found))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,29 +34,6 @@ def figures(way: str, run: harness.SideRun) -> dict[str, Any]:
         cpu = sum(cpu_us_per_row(run, batches).values())
         return {"rows_per_second": statistics.median(map(rate, counted(batches))), "cpu_us_per_row": cpu}
     return {**small.milliseconds(batches), "verified": run.result["verified"]}
-
-
-@harness.benchmark("tls", __doc__, events=2_000_000, batches=10, keys=100_000, floor_batches=100, repeat=3, threads=2)
-def main(bench: harness.Bench) -> int:
-    options, workload = bench.options, Workload.of(bench.options)
-    inputs = write_inputs(workload.tables(), bench.work / "inputs", options.threads)
-    fold_parameters = {**workload.parameters(), "streams": str(inputs / "streams")}
-    batches = options.floor_batches + small.WARM_UP
-    floor_parameters = {"messages": small.MESSAGES, "batches": batches, "exchanges": 2, "outputs": True}
-    for way in bench.turns(SCHEMES, options.repeat):
-        more = {"way": way, "config": {"job.container.tls.enabled": str(way == "tls").lower()}}
-        own = partial(figures, way)
-        bench.run(f"fold, {way}", "tls:fold", {**fold_parameters, **more}, figures=own, verify="jobs:verify")
-        bench.run(f"floor, {way}", "tls:floor", {**floor_parameters, **more}, figures=own)
-    shown = ("rows_per_second", "cpu_us_per_row", "batch")
-    sides = bench.medians(*shown)
-    harness.show("medians of the rounds", sides, **dict.fromkeys(shown, ",.1f"))
-    rounds = {kind: {way: bench.runs[f"{kind}, {way}"] for way in SCHEMES} for kind in ("fold", "floor")}
-    fold_costs = 1 - harness.against(rounds["fold"], "rows_per_second", "clear")["tls"]
-    floor_costs = harness.against(rounds["floor"], "batch", "clear")["tls"] - 1
-    bench.target("TLS, share of the fold's rows per second", fold_costs, at_most=0.05)
-    bench.target("TLS, share of a small batch's time", floor_costs, at_most=0.10)
-    return bench.finish(sides, costs={"fold": fold_costs, "floor": floor_costs})
 
 
 # The sides. On one machine, driver and workers reach containers by their Unix sockets, which never speak TLS. Here they
@@ -92,5 +68,24 @@ def _reached(parameters: dict[str, Any], run: Callable[[dict[str, Any]], dict[st
     return {**run(parameters), "schemes": sorted(schemes)}
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+@harness.benchmark("tls", __doc__, events=2_000_000, batches=10, keys=100_000, floor_batches=100, repeat=3, threads=2)
+def main(bench: harness.Bench) -> int:
+    options, workload = bench.options, Workload.of(bench.options)
+    inputs = write_inputs(workload.tables(), bench.work / "inputs", options.threads)
+    fold_parameters = {**workload.parameters(), "streams": str(inputs / "streams")}
+    batches = options.floor_batches + small.WARM_UP
+    floor_parameters = {"messages": small.MESSAGES, "batches": batches, "exchanges": 2, "outputs": True}
+    for way in bench.turns(SCHEMES, options.repeat):
+        more = {"way": way, "config": {"job.container.tls.enabled": str(way == "tls").lower()}}
+        own = partial(figures, way)
+        bench.run(f"fold, {way}", "tls:fold", {**fold_parameters, **more}, figures=own, verify="jobs:verify")
+        bench.run(f"floor, {way}", "tls:floor", {**floor_parameters, **more}, figures=own)
+    shown = ("rows_per_second", "cpu_us_per_row", "batch")
+    sides = bench.medians(*shown)
+    harness.show("medians of the rounds", sides, **dict.fromkeys(shown, ",.1f"))
+    rounds = {kind: {way: bench.runs[f"{kind}, {way}"] for way in SCHEMES} for kind in ("fold", "floor")}
+    fold_costs = 1 - harness.against(rounds["fold"], "rows_per_second", "clear")["tls"]
+    floor_costs = harness.against(rounds["floor"], "batch", "clear")["tls"] - 1
+    bench.target("TLS, share of the fold's rows per second", fold_costs, at_most=0.05)
+    bench.target("TLS, share of a small batch's time", floor_costs, at_most=0.10)
+    return bench.finish(sides, costs={"fold": fold_costs, "floor": floor_costs})

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 
 import penstock as ps
 from benchmarks import harness
-from benchmarks.figures import COLUMNS, judge, of_batches, summaries
-from benchmarks.jobs import configuration, create_stream, read_stream, run
-from benchmarks.workload import BOUND_MS, MINUTE_MS, STREAM, WindowWorkload, compare_panes, write_windows
+from benchmarks.figures import COLUMNS, Side, judge, run_sides
+from benchmarks.jobs import configuration, create_stream, files_system, read_stream, run
+from benchmarks.workload import BOUND_MS, MINUTE_MS, STREAM, WindowWorkload, compare_files, compare_panes, write_windows
 from penstock.system.local import LocalSystem
 
 SIDES = {
@@ -30,32 +28,9 @@ SIDES = {
 KINDS = dict.fromkeys(name.partition(",")[0] for name in SIDES)
 TARGETS = (("fold", "aggregation", 1.0), ("fold", "transformWithState", 15.0), ("columns", "aggregation", 3.0))
 OUTPUT = "minutes"
+PANE = ("key", "start_ms", "count", "mean")
+"""The columns of a pane in a file."""
 EVENTS = ps.Columns(pa.schema({"key": pa.string(), "time": pa.int64(), "amount": pa.float64()}))
-
-
-@harness.benchmark(
-    "windows", __doc__, events=1_600_000, batches=8, keys=100_000, batch_ms=MINUTE_MS, short_batches=4,
-    sides=list(KINDS), repeat=1, threads=2,
-)  # fmt: skip
-def main(bench: harness.Bench) -> int:
-    options, workload = bench.options, WindowWorkload.of(bench.options)
-    short = min(options.short_batches, options.batches)
-    few = replace(workload, events=workload.batch_events * short, batches=short)
-    inputs = write_windows(workload, bench.work / "inputs", options.threads, short)
-    for side in bench.turns([s for s in SIDES if s.partition(",")[0] in options.sides], options.repeat):
-        module, form = SIDES[side]
-        parameters = {
-            **(few if form == "parquet-short" else workload).parameters(),
-            "streams": str(inputs / "streams"),
-            "operator": side.partition(",")[0],
-            "form": form.removesuffix("-short"),
-            "files": str(inputs / form),
-        }
-        verify = f"{module}:verify_windows"
-        bench.run(side, f"{module}:windows", parameters, figures=of_batches, verify=verify)
-    sides = summaries(bench)
-    harness.show("windows", sides, **COLUMNS)
-    return bench.finish(sides, ratios=judge(bench, sides, TARGETS))
 
 
 def add(total: dict[str, Any], event: dict[str, Any]) -> dict[str, Any]:
@@ -104,9 +79,7 @@ def windows(parameters: dict[str, Any]) -> dict[str, Any]:
     config = configuration(parameters)
     if parameters["operator"] == "columns":
         config |= {
-            "systems.files.samza.factory": "files",
-            "systems.files.folder": parameters["files"],
-            "systems.files.partitions": parameters["threads"],
+            **files_system(parameters["files"], parameters["threads"]),
             f"systems.files.schema.{OUTPUT}": "key STRING, start_ms BIGINT, count BIGINT, mean DOUBLE",
         }
     else:
@@ -118,15 +91,37 @@ def verify_windows(parameters: dict[str, Any]) -> dict[str, Any]:
     """Read what was sent, and compare it with a plain computation."""
     workload = WindowWorkload(**parameters["workload"])
     if parameters["operator"] == "columns":
-        folder = Path(parameters["files"]) / OUTPUT
-        panes = ds.dataset(folder, format="parquet", exclude_invalid_files=True).to_table()
+        found = compare_files(workload, folder := Path(parameters["files"]) / OUTPUT, PANE)
         shutil.rmtree(folder)
-        return compare_panes(workload, *(panes[name] for name in ("key", "start_ms", "count", "mean")))
+        return found
     system = LocalSystem("local", parameters["streams"])
     rows = [(key.decode(), pane["minute"], pane["count"], pane["mean"]) for _, key, pane in read_stream(system, OUTPUT)]
     system.admin().delete_stream(OUTPUT)
     return compare_panes(workload, *zip(*rows, strict=True)) if rows else {"equal": False}
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+@harness.benchmark(
+    "windows", __doc__, events=1_600_000, batches=8, keys=100_000, batch_ms=MINUTE_MS, short_batches=4,
+    sides=list(KINDS), repeat=1, threads=2,
+)  # fmt: skip
+def main(bench: harness.Bench) -> int:
+    options, workload = bench.options, WindowWorkload.of(bench.options)
+    short = min(options.short_batches, options.batches)
+    few = replace(workload, events=workload.batch_events * short, batches=short)
+    forms, inputs = ("streams", "json", "parquet", "columns/events"), bench.work / "inputs"
+    write_windows(workload, inputs, options.threads, forms)
+    write_windows(few, inputs, options.threads, ["parquet-short"])
+    sides = dict[str, Side]()
+    for side, (module, form) in SIDES.items():
+        parameters = {
+            **(few if form == "parquet-short" else workload).parameters(),
+            "streams": str(inputs / "streams"),
+            "operator": side.partition(",")[0],
+            "form": form.removesuffix("-short"),
+            "files": str(inputs / form),
+        }
+        if parameters["operator"] in options.sides:
+            sides[side] = f"{module}:windows", f"{module}:verify_windows", parameters
+    found = run_sides(bench, sides)
+    harness.show("windows", found, **COLUMNS)
+    return bench.finish(found, ratios=judge(bench, found, TARGETS))

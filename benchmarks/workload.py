@@ -149,15 +149,19 @@ def _in_order(keys: Numbers, starts: Numbers, *more: Numbers) -> tuple[Numbers, 
 
 
 def write_file(folder: Path, number: int, table: pa.Table, form: str = "parquet", **options: Any) -> Path:
-    """A file of rows, Parquet or lines of JSON. Modification times are a second apart: Spark reads the oldest first."""
+    """A file of rows, Parquet or lines of JSON, which is there as a whole.
+
+    Modification times are a second apart: Spark reads the oldest first.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{number:06d}.{form}"
+    hidden = path.with_name(f".{path.name}")
     if form == "json":
-        path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in table.to_pylist()))
+        hidden.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in table.to_pylist()))
     else:
-        pq.write_table(table, path, **options)
-    os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
-    return path
+        pq.write_table(table, hidden, **options)
+    os.utime(hidden, (1_700_000_000 + number, 1_700_000_000 + number))
+    return hidden.rename(path)
 
 
 def write_inputs(
@@ -185,18 +189,14 @@ def write_inputs(
     return folder
 
 
-def write_windows(workload: WindowWorkload, folder: Path, partitions: int, short: int) -> Path:
-    """Write the events, and for Spark a last file with one later event, which closes all windows. `parquet-short` has
-    the first batches only."""
-    write_inputs(workload.tables(), folder, partitions, ("streams", "json", "parquet", "columns/events"))
-    (folder / "parquet-short").mkdir()
-    for path in sorted((folder / "parquet").iterdir())[:short]:
-        (folder / "parquet-short" / path.name).hardlink_to(path)
+def write_windows(workload: WindowWorkload, folder: Path, partitions: int, forms: Sequence[str]) -> None:
+    """Write the events, and for Spark a last file with one later event, which closes all windows."""
+    write_inputs(workload.tables(), folder, partitions, forms)
     last = FIRST_MS + (workload.batches + 60) * max(workload.batch_ms, MINUTE_MS)
     closing = pa.table({"key": [key_name(0)], "time": [last], "amount": [0.25]})
-    for form in ("json", "parquet", "parquet-short"):
-        write_file(folder / form, workload.batches, closing, form.removesuffix("-short"))
-    return folder
+    for form in forms:
+        if form.startswith(("json", "parquet")):
+            write_file(folder / form, workload.batches, closing, form.removesuffix("-short"))
 
 
 def compare(workload: Workload, names: Sequence[str | bytes], counts: Any, sums: Any) -> dict[str, Any]:
@@ -213,6 +213,14 @@ def compare(workload: Workload, names: Sequence[str | bytes], counts: Any, sums:
         "wrong_keys": len(wrong),
         "examples": list(examples),
     }
+
+
+def compare_files(workload: WindowWorkload, folder: Path, columns: Sequence[str]) -> dict[str, Any]:
+    """Compare the panes of Parquet files, whose columns have these names."""
+    import pyarrow.dataset as ds  # not above: containers do without it
+
+    panes = ds.dataset(folder, format="parquet", exclude_invalid_files=True).to_table()
+    return compare_panes(workload, *(panes[name] for name in columns))
 
 
 def compare_panes(workload: WindowWorkload, names: Iterable[Any], *columns: Any) -> dict[str, Any]:

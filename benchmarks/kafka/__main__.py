@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import pairwise, product
 from operator import itemgetter
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import orjson
@@ -21,7 +18,7 @@ import orjson
 from benchmarks import harness
 from benchmarks.engines import installed
 from benchmarks.figures import judge
-from benchmarks.harness import SideRun, run_facts, run_side, side_process
+from benchmarks.harness import side_process
 from benchmarks.kafka.load import ENGINES, EVERY, Flow, check_counts, committed, create, new_reader, publish
 from benchmarks.workload import Workload, key_name
 from penstock.testing.kafka_broker import KafkaBroker
@@ -42,7 +39,7 @@ _LONG_RESTART_MS = 25_000
 _FEW = Workload(events=100 * EVERY, batches=10, keys=10)
 """Messages of which each side sends some on."""
 _LOOK_SECONDS = 0.02
-_STOP_S = 90.0
+_FIRST_S, _STOP_S = 180.0, 90.0
 SHOWN = {
     "throughput": {"rows_per_second": ",.0f", "cpu_us_per_row": ".1f", "peak_bytes": "MB"},
     "restart": {"restart_ms": ",.0f"},
@@ -61,17 +58,15 @@ TARGETS = (
     ("columns", "spark", 2.0),
 )
 """A side, another one, and the ratio of their rows per second, at least."""
-Measurement = tuple[str, Callable[[], dict[str, Any]]]
-"""A side's name, and what makes a run of it."""
 
 
 class World:
-    """One broker with the events."""
+    """One broker with the events, for a part."""
 
-    def __init__(self, bench: harness.Bench, brokers: str) -> None:
-        options = bench.options
+    def __init__(self, bench: harness.Bench, part: str, brokers: str) -> None:
         self.bench = bench
-        self.options = options
+        self.part = part
+        self.options = options = bench.options
         self.brokers = brokers
         self.workload = Workload(events=options.events, batches=10, keys=options.keys)
         self._totals: dict[str, int] = {}
@@ -84,53 +79,53 @@ class World:
         self._totals = {key_name(n): count for n, count in enumerate(self.workload.totals()[0].tolist()) if count}
         harness.console.print(f"{self.workload.events:,} events written in {time.monotonic() - began:.0f} s")
 
-    def run(self, part: str, sides: Sequence[str]) -> None:
-        """All runs of a part."""
-        for name, measure in getattr(self, f"_{part}_runs")(sides):
-            with harness.console.status(f"{part}: {name}"):
-                self.bench.runs.setdefault(name, []).append(measure())
+    def run(self, sides: Sequence[str]) -> None:
+        """All runs of the part."""
+        {"throughput": self._throughput, "restart": self._restart, "latency": self._latency}[self.part](sides)
 
-    def _throughput_runs(self, sides: Sequence[str]) -> Iterator[Measurement]:
-        for commit_s in self.options.commit_s:
-            for side in [*sides] * self.options.repeat:
-                yield f"{side}, {commit_s:g} s", partial(self.throughput, side, commit_s)
+    def _throughput(self, sides: Sequence[str]) -> None:
+        """Run each side, then check what it sent."""
+        for commit_s, side in self.bench.turns(product(self.options.commit_s, sides), self.options.repeat):
+            seconds = max(self.options.seconds, round(commit_s))  # so that each has a commit in it
+            given = {**self._given(side, commit_s), "seconds": seconds}
+            sent, every_one = (self.brokers, given["output"], self._totals), side not in SENDS_THE_LAST
+            self.bench.run(
+                f"{side}, {commit_s:g} s", given["target"], given, figures=partial(rates, self.options.warm_up_s),
+                verify=lambda _: check_counts(*sent, every_one=every_one),  # noqa: B023
+            )  # fmt: skip
 
-    def _restart_runs(self, sides: Sequence[str]) -> Iterator[Measurement]:
-        for side in [*sides] * self.options.repeat:
+    def _restart(self, sides: Sequence[str]) -> None:
+        for side in self.bench.turns(sides, self.options.repeat):
             if not any(one["restart_ms"] > _LONG_RESTART_MS for one in self.bench.runs.get(side, ())):
-                yield side, partial(self.restart, side)
+                self._keep(side, self.restart, side)
 
-    def _latency_runs(self, sides: Sequence[str]) -> Iterator[Measurement]:
+    def _latency(self, sides: Sequence[str]) -> None:
         intervals = self.options.latency_commit_s
         for commit_s, rate in [*product(intervals, self.options.rates)] * self.options.latency_repeat:
             for guarantee, way in product(GUARANTEES, self.options.ways) if "penstock" in sides else ():
                 name = f"{guarantee}, {rate:,}, {commit_s:g} s, {way}"
-                yield name, partial(self.latency, "penstock", rate, commit_s, guarantee, way)
+                self._keep(name, self.latency, "penstock", rate, commit_s, guarantee, way)
             for side in (side for side in sides if side != "penstock"):
                 if side not in AT_EACH_BATCH:
-                    yield f"{side}, {rate:,}, {commit_s:g} s", partial(self.latency, side, rate, commit_s)
+                    self._keep(f"{side}, {rate:,}, {commit_s:g} s", self.latency, side, rate, commit_s)
                 elif commit_s == intervals[0]:
-                    yield f"{side}, {rate:,}", partial(self.latency, side, rate, commit_s)
+                    self._keep(f"{side}, {rate:,}", self.latency, side, rate, commit_s)
 
-    def throughput(self, side: str, commit_s: float) -> dict[str, Any]:
-        """Run a side once, then check what it sent."""
-        seconds = max(self.options.seconds, round(commit_s))  # so that each has a commit in it
-        given = {**self._given(side, commit_s), "seconds": seconds}
-        run = run_side(given["target"], given, Path(given["work"]))
-        every_one = side not in SENDS_THE_LAST
-        verified = check_counts(self.brokers, given["output"], PARTITIONS, self._totals, every_one=every_one)
-        return {**rates(run, self.options.warm_up_s), "verified": verified, **run_facts(run)}
+    def _keep(self, name: str, measure: Callable[..., dict[str, Any]], *given: Any) -> None:
+        with harness.console.status(f"{self.part}: {name}"):
+            self.bench.runs.setdefault(name, []).append(measure(*given))
 
     def restart(self, side: str) -> dict[str, Any]:
         """Kill a side in the middle of its work, and start it again."""
         given = {**self._given(side, 1.0), "seconds": 3600}
+        target, work = given["target"], Path(given["work"])
         with closing(new_reader(self.brokers)) as reader:
             messages = partial(committed, reader, given["output"], PARTITIONS)
-            with side_process(given["target"], given, Path(given["work"])) as process:
+            with side_process(f"benchmarks.{target}", given, work) as process:
                 self._await(lambda: messages() > 0, process)
                 time.sleep(self.options.before_kill_s)
             killed = time.monotonic()
-            with side_process(given["target"], given, Path(given["work"])) as process:
+            with side_process(f"benchmarks.{target}", given, work) as process:
                 time.sleep(0.2)  # what the broker had taken before; no side starts within this time
                 before = messages()
                 publish(self.brokers, TOPIC, PARTITIONS, _FEW)  # the first one may have counted all others
@@ -148,9 +143,9 @@ class World:
         given["config"] = {"job.latency.target.ms": self.options.target_ms} if way == "direct" else {}
         given["topic"] = topic = given["output"].replace("out", "in")
         create(self.brokers, [topic], PARTITIONS)
-        target = "benchmarks.kafka.sides:echo" if side == "penstock" else given["target"]
+        target, work = "kafka.sides:echo" if side == "penstock" else given["target"], Path(given["work"])
         with (
-            side_process(target, given, Path(given["work"])) as process,
+            side_process(f"benchmarks.{target}", given, work) as process,
             closing(Flow(self.brokers, topic, given["output"], PARTITIONS)) as flow,
         ):
             flow.begin()
@@ -160,7 +155,7 @@ class World:
             if side == "penstock":
                 process.send_signal(signal.SIGTERM)
                 process.wait(_STOP_S)
-                written = orjson.loads((Path(given["work"]) / harness.RESULT).read_bytes())
+                written = orjson.loads((work / harness.RESULT).read_bytes())
                 messages = written["outbox_messages"]
                 of_one = round(written["outbox_bytes"] / messages, 1) if messages else None
                 found |= {**written, "outbox_bytes_per_message": of_one}
@@ -168,13 +163,12 @@ class World:
 
     def _given(self, side: str, commit_s: float) -> dict[str, Any]:
         self._outputs += 1
-        output, work = f"out-{self._outputs}", self.bench.work / f"{side}-{self._outputs}"
-        work.mkdir(parents=True)
+        output = f"out-{self._outputs}"
         create(self.brokers, [output], PARTITIONS)
         return {
             **self.bench.parameters,
-            "target": f"benchmarks.kafka.sides:{'engine' if side in ENGINES else 'penstock'}",
-            "work": str(work),
+            "target": f"kafka.sides:{'engine' if side in ENGINES else 'penstock'}",
+            "work": str(self.bench.work / self.part / f"{side}-{output}"),
             "brokers": self.brokers,
             "topic": TOPIC,
             "output": output,
@@ -187,16 +181,16 @@ class World:
             "echo": False,
         }
 
-    def _await(self, condition: Callable[[], bool], process: subprocess.Popen[bytes], timeout_s: float = 180) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not condition():
-            if process.poll() is not None or time.monotonic() > deadline:
-                log = "\n".join(path.read_text(errors="replace")[-2000:] for path in self.bench.work.glob("*/log.txt"))
-                raise RuntimeError(f"a side ended, or wrote nothing in {timeout_s:.0f} s. The end of the logs:\n{log}")
-            time.sleep(_LOOK_SECONDS)
+    def _await(self, condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+        def check() -> None:
+            if process.poll() is not None:
+                log = "\n".join(path.read_text(errors="replace")[-2000:] for path in self.bench.work.rglob("log.txt"))
+                raise RuntimeError(f"a side ended. The end of the logs:\n{log}")
+
+        harness.wait_for(condition, "a message of a side", check, _LOOK_SECONDS, _FIRST_S)
 
 
-def rates(run: SideRun, warm_up_s: float) -> dict[str, Any]:
+def rates(warm_up_s: float, run: harness.SideRun) -> dict[str, Any]:
     """Rows per second and processor time of a row, from the end of the warm-up to the last look at which rows had come.
 
     Between two looks at which rows came, so that a side that counts batch by batch is measured over whole batches.
@@ -215,23 +209,22 @@ def rates(run: SideRun, warm_up_s: float) -> dict[str, Any]:
     }
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    options = harness.options(
-        "kafka", __doc__, given, parts=list(PARTS), sides=list(SIDES), events=5_000_000, keys=100_000, seconds=7,
-        warm_up_s=4, commit_s=[1.0, 10.0], spark_rate=120_000, before_kill_s=3, rates=[1000, 20_000], latency_s=10.0,
-        latency_warm_up_s=3.0, latency_commit_s=[1.0, 10.0], latency_repeat=1, repeat=3,
-        ways=["spark", "direct"], target_ms=50,
-    )  # fmt: skip
-    status = 0
+@harness.benchmark(
+    "kafka", __doc__, parts=list(PARTS), sides=list(SIDES), events=5_000_000, keys=100_000, seconds=7, warm_up_s=4,
+    commit_s=[1.0, 10.0], spark_rate=120_000, before_kill_s=3, rates=[1000, 20_000], latency_s=10.0,
+    latency_warm_up_s=3.0, latency_commit_s=[1.0, 10.0], latency_repeat=1, repeat=3, ways=["spark", "direct"],
+    target_ms=50,
+)  # fmt: skip
+def main(bench: harness.Bench) -> int:
+    options, path, status = bench.options, bench.options.json, 0
     for part in (part for part in PARTS if part in options.parts):
         sides = installed([side for side in options.sides if side not in NOT_IN[part]], ENGINES)
-        own = argparse.Namespace(**{**vars(options), "json": options.json.with_suffix(f".{part}.json")})
-        with TemporaryDirectory(prefix="penstock-bench-") as work, KafkaBroker(heap_mb=1024, java_options=()) as broker:
-            bench = harness.Bench("kafka", own, work)
-            world = World(bench, broker.bootstrap_servers)
+        bench.runs, bench.targets, options.json = {}, {}, path.with_suffix(f".{part}.json")
+        with KafkaBroker(heap_mb=1024, java_options=()) as broker:
+            world = World(bench, part, broker.bootstrap_servers)
             if part != "latency" and sides:
                 world.fill()
-            world.run(part, sides)
+            world.run(sides)
             medians = bench.medians(*SHOWN[part])
             harness.show(part, medians, **SHOWN[part], verified="")
             for commit_s in options.commit_s if part == "throughput" else ():
@@ -239,7 +232,3 @@ def main(given: Sequence[str] | None = None) -> int:
                 judge(bench, medians, ((f"{a}{ending}", f"{b}{ending}", least) for a, b, least in TARGETS))
             status |= bench.finish(part=part)
     return status
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import orjson
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.engines import PEERS, Engine
-from benchmarks.harness import UsageSampler, percentile
+from benchmarks.harness import SideRun, UsageSampler, percentile, repeating, run_facts
+from benchmarks.jobs import read_stream
 from benchmarks.workload import Workload, key_name
+from penstock.system.kafka.system import KafkaSystem
 from penstock.system.partitioner import partition_of
 
 EVERY = 10
@@ -38,7 +40,7 @@ ENGINES = {
     "spark": _spark("4.2.0"),
     "spark-real-time": _spark("4.3.0"),  # the first one that drops duplicates there
     "quix": Engine("quixstreams==3.28.1", PEERS / "quix.py"),
-    "bytewax": Engine("bytewax[kafka]==0.21.1 orjson==3.11.4", PEERS / "bytewax_count.py"),
+    "bytewax": Engine("bytewax[kafka]==0.21.1 orjson==3.11.4", PEERS / "bytewax_count.py", prepares=True),
     "faust": Engine("faust-streaming[rocksdict]==0.15.3 orjson==3.11.4", PEERS / "faust_count.py"),
 }
 
@@ -97,50 +99,22 @@ def committed(reader: Consumer, topic: str, partitions: int) -> int:
             time.sleep(0.05)
 
 
-def read_committed(brokers: str, topic: str, partitions: int) -> Iterator[tuple[bytes, bytes]]:
-    """Every committed message of a topic that nobody writes to any more.
-
-    Raises:
-        RuntimeError: the broker gave nothing for a long time.
-    """
-    reader = new_reader(brokers, **{"enable.partition.eof": True})
-    try:
-        reader.assign([TopicPartition(topic, n, OFFSET_BEGINNING) for n in range(partitions)])
-        left = set(range(partitions))
-        last = time.monotonic()
-        while left:
-            messages = reader.consume(10_000, 0.1)
-            if messages:
-                last = time.monotonic()
-            elif time.monotonic() - last > _TIMEOUT_S:
-                raise RuntimeError(f"partitions {sorted(left)} of `{topic}` cannot be read")
-            for message in messages:
-                error = message.error()
-                if error is None:
-                    yield message.key() or b"", message.value() or b""
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    left.discard(message.partition() or 0)
-    finally:
-        reader.close()
-
-
 def sends(key: str, number: int) -> bool:
     """True if a key's count is sent on. Keys begin in turn: it is a tenth of all messages from the start."""
     return (number + ord(key[-1])) % EVERY == 0
 
 
-def check_counts(
-    brokers: str, topic: str, partitions: int, totals: Mapping[str, int], *, every_one: bool
-) -> dict[str, object]:
+def check_counts(brokers: str, topic: str, totals: Mapping[str, int], *, every_one: bool) -> dict[str, object]:
     """True if a side sent the messages of a plain computation: for each key its counts in order, none larger than the
     number of its messages in `totals`. All sides send at least once, so a count that comes again is no error.
     `every_one` is False for sides that send one a batch, as Spark does: their counts only rise."""
     last: dict[str, int] = {}
     wrong: list[str] = []
     messages = repeated = 0
-    for key, value in read_committed(brokers, topic, partitions):
+    system = KafkaSystem.configured("kafka", {"consumer.bootstrap.servers": brokers})
+    for _, key, value in read_stream(system, topic):
         messages += 1
-        name, count = key.decode(), orjson.loads(value)["count"]
+        name, count = key.decode(), value["count"]
         before = last.get(name, 0)
         if before and count <= before:
             repeated += 1
@@ -192,24 +166,19 @@ class Flow:
     def run(self, rate: int, warm_up_s: float, seconds: float, late_s: float, session: int) -> dict[str, Any]:
         """Send so many messages a second, and read until all have come, at the latest `late_s` after the end. What is
         produced in `seconds` counts, after a warm-up. `session` is that of the job's processes."""
-        stop = threading.Event()
-        thread = threading.Thread(target=self._produce, args=(rate, stop))
         sampler = UsageSampler(session)
         began = time.time()
         start, end = began + warm_up_s, began + warm_up_s + seconds
         found: list[Sighting] = []
-        thread.start()
         try:
-            while time.time() < end:
-                found += self.read()
-            stop.set()
-            thread.join()
+            with repeating(partial(self._produce, began, rate), _FLOW_PAUSE_S):
+                while time.time() < end:
+                    found += self.read()
+            self._producer.flush(30)
             while len(found) < self._sent and time.time() < end + late_s:
                 found += self.read()
             found += self.read(1.0)  # what came twice
         finally:
-            stop.set()
-            thread.join()
             usage = sampler.close()
         waits = sorted((seen - at) * 1000 for _, at, seen in found if start <= at < end)
         spent = sum(usage.cpu_between(start, end).values())
@@ -219,25 +188,21 @@ class Flow:
             "p50_ms": round(percentile(waits, 0.5)) if waits else None,
             "p99_ms": round(percentile(waits, 0.99)) if waits else None,
             "cores": round(spent / seconds, 2),
-            "peak_bytes": sum(usage.peak.values()),
             "verified": _none_lost(self._sent, [number for number, _, _ in found]),
-            "seconds": round(time.time() - began, 2),
-            "others_cpu_seconds": round(usage.others_cpu_seconds, 2),
+            **run_facts(SideRun({}, usage, time.time() - began)),
         }
 
     def close(self) -> None:
         self._reader.close()
 
-    def _produce(self, rate: int, stop: threading.Event) -> None:
-        began = time.monotonic()
-        while not stop.wait(_FLOW_PAUSE_S):
-            due = int((time.monotonic() - began) * rate)
-            for number in range(self._sent, due):
-                value = orjson.dumps({"n": number, "at": time.time()})
-                produce(self._producer, self._topic, value, f"key-{number % _FLOW_KEYS}")
-            self._sent = max(self._sent, due)
-            self._producer.poll(0)
-        self._producer.flush(30)
+    def _produce(self, began: float, rate: int) -> None:
+        """Produce the messages that are due."""
+        due = int((time.time() - began) * rate)
+        for number in range(self._sent, due):
+            value = orjson.dumps({"n": number, "at": time.time()})
+            produce(self._producer, self._topic, value, f"key-{number % _FLOW_KEYS}")
+        self._sent = max(self._sent, due)
+        self._producer.poll(0)
 
 
 def _none_lost(sent: int, numbers: Sequence[int]) -> dict[str, Any]:

@@ -17,8 +17,7 @@ import pyarrow.compute as pc
 
 import penstock as ps
 from benchmarks import jobs
-from benchmarks.engines import free_port, last_count, start_script
-from benchmarks.harness import DRIVER_MEMORY
+from benchmarks.engines import counted, start_scripts
 from benchmarks.kafka.load import ENGINES, EVERY
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
@@ -27,6 +26,8 @@ from penstock.objects.file import FileObjectStore
 from penstock.outbox.wing import OUTBOX
 
 STORE = "counts"
+EVENTS = ps.Columns(pa.schema({"key": pa.string(), "amount": pa.float64()}))
+COUNTS = ps.Columns(pa.schema({"count": pa.int64()}))
 _LOOK_SECONDS = 0.25
 Sample = tuple[float, int]
 """Epoch seconds, and how many messages were counted by then."""
@@ -43,16 +44,6 @@ class Count(ps.StreamTask):
         self.counts.put(envelope.key, number)
         if (number + ord(envelope.key[-1])) % EVERY == 0:
             collector.emit(key=envelope.key, value={"count": number})
-
-
-def application(task: Callable[[], ps.StreamTask], topic: str, output: str) -> ps.StreamApplication:
-    """From a topic through the task to another topic."""
-    app = ps.StreamApplication("kafka-count")
-    app.store(STORE, key=ps.String(), value=ps.Json())
-    events = app.input(f"kafka.{topic}", key=ps.String(), value=ps.Json())
-    counts = app.output(f"kafka.{output}", key=ps.String(), value=ps.Json())
-    events.process(task, stores=[STORE]).send_to(counts)
-    return app
 
 
 class CountColumns(ps.BatchProcessor):
@@ -73,14 +64,18 @@ class CountColumns(ps.BatchProcessor):
         collector.emit(own.take(pa.array(chosen)), pa.record_batch({"count": sent[chosen]}))
 
 
-def column_application(topic: str, output: str) -> ps.StreamApplication:
-    counted = ps.Columns(pa.schema({"count": pa.int64()}))
+def application(given: dict[str, Any], task: Callable[[], ps.StreamTask] = Count) -> ps.StreamApplication:
+    """From a topic through the task, or by column, to another topic."""
+    by_column = given["engine"] == "columns"
     app = ps.StreamApplication("kafka-count")
-    app.store(STORE, value=counted)
-    event = ps.Columns(pa.schema({"key": pa.string(), "amount": pa.float64()}))
-    events = app.input(f"kafka.{topic}", key=ps.String(), value=event)
-    counts = events.process_batch(CountColumns, stores=[STORE], schema=counted.schema)
-    counts.send_to(app.output(f"kafka.{output}", key=ps.String(), value=ps.Json()))
+    events = app.input(f"kafka.{given['topic']}", key=ps.String(), value=EVENTS if by_column else ps.Json())
+    if by_column:
+        app.store(STORE, value=COUNTS)
+        counts = events.process_batch(CountColumns, stores=[STORE], schema=COUNTS.schema)
+    else:
+        app.store(STORE, key=ps.String(), value=ps.Json())
+        counts = events.process(task, stores=[STORE])
+    counts.send_to(app.output(f"kafka.{given['output']}", key=ps.String(), value=ps.Json()))
     return app
 
 
@@ -102,21 +97,18 @@ def configuration(given: dict[str, Any]) -> dict[str, Any]:
 
 def penstock(given: dict[str, Any]) -> dict[str, Any]:
     """Count by message, or by column, until the time is over or all messages were counted."""
-    make = column_application if given["engine"] == "columns" else partial(application, Count)
-    job = make(given["topic"], given["output"]).run(configuration(given))
+    job = application(given).run(configuration(given))
 
-    def counted() -> int:
-        if not job.is_active:
-            job.await_termination()  # raises what ended it
-            raise RuntimeError("the job ended by itself")
+    def so_far() -> int:
+        jobs.check_active(job, "all was counted")
         return job.progress.total_input_rows if job.progress is not None else 0
 
-    return {"samples": _until(given, counted, job.stop)}
+    return {"samples": _until(given, so_far, job.stop)}
 
 
 def echo(given: dict[str, Any]) -> dict[str, Any]:
     """Send every message on until SIGTERM. Says what the commits have put into `job.root` for this."""
-    job = application(partial(jobs.Count, STORE), given["topic"], given["output"]).run(configuration(given))
+    job = application(given, partial(jobs.Count, STORE)).run(configuration(given))
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: stopped.set())
     while job.is_active and not stopped.wait(_LOOK_SECONDS):
@@ -143,28 +135,20 @@ def commits(root: Path) -> dict[str, Any]:
 
 def engine(given: dict[str, Any]) -> dict[str, Any]:
     """Another engine, in as many processes as it takes."""
+    from benchmarks.queries import settings  # not above: Penstock's side does without Spark's SQL
+
     work, own = Path(given["work"]), ENGINES[given["engine"]]
     start = len(list(work.glob("counted-0-*")))
-    count = 1 if own.threads else given["partitions"]
-    addresses = [f"127.0.0.1:{free_port()}" for _ in range(count)]
-    each = {
-        **given,
-        "start": start,
-        "addresses": addresses,
-        "prepare": False,
-        "heap": DRIVER_MEMORY,
-        "jars": own.jars(),
-        "slots": given["threads"] * (2 if given["engine"] == "spark-real-time" else 1),
-    }
-    if start == 0 and given["engine"] == "bytewax":
-        start_script(own, {**each, "process": 0, "prepare": True}).wait()
-    processes = [start_script(own, {**each, "process": n}) for n in range(count)]
+    slots = given["threads"] * (2 if given["engine"] == "spark-real-time" else 1)
+    of_spark = {**settings(work, slots, given["partitions"]), "spark.jars": ",".join(own.jars())}
+    each = {**given, "start": start, "settings": of_spark}
+    processes = start_scripts(own, each, 1 if own.threads else given["partitions"])
 
-    def counted() -> int:
+    def so_far() -> int:
         for process in processes:
             if process.poll() is not None:
                 raise RuntimeError(f"a process of {given['engine']} ended with status {process.returncode}")
-        return sum(last_count(path) for path in work.glob(f"counted-*-{start}"))
+        return counted(work, start)
 
     def stop() -> None:
         for process in processes:
@@ -173,12 +157,12 @@ def engine(given: dict[str, Any]) -> dict[str, Any]:
 
     if given["echo"]:
         while True:  # until it is killed
-            counted()
+            so_far()
             time.sleep(_LOOK_SECONDS)
-    return {"samples": _until(given, counted, stop)}
+    return {"samples": _until(given, so_far, stop)}
 
 
-def _until(given: dict[str, Any], counted: Callable[[], int], stop: Callable[[], None]) -> list[Sample]:
+def _until(given: dict[str, Any], so_far: Callable[[], int], stop: Callable[[], None]) -> list[Sample]:
     """Look how far it is until the warm-up and the time after it are over, or everything was counted; then stop it.
 
     A side that counts batch by batch continues until a batch has ended after the warm-up, for that time again at most.
@@ -188,7 +172,7 @@ def _until(given: dict[str, Any], counted: Callable[[], int], stop: Callable[[],
     start_by = time.monotonic() + given["start_s"]
     least_s = given["warm_up_s"] + given["seconds"]
     while True:
-        number, now = counted(), time.monotonic()
+        number, now = so_far(), time.monotonic()
         samples.append((time.time(), number))
         if number:
             began = began or now

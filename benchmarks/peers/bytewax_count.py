@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import bytewax.operators as op
@@ -10,19 +9,13 @@ import orjson
 from bytewax.connectors.kafka import KafkaSinkMessage
 from bytewax.connectors.kafka import operators as kafka
 from bytewax.dataflow import Dataflow
-from bytewax.recovery import RecoveryConfig, init_db_dir
-from bytewax.run import cli_main
-from counting import EVERY, begin
+from counting import EVERY, begin, run_bytewax
+
+given, _, counted = begin()
 
 
-def main() -> None:
-    """Run until the process is killed."""
-    given, work, counted = begin()
-    recovery = work / "recovery"
-    if given["prepare"]:
-        recovery.mkdir(exist_ok=True)
-        init_db_dir(recovery, len(given["addresses"]))
-        return
+def count_flow() -> Dataflow:
+    """Until the process is killed."""
 
     def count(before: int | None, value: bytes) -> tuple[int, int]:
         orjson.loads(value)
@@ -50,14 +43,8 @@ def main() -> None:
         some = op.filter("some", counts, lambda item: (item[1] + ord(item[0][-1])) % EVERY == 0)
         records = op.map("record", some, record)
     kafka.output("counts", records, brokers=[given["brokers"]], topic=given["output"])
-    cli_main(
-        flow,
-        process_id=given["process"],
-        addresses=given["addresses"],
-        epoch_interval=timedelta(seconds=given["commit_s"]),
-        recovery_config=RecoveryConfig(str(recovery)),
-    )
+    return flow
 
 
 if __name__ == "__main__":
-    main()
+    run_bytewax(given, count_flow, given["commit_s"])

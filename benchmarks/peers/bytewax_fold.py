@@ -8,7 +8,6 @@ make the files of the recovery. A process appends what it has counted to `counte
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import timedelta
 from pathlib import Path
 
 import bytewax.operators as op
@@ -17,12 +16,9 @@ from bytewax.dataflow import Dataflow
 from bytewax.inputs import FixedPartitionedSource, StatefulSourcePartition, batch
 from bytewax.operators import StatefulBatchLogic
 from bytewax.outputs import DynamicSink, StatelessSinkPartition
-from bytewax.recovery import RecoveryConfig, init_db_dir
-from bytewax.run import cli_main
-from counting import Counted, parameters
+from counting import begin, run_bytewax
 
-GIVEN = parameters()
-COUNTED = Counted(GIVEN, pause_s=0.1)
+GIVEN, WORK, COUNTED = begin(pause_s=0.1)
 BATCH = 1000
 
 
@@ -80,7 +76,7 @@ class Fold(StatefulBatchLogic[float, tuple[int, float], tuple[int, float]]):
 
 class Totals(StatelessSinkPartition[tuple[str, tuple[int, float]]]):
     def write_batch(self, items: list[tuple[str, tuple[int, float]]]) -> None:
-        with Path(GIVEN["work"], f"totals-{GIVEN['process']}").open("ab") as file:
+        with (WORK / f"totals-{GIVEN['process']}").open("ab") as file:
             file.write(b"".join(orjson.dumps([key, *total]) + b"\n" for key, total in items))
 
 
@@ -91,24 +87,13 @@ class TotalsSink(DynamicSink[tuple[str, tuple[int, float]]]):
         return Totals()
 
 
-def main() -> None:
-    """Run to the end of the files."""
-    recovery = Path(GIVEN["work"], "recovery")
-    if GIVEN["prepare"]:
-        recovery.mkdir()
-        init_db_dir(recovery, len(GIVEN["addresses"]))
-        return
+def fold() -> Dataflow:
+    """To the end of the files."""
     flow = Dataflow("fold")
     totals = op.stateful_batch("fold", op.input("events", flow, Files()), Fold)
     op.output("totals", totals, TotalsSink())
-    cli_main(
-        flow,
-        process_id=GIVEN["process"],
-        addresses=GIVEN["addresses"],
-        epoch_interval=timedelta(seconds=1),
-        recovery_config=RecoveryConfig(str(recovery)),
-    )
+    return flow
 
 
 if __name__ == "__main__":
-    main()
+    run_bytewax(GIVEN, fold, 1)

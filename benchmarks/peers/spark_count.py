@@ -12,27 +12,11 @@ from counting import EVERY, begin
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own name for it
 
-_STATE = "spark.sql.streaming.stateStore"
-
 
 def main() -> None:
     """Run until the process is killed. A batch is at most what Spark counts between two commits."""
     given, work, counted = begin()
-    settings = {
-        "spark.master": f"local[{given['slots']}]",
-        "spark.driver.memory": given["heap"],
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.local.dir": str(work / "spark"),
-        "spark.jars": ",".join(given["jars"]),
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": str(given["partitions"]),
-        "spark.sql.streaming.numRecentProgressUpdates": "10000",
-        f"{_STATE}.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-        f"{_STATE}.rocksdb.changelogCheckpointing.enabled": "true",
-    }
-    spark = SparkSession.builder.config(map=settings).getOrCreate()
+    spark = SparkSession.builder.config(map=given["settings"]).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     options = {"kafka.bootstrap.servers": given["brokers"]}
     events = (

@@ -65,9 +65,10 @@ _READ_BYTES = 1 << 20
 class StateContent:
     """The same calls give the same entries. Values are random bytes, so that nothing is gained by compressing them."""
 
-    def __init__(self) -> None:
+    def __init__(self, value_bytes: int = VALUE_BYTES) -> None:
         self.keys = 0
         """The number of keys in the state."""
+        self._value_bytes = value_bytes
         self._random = np.random.default_rng(SEED)
         self._changes: dict[int, np.random.Generator] = {}
 
@@ -85,9 +86,14 @@ class StateContent:
         return self._entries(random.choice(self.keys, count, replace=False).tolist(), random)
 
     def _entries(self, numbers: list[int], random: np.random.Generator) -> Entries:
-        data = random.bytes(len(numbers) * VALUE_BYTES)
-        values = [data[start : start + VALUE_BYTES] for start in range(0, len(data), VALUE_BYTES)]
-        return dict(zip((b"key-%012d" % number for number in numbers), values, strict=True))
+        size = self._value_bytes
+        data = random.bytes(len(numbers) * size)
+        values = (data[start : start + size] for start in range(0, len(data), size))
+        return dict(zip(map(key_of, numbers), values, strict=True))
+
+
+def key_of(number: int) -> bytes:
+    return b"key-%012d" % number
 
 
 def keys_of(megabytes: int) -> int:
@@ -126,17 +132,6 @@ def application(name: str, stores: Sequence[str]) -> ps.StreamApplication:
     return app
 
 
-def run_batch(epoch: Epoch, number: int, changes: Callable[[int, str], Mapping[bytes, bytes | None]]) -> None:
-    """A batch and its End, in which each store of each task gets changes."""
-    for task, instance in epoch.tasks.items():
-        token = new_token()
-        attempt = instance.start_attempt(_STAGE, token, Batch(number, 1, 1))
-        for store, overlay in attempt.instance.overlays.items():
-            overlay.changes.update(changes(task, store))
-        instance.finish_attempt(attempt)
-        instance.end(number, {_STAGE: token})
-
-
 class StateJob:
     """The tasks of a job that exists already, to which the stores are new: the first commit is a base of all they hold.
 
@@ -150,8 +145,9 @@ class StateJob:
         settings: Mapping[str, str] | None = None,
         stores: Sequence[str] = (STORE,),
         tasks: int = 1,
+        **resources: Any,
     ) -> None:
-        """`settings` are the job's configuration, beyond where things lie."""
+        """`settings` are the job's configuration, beyond where things lie; `resources` those of its epochs."""
         self.local = work / "local"
         self.roots = (work / "jobs", work / "streams")
         """The folders that what is durable lies in."""
@@ -164,28 +160,28 @@ class StateJob:
             **(settings or {}),
         }
         app = application("state", stores)
-        self._config = load_config(overrides=overrides, environ={}, default_job_name=app.name)
-        self._paths = JobPaths(self._config.job.name, self._config.job.id)
-        self._systems = {name: open_system(self._config.system(name)) for name in self._config.system_names}
-        self._objects = open_store(self._config.job.root)
+        self.config = load_config(overrides=overrides, environ={}, default_job_name=app.name)
+        self._paths = JobPaths(self.config.job.name, self.config.job.id)
+        self._systems = {name: open_system(self.config.system(name)) for name in self.config.system_names}
+        self._objects = open_store(self.config.job.root)
         self._content = StateContent()
         self._stores, self._tasks = tuple(stores), tuple(range(tasks))
         self._batch = self._number = 0
         self._last_id = self._next_id(None)
         self._markers: Markers = {}
-        self._kept = KeptStores("benchmark")
-        context = AdminContext(self._objects, self._paths, tasks, self._stores, self._config, self._systems)
+        self._resources = {"kept_stores": KeptStores("benchmark"), **resources}
+        context = AdminContext(self._objects, self._paths, tasks, self._stores, self.config, self._systems)
         with closing(backend_factory(backend).admin(context)) as admin:
             admin.create_resources(1)
             admin.validate_resources()
         runtime = RuntimeSettings(app.name, tasks, {})
-        self._package = JobPackage(plan_topology(app.graph()), runtime, self._config, "uid", "probe", self._systems)
+        self._package = JobPackage(plan_topology(app.graph()), runtime, self.config, "uid", "probe", self._systems)
         self.open()
 
     def open(self) -> None:
         """The next epoch, at the last commit."""
         self._number += 1
-        resources = EpochResources(self._package, "benchmark", self._number, len(self._tasks), kept_stores=self._kept)
+        resources = EpochResources(self._package, "benchmark", self._number, len(self._tasks), **self._resources)
         covered = self._stores if self._markers else ()
         request = OpenEpoch(b"", self._batch, str(self._last_id), self._markers, covered, self._tasks)
         self.epoch = Epoch(resources, request, threading.Event(), lambda _: None)
@@ -207,9 +203,15 @@ class StateJob:
         return changes
 
     def run_batch(self, changes: Callable[[int, str], Mapping[bytes, bytes | None]]) -> None:
-        """The next batch, and its End."""
+        """The next batch, and its End, in which each store of each task gets changes."""
         self._batch += 1
-        run_batch(self.epoch, self._batch, changes)
+        for task, instance in self.epoch.tasks.items():
+            token = new_token()
+            attempt = instance.start_attempt(_STAGE, token, Batch(self._batch, 1, 1))
+            for store, overlay in attempt.instance.overlays.items():
+                overlay.changes.update(changes(task, store))
+            instance.finish_attempt(attempt)
+            instance.end(self._batch, {_STAGE: token})
 
     def commit(self, *, last: bool = False) -> dict[str, float]:
         """A whole commit, as a container does it when the driver asks. Returns the milliseconds of its parts.
@@ -233,7 +235,7 @@ class StateJob:
     def restore(self, directory: Path) -> Engine:
         """The open engine of the only store as of the last commit, in a new folder."""
         marker = self._markers["0"][self.backend][STORE]
-        context = BackendContext(self._objects, self._paths, 0, (STORE,), self._number + 1, self._config, self._systems)
+        context = BackendContext(self._objects, self._paths, 0, (STORE,), self._number + 1, self.config, self._systems)
         markers, to_open = {self.backend: {STORE: marker}}, partial(self.folders.open, STORE)
         progress = RestoreProgress(threading.Event(), lambda _: None)
         return restore_store(lambda _: context, 0, STORE, (self.backend,), markers, directory, to_open, progress).engine

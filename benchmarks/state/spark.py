@@ -1,29 +1,36 @@
-"""The same commits and restores by Spark's RocksDB state store: what runs in the side's own process.
+"""The same commits, restores and losses by Spark's RocksDB state store: what runs in the side's own process.
 
-A streaming query keeps the last value of each key, in one partition: `groupBy("key").agg(last("value"))`. Each file is
-a batch, each batch a commit of the keys in it.
+A streaming query keeps the last value of each key: `groupBy("key").agg(last("value"))`, in one partition, but for
+losses. Each file is a batch, each batch a commit of the keys in it.
 """
 
 from __future__ import annotations
 
+import random
 import re
 import shutil
+import statistics
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
+import psutil
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
-from benchmarks.harness import wait_for
-from benchmarks.queries import CHANGELOG, STATE, last_values, session, sink, to_the_end
+from benchmarks import queries, standby
+from benchmarks.harness import T, repeating, wait_for
+from benchmarks.queries import CHANGELOG, STATE, last_values, progress_of, session, sink, to_the_end
 from benchmarks.state.job import ENTRY_BYTES, VERIFIED_KEYS, Entries, StateContent, settle, time_cp, write_entries
 
 _KEPT = {"spark.sql.streaming.minBatchesToRetain": "1000000"}
 """Nothing is deleted while a benchmark runs, so that what was written can be counted at the end."""
 _NO_SNAPSHOTS = {f"{STATE}.minDeltasForSnapshot": "1000000", f"{STATE}.maintenanceInterval": "5s"}
 """Only changelogs; the maintenance, which then only closes the stores of queries that ended, comes soon."""
-
+_PROBE_S = 0.2
 _LOGGER = "org.apache.spark.sql.execution.streaming.state"
 """RocksDB's logger has the store's id in its name, so that only the package can be named."""
 _LINE = re.compile(r"(\d+) RocksDB .*\]: (Loading \d+ with|replaying changelog from|Loaded \d+)")
@@ -78,11 +85,10 @@ def loads(parameters: dict[str, Any]) -> dict[str, Any]:
     spark.conf.set(CHANGELOG, "true")
     probe = StateContent()
     list(probe.add(1))
-    made, points = 0, list[dict[str, Any]]()
-    for deltas in sorted(parameters["deltas"]):
+    points = list[dict[str, Any]]()
+    for made, deltas in pairwise([0, *sorted(parameters["deltas"])]):
         if deltas > made:
             (*_, last) = _run(spark, _give(files, waiting, deltas - made), checkpoint)
-        made = deltas
         rounds = [_copy_and_load(spark, work, log, probe.change(1), parameters) for _ in range(parameters["repeat"])]
         if any(one["replayed"] != deltas for one in rounds):
             raise AssertionError(f"Spark did not replay {deltas} changelogs: {rounds}")
@@ -190,7 +196,85 @@ def _verify(
     expected: Entries = {}
     for entries in content.add(parameters["keys"]):
         expected |= entries
-    for count in parameters["counts"]:
-        expected |= content.change(count)
+    for changed in parameters["counts"]:
+        expected |= content.change(changed)
     rows = spark.read.format("statestore").load(str(checkpoint)).select("key.key", "value.last").collect()
     return {key.encode(): bytes(value) for key, value in rows} == expected
+
+
+def losses(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Fill a state of two executors, and kill one of them again and again."""
+    work = Path(parameters["work"])
+    keys = max(standby.TASKS, parameters["megabytes"] * 2**20 // standby.VALUE_BYTES)
+    numbers, files = count(), work / "files"
+    content = StateContent(standby.VALUE_BYTES)
+    for entries in content.add(keys, -(-keys // 10)):
+        write_entries(files, next(numbers), entries)
+    to_log, log = log_settings(work, "org.apache.spark.scheduler", "error")
+    more = {
+        **standby.EXECUTORS,
+        **to_log,
+        f"{STATE}.maintenanceInterval": "5s",
+        "spark.master": "local-cluster[2,1,2048]",
+        "spark.executor.memory": "2g",
+    }
+    spark = session(work, 2, standby.TASKS, more)
+    query = sink(last_values(spark, files), work / "checkpoint").start()
+    _await_query(query, lambda: sum(batch["numInputRows"] for batch in progress_of(query)) >= keys, "the fill")
+    rounds = []
+    probes = content.change(min(keys, 32))
+    with repeating(lambda: write_entries(files, next(numbers), probes), _PROBE_S):
+        for _ in range(parameters["repeat"]):
+            settled = time.time() + 2 * standby.SETTLE_S
+            _await_query(query, lambda: time.time() > settled, "snapshots")  # noqa: B023
+            rounds.append(_strike_executor(query, log))
+    query.stop()
+    spark.stop()
+    return {"rounds": rounds, "state_bytes": keys * standby.VALUE_BYTES}
+
+
+def _strike_executor(query: StreamingQuery, log: Path) -> dict[str, float]:
+    """Kill an executor, and wait until the first batch has ended that it had to do with."""
+    executors = [process for process in psutil.Process().children(recursive=True) if _is_executor(process)]
+    usual = statistics.median(queries.seconds(batch) for batch in _batches(query)[-10:])
+    at = time.time()
+    random.choice(executors).kill()
+
+    def hit() -> float | None:
+        """The end of the first batch that began after the loss, or took so long that the loss was in it."""
+        for batch in _batches(query):
+            is_long = queries.seconds(batch) > 3 * usual + 0.5
+            if queries.began(batch) > at or (is_long and queries.ended(batch) > at):
+                return queries.ended(batch)
+        return None
+
+    visible = _await_query(query, hit, "a batch after the loss")
+    return standby.waits(at, _noticed(log, at), visible, visible)
+
+
+def _noticed(log: Path, moment: float) -> float | None:
+    """When Spark logged that it had lost an executor, after a moment."""
+    for line in log.read_text().splitlines():
+        at, _, text = line.partition(" ")
+        if ": Lost executor" in text and float(at) / 1000 > moment:
+            return float(at) / 1000
+    return None
+
+
+def _is_executor(process: psutil.Process) -> bool:
+    try:
+        return any("CoarseGrainedExecutorBackend" in word for word in process.cmdline())
+    except psutil.Error:
+        return False
+
+
+def _batches(query: StreamingQuery) -> list[dict[str, Any]]:
+    return [batch for batch in progress_of(query) if batch["numInputRows"]]
+
+
+def _await_query(query: StreamingQuery, condition: Callable[[], T | None], what: str) -> T:
+    def check() -> None:
+        if not query.isActive:
+            raise RuntimeError(f"the query ended before {what}: {query.exception()}")
+
+    return wait_for(condition, what, check, pause_s=0.1)
