@@ -329,10 +329,8 @@ class FollowFeed:
 
     def _is_at(self, boundary: Boundary, record: CheckpointRecord) -> bool:
         """True if this run has read exactly what the other job had read at a checkpoint, of the partitions that both
-        read. It may be further: then that job has gone back."""
+        read. It is further than at those before the one that it is a fork of."""
         theirs, own = _by_partition(to_positions(record.next_offsets)), _by_partition(boundary.positions)
-        if record.section(REPLAY).behind:
-            return False  # timers were due that this run has fired
         return all(own[ssp] == theirs[ssp] for ssp in own.keys() & theirs.keys())
 
     def _batch(self, boundary: Boundary, batch: ReadUpTo) -> PlannedBatch | None:

@@ -276,11 +276,15 @@ def test_nobody_takes_over_before_the_batches_are_made() -> None:
     first.begin()
     with pytest.raises(IncompatibleError, match="cannot take over from job `one-1` yet"):
         take_over(found("one"), first.new)
+    publish([("N1", 5)])
+    run("one")
     hand()
     with pytest.raises(IncompatibleError, match="cannot take over from job `one-1` yet"):
         take_over(found("one"), first.new)
     with pytest.raises(IncompatibleError, match="has handed over to job `two-1`"):
         hand("three")
+    run("two", steps=0, **FOLLOWS)
+    assert deployment().begin().job.shadow_enabled
     assert str(hand().id) == str(admin.read_checkpoint(found("one")).id)
 
 
