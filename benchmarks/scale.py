@@ -27,8 +27,8 @@ from penstock.batch.batch import Batch, TaskSsp
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import keep
 from penstock.checkpoint.record import CheckpointId, CheckpointRecord, decode_record, encode_record
+from penstock.config.kinds import RetentionPolicy
 from penstock.config.load import load_config
-from penstock.config.values.kinds import RetentionPolicy
 from penstock.container.epoch.container import Epoch
 from penstock.container.process.handlers import HANDLERS
 from penstock.container.shared import EpochResources

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from penstock.checkpoint.labels import Labelled, behind_latest, labels
 from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim, Label, Record
 from penstock.checkpoint.streams import STREAMS
-from penstock.config.values.kinds import RetentionPolicy
+from penstock.config.kinds import RetentionPolicy
 from penstock.errors import NotFoundError
 
 TAIL = 16

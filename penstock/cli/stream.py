@@ -33,8 +33,8 @@ from penstock.base.wording import counted, escaped, printable, size_text, utc_te
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import Call, JsonCall, StreamName, Yes, command, confirm
 from penstock.cli.shared.output import print_json, show, stderr_console
+from penstock.config.kinds import ByteSize, Millis, Number, RefusedError
 from penstock.config.settings import DEFAULT_SYSTEM
-from penstock.config.values.kinds import ByteSize, Millis, Number, RefusedError
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.facts import Facts, FactTable
 from penstock.system.contract.messages import unreadable_row

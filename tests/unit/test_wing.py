@@ -24,10 +24,9 @@ from penstock.base import plugins
 from penstock.checkpoint.sections import Section, Sections
 from penstock.cli import main as cli
 from penstock.config import keys
-from penstock.config.key import AbsentDefault, Key, Settings
+from penstock.config.key import AbsentDefault, Key, Settings, Topic
+from penstock.config.kinds import Number
 from penstock.config.settings import KEYS, TaskSettings
-from penstock.config.topics import Topic
-from penstock.config.values.kinds import Number
 from penstock.container.process.handlers import answers, serve
 from penstock.dashboard.watch import look_at
 from penstock.dashboard.work import History

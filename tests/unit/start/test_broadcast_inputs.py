@@ -16,8 +16,8 @@ from penstock.batch.batch import TaskSsp
 from penstock.checkpoint.edit import OffsetKey, with_offsets
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
+from penstock.config.kinds import BroadcastInputs, PartitionRange, RefusedError
 from penstock.config.load import load_config
-from penstock.config.values.kinds import BroadcastInputs, PartitionRange, RefusedError
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.graph.specs import ApplicationGraph
 from penstock.start.inputs import group_inputs
