@@ -24,7 +24,7 @@ from penstock import admin
 from penstock.base.retry import SystemClock
 from penstock.checkpoint import record
 from penstock.cli.main import app
-from penstock.cli.status import screen_of
+from penstock.cli.watch import screen_of
 from penstock.dashboard import requests as lookups
 from penstock.dashboard.view import list_document
 from penstock.dashboard.watch import look_at
