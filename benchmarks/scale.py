@@ -43,9 +43,22 @@ from penstock.runtime.stage.attempt import new_token
 from penstock.state.backends.changelog_files.versions import ChangelogMarker
 from penstock.state.backends.registry import BackendAdmins
 from penstock.testing.clock import SettableClock
-from penstock.wire.calls import BEAT_SECONDS, CLEAN_UP, END, OPEN, Call
 from penstock.wire.ports import JobPackage
-from penstock.wire.protocol import CleanUp, EndBatch, Identity, Markers, OpenEpoch, Request, UploadResult, dump
+from penstock.wire.protocol import (
+    BEAT_SECONDS,
+    CLEAN_UP,
+    END,
+    OPEN,
+    Call,
+    CleanUp,
+    EndBatch,
+    Identity,
+    Markers,
+    OpenEpoch,
+    Request,
+    UploadResult,
+    dump,
+)
 
 BEGIN, END_MARK = "<!-- figures: make bench-scale -->\n", "<!-- end of the figures -->\n"
 KINDS = ("put", "get", "list", "delete")

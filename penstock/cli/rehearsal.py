@@ -1,4 +1,4 @@
-"""`penstock replay`, `penstock shadow` and `penstock simulate`: an application runs apart from its job, in this process."""
+"""`penstock replay`, `shadow` and `simulate`: an application runs apart from its job, in this process."""
 
 from __future__ import annotations
 

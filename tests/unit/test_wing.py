@@ -37,8 +37,7 @@ from penstock.errors import ConfigError, FencedError, IncompatibleError, Penstoc
 from penstock.facts import Column, Facts, FactTable
 from penstock.testing.in_process import InProcessDriver
 from penstock.wing import Wing, check_wings, wings
-from penstock.wire.calls import Call
-from penstock.wire.protocol import Identity, Request
+from penstock.wire.protocol import Call, Identity, Request
 from tests.support.tools.fixtures import fixture_of
 from tests.support.tools.pages import blocks
 from tests.support.tools.places import ROOT

@@ -1,4 +1,4 @@
-"""The handlers of calls, one for each line of the table in `penstock.wire.calls`."""
+"""The handlers of calls, one for each line of the table in `penstock.wire.protocol`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.base.application_code import read_shipped
 from penstock.container.epoch.container import Container, Epoch
 from penstock.container.shared import ChangedRows
 from penstock.metrics.snapshot import Row
-from penstock.wire import calls, protocol
+from penstock.wire import protocol
 from penstock.wire.ports import JobPackage
 
 Q = TypeVar("Q", bound=protocol.Request)
@@ -25,14 +25,14 @@ Handler = Callable[[Container, protocol.Identity, Q], Iterator[A]]
 _PROGRESS_SECONDS = 0.2
 
 
-def serve(call: calls.Call[Q, A], container: Container, body: bytes) -> Generator[bytes, None, None]:
+def serve(call: protocol.Call[Q, A], container: Container, body: bytes) -> Generator[bytes, None, None]:
     """Answer a call in the container. Raises CorruptError if it is malformed, and what the handler raises."""
     identity, request = call.parse(body)
     for answer in answers(call, container, identity, request):
         yield protocol.dump(answer)
 
 
-def answers(call: calls.Call[Q, A], container: Container, identity: protocol.Identity, request: Q) -> Iterator[A]:
+def answers(call: protocol.Call[Q, A], container: Container, identity: protocol.Identity, request: Q) -> Iterator[A]:
     """The answers to a call of the kernel, or to one of a wing, in its epoch. Raises what the handler raises."""
     if call.name in HANDLERS:
         yield from HANDLERS[call.name](container, identity, request)
@@ -99,7 +99,7 @@ def _beat(container: Container, identity: protocol.Identity, request: protocol.N
                 began = time.thread_time()
                 rows = changed.of(container.metrics())
                 spent = time.thread_time() - began
-                left = max(calls.BEATS_PER_METRICS, round(spent / calls.METRICS_SHARE / calls.BEAT_SECONDS))
+                left = max(protocol.BEATS_PER_METRICS, round(spent / protocol.METRICS_SHARE / protocol.BEAT_SECONDS))
             left -= 1
             lines, left_out = container.passed_on.take()
             beat = container.beat(process.memory_info().rss)
@@ -107,7 +107,7 @@ def _beat(container: Container, identity: protocol.Identity, request: protocol.N
             yield replace(
                 beat, metrics=rows, lines=lines, lines_left_out=left_out, lines_dropped=str(dropped) if dropped else ""
             )
-            is_last = container.closed.wait(calls.BEAT_SECONDS)
+            is_last = container.closed.wait(protocol.BEAT_SECONDS)
         lines, left_out = container.passed_on.take()
         if lines:
             yield replace(beat, lines=lines, lines_left_out=left_out)
@@ -131,15 +131,15 @@ def _close(container: Container, identity: protocol.Identity, request: protocol.
 HANDLERS: dict[str, Handler[Any, Any]] = {
     call.name: handler
     for call, handler in (
-        (calls.OPEN, _open),
-        (calls.START_RUN, _in_epoch(lambda epoch: epoch.start_run)),
-        (calls.END, _in_epoch(lambda epoch: epoch.end)),
-        (calls.SNAPSHOT, _in_epoch(lambda epoch: epoch.snapshot)),
-        (calls.UPLOAD, _in_epoch(lambda epoch: epoch.upload)),
-        (calls.CLEAN_UP, _in_epoch(lambda epoch: epoch.clean_up)),
-        (calls.WIND_DOWN, _in_epoch(lambda epoch: epoch.wind_down)),
-        (calls.CLOSE, _close),
-        (calls.BEAT, _beat),
-        (calls.RENEW_PORT, _renew_port),
+        (protocol.OPEN, _open),
+        (protocol.START_RUN, _in_epoch(lambda epoch: epoch.start_run)),
+        (protocol.END, _in_epoch(lambda epoch: epoch.end)),
+        (protocol.SNAPSHOT, _in_epoch(lambda epoch: epoch.snapshot)),
+        (protocol.UPLOAD, _in_epoch(lambda epoch: epoch.upload)),
+        (protocol.CLEAN_UP, _in_epoch(lambda epoch: epoch.clean_up)),
+        (protocol.WIND_DOWN, _in_epoch(lambda epoch: epoch.wind_down)),
+        (protocol.CLOSE, _close),
+        (protocol.BEAT, _beat),
+        (protocol.RENEW_PORT, _renew_port),
     )
 }

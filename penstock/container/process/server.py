@@ -38,9 +38,8 @@ from penstock.runtime.stage.attempt import new_token
 from penstock.runtime.stage.failures import failed_attempt
 from penstock.state.engines.engine import EngineFailedError
 from penstock.wing import calls
-from penstock.wire.calls import CALLS
 from penstock.wire.containers import ContainerSpec
-from penstock.wire.protocol import END_OF_INPUT, AttemptCall, RenewedPort, StartRun, carried, load, status_text
+from penstock.wire.protocol import CALLS, END_OF_INPUT, AttemptCall, RenewedPort, StartRun, carried, load, status_text
 from penstock.wire.security import TlsIdentity, TokenCheck, new_identity
 
 logger = logging.getLogger(__name__)

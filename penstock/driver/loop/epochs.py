@@ -18,11 +18,10 @@ from penstock.batch.batch import Batch
 from penstock.checkpoint.record import CheckpointRecord, Claim, Origin
 from penstock.driver.commit.record import CommitRequest
 from penstock.driver.commit.schedule import CommitSchedule
-from penstock.driver.context import RunContext
 from penstock.driver.failures import RunFailures
 from penstock.driver.feed.boundary import Boundary
 from penstock.driver.feed.feed import PlannedBatch
-from penstock.driver.part import DriverPart
+from penstock.driver.part import DriverPart, RunContext
 from penstock.runtime.reports import (
     InconsistentReports,
     JobFailed,
@@ -32,9 +31,8 @@ from penstock.runtime.reports import (
     decide_outcome,
     earliest,
 )
-from penstock.wire.calls import WIND_DOWN
 from penstock.wire.ports import EpochOpening, OtherWayError, RunBrokenError
-from penstock.wire.protocol import WindDown
+from penstock.wire.protocol import WIND_DOWN, WindDown
 
 logger = logging.getLogger(__name__)
 

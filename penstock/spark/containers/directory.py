@@ -25,9 +25,9 @@ from penstock.spark.containers.losses import LossWatch, ReplacementLaunch, error
 from penstock.spark.session.executors import LOCAL_ID
 from penstock.spark.workers.packages import CallerIdentities, pickled
 from penstock.wire import containers, protocol
-from penstock.wire.calls import CLOSE, CLOSE_SECONDS, OPEN, WIND_DOWN, Call
 from penstock.wire.client import ANY_EPOCH, ContainerClient
 from penstock.wire.ports import EpochOpening, Fleet, JobPackage, ignore_answer
+from penstock.wire.protocol import CLOSE, CLOSE_SECONDS, OPEN, WIND_DOWN, Call
 from penstock.wire.security import TlsIdentity
 
 logger = logging.getLogger(__name__)

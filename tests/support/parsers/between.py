@@ -38,8 +38,8 @@ from penstock.spark.workers.worker import PacketSerializer
 from penstock.standby.wing import StandbyState
 from penstock.tables.files import VersionProblem
 from penstock.wing import calls
-from penstock.wire.calls import CALLS
 from penstock.wire.protocol import (
+    CALLS,
     AttemptCall,
     Beat,
     EndBatch,

@@ -37,11 +37,17 @@ from penstock.state.backends.changelog_files.factory import ChangelogFilesFactor
 from penstock.state.engines.memory import MemoryEngine
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.memory import MemorySystem
-from penstock.wire.calls import CLEAN_UP, END, OPEN, SNAPSHOT, START_RUN, UPLOAD, WIND_DOWN
 from penstock.wire.client import ContainerClient, exchange
 from penstock.wire.containers import ContainerAddress, ContainerSpec
 from penstock.wire.ports import JobPackage
 from penstock.wire.protocol import (
+    CLEAN_UP,
+    END,
+    OPEN,
+    SNAPSHOT,
+    START_RUN,
+    UPLOAD,
+    WIND_DOWN,
     AttemptCall,
     CleanUp,
     EndBatch,

@@ -45,10 +45,9 @@ from penstock.state.backends.registry import BackendAdmins
 from penstock.state.kept import KeptStores
 from penstock.state.records import Changes
 from penstock.system.base import System
-from penstock.wire.calls import SNAPSHOT, UPLOAD, Call
 from penstock.wire.ports import Fleet as FleetPort
 from penstock.wire.ports import JobPackage
-from penstock.wire.protocol import Identity, OpenEpoch, Request
+from penstock.wire.protocol import SNAPSHOT, UPLOAD, Call, Identity, OpenEpoch, Request
 
 STAGE = 1
 DEADLINE_S = 60.0

@@ -24,13 +24,18 @@ from penstock.side.wing import Bootstrap
 from penstock.standby.wing import Follow
 from penstock.tables.wing import LoadTable
 from penstock.wing import calls
-from penstock.wire.calls import BEAT, CALLS, CLOSE, CLOSE_SECONDS, OPEN, Call
 from penstock.wire.client import ContainerClient, exchange
 from penstock.wire.containers import ContainerAddress
 from penstock.wire.protocol import (
+    BEAT,
+    CALLS,
+    CLOSE,
+    CLOSE_SECONDS,
     LONGEST_ERROR,
+    OPEN,
     AttemptCall,
     Beat,
+    Call,
     CleanUp,
     EndBatch,
     Identity,

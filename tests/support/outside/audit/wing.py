@@ -8,8 +8,7 @@ from penstock.checkpoint.sections import Section
 from penstock.config.key import Settings, Topic, key
 from penstock.config.kinds import Number
 from penstock.wing import Wing
-from penstock.wire.calls import Call
-from penstock.wire.protocol import Request
+from penstock.wire.protocol import Call, Request
 
 
 class AuditSettings(Settings):

@@ -21,8 +21,7 @@ from penstock.errors import ContainerLostError
 from penstock.runtime.messages.incoming import DiscardedAttemptError
 from penstock.runtime.messages.packet import Packet
 from penstock.testing import SettableClock
-from penstock.wire.calls import BEAT
-from penstock.wire.protocol import Identity, NoArguments, StartRun
+from penstock.wire.protocol import BEAT, Identity, NoArguments, StartRun
 from tests.support.world.one_container import STAGE, OneContainer
 
 
