@@ -1,6 +1,7 @@
-"""The parts of a rehearsal: the messages that come to each stage, what they were made from, and what changes. How two runs
-differ: in operators that did not do the same twice, and in the messages that they send. And stops of a replay in a
-debugger, in the application's code.
+"""The parts of a rehearsal: the messages that come to each stage, what they were made from, and what changes.
+
+How two runs differ is here too: in operators that did not do the same twice, and in the messages that they send. So are
+stops of a replay in a debugger, in the application's code.
 """
 
 from __future__ import annotations
