@@ -108,8 +108,10 @@ if TYPE_CHECKING:
     from penstock.admin.state.spark_import import SparkImport as SparkImport
     from penstock.admin.state.spark_import import import_spark as import_spark
     from penstock.admin.state.spark_import import plan_spark_import as plan_spark_import
-    from penstock.admin.stream.names import FoundStream as FoundStream
-    from penstock.admin.stream.names import open_stream as open_stream
+    from penstock.admin.stream.found import FoundStream as FoundStream
+    from penstock.admin.stream.found import Message as Message
+    from penstock.admin.stream.found import StreamTail as StreamTail
+    from penstock.admin.stream.found import open_stream as open_stream
     from penstock.admin.stream.publish import Published as Published
     from penstock.admin.stream.publish import PublishOptions as PublishOptions
     from penstock.admin.stream.publish import publish as publish
@@ -127,8 +129,6 @@ if TYPE_CHECKING:
     from penstock.admin.stream.streams import set_retention as set_retention
     from penstock.admin.stream.streams import stream_use as stream_use
     from penstock.admin.stream.streams import streams as streams
-    from penstock.admin.stream.tail import Message as Message
-    from penstock.admin.stream.tail import StreamTail as StreamTail
     from penstock.admin.table import TableVersions as TableVersions
     from penstock.admin.table import table_versions as table_versions
     from penstock.admin.table import use_table as use_table

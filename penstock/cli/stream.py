@@ -13,6 +13,7 @@ import orjson
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from penstock.admin.stream.found import Message, StreamTail
 from penstock.admin.stream.streams import (
     create_stream,
     describe_stream,
@@ -25,7 +26,6 @@ from penstock.admin.stream.streams import (
     streams,
 )
 from penstock.admin.stream.streams import delete_stream as delete
-from penstock.admin.stream.tail import Message, StreamTail
 from penstock.api.intermediate import MessageType
 from penstock.api.retention import LEAST_RETENTION_BYTES, StreamRetention
 from penstock.base.documents import text_or_hex
@@ -40,7 +40,7 @@ from penstock.facts import Facts, FactTable
 from penstock.system.contract.messages import unreadable_row
 
 if TYPE_CHECKING:
-    from penstock.admin.stream.names import FoundStream
+    from penstock.admin.stream.found import FoundStream
     from penstock.admin.stream.publish import Published, PublishOptions
 
 

@@ -12,7 +12,7 @@ from penstock.admin.job.audit import audited
 from penstock.admin.job.fork import refuse_forked, unpin
 from penstock.admin.job.ownership import held_job
 from penstock.admin.jobs import FoundJob
-from penstock.admin.stream.names import changelogs_of
+from penstock.admin.stream.found import changelogs_of
 from penstock.base.wording import counted, size_text
 from penstock.checkpoint.forks import pinned, read_home
 from penstock.checkpoint.log_view import LogView
