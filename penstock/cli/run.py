@@ -237,7 +237,7 @@ def _audited(call: Call, job: str, from_checkpoint: str | None, reset_operators:
     if not changes:
         yield
         return
-    audited = importlib.import_module("penstock.admin.job.audit").audited
+    audited = importlib.import_module("penstock.admin.job.logs").audited
     with call.open(job) as found, audited(found, "run", changes):
         yield
 

@@ -17,9 +17,8 @@ from penstock.admin.job.look import status
 from penstock.admin.job.running import stop
 from penstock.admin.job.status import JobStatus, graph
 from penstock.admin.jobs import FoundJob
-from penstock.admin.startpoint.facts import RequestFacts
 from penstock.admin.startpoint.set import AskedFacts, set_startpoint
-from penstock.admin.startpoint.waiting import delete_startpoints
+from penstock.admin.startpoint.waiting import RequestFacts, delete_startpoints
 from penstock.admin.state.held import collect_garbage, state_versions
 from penstock.admin.state.reading import open_version
 from penstock.admin.state.serdes import Texts, parse_hex, store_serdes

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from penstock.admin.checkpoint.facts import find_checkpoint
-from penstock.admin.job.audit import audited
+from penstock.admin.job.logs import audited
 from penstock.admin.jobs import FoundJob
 from penstock.api.ssp import SystemStream
 from penstock.base.retry import SYSTEM_CLOCK, Retry, retry

@@ -8,8 +8,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.admin.job.audit import audited
 from penstock.admin.job.fork import refuse_forked, unpin
+from penstock.admin.job.logs import audited
 from penstock.admin.job.ownership import held_job
 from penstock.admin.jobs import FoundJob
 from penstock.admin.stream.found import changelogs_of

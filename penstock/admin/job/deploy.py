@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.admin.job.audit import audited, this_process
 from penstock.admin.job.charge import (
     DeployStep,
     NotYetError,
@@ -29,6 +28,7 @@ from penstock.admin.job.charge import (
 )
 from penstock.admin.job.delete import delete_job
 from penstock.admin.job.fork import fork
+from penstock.admin.job.logs import audited, this_process
 from penstock.admin.jobs import FoundJob
 from penstock.admin.state.repartition import Mover, plan_with, repartition
 from penstock.application.application import Application

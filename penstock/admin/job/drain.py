@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 from uuid import UUID
 
-from penstock.admin.coordinator_stream import coordinator_line, imported_notifications
-from penstock.admin.job.audit import audited, this_process
+from penstock.admin.job.logs import audited, this_process
 from penstock.admin.job.running import drain_summary, lease
 from penstock.admin.jobs import FoundJob
+from penstock.admin.samza import coordinator_line, imported_notifications
 from penstock.api.requests import NEXT_RUN, DrainMode, DrainNotification
 from penstock.base.wording import counted, listed
 from penstock.batch.batch import QUERY

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from penstock.admin.checkpoint.change import append_record
-from penstock.admin.job.audit import audited
+from penstock.admin.job.logs import audited
 from penstock.admin.job.ownership import held_job
 from penstock.admin.jobs import FoundJob, backend_admins
 from penstock.base.retry import SYSTEM_CLOCK, Retry, retry

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from penstock.admin.job.audit import audited
+from penstock.admin.job.logs import audited
 from penstock.admin.jobs import FoundJob
 from penstock.base.wording import counted
 from penstock.checkpoint.record import Claim

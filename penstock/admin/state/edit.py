@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Annotated, Any
 
 from penstock.admin.checkpoint.change import next_checkpoint
-from penstock.admin.job.audit import audited
+from penstock.admin.job.logs import audited
 from penstock.admin.job.running import refuse_running
 from penstock.admin.jobs import FoundJob
 from penstock.admin.state.serdes import StoreSerdes, Texts, store_serdes

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from penstock.admin.job.audit import audited
+from penstock.admin.job.logs import audited
 from penstock.admin.jobs import FoundJob, load_without_job, open_all_jobs
 from penstock.admin.questions import Questions, answer_or_problem
 from penstock.admin.table import side_stores

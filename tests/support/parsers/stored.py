@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import orjson
 
-from penstock.admin.coordinator_stream import parse_coordinator_key
+from penstock.admin.samza import parse_coordinator_key
 from penstock.api.requests import Startpoint
 from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import QUERY, QuerySection

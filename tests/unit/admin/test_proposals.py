@@ -10,7 +10,7 @@ import pytest
 
 import penstock as ps
 from penstock import admin
-from penstock.admin.coordinator_stream import coordinator_key, parse_coordinator_key
+from penstock.admin.samza import coordinator_key, parse_coordinator_key
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import CorruptError
 from penstock.start.startpoints.manager import StartpointManager

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.admin.startpoint.facts import taken_facts
+from penstock.admin.startpoint.waiting import taken_facts
 from penstock.api.requests import Startpoint, StartpointOldest, StartpointSpecific, StartpointUpcoming
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.batch.batch import TaskSsp
