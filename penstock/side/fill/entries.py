@@ -12,6 +12,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import gcd
 from typing import Any, Never
 
@@ -21,14 +22,13 @@ from penstock.api.messages import Headers, IncomingMessageEnvelope, check_readab
 from penstock.api.serdes import Bytes, Integer, Json, Long, Serde, String, not_bytes
 from penstock.api.serdes.values import OrderedInteger, OrderedLong
 from penstock.api.side_inputs import SideInputsProcessorFactory
-from penstock.api.ssp import SystemStreamPartition
+from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.store import KeyValueStore
 from penstock.errors import ConfigError, Interrupted
 from penstock.graph.serdes import side_input_place, store_place
-from penstock.graph.stores import SideInputs, SideStream
+from penstock.graph.stores import SideInputs, SideStream, StoreSpec
 from penstock.metrics.registry import MetricsRegistry
 from penstock.side.engine import check_key
-from penstock.side.fill.sources import SidePart
 from penstock.state.engines.engine import Content, EngineFailedError
 from penstock.state.engines.overlay import Overlay
 from penstock.state.records import Changes
@@ -41,6 +41,32 @@ Process = Callable[[IncomingMessageEnvelope, KeyValueStore[Any, Any]], Iterable[
 _CACHED = 10_000
 _ENTRY_BYTES = 150
 """Estimated memory of an entry besides the bytes of its key and value."""
+
+
+@dataclass(frozen=True, slots=True)
+class SidePart:
+    """A store of one task, or one that all tasks of a container share, and the partitions that fill it."""
+
+    spec: StoreSpec
+    side: SideInputs
+    task: int | None
+    """None: the part has everything, for every task."""
+    ssps: tuple[SystemStreamPartition, ...]
+    tasks: int = 0
+    spread: tuple[tuple[SystemStream, int], ...] = ()
+    """The streams of which the task takes only its own keys, with their numbers of partitions: those that have not as
+    many as there are tasks, and all of them if the store is looked into behind a `partition_by`."""
+
+    @property
+    def name(self) -> str:
+        return f"store `{self.spec.name}`" + ("" if self.task is None else f" of task {self.task}")
+
+    def spread_of(self, ssp: SystemStreamPartition) -> int | None:
+        """The number of partitions of a stream that the task takes only its own keys of; None for other streams."""
+        return dict(self.spread).get(ssp.system_stream)
+
+    def stream_of(self, ssp: SystemStreamPartition) -> SideStream:
+        return next(each for each in self.side.streams if each.stream == ssp.system_stream)
 
 
 class StoppedError(Exception):

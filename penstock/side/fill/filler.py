@@ -15,7 +15,7 @@ from penstock.errors import ContainerLostError, Interrupted, NotFoundError, Pens
 from penstock.runtime.context import OperatorFailedError
 from penstock.side.fill.entries import MessageFailedError, StoppedError
 from penstock.side.fill.group import FollowResult, SideGroup
-from penstock.side.fill.sources import GoneError
+from penstock.side.fill.replica import GoneError
 from penstock.side.wing import SideFailure
 from penstock.state.engines.engine import EngineFailedError
 

@@ -16,7 +16,7 @@ import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import Batch
 from penstock.side.fill.group import READ_AT_ONCE, FollowResult
-from penstock.side.fill.sources import SideSources
+from penstock.side.fill.replica import SideSources
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.memory import MemoryAdmin

@@ -11,8 +11,8 @@ import pytest
 
 from penstock.side import copies, inputs
 from penstock.side.fill import replica
+from penstock.side.fill.entries import SidePart
 from penstock.side.fill.group import SideGroup
-from penstock.side.fill.sources import SidePart
 from penstock.side.folders import SideFolders
 from penstock.side.inputs import SideInputService
 from penstock.testing.in_process import InProcessDriver

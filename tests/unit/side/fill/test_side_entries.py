@@ -24,10 +24,11 @@ from penstock.side.fill.entries import (
     MessageFailedError,
     ProcessedEntries,
     SideEntries,
+    SidePart,
     StoppedError,
     entries_of,
 )
-from penstock.side.fill.sources import SidePart, groups_of, partitions_for, parts_of, streams_of
+from penstock.side.fill.replica import groups_of, partitions_for, parts_of, streams_of
 from penstock.side.start import code_text
 from penstock.system.base import RawMessage
 
