@@ -121,8 +121,8 @@ STORE_LAYOUTS: dict[OperatorKind, int] = {
 
 Raise it with each change of the entries, their order or their meaning: a start refuses stores of another layout, which
 would be read wrongly. Their writers are in `runtime/windows`, `runtime/joins`,
-`runtime/operators/event_time.py`, `runtime/timers.py`, `runtime/operators/tables.py`, `runtime/order`,
-`runtime/operators/column_aggregate.py` and `runtime/operators/column_processor.py`.
+`runtime/operators/event_time.py`, `runtime/timers.py`, `runtime/operators/tables.py`, `runtime/order.py`,
+`runtime/order_columns.py`, `runtime/operators/column_aggregate.py` and `runtime/operators/column_processor.py`.
 """
 _LAYOUT = ":layout="
 _NUMBERED = re.compile(rf"(.*){_LAYOUT}([0-9]+)")

@@ -1,7 +1,16 @@
-"""The node of an operator that takes its messages in the order of their event times, one by one.
+"""Messages that wait until the watermark has passed them, and then come one by one in the order of their event times.
 
 What comes in an attempt is in memory until the end of its input. What the watermark has passed then goes on, together
-with messages of the store, and with the operator's own timers between them. Only what waits longer is stored.
+with messages of the store, and with the operator's own timers between them. Only what waits longer is stored. A value
+has the number of the source, flags, the name of the stream, the headers, and the message's value. The parts of its key:
+
+| part | bytes, so that entries sort by time and key, and by their offsets within these |
+|---|---|
+| event time | 8, which sort as times do |
+| key | 00 without one; otherwise 01, its bytes with each 00 written as 00 FF, and 00 01 |
+| stream | the first 8 of the hash of its name |
+| partition, offset | 4 and 8 |
+| number | 16: batch time, and a number that grows; no two messages have the same |
 """
 
 from __future__ import annotations
@@ -9,22 +18,118 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from hashlib import blake2b
 from heapq import merge
 from itertools import groupby
+from struct import Struct
 from typing import Any, NamedTuple
 
 from penstock.api.messages import unpack_headers
 from penstock.api.serdes import ColumnSerde
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch
+from penstock.errors import CorruptError
 from penstock.graph.event_time import EventTimeOrder, OrderedSource
 from penstock.graph.serdes import Part, SerdePlace
 from penstock.runtime.context import FiredPage, MessageOrigin, OperatorFailedError, failure_in
 from penstock.runtime.messages.columns import MessageColumns, Raw, Target, as_columns, encode_column
 from penstock.runtime.operators.base import NO_TIMELINE, Firing, KeyValue, Node, StageContext, Timeline
-from penstock.runtime.order import entries
-from penstock.runtime.order.entries import WaitingMessage
-from penstock.runtime.timers import time_bytes
+from penstock.runtime.timers import time_bytes, time_of
+
+TIME_BYTES = 8
+STREAM_BYTES = 8
+_PARTITION_BYTES = 4
+PLACE_BYTES = STREAM_BYTES + _PARTITION_BYTES + 8
+NUMBER_BYTES = 16
+_TAIL = PLACE_BYTES + NUMBER_BYTES
+_HEAD = Struct(">BBHI")
+"""Source, flags, the length of the stream's name, and that of the headers."""
+_HAS_VALUE = 1
+_NO_KEY, _KEY = b"\x00", b"\x01"
+_ZERO, _ESCAPED_ZERO, _END = b"\x00", b"\x00\xff", b"\x00\x01"
+
+
+class WaitingMessage(NamedTuple):
+    """The content of an entry's value."""
+
+    source: int
+    stream: str
+    """`system.stream`."""
+    headers: bytes
+    """As `pack_headers` makes them."""
+    value: bytes | None
+
+
+def stream_part(stream: str) -> bytes:
+    """The part of an entry that stands for the stream."""
+    return blake2b(stream.encode(), digest_size=STREAM_BYTES).digest()
+
+
+def partition_part(ssp: SystemStreamPartition) -> bytes:
+    return stream_part(str(ssp.system_stream)) + ssp.partition.to_bytes(_PARTITION_BYTES, "big")
+
+
+def number_part(place: tuple[int, int]) -> bytes:
+    """The part of an entry that makes it unique: a place as `StageContext.next_list_place` gives them."""
+    return time_bytes(place[0]) + place[1].to_bytes(8, "big")
+
+
+def key_part(key: bytes | None) -> bytes:
+    """A key as a part of an entry, which sorts as keys do and marks its own end."""
+    if key is None:
+        return _NO_KEY
+    return _KEY + (key.replace(_ZERO, _ESCAPED_ZERO) if _ZERO in key else key) + _END
+
+
+def entry_of(time_ms: int, key: bytes | None, partition: bytes, offset: int, number: bytes) -> bytes:
+    """The key of an entry. `partition` and `number` are parts that the functions above make."""
+    return time_bytes(time_ms) + key_part(key) + partition + time_bytes(offset) + number
+
+
+def time_in(entry: bytes) -> int:
+    return time_of(entry[:TIME_BYTES])
+
+
+def time_and_key(entry: bytes) -> bytes:
+    """The first two parts, by which entries are in order."""
+    return entry[:-_TAIL]
+
+
+def key_in(entry: bytes) -> bytes | None:
+    part = entry[TIME_BYTES:-_TAIL]
+    return None if part == _NO_KEY else part[1 : -len(_END)].replace(_ESCAPED_ZERO, _ZERO)
+
+
+def place_in(entry: bytes) -> bytes:
+    """Stream, partition and offset, as they sort."""
+    return entry[-_TAIL:-NUMBER_BYTES]
+
+
+def partition_and_offset(entry: bytes) -> tuple[int, int]:
+    place = place_in(entry)[STREAM_BYTES:]
+    return int.from_bytes(place[:_PARTITION_BYTES], "big"), time_of(place[_PARTITION_BYTES:])
+
+
+def pack(waiting: WaitingMessage) -> bytes:
+    """The value of an entry."""
+    stream, value = waiting.stream.encode(), waiting.value
+    flags = 0 if value is None else _HAS_VALUE
+    head = _HEAD.pack(waiting.source, flags, len(stream), len(waiting.headers))
+    return b"".join((head, stream, waiting.headers, value or b""))
+
+
+def unpack(data: bytes) -> WaitingMessage:
+    """The content of a value. Raises CorruptError if it breaks off."""
+    source, flags, stream_length, headers_length = _HEAD.unpack_from(data)
+    headers_at = _HEAD.size + stream_length
+    value_at = headers_at + headers_length
+    if value_at > len(data):
+        raise CorruptError(
+            f"a message that waits for its turn is damaged: its value begins at {value_at} of {len(data)}"
+        )
+    value = data[value_at:] if flags & _HAS_VALUE else None
+    return WaitingMessage(source, data[_HEAD.size : headers_at].decode(), data[headers_at:value_at], value)
+
 
 AT_MOST = 100_000
 """Messages and timers of an attempt, unless operators downstream rely on more: a batch should not take too long."""
@@ -121,11 +226,11 @@ class OrderedNode(Node):
         if not self._undoable:
             return Firing(None, turns.time_ms, "messages", partial(self._hand_on_some, turns))
         message = self._taken(turns)
-        waiting = entries.unpack(message.data)
-        inlet, key = self._inlets[waiting.source], entries.key_in(message.entry)
+        waiting = unpack(message.data)
+        inlet, key = self._inlets[waiting.source], key_in(message.entry)
         run = partial(self._hand_on, inlet, key, waiting)
         value, origin = inlet.shown(waiting.value), self._origin(message.entry, waiting)
-        return Firing(key, entries.time_in(message.entry), "message", run, value=value, origin=origin)
+        return Firing(key, time_in(message.entry), "message", run, value=value, origin=origin)
 
     def _hand_on_some(self, turns: _Turns) -> None:
         position = self.position
@@ -135,9 +240,9 @@ class OrderedNode(Node):
         unknown = page.origins[position.row]
         for _ in range(_TOGETHER):
             message = self._taken(turns)
-            entry, waiting = message.entry, entries.unpack(message.data)
-            key = entries.key_in(entry)
-            position.row = page.add_message(entries.time_in(entry), self._origin(entry, waiting), unknown)
+            entry, waiting = message.entry, unpack(message.data)
+            key = key_in(entry)
+            position.row = page.add_message(time_in(entry), self._origin(entry, waiting), unknown)
             try:
                 self._hand_on(self._inlets[waiting.source], key, waiting)
             except OperatorFailedError as failure:
@@ -155,7 +260,7 @@ class OrderedNode(Node):
         return message
 
     def _origin(self, entry: bytes, waiting: WaitingMessage) -> MessageOrigin:
-        partition, offset = entries.partition_and_offset(entry)
+        partition, offset = partition_and_offset(entry)
         found = self._ssps.get((waiting.stream, partition))
         if found is None:
             stream = SystemStream.parse(waiting.stream)
@@ -198,10 +303,10 @@ class _Inlet:
                     node.send_late(columns, number)
                     continue
                 partition, stream = self._partition(origins[row])
-                place = entries.number_part(node.new_place())
+                place = number_part(node.new_place())
                 waiting = WaitingMessage(self.number, stream, headers.get(row, b""), value)
-                entry = entries.entry_of(time_ms, key, partition, offsets[row], place)
-                node.fresh.append((entry, entries.pack(waiting)))
+                entry = entry_of(time_ms, key, partition, offsets[row], place)
+                node.fresh.append((entry, pack(waiting)))
         except BaseException as error:
             raise failure_in(node.op_id, error) from error
 
@@ -210,7 +315,7 @@ class _Inlet:
         if found is None:
             node = self._node
             ssp = node.position.page.ssp(node.position.row)
-            found = self._partitions[origin] = entries.partition_part(ssp), str(ssp.system_stream)
+            found = self._partitions[origin] = partition_part(ssp), str(ssp.system_stream)
         return found
 
     def _bytes_of(self, part: Part, columns: MessageColumns) -> Raw:
@@ -262,7 +367,7 @@ class _ReadyMessages:
     def __iter__(self) -> Iterator[_Message]:
         stored = (_Message(entry, data, stored=True) for entry, data in self._stored)
         fresh = (_Message(entry, data, stored=False) for entry, data in self._fresh)
-        for _, group in groupby(merge(stored, fresh), key=lambda message: entries.time_and_key(message.entry)):
+        for _, group in groupby(merge(stored, fresh), key=lambda message: time_and_key(message.entry)):
             self._group = list(group)
             if len(self._group) > 1:
                 self._group = sorted(self._group, key=self._rank)
@@ -287,7 +392,7 @@ class _Turns:
         self._timeline = timeline
         self._watermark, self._output = watermark, output
         self._first = next(self._messages, None)
-        self._first_ms = NO_WATERMARK if self._first is None else entries.time_in(self._first.entry)
+        self._first_ms = NO_WATERMARK if self._first is None else time_in(self._first.entry)
         self._now = NO_WATERMARK
         """The time of the last one."""
         self._done = 0
@@ -319,7 +424,7 @@ class _Turns:
             raise ValueError("no message is left")
         self._now = self._first_ms
         if self._first is not None:
-            self._first_ms = entries.time_in(self._first.entry)
+            self._first_ms = time_in(self._first.entry)
         self._done += 1
         return taken
 
@@ -331,12 +436,12 @@ class _Turns:
 
 
 def _by_content(message: _Message) -> tuple[Any, ...]:
-    waiting = entries.unpack(message.data)
+    waiting = unpack(message.data)
     return waiting.source, waiting.value is not None, waiting.value or b"", waiting.headers
 
 
 def _by_offset(message: _Message) -> tuple[Any, ...]:
-    return entries.place_in(message.entry), _by_content(message)
+    return place_in(message.entry), _by_content(message)
 
 
 def _for_what_was_left(batch: Batch, op_id: str) -> Batch:

@@ -21,19 +21,19 @@ from penstock.graph.event_time import EventTimeOrder
 from penstock.runtime.messages.columns import MessageColumns
 from penstock.runtime.messages.groups import AT_ONCE, column_task_store
 from penstock.runtime.operators.base import Firing, Firings, GatheringNode, Node, StageContext
-from penstock.runtime.order import entries
+from penstock.runtime.order import NUMBER_BYTES, PLACE_BYTES, TIME_BYTES, number_part, partition_part
 from penstock.state.stores.columns import ColumnTaskStore
 
 AT_MOST = 1 << 20
 """Rows of an attempt, unless operators downstream rely on more: the processor gets them all at once."""
 _SIGN = np.uint64(1 << 63)
-_KEY_AT = entries.TIME_BYTES
+_KEY_AT = TIME_BYTES
 """The position of the byte that says if there is a key."""
 _PLACE_AT = _KEY_AT + 1
-_NUMBER_AT = _PLACE_AT + entries.PLACE_BYTES
+_NUMBER_AT = _PLACE_AT + PLACE_BYTES
 _ROW_BYTES = 4
 """The number of a message among those that came together."""
-_HEAD_BYTES = _NUMBER_AT + entries.NUMBER_BYTES + _ROW_BYTES
+_HEAD_BYTES = _NUMBER_AT + NUMBER_BYTES + _ROW_BYTES
 
 
 class OrderedColumnsNode(Node):
@@ -98,7 +98,7 @@ class OrderedColumnsNode(Node):
             part = self._partition(origin, rows, origins)
             heads[origins == origin, _PLACE_AT:offset_at] = np.frombuffer(part, np.uint8)
         heads[:, offset_at:_NUMBER_AT] = _sortable(offsets)
-        number = entries.number_part(self._new_place())
+        number = number_part(self._new_place())
         heads[:, _NUMBER_AT:-_ROW_BYTES] = np.frombuffer(number, np.uint8)
         heads[:, -_ROW_BYTES:] = np.arange(len(where), dtype=">u4").view(np.uint8).reshape(-1, _ROW_BYTES)
         return heads
@@ -107,7 +107,7 @@ class OrderedColumnsNode(Node):
         found = self._partitions.get(origin)
         if found is None:
             row = int(rows[int(np.argmax(origins == origin))])
-            found = self._partitions[origin] = entries.partition_part(self._position.page.ssp(row))
+            found = self._partitions[origin] = partition_part(self._position.page.ssp(row))
         return found
 
     # The end of input.
@@ -190,7 +190,7 @@ def _sortable(numbers: Integers) -> Any:
 
 
 def _times_of(keys: ByteArray) -> Integers:
-    heads = keys.rows(entries.TIME_BYTES)
+    heads = keys.rows(TIME_BYTES)
     if len(heads) == 0:
         return np.zeros(0, np.int64)
     found: Integers = (np.ascontiguousarray(heads).view(">u8").reshape(-1).astype(np.uint64) ^ _SIGN).view(np.int64)
