@@ -40,7 +40,7 @@ class _Entry:
 
 
 COMMANDS = {
-    "new": _Entry("new", "Make a folder with a job, its test, its configuration and a Dockerfile.", "new"),
+    "new": _Entry("config", "Make a folder with a job, its test, its configuration and a Dockerfile.", "new"),
     "run": _Entry("run", "Run an application on Spark until it is stopped.", "run"),
     "check": _Entry(
         "run",

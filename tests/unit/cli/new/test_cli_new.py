@@ -14,7 +14,7 @@ import yaml
 
 from penstock import __version__
 from penstock.admin.configuration import check_configuration
-from penstock.cli.new import make_project
+from penstock.cli.config import make_project
 from penstock.cli.shared.application import load_application
 from penstock.config.load import load_config
 from penstock.errors import ConfigError
@@ -182,7 +182,7 @@ def test_a_process_that_is_killed_leaves_no_half_project(tmp_path: Path) -> None
 KILLED = f"""
 import os, signal, sys
 from pathlib import Path
-from penstock.cli.new import make_project
+from penstock.cli.config import make_project
 
 left = int(sys.argv[2])
 
