@@ -27,8 +27,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError, NotFoundError, PenstockTimeoutError, RetryableError
-from penstock.testing.kafka.jars import FETCH_S, JAR_SHA256, find_java, identity_of, kafka_jars, locked, made_once
-from penstock.testing.kafka.settings import Certificates, Listener, properties
+from penstock.testing.kafka_jars import FETCH_S, JAR_SHA256, find_java, identity_of, kafka_jars, locked, made_once
+from penstock.testing.kafka_settings import Certificates, Listener, properties
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient

@@ -12,7 +12,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from penstock.testing.kafka.settings import Certificates
+from penstock.testing.kafka_settings import Certificates
 
 _VALID = datetime.timedelta(days=30)
 _CLOCKS_DIFFER = datetime.timedelta(days=1)
