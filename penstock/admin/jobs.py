@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.application.application import Application
     from penstock.checkpoint.log import CheckpointLog
     from penstock.drain.requests import DrainRequests
-    from penstock.start.startpoints.manager import StartpointManager
+    from penstock.start.startpoint_manager import StartpointManager
     from penstock.state.backends.registry import BackendAdmins
 
 
@@ -59,7 +59,7 @@ class FoundJob:
     @cached_property
     def startpoints(self) -> StartpointManager:
         """The requests for startpoints."""
-        from penstock.start.startpoints.manager import StartpointManager
+        from penstock.start.startpoint_manager import StartpointManager
 
         return StartpointManager(self.objects, self.paths, self.config.job.startpoint_ttl_ms)
 

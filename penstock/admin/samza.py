@@ -30,8 +30,7 @@ from penstock.drain.requests import decode_notification
 from penstock.errors import ConfigError, CorruptError, NotFoundError
 from penstock.job.commands import new_uuid
 from penstock.start.positions import operators_of
-from penstock.start.startpoints.decide import newest_of_keys
-from penstock.start.startpoints.request import (
+from penstock.start.startpoint_request import (
     NAMESPACE,
     NAMESPACE_FAN_OUT,
     RequestKey,
@@ -41,6 +40,7 @@ from penstock.start.startpoints.request import (
     encode_startpoint,
     task_number,
 )
+from penstock.start.startpoints import newest_of_keys
 
 _VERSION = 1
 

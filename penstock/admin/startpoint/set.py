@@ -19,8 +19,8 @@ from penstock.checkpoint.edit import OffsetChange
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.facts import Facts, FactTable, Shown
 from penstock.job.commands import new_uuid
-from penstock.start.startpoints.decide import StartDecision, nearest_checkpoint, passing_over, sort_out
-from penstock.start.startpoints.request import RequestKey, StartpointRequest, WithOutput, WithState
+from penstock.start.startpoint_request import RequestKey, StartpointRequest, WithOutput, WithState
+from penstock.start.startpoints import StartDecision, nearest_checkpoint, passing_over, sort_out
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,7 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import NotFoundError, PenstockError
 from penstock.facts import Column, Facts, FactTable
 from penstock.start.positions import start_positions
-from penstock.start.startpoints.decide import TaskInputs, WaitingStartpoints, counting_requests, newest_of_keys
-from penstock.start.startpoints.request import (
+from penstock.start.startpoint_request import (
     StartpointRequest,
     UnreadableRequest,
     WithOutput,
@@ -28,6 +27,7 @@ from penstock.start.startpoints.request import (
     task_name,
     task_number,
 )
+from penstock.start.startpoints import TaskInputs, WaitingStartpoints, counting_requests, newest_of_keys
 
 RequestStatus: TypeAlias = Literal["pending", "superseded", "expired", "taken", "unreadable"]
 """In this order: the next start applies it; another one takes its place; it is too old; an earlier start took it; it

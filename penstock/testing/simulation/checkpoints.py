@@ -17,7 +17,7 @@ from penstock.errors import NotFoundError, PenstockError
 from penstock.job.paths import JobPaths
 from penstock.objects.forwarding import ForwardingStore
 from penstock.objects.store import ObjectStore
-from penstock.start.startpoints.request import NAMESPACE
+from penstock.start.startpoint_request import NAMESPACE
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.open import open_engine
 from penstock.state.reading import reader as reading

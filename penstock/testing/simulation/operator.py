@@ -26,7 +26,7 @@ from penstock.objects.open import open_job_root
 from penstock.start.inputs import with_matches
 from penstock.start.job_streams import JobStreams
 from penstock.start.part import complete
-from penstock.start.startpoints.request import WithState
+from penstock.start.startpoint_request import WithState
 from penstock.testing.simulation.checkpoints import CheckpointWatch
 from penstock.testing.simulation.scheduler import Process, Scheduler
 

@@ -29,7 +29,7 @@ from penstock.drain.requests import DRAIN, DrainSection
 from penstock.job.identity import JobIdentity
 from penstock.job.lease import LeaseHolder, LeaseState
 from penstock.outbox.wing import OUTBOX, OutboxSection
-from penstock.start.startpoints.request import (
+from penstock.start.startpoint_request import (
     StartpointRequest,
     decode_fan_out,
     decode_request,

@@ -30,7 +30,7 @@ from penstock.dashboard.view import list_document
 from penstock.dashboard.watch import look_at
 from penstock.dashboard.work import History
 from penstock.job.shown import Failure, RunFailure, failure_board
-from penstock.start.startpoints.manager import TTL_MS, StartpointManager
+from penstock.start.startpoint_manager import TTL_MS, StartpointManager
 from tests.support.jobs.shown_job import NOW_MS, ShownJob
 from tests.support.tools.cli import own_home, published
 

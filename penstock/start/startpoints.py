@@ -16,7 +16,7 @@ from penstock.checkpoint.streams import STREAMS
 from penstock.checkpoint.task_versions import versions_of
 from penstock.config.settings import TaskSettings
 from penstock.errors import IncompatibleError, NotFoundError, PenstockError, Refusals
-from penstock.start.startpoints.request import (
+from penstock.start.startpoint_request import (
     RequestKey,
     StartpointRequest,
     UnreadableRequest,

@@ -15,8 +15,7 @@ from penstock.errors import ConfigError, CorruptError, NotFoundError
 from penstock.job.commands import new_uuid, write_request
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
-from penstock.start.startpoints.decide import WaitingStartpoints, sort_out
-from penstock.start.startpoints.request import (
+from penstock.start.startpoint_request import (
     NAMESPACE,
     RequestKey,
     StartpointRequest,
@@ -27,6 +26,7 @@ from penstock.start.startpoints.request import (
     encode_request,
     is_from_future,
 )
+from penstock.start.startpoints import WaitingStartpoints, sort_out
 
 TTL_MS = 12 * 3_600_000
 """The time that Samza keeps a startpoint."""
