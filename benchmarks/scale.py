@@ -29,8 +29,8 @@ from penstock.checkpoint.log_view import keep
 from penstock.checkpoint.record import CheckpointId, CheckpointRecord, decode_record, encode_record
 from penstock.config.kinds import RetentionPolicy
 from penstock.config.load import load_config
-from penstock.container.epoch.container import Epoch
-from penstock.container.process.handlers import HANDLERS
+from penstock.container.container import Epoch
+from penstock.container.handlers import HANDLERS
 from penstock.container.shared import EpochResources
 from penstock.driver.commit.coordinator import CommitCoordinator
 from penstock.driver.commit.record import Collection, CommitRequest, Recorder

@@ -13,8 +13,8 @@ from typing import TypeVar
 from penstock.base.retry import SYSTEM_CLOCK, Clock
 from penstock.batch.batch import Batch, Due
 from penstock.batch.portions import BatchRanges
-from penstock.container.epoch.container import Container
-from penstock.container.process.handlers import answers
+from penstock.container.container import Container
+from penstock.container.handlers import answers
 from penstock.errors import ContainerLostError, PenstockError, RetryableError
 from penstock.metrics.snapshot import Snapshot
 from penstock.runtime.context import OperatorFailedError

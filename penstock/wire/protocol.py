@@ -2,7 +2,7 @@
 table of all calls: for each its name, request, answer, and how long the driver waits.
 
 The driver makes one request for all containers and asks for it (`Fleet.ask`); each container gets the part for its
-tasks, checks that the call is meant for it, and passes it to the handler (`penstock.container.process.handlers`). A new
+tasks, checks that the call is meant for it, and passes it to the handler (`penstock.container.handlers`). A new
 call is one request here, one line in the table, and one handler. A wing has its own calls (`penstock.wing`).
 
 Errors of a container travel in messages. What gRPC has for errors, the metadata at a call's end, takes some kilobytes,

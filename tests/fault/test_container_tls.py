@@ -19,7 +19,7 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from penstock.batch.batch import Batch
-from penstock.container.process.gate import STRANGERS
+from penstock.container.gate import STRANGERS
 from penstock.errors import ContainerLostError, PenstockError
 from penstock.wire.client import ContainerClient
 from penstock.wire.protocol import CLOSE, START_RUN, Identity, NoArguments, StartRun, carried_error

@@ -19,9 +19,9 @@ from penstock.batch.watermarks import TIME, TimeSection
 from penstock.checkpoint import log, log_view
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.streams import STREAMS
-from penstock.container.epoch.attempts import Attempts
-from penstock.container.epoch.commit import TaskCommitManager
-from penstock.container.epoch.container import Container, Epoch
+from penstock.container.attempts import Attempts
+from penstock.container.commit import TaskCommitManager
+from penstock.container.container import Container, Epoch
 from penstock.driver import watches
 from penstock.driver.commit import record as records
 from penstock.driver.commit.coordinator import CommitCoordinator
@@ -103,7 +103,7 @@ def trailers() -> None:
 
 @rule(
     "A container admits attempts of the present run of a batch only.",
-    "tests/unit/container/epoch/test_epoch_attempts.py::test_a_task_that_is_at_another_batch_refuses_an_attempt",
+    "tests/unit/container/test_epoch_attempts.py::test_a_task_that_is_at_another_batch_refuses_an_attempt",
 )
 def admission() -> None:
     def check(self: Attempts, call: Any, number: int) -> TaskInstance:
@@ -335,7 +335,7 @@ def held_copies() -> None:
 
 @rule(
     "A commit in which a store would have no marker at all waits for its base.",
-    "tests/unit/container/epoch/test_epoch_commits.py::test_a_checkpoint_waits_for_the_base_of_a_store_that_no_other_backend_has",
+    "tests/unit/container/test_epoch_commits.py::test_a_checkpoint_waits_for_the_base_of_a_store_that_no_other_backend_has",
 )
 def base_before_marker() -> None:
     _replace(TaskCommitManager, "has_all", lambda self, markers: True)

@@ -27,7 +27,7 @@ from penstock.config import keys
 from penstock.config.key import AbsentDefault, Key, Settings, Topic
 from penstock.config.kinds import Number
 from penstock.config.settings import KEYS, TaskSettings
-from penstock.container.process.handlers import answers, serve
+from penstock.container.handlers import answers, serve
 from penstock.dashboard.watch import look_at
 from penstock.dashboard.work import History
 from penstock.drain.requests import DrainSection

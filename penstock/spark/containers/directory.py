@@ -17,7 +17,7 @@ from penstock.base.retry import retry
 from penstock.base.wording import counted, size_text
 from penstock.batch.batch import Due
 from penstock.config.model import JobConfig
-from penstock.container.process.launch import kill
+from penstock.container.launch import kill
 from penstock.errors import ContainerLostError, PenstockError, PenstockTimeoutError, RetryableError
 from penstock.metrics.snapshot import GaugeValue, MetricId, Snapshot
 from penstock.spark.containers.launch import ContainerLauncher

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 from penstock.base.retry import retry
 from penstock.batch.batch import Batch, Due
 from penstock.batch.portions import BatchRanges
-from penstock.container.epoch.container import Container
-from penstock.container.process.handlers import answers
+from penstock.container.container import Container
+from penstock.container.handlers import answers
 from penstock.errors import ContainerLostError, PenstockError, PenstockTimeoutError, RetryableError
 from penstock.graph.topology import Topology
 from penstock.runtime.messages.packet import REPORT_STAGE, Packet

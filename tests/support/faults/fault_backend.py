@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.record import CheckpointId
-from penstock.container.epoch import container
+from penstock.container import container
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import (

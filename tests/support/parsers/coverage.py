@@ -45,7 +45,7 @@ EXEMPT: Final[Mapping[str, str]] = {
     "checkpoint/sections.py Section.write": _OWN,
     "cli/startpoint.py time_of": _TYPED,
     "container/__main__.py main": _OWN,
-    "container/process/launch.py _await_address": _OWN,
+    "container/launch.py _await_address": _OWN,
     "schemas/avro.py _as_json": _OF_THE_APPLICATION,
     "schemas/avro_resolved.py _nearest_float": _OWN,
     "schemas/client.py _why_incompatible": _OF_THE_APPLICATION,

@@ -24,7 +24,7 @@ from penstock.checkpoint.sections import Section
 from penstock.checkpoint.streams import STREAMS, ChangelogStreamMarker, StreamsSection
 from penstock.checkpoint.task_values import CheckpointV1, CheckpointV2
 from penstock.cli.checkpoint import parse_offsets
-from penstock.container.process.launch import Register
+from penstock.container.launch import Register
 from penstock.drain.requests import DRAIN, DrainSection
 from penstock.job.identity import JobIdentity
 from penstock.job.lease import LeaseHolder, LeaseState

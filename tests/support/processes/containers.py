@@ -22,7 +22,7 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.batch.batch import Batch
 from penstock.batch.portions import Portion
 from penstock.config.load import load_config
-from penstock.container.process.launch import _await_address, _spawn
+from penstock.container.launch import _await_address, _spawn
 from penstock.graph.topology import plan_topology
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store

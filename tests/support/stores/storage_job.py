@@ -23,8 +23,8 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.task_versions import markers_of
 from penstock.config.load import load_config
-from penstock.container.epoch.container import Container, Epoch
-from penstock.container.process.handlers import answers
+from penstock.container.container import Container, Epoch
+from penstock.container.handlers import answers
 from penstock.container.shared import EpochResources
 from penstock.driver.commit.coordinator import CommitCoordinator, CompletedCommit
 from penstock.driver.commit.record import Collection, CommitRequest, Recorder

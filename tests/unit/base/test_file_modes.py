@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.base.files import UMASK, open_lock
-from penstock.container.process.launch import Register
+from penstock.container.launch import Register
 from penstock.host.position_page import PositionPage
 from penstock.host.process import HostFolder
 from penstock.objects.file import FileObjectStore

@@ -18,10 +18,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from penstock.container.epoch.attempts import Attempts, RunningAttempt
-from penstock.container.epoch.container import Container, Epoch
-from penstock.container.process.gate import Gate, Visitors
-from penstock.container.process.handlers import serve
+from penstock.container.attempts import Attempts, RunningAttempt
+from penstock.container.container import Container, Epoch
+from penstock.container.gate import Gate, Visitors
+from penstock.container.handlers import serve
 from penstock.errors import PenstockError
 from penstock.runtime.context import OperatorFailedError
 from penstock.runtime.messages.packet import (

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import psutil
 
 from penstock.base.application_code import read_shipped
-from penstock.container.epoch.container import Container, Epoch
+from penstock.container.container import Container, Epoch
 from penstock.container.shared import ChangedRows
 from penstock.metrics.snapshot import Row
 from penstock.wire import protocol

@@ -13,9 +13,9 @@ from penstock.base.retry import may_pass
 from penstock.config.optional_settings import OnSideError
 from penstock.errors import ContainerLostError, Interrupted, NotFoundError, PenstockTimeoutError
 from penstock.runtime.context import OperatorFailedError
-from penstock.side.fill.entries import MessageFailedError, StoppedError
-from penstock.side.fill.group import FollowResult, SideGroup
-from penstock.side.fill.replica import GoneError
+from penstock.side.entries import MessageFailedError, StoppedError
+from penstock.side.group import FollowResult, SideGroup
+from penstock.side.replica import GoneError
 from penstock.side.wing import SideFailure
 from penstock.state.engines.engine import EngineFailedError
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from penstock.container.process import handlers
-from penstock.container.process.gate import Gate
-from penstock.container.process.launch import kill
+from penstock.container import handlers
+from penstock.container.gate import Gate
+from penstock.container.launch import kill
 from penstock.host.log_lines import PassedOn
 from penstock.metrics.snapshot import Snapshot
 from penstock.wire.containers import ContainerAddress

@@ -19,7 +19,7 @@ import penstock as ps
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.graph.stores import SideInputs, SideStream, StoreSpec
 from penstock.metrics.registry import MetricsRegistry
-from penstock.side.fill.entries import (
+from penstock.side.entries import (
     CopiedEntries,
     MessageFailedError,
     ProcessedEntries,
@@ -28,7 +28,7 @@ from penstock.side.fill.entries import (
     StoppedError,
     entries_of,
 )
-from penstock.side.fill.replica import groups_of, partitions_for, parts_of, streams_of
+from penstock.side.replica import groups_of, partitions_for, parts_of, streams_of
 from penstock.side.start import code_text
 from penstock.system.base import RawMessage
 
@@ -181,7 +181,7 @@ def test_a_processor_has_the_same_text_wherever_it_is_sent(processor: Any) -> No
 
 
 def test_the_text_does_not_depend_on_the_process() -> None:
-    code = "from tests.unit.side.fill.test_side_entries import *; print([code_text(each) for each in ALL])"
+    code = "from tests.unit.side.test_side_entries import *; print([code_text(each) for each in ALL])"
     found = {
         subprocess.check_output([sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed})
         for seed in ("1", "2")

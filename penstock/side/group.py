@@ -17,9 +17,9 @@ from penstock.base.retry import SYSTEM_CLOCK, may_pass
 from penstock.base.wording import counted
 from penstock.errors import IncompatibleError
 from penstock.side.engine import SideEngine, SidePositions
-from penstock.side.fill.entries import MessageFailedError, SideEntries, SidePart
-from penstock.side.fill.replica import GoneError, SideHomes, SideReplica, SideSources, SideStreamEnds
+from penstock.side.entries import MessageFailedError, SideEntries, SidePart
 from penstock.side.folders import OpenedSide, SideReuse
+from penstock.side.replica import GoneError, SideHomes, SideReplica, SideSources, SideStreamEnds
 from penstock.system.base import RawMessage
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from penstock.container.process.gate import Visitors, peer_of
+from penstock.container.gate import Visitors, peer_of
 from tests.support.processes.containers import wait_until
 from tests.support.tools.fixtures import fixture_of
 

@@ -20,7 +20,7 @@ from penstock.config.model import JobConfig
 from penstock.errors import CorruptError, NotFoundError
 from penstock.graph.stores import SideInputs, StoreSpec
 from penstock.side.engine import SidePositions
-from penstock.side.fill.entries import SideEntries, SidePart
+from penstock.side.entries import SideEntries, SidePart
 from penstock.side.folders import (
     OpenedSide,
     ReuseTarget,

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from penstock.batch.batch import Batch, WatchedTask
-from penstock.container.epoch.attempts import Attempts, RunningAttempt
-from penstock.container.epoch.container import Container
-from penstock.container.process.handlers import serve
+from penstock.container.attempts import Attempts, RunningAttempt
+from penstock.container.container import Container
+from penstock.container.handlers import serve
 from penstock.errors import ContainerLostError
 from penstock.runtime.messages.incoming import DiscardedAttemptError
 from penstock.runtime.messages.packet import Packet

@@ -17,10 +17,10 @@ from penstock.base.retry import SYSTEM_CLOCK, Clock
 from penstock.batch.batch import NO_BATCH, Due
 from penstock.checkpoint.record import CheckpointId
 from penstock.config.model import JobConfig
-from penstock.container.epoch.attempts import Activity, Attempts
-from penstock.container.epoch.commit import Committers
-from penstock.container.epoch.restorer import RestoredTask, Restorer
+from penstock.container.attempts import Activity, Attempts
+from penstock.container.commit import Committers
 from penstock.container.part import ContainerParts
+from penstock.container.restorer import RestoredTask, Restorer
 from penstock.container.shared import EpochResources, Service, Services, engine_metrics
 from penstock.errors import ContainerLostError
 from penstock.host.log_lines import PassedOn

@@ -14,8 +14,8 @@ from typing import Any
 from penstock.base.files import explained
 from penstock.base.parallel import each
 from penstock.checkpoint.record import CheckpointId
-from penstock.container.epoch.restorer import RestoredTask, Targets, TaskMarks
 from penstock.container.part import ContainerParts, CopiedStore
+from penstock.container.restorer import RestoredTask, Targets, TaskMarks
 from penstock.container.shared import EpochResources, Service, StoreFolders
 from penstock.errors import ContainerLostError, RetryableError
 from penstock.metrics.registry import MetricsRegistry
