@@ -417,6 +417,6 @@ def deploy(
 
 
 def _on_spark(config: JobConfig) -> Mover:
-    moved: Any = importlib.import_module("penstock.spark.state_frames.stored_state")
+    moved: Any = importlib.import_module("penstock.spark.stored_state")
     mover: Mover = moved.mover(config, f"{config.job.name}-{config.job.id} repartition")
     return mover

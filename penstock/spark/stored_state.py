@@ -35,7 +35,7 @@ from penstock.objects.open import open_job_root
 from penstock.repartition.move import MadePart, Move, TaskPart
 from penstock.spark.session.gateway import cause_of, stop_context
 from penstock.spark.session.session import create_context, idle_limit
-from penstock.spark.state_frames.columns import StateColumns
+from penstock.spark.state_columns import StateColumns
 from penstock.spark.versions import map_in_arrow
 from penstock.spark.workers.packages import pickled
 from penstock.state.reading.comparison import diff

@@ -26,8 +26,8 @@ from penstock.checkpoint.record import CheckpointRecord, StoreLayout
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.spark.processor.codec import RowCodec, StoredLists
 from penstock.spark.processor.keys import KeyCodec
-from penstock.spark.state_frames.columns import ColumnSource, Function, GivenType, StateColumn, StateColumns, column_of
-from penstock.spark.state_frames.stored_state import ReadChanges, ReadEntries, StoreSource
+from penstock.spark.state_columns import ColumnSource, Function, GivenType, StateColumn, StateColumns, column_of
+from penstock.spark.stored_state import ReadChanges, ReadEntries, StoreSource
 from penstock.spark.versions import TIME_TYPES, arrow_type, map_in_arrow
 from penstock.state.reading.reader import VersionEntry, check_store
 

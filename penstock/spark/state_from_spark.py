@@ -30,7 +30,7 @@ from penstock.spark.processor.handle import ProcessorTimers
 from penstock.spark.processor.keys import KeyCodec
 from penstock.spark.processor.rows import values_of
 from penstock.spark.processor.task import ProcessorSpec
-from penstock.spark.state_frames.stored_state import ENTRY, SETTINGS, Made, entries_batch, make_parts, worker_scratch
+from penstock.spark.stored_state import ENTRY, SETTINGS, Made, entries_batch, make_parts, worker_scratch
 from penstock.spark.versions import arrow_type, map_in_arrow
 from penstock.state.outside_backup import FirstBackup
 from penstock.state.stores.timed_entries import META, engine_key, header, index_key, meta_bytes
