@@ -21,7 +21,7 @@ from penstock.errors import ContainerLostError, RetryableError
 from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.stage.task_instance import TaskInstance
 from penstock.state.backends.base import StoreCopy, TaskBackupManager
-from penstock.state.records import Changes
+from penstock.state.engines.engine import Changes
 from penstock.wire.protocol import Markers, UploadResult, raw
 
 logger = logging.getLogger(__name__)

@@ -29,9 +29,8 @@ from penstock.graph.serdes import side_input_place, store_place
 from penstock.graph.stores import SideInputs, SideStream, StoreSpec
 from penstock.metrics.registry import MetricsRegistry
 from penstock.side.engine import check_key
-from penstock.state.engines.engine import Content, EngineFailedError
+from penstock.state.engines.engine import Changes, Content, EngineFailedError
 from penstock.state.engines.overlay import Overlay
-from penstock.state.records import Changes
 from penstock.state.stores.serdes import SerdeStore
 from penstock.state.stores.task_store import StoreLayer, TaskStore
 from penstock.system.base import RawMessage, headers_in

@@ -31,8 +31,7 @@ from penstock.side.folders import (
     open_side_engine,
     remove_others,
 )
-from penstock.state.engines.engine import EngineFailedError
-from penstock.state.records import Changes
+from penstock.state.engines.engine import Changes, EngineFailedError
 from penstock.system.base import OffsetRange, PartitionOffsets, RawMessage, System, SystemAdmin, SystemReader
 
 logger = logging.getLogger(__name__)

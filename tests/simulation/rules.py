@@ -37,7 +37,7 @@ from penstock.runtime.messages.incoming import Sources
 from penstock.runtime.stage.task_instance import TaskInstance
 from penstock.start import prepare
 from penstock.state.backends.registry import BackendAdmins
-from penstock.state.records import merged
+from penstock.state.engines.engine import merged
 from penstock.system import memory
 from penstock.system.contract import writer
 

@@ -43,9 +43,9 @@ from penstock.state.backends.base import (
 )
 from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory
 from penstock.state.backends.registry import backend_factory
+from penstock.state.engines.engine import Changes
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
-from penstock.state.records import Changes
 from penstock.system.base import (
     Appended,
     MarkedAtCommit,

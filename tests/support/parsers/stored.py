@@ -49,8 +49,8 @@ from penstock.state.backends.changelog_files.versions import (
 )
 from penstock.state.backends.changelog_stream import partition
 from penstock.state.backends.objects import DirIndex, FileBlob, FileIndex
+from penstock.state.engines.engine import compress, decode_records, decompress, encode_records
 from penstock.state.engines.memory import read_entries
-from penstock.state.records import compress, decode_records, decompress, encode_records
 from penstock.state.restore import Description, read_description
 from penstock.system.local.files import StreamInfo, _parse
 from penstock.wire.containers import ContainerAddress

@@ -42,8 +42,8 @@ from penstock.start.job_streams import JobStreams
 from penstock.start.layout import store_layout
 from penstock.state import outside_backup
 from penstock.state.backends.registry import BackendAdmins
+from penstock.state.engines.engine import Changes
 from penstock.state.kept import KeptStores
-from penstock.state.records import Changes
 from penstock.system.base import System
 from penstock.wire.ports import Fleet as FleetPort
 from penstock.wire.ports import JobPackage

@@ -48,7 +48,7 @@ from penstock.state.backends.changelog_stream.partition import (
     key_of,
     read_changes,
 )
-from penstock.state.records import Changes, changes_bytes
+from penstock.state.engines.engine import Changes, changes_bytes
 from penstock.system.base import OffsetRange, SystemAdmin
 from penstock.system.contract.messages import partitions_with_messages
 

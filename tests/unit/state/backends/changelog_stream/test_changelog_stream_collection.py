@@ -21,7 +21,7 @@ from penstock.state.backends.changelog_stream import partition as partition_modu
 from penstock.state.backends.changelog_stream.factory import needless
 from penstock.state.backends.changelog_stream.partition import ChangelogRange
 from penstock.state.backends.registry import BackendAdmins
-from penstock.state.records import Changes
+from penstock.state.engines.engine import Changes
 from penstock.system.base import System, WriterIdentity
 from penstock.system.local import LocalSystem
 from penstock.system.memory import MemorySystem
