@@ -15,8 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from penstock.base.wording import argument, counted, listed
-from penstock.checkpoint.labels import behind_latest
-from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.record import CheckpointRecord, behind_latest
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, NotFoundError

@@ -9,10 +9,18 @@ from collections.abc import Callable, Collection
 from itertools import count
 from typing import Literal, TypeAlias
 
-from penstock.checkpoint.labels import Labelled, taking_over
 from penstock.checkpoint.log_reader import LogReader
 from penstock.checkpoint.log_view import LogView, fenced_by, prunable
-from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim, Label, Record, encode_record
+from penstock.checkpoint.record import (
+    CheckpointId,
+    CheckpointRecord,
+    Claim,
+    Label,
+    Labelled,
+    Record,
+    encode_record,
+    taking_over,
+)
 from penstock.errors import CorruptError, FencedError, IncompatibleError, NotFoundError, RetryableError
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore

@@ -12,8 +12,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from penstock.checkpoint.labels import Labelled, behind_latest, labels
-from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim, Label, Record
+from penstock.checkpoint.record import (
+    CheckpointId,
+    CheckpointRecord,
+    Claim,
+    Label,
+    Labelled,
+    Record,
+    behind_latest,
+    labels,
+)
 from penstock.checkpoint.streams import STREAMS
 from penstock.config.kinds import RetentionPolicy
 from penstock.errors import NotFoundError

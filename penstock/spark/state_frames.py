@@ -22,8 +22,9 @@ from penstock.admin.table import refuse_side_stores
 from penstock.api.serdes import PackedColumns
 from penstock.application.application import Application
 from penstock.base.wording import listed
-from penstock.checkpoint.record import CheckpointRecord, StoreLayout
+from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
+from penstock.graph.stores import StoreLayout
 from penstock.spark.processor.codec import RowCodec, StoredLists
 from penstock.spark.processor.keys import KeyCodec
 from penstock.spark.state_columns import ColumnSource, Function, GivenType, StateColumn, StateColumns, column_of

@@ -17,13 +17,13 @@ from penstock.base.wording import argument, counted, listed
 from penstock.batch.batch import QUERY, OfferedBatch, Positions
 from penstock.batch.watermarks import TIME
 from penstock.checkpoint.log_view import LogView
-from penstock.checkpoint.record import CheckpointRecord, Origin, StoreLayout
+from penstock.checkpoint.record import CheckpointRecord, Origin
 from penstock.checkpoint.streams import IntermediateStream
 from penstock.checkpoint.task_versions import refuse_unknown
 from penstock.config.model import JobConfig
 from penstock.errors import IncompatibleError, NotFoundError
 from penstock.graph.specs import ApplicationGraph, OperatorSpec
-from penstock.graph.stores import OPERATOR_STORES, StoreSpec, own_stores
+from penstock.graph.stores import OPERATOR_STORES, StoreLayout, StoreSpec, own_stores
 from penstock.job.paths import JobPaths
 from penstock.start import startpoints
 from penstock.start.layout import check_layout, store_layout

@@ -35,8 +35,8 @@ from penstock.application.application import Application
 from penstock.base.plugins import HOSTS, load
 from penstock.base.wording import listed
 from penstock.checkpoint.forks import read_home
-from penstock.checkpoint.labels import behind_latest
 from penstock.checkpoint.log_view import LogView
+from penstock.checkpoint.record import behind_latest
 from penstock.config.model import JobConfig
 from penstock.config.settings import JobSettings
 from penstock.deploy.wing import DEPLOY, handed_to

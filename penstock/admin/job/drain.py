@@ -16,7 +16,7 @@ from penstock.api.requests import NEXT_RUN, DrainMode, DrainNotification
 from penstock.base.wording import counted, listed
 from penstock.batch.batch import QUERY
 from penstock.batch.watermarks import TIME
-from penstock.checkpoint.record import CheckpointRecord, StoreLayout
+from penstock.checkpoint.record import CheckpointRecord
 from penstock.drain.requests import (
     DRAIN,
     NAMESPACE,
@@ -31,7 +31,7 @@ from penstock.drain.requests import (
 from penstock.drain.wing import DrainProgress
 from penstock.errors import ConfigError, NotFoundError, PenstockError, PenstockTimeoutError
 from penstock.graph.store_declarations import NAME_RULE, is_name
-from penstock.graph.stores import OPERATOR_STORES
+from penstock.graph.stores import OPERATOR_STORES, StoreLayout
 
 _POLL_SECONDS = 0.2
 Outcome: TypeAlias = Literal["asked", "asked before", "drained", "cancelled"]

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
     VariantVal,
 )
 
-from penstock.checkpoint.record import StoreLayout
+from penstock.graph.stores import StoreLayout
 from penstock.spark.processor.codec import RowCodec, StoredLists
 from penstock.spark.processor.declared import Variable
 from penstock.spark.processor.keys import KeyCodec
