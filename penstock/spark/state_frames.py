@@ -26,7 +26,7 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.graph.stores import StoreLayout
 from penstock.spark.processor.codec import RowCodec, StoredLists
-from penstock.spark.processor.keys import KeyCodec
+from penstock.spark.processor.fields import KeyCodec
 from penstock.spark.state_columns import ColumnSource, Function, GivenType, StateColumn, StateColumns, column_of
 from penstock.spark.stored_state import ReadChanges, ReadEntries, StoreSource
 from penstock.spark.versions import TIME_TYPES, arrow_type, map_in_arrow

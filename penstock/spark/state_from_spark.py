@@ -26,8 +26,8 @@ from penstock.checkpoint.task_values import Markers
 from penstock.errors import IncompatibleError
 from penstock.spark.processor.codec import RowCodec, StoredLists
 from penstock.spark.processor.declared import Variable
+from penstock.spark.processor.fields import KeyCodec
 from penstock.spark.processor.handle import ProcessorTimers
-from penstock.spark.processor.keys import KeyCodec
 from penstock.spark.processor.rows import values_of
 from penstock.spark.processor.task import ProcessorSpec
 from penstock.spark.stored_state import ENTRY, SETTINGS, Made, entries_batch, make_parts, worker_scratch

@@ -18,7 +18,7 @@ import penstock.spark as pss
 from penstock.errors import ConfigError
 from penstock.graph.stores import StoreLayout
 from penstock.spark.processor.columns import declare_columns
-from penstock.spark.processor.keys import chunk
+from penstock.spark.processor.fields import chunk
 from penstock.spark.state_frames import is_state_variable, variable_columns
 from penstock.spark.transform import _check_form
 from penstock.testing import TestRunner

@@ -21,7 +21,7 @@ from pyspark.sql.types import DecimalType, LongType, StringType, StructField, St
 import penstock as ps
 from penstock.errors import ConfigError, PenstockError
 from penstock.graph.stores import StoreLayout
-from penstock.spark.processor.keys import chunk
+from penstock.spark.processor.fields import chunk
 from penstock.spark.processor.task import task_context
 from penstock.spark.transform import pickled
 from penstock.start.layout import store_layout

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 from penstock.graph.stores import StoreLayout
 from penstock.spark.processor.codec import RowCodec, StoredLists
 from penstock.spark.processor.declared import Variable
-from penstock.spark.processor.keys import KeyCodec
+from penstock.spark.processor.fields import KeyCodec
 from penstock.spark.state_columns import StateColumns
 from penstock.spark.state_frames import is_state_variable, variable_columns
 from penstock.state.reading.comparison import differences
