@@ -25,8 +25,8 @@ from penstock.container.container import Container, Epoch
 from penstock.driver import watches
 from penstock.driver.commit import record as records
 from penstock.driver.commit.coordinator import CommitCoordinator
+from penstock.driver.epochs import Epochs
 from penstock.driver.feed.boundary import Boundary
-from penstock.driver.loop.epochs import Epochs
 from penstock.job.lease import acquire
 from penstock.job.paths import JobPaths
 from penstock.outbox import wing as outbox
@@ -222,7 +222,7 @@ def incarnation() -> None:
 # before the claim is in the log that the claim reads. So no life is broken. But the log would change after the run.
 @rule(
     "A commit that was abandoned writes no record any more.",
-    "tests/unit/driver/loop/test_run_loop.py::test_a_commit_that_takes_too_long_ends_the_run",
+    "tests/unit/driver/test_run_loop.py::test_a_commit_that_takes_too_long_ends_the_run",
 )
 def abandoned() -> None:
     _replace(CommitCoordinator, "_append", lambda self, record, abandoned: self._log.append(record))

@@ -16,8 +16,8 @@ from penstock.base.plugins import load
 from penstock.checkpoint.log import CheckpointLog, LogView
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
-from penstock.driver.loop.run import Run
 from penstock.driver.part import StopRequest
+from penstock.driver.run import Run
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, PenstockError, UserCodeError
 from penstock.graph.specs import ApplicationGraph
 from penstock.graph.topology import Topology

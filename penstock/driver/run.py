@@ -11,8 +11,8 @@ from penstock.checkpoint.forks import check_whole
 from penstock.checkpoint.log import CheckpointLog
 from penstock.config.model import JobConfig
 from penstock.driver.feed.feed import Feed
-from penstock.driver.loop.run_loop import RunLoop, RunParts
 from penstock.driver.part import RunContext, StopRequest
+from penstock.driver.run_loop import RunLoop, RunParts
 from penstock.driver.show.exports import MetricsExports
 from penstock.driver.show.progress import ProgressBoard
 from penstock.driver.watches import Tenure

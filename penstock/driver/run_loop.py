@@ -21,13 +21,13 @@ from penstock.checkpoint.sections import Section
 from penstock.driver.commit.coordinator import CommitCoordinator
 from penstock.driver.commit.record import Collection, CommitRequest, Recorder, Truncation, shown_positions
 from penstock.driver.commit.schedule import CommitSchedule
+from penstock.driver.epochs import BatchRuns, Epochs
 from penstock.driver.failures import RunFailures
 from penstock.driver.feed.boundary import Boundary, DrainedOperators, written_in
 from penstock.driver.feed.event_time import EventTime
 from penstock.driver.feed.feed import BatchRhythm, End, Feed, Idle, OffsetFeed, PlannedBatch, Skip
-from penstock.driver.loop.epochs import BatchRuns, Epochs
-from penstock.driver.loop.reporter import LossReport, ProgressReporter
 from penstock.driver.part import DriverPart, RunContext, driver_parts, sections_of
+from penstock.driver.reporter import LossReport, ProgressReporter
 from penstock.driver.show.metrics import lags_of, run_state
 from penstock.driver.show.progress import BatchTimer
 from penstock.driver.watches import InputWatch, LeaseGate, NextStart

@@ -12,8 +12,8 @@ from penstock import admin
 from penstock.admin.job.status import JobStatus
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
-from penstock.driver.loop.run import Run, show_refusal
 from penstock.driver.part import StopRequest
+from penstock.driver.run import Run, show_refusal
 from penstock.errors import ConfigError, RetryableError
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore

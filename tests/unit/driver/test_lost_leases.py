@@ -14,8 +14,8 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.log import CheckpointLog
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
-from penstock.driver.loop.run import Run
 from penstock.driver.part import StopRequest
+from penstock.driver.run import Run
 from penstock.errors import FencedError
 from penstock.job.lease import LeaseHolder, LeaseState
 from penstock.job.paths import JobPaths

@@ -17,9 +17,9 @@ from penstock.batch.batch import Loss, Lost, TaskSsp
 from penstock.batch.portions import PortionRead
 from penstock.batch.watermarks import TimeFlow, slowest_partitions
 from penstock.driver.commit.schedule import CommitSchedule
+from penstock.driver.epochs import GoodRun
 from penstock.driver.feed.boundary import BatchTime, Boundary
 from penstock.driver.feed.feed import Feed, PlannedBatch
-from penstock.driver.loop.epochs import GoodRun
 from penstock.driver.part import RunContext
 from penstock.driver.show.metrics import JobMetrics
 from penstock.driver.show.progress import (
