@@ -37,6 +37,7 @@ from penstock.start.startpoint_request import (
     encode_request,
     encode_startpoint,
 )
+from penstock.state.backends import changelog_partition as partition
 from penstock.state.backends.blob import BlobMarker, SnapshotIndex
 from penstock.state.backends.changelog_files.versions import (
     ChangelogMarker,
@@ -47,7 +48,6 @@ from penstock.state.backends.changelog_files.versions import (
     encode_delta,
     ways,
 )
-from penstock.state.backends.changelog_stream import partition
 from penstock.state.backends.objects import DirIndex, FileBlob, FileIndex
 from penstock.state.engines.engine import compress, decode_records, decompress, encode_records
 from penstock.state.engines.memory import read_entries

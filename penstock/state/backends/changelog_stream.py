@@ -36,7 +36,7 @@ from penstock.state.backends.base import (
     TaskRestoreManager,
 )
 from penstock.state.backends.base_backup import BaseBackup, Bases
-from penstock.state.backends.changelog_stream.partition import (
+from penstock.state.backends.changelog_partition import (
     GROUP,
     NAME,
     Changelog,
