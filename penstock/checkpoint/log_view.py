@@ -255,7 +255,6 @@ def keep(
     they were abandoned, so that no later decision takes them for the lineage (`traceable` drops more of them).
 
     Without `new_counts` the new one repeats one that is retained, and is none of the newest `policy.newest`.
-
     At most `newest - 1 + hours + days` are returned, or one more without `new_counts`.
     """
     off = abandoned or {}
