@@ -1,5 +1,6 @@
-"""What a job has of Samza's topics, as lines of text, out and in: checkpoints as messages of the checkpoint topic, and
-requests as messages of the coordinator stream.
+"""Lines of text with messages of Samza's topics, out and in.
+
+Checkpoints are messages of the checkpoint topic, and requests to a job messages of the coordinator stream.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What a person watches until Ctrl-C: `penstock status`, also on the whole screen of a terminal, `penstock logs`, and
-`penstock dashboard`.
+"""`penstock status`, also on the whole screen of a terminal, `penstock logs` and `penstock dashboard`: a person watches
+them until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -242,7 +242,6 @@ def logs(
         follow: Continue with new lines, until Ctrl-C.
     """
     from penstock.admin.job.logs import container_logs
-    from penstock.cli.shared.output import print_json_line
 
     try:
         with call.open(job) as found:
@@ -279,7 +278,6 @@ def dashboard(
         host: The address to listen on. All but 127.0.0.1 can be reached.
         port: 0 for any free one.
     """
-    from penstock.admin.jobs import open_all_jobs
     from penstock.dashboard.server import Dashboard
     from penstock.dashboard.watch import Watches
 

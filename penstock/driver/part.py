@@ -1,4 +1,4 @@
-"""What the parts of one run share, with the request to end it; and the part of a wing in the driver of a run."""
+"""The values that all parts of one run share, with the request to end it; and the part of a wing in the driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a container fills: the partitions that fill its stores, and the stores on its host.
+"""The stores of a container on its host, and the partitions that fill them.
 
 Which partitions a store gets is decided from values alone. Their streams are read for one of the container's threads. A
 store has its place, its content, and the entries that are about to be written to it.
