@@ -16,9 +16,9 @@ from benchmarks import harness, jobs
 from benchmarks.figures import commits_of
 from benchmarks.state.job import WatchedStore
 from benchmarks.workload import Workload, write_inputs
+from penstock.driver import run_loop
 from penstock.driver.commit.record import CommitRequest
 from penstock.driver.commit.schedule import CommitSchedule
-from penstock.driver.loop import run_loop
 from penstock.state.backends.base import AdminContext, BackendContext
 from penstock.state.backends.changelog_files.backup import ChangelogFilesBackup
 from penstock.state.backends.changelog_files.factory import (

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks import harness
 from benchmarks.state.job import ENTRY_BYTES, NEGLIGIBLE_MS, StateJob, keys_of, write_state_inputs
-from penstock.state.records import compress, encode_records
+from penstock.state.engines.engine import compress, encode_records
 
 SIDES = ("deltas", "snapshots", "spark")
 WARM_UP = 2

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import console
-from penstock.testing.kafka.jars import cache_folder
+from penstock.testing.kafka_jars import cache_folder
 
 PEERS = Path(__file__).parent / "peers"
 """The scripts."""

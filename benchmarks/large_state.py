@@ -22,7 +22,7 @@ from benchmarks import harness
 from benchmarks.harness import files_below
 from benchmarks.state.job import KEY_BYTES, StateJob, key_of, settle
 from penstock.base.parallel import each
-from penstock.container.process.launch import _ALLOCATOR
+from penstock.container.launch import _ALLOCATOR
 from penstock.state.engines.engine import Engine
 
 STORES = ("accounts", "orders")

@@ -36,8 +36,7 @@ from penstock.runtime.meters import StoreMeter
 from penstock.runtime.reports import Report
 from penstock.runtime.stage.firings import AT_ONCE
 from penstock.state.engines.rocksdb import RocksDbEngine
-from penstock.wire.calls import BEAT_SECONDS, BEATS_PER_METRICS
-from penstock.wire.protocol import Beat, dump, load
+from penstock.wire.protocol import BEAT_SECONDS, BEATS_PER_METRICS, Beat, dump, load
 
 TARGET_SHARE = 0.02
 """The largest share of the fold's CPU that metrics may take."""

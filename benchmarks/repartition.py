@@ -17,7 +17,7 @@ from benchmarks.state.job import time_cp
 from penstock import admin
 from penstock.admin.state.repartition import plan_repartition, repartition
 from penstock.config.load import load_config
-from penstock.spark.state_frames.stored_state import mover
+from penstock.spark.stored_state import mover
 from penstock.system.local import LocalSystem
 from penstock.system.partitioner import partition_of
 from penstock.testing.rehearsal.replay import replay_input

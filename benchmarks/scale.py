@@ -27,10 +27,10 @@ from penstock.batch.batch import Batch, TaskSsp
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import keep
 from penstock.checkpoint.record import CheckpointId, CheckpointRecord, decode_record, encode_record
+from penstock.config.kinds import RetentionPolicy
 from penstock.config.load import load_config
-from penstock.config.values.kinds import RetentionPolicy
-from penstock.container.epoch.container import Epoch
-from penstock.container.process.handlers import HANDLERS
+from penstock.container.container import Epoch
+from penstock.container.handlers import HANDLERS
 from penstock.driver.commit.coordinator import CommitCoordinator
 from penstock.driver.commit.record import Collection, CommitRequest, Recorder
 from penstock.driver.feed.boundary import Boundary
@@ -40,8 +40,21 @@ from penstock.runtime.stage.attempt import new_token
 from penstock.state.backends.changelog_files.versions import ChangelogMarker
 from penstock.state.backends.registry import BackendAdmins
 from penstock.testing.clock import SettableClock
-from penstock.wire.calls import BEAT_SECONDS, CLEAN_UP, END, OPEN, Call
-from penstock.wire.protocol import CleanUp, EndBatch, Identity, Markers, OpenEpoch, Request, UploadResult, dump
+from penstock.wire.protocol import (
+    BEAT_SECONDS,
+    CLEAN_UP,
+    END,
+    OPEN,
+    Call,
+    CleanUp,
+    EndBatch,
+    Identity,
+    Markers,
+    OpenEpoch,
+    Request,
+    UploadResult,
+    dump,
+)
 
 BEGIN, END_MARK = "<!-- figures: make bench-scale -->\n", "<!-- end of the figures -->\n"
 KINDS = ("put", "get", "list", "delete")

@@ -25,7 +25,7 @@ from penstock.config.key import AnyKey, Settings
 from penstock.config.keys import faults_of, keys_of
 from penstock.config.settings import KEYS
 from penstock.errors import ConfigError
-from penstock.wire.calls import CALLS, Call
+from penstock.wire.protocol import CALLS, Call
 
 KERNEL_SECTIONS = ("labels", "query", "streams", "time")
 _PLACE = re.compile(r"(\w+(?:\.\w+)*):\w+")

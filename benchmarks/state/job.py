@@ -26,7 +26,7 @@ from benchmarks.workload import write_file
 from penstock.batch.batch import Batch
 from penstock.checkpoint.record import CheckpointId
 from penstock.config.load import load_config
-from penstock.container.epoch.container import Epoch
+from penstock.container.container import Epoch
 from penstock.container.shared import EpochResources
 from penstock.graph.topology import plan_topology
 from penstock.job.paths import JobPaths

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from penstock.admin.checkpoint.change import WrittenCheckpoint as WrittenCheckpoint
     from penstock.admin.checkpoint.change import plan_offsets as plan_offsets
     from penstock.admin.checkpoint.change import write_checkpoint as write_checkpoint
-    from penstock.admin.checkpoint.exchange import export_checkpoint as export_checkpoint
-    from penstock.admin.checkpoint.exchange import plan_import as plan_import
     from penstock.admin.checkpoint.facts import CheckpointFacts as CheckpointFacts
     from penstock.admin.checkpoint.facts import ListedCheckpoint as ListedCheckpoint
     from penstock.admin.checkpoint.facts import checkpoints as checkpoints
@@ -35,9 +33,6 @@ if TYPE_CHECKING:
     from penstock.admin.configuration import KeyFacts as KeyFacts
     from penstock.admin.configuration import effective_values as effective_values
     from penstock.admin.configuration import key_facts as key_facts
-    from penstock.admin.job.audit import AuditRecord as AuditRecord
-    from penstock.admin.job.audit import UnreadableAuditRecord as UnreadableAuditRecord
-    from penstock.admin.job.audit import audit as audit
     from penstock.admin.job.delete import JobContent as JobContent
     from penstock.admin.job.delete import delete_job as delete_job
     from penstock.admin.job.delete import job_content as job_content
@@ -54,7 +49,10 @@ if TYPE_CHECKING:
     from penstock.admin.job.fork import ForkFacts as ForkFacts
     from penstock.admin.job.fork import detach as detach
     from penstock.admin.job.fork import fork as fork
+    from penstock.admin.job.logs import AuditRecord as AuditRecord
     from penstock.admin.job.logs import LogLine as LogLine
+    from penstock.admin.job.logs import UnreadableAuditRecord as UnreadableAuditRecord
+    from penstock.admin.job.logs import audit as audit
     from penstock.admin.job.logs import container_logs as container_logs
     from penstock.admin.job.look import status as status
     from penstock.admin.job.look import statuses as statuses
@@ -71,13 +69,15 @@ if TYPE_CHECKING:
     from penstock.admin.jobs import FoundJob as FoundJob
     from penstock.admin.jobs import open_all_jobs as open_all_jobs
     from penstock.admin.jobs import open_job as open_job
-    from penstock.admin.startpoint.facts import RequestFacts as RequestFacts
+    from penstock.admin.samza import export_checkpoint as export_checkpoint
+    from penstock.admin.samza import plan_import as plan_import
     from penstock.admin.startpoint.set import AskedFacts as AskedFacts
     from penstock.admin.startpoint.set import import_startpoints as import_startpoints
     from penstock.admin.startpoint.set import set_startpoint as set_startpoint
     from penstock.admin.startpoint.waiting import DeletedFacts as DeletedFacts
     from penstock.admin.startpoint.waiting import ExportedStartpoints as ExportedStartpoints
     from penstock.admin.startpoint.waiting import FannedOut as FannedOut
+    from penstock.admin.startpoint.waiting import RequestFacts as RequestFacts
     from penstock.admin.startpoint.waiting import delete_startpoints as delete_startpoints
     from penstock.admin.startpoint.waiting import export_startpoints as export_startpoints
     from penstock.admin.startpoint.waiting import fan_out as fan_out
@@ -108,8 +108,10 @@ if TYPE_CHECKING:
     from penstock.admin.state.spark_import import SparkImport as SparkImport
     from penstock.admin.state.spark_import import import_spark as import_spark
     from penstock.admin.state.spark_import import plan_spark_import as plan_spark_import
-    from penstock.admin.stream.names import FoundStream as FoundStream
-    from penstock.admin.stream.names import open_stream as open_stream
+    from penstock.admin.stream.found import FoundStream as FoundStream
+    from penstock.admin.stream.found import Message as Message
+    from penstock.admin.stream.found import StreamTail as StreamTail
+    from penstock.admin.stream.found import open_stream as open_stream
     from penstock.admin.stream.publish import Published as Published
     from penstock.admin.stream.publish import PublishOptions as PublishOptions
     from penstock.admin.stream.publish import publish as publish
@@ -127,8 +129,6 @@ if TYPE_CHECKING:
     from penstock.admin.stream.streams import set_retention as set_retention
     from penstock.admin.stream.streams import stream_use as stream_use
     from penstock.admin.stream.streams import streams as streams
-    from penstock.admin.stream.tail import Message as Message
-    from penstock.admin.stream.tail import StreamTail as StreamTail
     from penstock.admin.table import TableVersions as TableVersions
     from penstock.admin.table import table_versions as table_versions
     from penstock.admin.table import use_table as use_table

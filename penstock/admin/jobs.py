@@ -15,8 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from penstock.base.wording import argument, counted, listed
-from penstock.checkpoint.labels import behind_latest
-from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.record import CheckpointRecord, behind_latest
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, NotFoundError
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.application.application import Application
     from penstock.checkpoint.log import CheckpointLog
     from penstock.drain.requests import DrainRequests
-    from penstock.start.startpoints.manager import StartpointManager
+    from penstock.start.startpoint_manager import StartpointManager
     from penstock.state.backends.registry import BackendAdmins
 
 
@@ -59,7 +58,7 @@ class FoundJob:
     @cached_property
     def startpoints(self) -> StartpointManager:
         """The requests for startpoints."""
-        from penstock.start.startpoints.manager import StartpointManager
+        from penstock.start.startpoint_manager import StartpointManager
 
         return StartpointManager(self.objects, self.paths, self.config.job.startpoint_ttl_ms)
 

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from penstock.admin.job.audit import audited, operator
+from penstock.admin.job.logs import audited, operator
 from penstock.admin.jobs import FoundJob
 from penstock.api.ssp import SystemStream
 from penstock.base.wording import listed, size_text, utc_text

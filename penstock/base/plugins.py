@@ -28,7 +28,7 @@ SYSTEMS = {
 BACKENDS = {
     "changelog-files": "penstock.state.backends.changelog_files.factory:ChangelogFilesFactory",
     "blob": "penstock.state.backends.blob:BlobFactory",
-    "changelog-stream": "penstock.state.backends.changelog_stream.factory:ChangelogStreamFactory",
+    "changelog-stream": "penstock.state.backends.changelog_stream:ChangelogStreamFactory",
 }
 HOSTS = {"spark": "penstock.spark.job:run_application"}
 """The functions that run an application."""

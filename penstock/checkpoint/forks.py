@@ -15,8 +15,8 @@ import orjson
 from msgspec import Struct
 
 from penstock.base.documents import decode_format, decoding
-from penstock.checkpoint.labels import Labelled
 from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.record import Labelled
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError
 from penstock.job.identity import known_uid
 from penstock.job.paths import JobPaths

@@ -9,10 +9,18 @@ from collections.abc import Callable, Collection
 from itertools import count
 from typing import Literal, TypeAlias
 
-from penstock.checkpoint.labels import Labelled, taking_over
 from penstock.checkpoint.log_reader import LogReader
-from penstock.checkpoint.log_view import LogView, fenced_by, prunable
-from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim, Label, Record, encode_record
+from penstock.checkpoint.log_view import LogView, prunable
+from penstock.checkpoint.record import (
+    CheckpointId,
+    CheckpointRecord,
+    Claim,
+    Label,
+    Labelled,
+    Record,
+    encode_record,
+    taking_over,
+)
 from penstock.errors import CorruptError, FencedError, IncompatibleError, NotFoundError, RetryableError
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
@@ -406,3 +414,9 @@ def _tell_lost_labels(record: CheckpointRecord, view: LogView) -> None:
 
 
 __all__ = ["CheckpointLog", "LogView", "OnDamage"]
+
+
+def fenced_by(found: Claim | CheckpointRecord) -> str:
+    """The owner of the log, in words for a message."""
+    what = "claimed by" if isinstance(found, Claim) else f"checkpoint {found.id} of"
+    return f"{what} epoch {found.epoch} of run `{found.run_id}`"

@@ -1,5 +1,4 @@
-"""The checkpoint log as it was read at one moment, the decisions over its records as pure functions, and the choice of
-checkpoints to keep (`task.checkpoint.retained`).
+"""The checkpoint log as it was read at one moment, and decisions over its records, such as which to keep. Pure.
 
 Slots number the log's records. Records of claims and labels stay for ever; those of checkpoints that are no longer
 retained are deleted, so a log has holes. The last list of retained checkpoints says which holes are allowed.
@@ -12,21 +11,23 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from penstock.checkpoint.labels import Labelled, behind_latest, labels
-from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim, Label, Record
+from penstock.checkpoint.record import (
+    CheckpointId,
+    CheckpointRecord,
+    Claim,
+    Label,
+    Labelled,
+    Record,
+    behind_latest,
+    labels,
+)
 from penstock.checkpoint.streams import STREAMS
-from penstock.config.values.kinds import RetentionPolicy
+from penstock.config.kinds import RetentionPolicy
 from penstock.errors import NotFoundError
 
 TAIL = 16
 """Slots before the newest checkpoint that are never freed. So the end of the log has no holes, and is found by probing
 even from a listing that misses the last few records."""
-
-
-def fenced_by(found: Claim | CheckpointRecord) -> str:
-    """The owner of the log, in words for a message."""
-    what = "claimed by" if isinstance(found, Claim) else f"checkpoint {found.id} of"
-    return f"{what} epoch {found.epoch} of run `{found.run_id}`"
 
 
 def next_epoch(records: Mapping[int, Record], end: int) -> int:
@@ -254,7 +255,6 @@ def keep(
     they were abandoned, so that no later decision takes them for the lineage (`traceable` drops more of them).
 
     Without `new_counts` the new one repeats one that is retained, and is none of the newest `policy.newest`.
-
     At most `newest - 1 + hours + days` are returned, or one more without `new_counts`.
     """
     off = abandoned or {}

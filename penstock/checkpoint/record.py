@@ -1,4 +1,4 @@
-"""The records of the checkpoint log, and their written form.
+"""The records of the checkpoint log, their written form, and labels. Pure.
 
 A record is one JSON object: `format`, `kind` (`claim`, `checkpoint` or `label`), `body`, and `checksum`, the SHA-256 of
 the object's canonical form (keys sorted, no white space, UTF-8) without the `checksum` itself. The body has the fields
@@ -8,6 +8,12 @@ are part of the format. Ids, streams and partitions are their texts. What a wing
 
 A checkpoint has an id (SEP-28, `CheckpointId`), and the layout of each store as a text, which a start compares with
 the application. An epoch begins with an `Origin`: a checkpoint, and the stores that are restored from it.
+
+A label is a name that keeps a checkpoint beyond `task.checkpoint.retained`, and a separate record (`Label`), so that it
+can be set while a driver runs. The next checkpoint takes over all labels that hold, in its section `labels`, and
+retains their checkpoints. So the last checkpoint and the labels behind it are enough to know them all. A label before
+the last checkpoint that this one did not take over never held: it was put into a slot that had been freed, or its
+checkpoint was lost.
 """
 
 from __future__ import annotations
@@ -309,68 +315,81 @@ class Origin:
         return tuple(store for store in self.record.stores if store not in self.emptied)
 
 
-_EXPIRES = "ttl-1"
-"""The form of a store whose entries have a time to live. How long they live is no part of it."""
-_LAYOUT_OF_ROWS = re.compile(r"(?:(?:value|list|map|columns)-[0-9]+|columns|avro)\(.*\)")
-"""Rows: those of a state variable of PySpark, with its kind and the version of its form, or those of `ps.Columns`. Or
-Avro, with all schemas that values have."""
-_LAYOUT_OF_TIMERS = re.compile(r"timers(?:-[0-9]+)?\(")
-"""Timers of a task, or of a processor of PySpark."""
-_LAYOUT_OF_VERSIONS = re.compile(r"^version\((.*)\)$")
-_REQUIRED = "!"
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
+_LATEST = re.compile(r"latest(?:-([0-9]{1,9}))?")
 
 
 @dataclass(frozen=True, slots=True)
-class StoreLayout:
-    """The operators that use a store, its serdes by name, and whether its entries have a time to live.
+class Labelled:
+    """The checkpoint that a label names, its slot, and the time at which the label was set, in epoch milliseconds.
+    `writer` distinguishes it from a label of the same name that was set before or since."""
 
-    Example:
-        >>> str(StoreLayout(("process-1",), "string", "json"))
-        'process-1 string json'
-        >>> StoreLayout.parse("process-1 string json ttl-1").expires
-        True
-    """
+    checkpoint: CheckpointId
+    slot: Count
+    made_ms: Count
+    writer: str
 
-    operators: tuple[str, ...]
-    key: str
-    value: str
-    expires: bool = False
 
-    def __str__(self) -> str:
-        text = f"{','.join(self.operators)} {self.key} {self.value}"
-        return f"{text} {_EXPIRES}" if self.expires else text
+@dataclass(frozen=True, slots=True)
+class LabelsSection:
+    """The labels that hold as of a checkpoint, by name."""
 
-    @classmethod
-    def parse(cls, text: str) -> StoreLayout:
-        """The layout from its text. The serdes of a text that has another form are `unknown`."""
-        expires = text.endswith(f" {_EXPIRES}")
-        parts = text.removesuffix(f" {_EXPIRES}").split(" ") if expires else text.split(" ")
-        key, value = (parts[1], parts[2]) if len(parts) == 3 else ("unknown", "unknown")
-        return cls(tuple(parts[0].split(",")), key, value, expires)
+    names: Mapping[str, Labelled] = field(default_factory=dict)
 
-    @property
-    def holds_timers(self) -> bool:
-        """True if the entries are those of timers. Not every store `<operator id>.timers` has them: a table with a
-        history keeps the times of its versions in one.
 
-        Example:
-            >>> StoreLayout.parse("remind bytes timers(string)").holds_timers
-            True
-            >>> StoreLayout.parse("rates-in bytes versions(string)").holds_timers
-            False
-        """
-        return _LAYOUT_OF_TIMERS.match(self.value) is not None
+LABELS = Section(
+    "labels",
+    LabelsSection,
+    dataclass_form(
+        LabelsSection,
+        names=mapping(Form(str), dataclass_form(Labelled, checkpoint=text(CheckpointId.parse))),
+    ),
+    needed=True,
+)
 
-    def adds_fields(self, before: StoreLayout) -> bool:
-        """True if it is the layout from before with more fields at the end of its rows, or with one more schema of
-        Avro. The store is read as it is: rows that were written without the fields have None there.
 
-        Example:
-            >>> old = StoreLayout(("p",), "key-1(user:string)", "value-1(n:bigint)")
-            >>> StoreLayout(("p",), "key-1(user:string)", "value-1(n:bigint,total:double)").adds_fields(old)
-            True
-        """
-        was, now = (_LAYOUT_OF_VERSIONS.sub(r"\1", value) for value in (before.value, self.value))
-        same = replace(self, value=before.value) == before and _LAYOUT_OF_ROWS.fullmatch(was) is not None
-        start = f"{was[:-1]},"
-        return same and now.startswith(start) and _REQUIRED not in now[len(start) :]
+def check_name(name: str) -> None:
+    """Raises ConfigError if it cannot be the name of a label. `latest` and `latest-1` are checkpoints by themselves."""
+    if _NAME.fullmatch(name) is None or name.startswith("latest"):
+        raise ConfigError(
+            f"`{name}` cannot be a label: a label has up to 64 letters, digits, `.`, `_` and `-`, begins with a "
+            "letter, and does not begin with `latest`"
+        )
+
+
+def behind_latest(text: str) -> int | None:
+    """The number of checkpoints between the latest one and the one that `latest` or `latest-N` names; None for any
+    other text."""
+    match = _LATEST.fullmatch(text)
+    return None if match is None else int(match[1] or 0)
+
+
+def labels(records: Mapping[int, Record]) -> dict[str, Labelled]:
+    """The labels that hold at the end of a log, by name: those of the last checkpoint, and what was set and taken off
+    since."""
+    found: dict[str, Labelled] = {}
+    since: list[Label] = []
+    for slot in sorted(records, reverse=True):
+        record = records[slot]
+        if isinstance(record, CheckpointRecord):
+            found = dict(record.section(LABELS).names)
+            break
+        if isinstance(record, Label):
+            since.append(record)
+    for label in reversed(since):
+        if label.checkpoint is None:
+            found.pop(label.name, None)
+        else:
+            found[label.name] = Labelled(label.checkpoint, label.slot, label.made_ms, label.writer)
+    return found
+
+
+def taking_over(
+    record: CheckpointRecord, names: Mapping[str, Labelled], retained: Mapping[int, CheckpointId]
+) -> CheckpointRecord:
+    """The record that takes the labels over and retains their checkpoints, as far as the log still retains those."""
+    held = {name: each for name, each in names.items() if retained.get(each.slot) == each.checkpoint}
+    made = record.having(LABELS, LabelsSection(held))
+    if record.retained is None:
+        return made
+    return replace(made, retained={**record.retained, **{each.slot: each.checkpoint for each in held.values()}})

@@ -10,10 +10,10 @@ import typer
 from msgspec import Struct
 
 from penstock.admin.checkpoint.change import CheckpointChange, plan_offsets, write_checkpoint
-from penstock.admin.checkpoint.exchange import export_checkpoint as export_lines
-from penstock.admin.checkpoint.exchange import left_out, plan_import
 from penstock.admin.checkpoint.facts import ListedCheckpoint, checkpoints, list_facts, read_checkpoint
 from penstock.admin.checkpoint.labels import label_checkpoint, unlabel_checkpoint
+from penstock.admin.samza import export_checkpoint as export_lines
+from penstock.admin.samza import left_out, plan_import
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.documents import convert
 from penstock.checkpoint.edit import OffsetKey

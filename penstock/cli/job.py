@@ -6,14 +6,14 @@ from typing import Annotated
 
 import typer
 
-from penstock.admin.job.audit import audit as audit_log
-from penstock.admin.job.audit import audit_facts
 from penstock.admin.job.delete import delete_job, job_content
 from penstock.admin.job.drain import DrainFacts, cancel_drain, export_drains, import_drains
 from penstock.admin.job.drain import drain as drain_job
 from penstock.admin.job.fork import detach as detach_job
 from penstock.admin.job.fork import fork as fork_job
 from penstock.admin.job.fork import refuse_forked
+from penstock.admin.job.logs import audit as audit_log
+from penstock.admin.job.logs import audit_facts
 from penstock.admin.job.ownership import SigningFacts
 from penstock.admin.job.ownership import adopt as adopt_job
 from penstock.admin.job.ownership import sign as sign_job

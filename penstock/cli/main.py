@@ -40,7 +40,7 @@ class _Entry:
 
 
 COMMANDS = {
-    "new": _Entry("new", "Make a folder with a job, its test, its configuration and a Dockerfile.", "new"),
+    "new": _Entry("config", "Make a folder with a job, its test, its configuration and a Dockerfile.", "new"),
     "run": _Entry("run", "Run an application on Spark until it is stopped.", "run"),
     "check": _Entry(
         "run",
@@ -48,11 +48,11 @@ COMMANDS = {
         "check",
     ),
     "simulate": _Entry(
-        "simulate",
+        "rehearsal",
         "Run an application under many faults, in simulated processes, and check what has to hold in the end.",
         "simulate",
     ),
-    "status": _Entry("status", "Show whether a job is running and how far it has read, or list all jobs.", "status"),
+    "status": _Entry("watch", "Show whether a job is running and how far it has read, or list all jobs.", "status"),
     "dashboard": _Entry("watch", "Serve a page on which people look at jobs, until Ctrl-C.", "dashboard"),
     "logs": _Entry("watch", "Show what a job's containers on this host have logged and printed, by time.", "logs"),
     "drain": _Entry("job", "Ask a job to process everything in flight and then end.", "drain"),
@@ -73,7 +73,7 @@ COMMANDS = {
         "shadow",
     ),
     "deploy": _Entry(
-        "deploy",
+        "run",
         "Run a changed application as a new job that takes over from a running one, without a gap in the output.",
         "deploy",
     ),

@@ -1,5 +1,5 @@
 """`penstock run`, the signals that end it, and its view: a progress bar on a terminal, log lines elsewhere, all of it
-on standard error. And `penstock check`, which runs nothing.
+on standard error. `penstock deploy` is a run that takes over from a running job. And `penstock check` runs nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from penstock.base.secrets import without_secrets
 from penstock.base.wording import counted
 from penstock.cli.shared.application import LoadedApplication, load_application
 from penstock.cli.shared.errors import report_failed_message, say, tracebacks_wanted, with_options
-from penstock.cli.shared.options import Call, Debug, JsonCall
+from penstock.cli.shared.options import Call, Debug, JobName, JsonCall
 from penstock.cli.shared.output import stderr_console
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
@@ -36,6 +36,7 @@ from penstock.host.log_lines import LineFormatter
 from penstock.job.paths import JobPaths
 
 if TYPE_CHECKING:
+    from penstock.admin.state.repartition import Mover
     from penstock.driver.job import Job
 
 
@@ -236,7 +237,7 @@ def _audited(call: Call, job: str, from_checkpoint: str | None, reset_operators:
     if not changes:
         yield
         return
-    audited = importlib.import_module("penstock.admin.job.audit").audited
+    audited = importlib.import_module("penstock.admin.job.logs").audited
     with call.open(job) as found, audited(found, "run", changes):
         yield
 
@@ -365,3 +366,57 @@ def check(
         reset_operators=reset_operators or (),
     )
     call.show(facts)
+
+
+def deploy(
+    job: JobName,
+    application: Annotated[str, typer.Argument(metavar="APP")],
+    call: Call,
+    tasks: Annotated[int | None, typer.Option("--tasks", metavar="N", min=1)] = None,
+    from_checkpoint: Annotated[str | None, typer.Option("--from", metavar="CHECKPOINT")] = None,
+    reset_operators: Annotated[list[str] | None, typer.Option("--reset-operator", metavar="ID")] = None,
+    rollback: Annotated[bool, typer.Option("--rollback")] = False,
+    debug: Debug = False,
+) -> None:
+    """Run a changed application as a new job that takes over from a running one, without a gap in the output.
+
+    The new job is a fork. It makes the batches of the old one with its output held back, until it has caught up. Then
+    the old job stops with a last checkpoint and hands over, and the new one makes the rest and sends from there on.
+    From then on, the command is as `penstock run` of the new job.
+
+    A process that dies leaves one of the two in charge: give the command again, and it goes on. Until the old job has
+    handed over, Ctrl-C leaves it in charge.
+
+    Args:
+        application: The changed application, as for `penstock run`. Its job needs another name than JOB.
+        tasks: The number of tasks of the new job; by default that of JOB.
+        from_checkpoint: Begin with this checkpoint of JOB, by its ID or label; by default the last.
+        reset_operators: Do not take along what waits in this operator, such as a window that the application does not
+            have any more; may be repeated.
+        rollback: The job of the application is one that has handed over to JOB: bring it back.
+    """
+    from penstock.admin.job.deploy import Deployment
+
+    loaded, settings = loaded_for_run(application, call)
+    with call.open(job) as old:
+        deployment = Deployment(
+            old,
+            settings,
+            loaded.app,
+            from_checkpoint=from_checkpoint,
+            tasks=tasks,
+            reset_operators=reset_operators or (),
+            rollback=rollback,
+            mover=_on_spark,
+        )
+        try:
+            run_shown(deployment.paths.root, settings.job.log_format, deployment.start, deployment.step)
+        finally:
+            if not deployment.is_over:
+                say(deployment.outcome())
+
+
+def _on_spark(config: JobConfig) -> Mover:
+    moved: Any = importlib.import_module("penstock.spark.stored_state")
+    mover: Mover = moved.mover(config, f"{config.job.name}-{config.job.id} repartition")
+    return mover

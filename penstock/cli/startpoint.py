@@ -9,12 +9,17 @@ from typing import Annotated, Literal
 
 import typer
 
-from penstock.admin.startpoint.facts import waiting_facts
 from penstock.admin.startpoint.set import AskedFacts
 from penstock.admin.startpoint.set import import_startpoints as write_startpoints
 from penstock.admin.startpoint.set import set_startpoint as write_startpoint
-from penstock.admin.startpoint.waiting import DeletedFacts, delete_startpoints, export_startpoints, startpoints
-from penstock.admin.stream.names import full_name
+from penstock.admin.startpoint.waiting import (
+    DeletedFacts,
+    delete_startpoints,
+    export_startpoints,
+    startpoints,
+    waiting_facts,
+)
+from penstock.admin.stream.found import full_name
 from penstock.api import requests
 from penstock.base.retry import SYSTEM_CLOCK
 from penstock.base.wording import milliseconds

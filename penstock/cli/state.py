@@ -192,7 +192,7 @@ def _carry_out(planned: Repartition, confirmation: Confirmation) -> RepartitionF
     from penstock.admin.state.repartition import repartition
 
     plan, job = planned.plan, planned.found.paths.root
-    moved = importlib.import_module("penstock.spark.state_frames.stored_state")
+    moved = importlib.import_module("penstock.spark.stored_state")
 
     def confirm() -> None:
         change = f"from {plan.record.task_count} to {plan.tasks} tasks"

@@ -13,6 +13,7 @@ import orjson
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from penstock.admin.stream.found import Message, StreamTail
 from penstock.admin.stream.streams import (
     create_stream,
     describe_stream,
@@ -25,7 +26,6 @@ from penstock.admin.stream.streams import (
     streams,
 )
 from penstock.admin.stream.streams import delete_stream as delete
-from penstock.admin.stream.tail import Message, StreamTail
 from penstock.api.intermediate import MessageType
 from penstock.api.retention import LEAST_RETENTION_BYTES, StreamRetention
 from penstock.base.documents import text_or_hex
@@ -33,14 +33,14 @@ from penstock.base.wording import counted, escaped, printable, size_text, utc_te
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import Call, JsonCall, StreamName, Yes, command, confirm
 from penstock.cli.shared.output import print_json, show, stderr_console
+from penstock.config.kinds import ByteSize, Millis, Number, RefusedError
 from penstock.config.settings import DEFAULT_SYSTEM
-from penstock.config.values.kinds import ByteSize, Millis, Number, RefusedError
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.facts import Facts, FactTable
 from penstock.system.contract.messages import unreadable_row
 
 if TYPE_CHECKING:
-    from penstock.admin.stream.names import FoundStream
+    from penstock.admin.stream.found import FoundStream
     from penstock.admin.stream.publish import Published, PublishOptions
 
 

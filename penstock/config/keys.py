@@ -12,10 +12,9 @@ from functools import cache, lru_cache
 from penstock.api.ssp import SystemStream
 from penstock.base.plugins import OUTSIDE_WINGS, from_outside
 from penstock.config.foreign import foreign
-from penstock.config.key import AbsentDefault, AnyKey, DerivedDefault, Key, Settings
+from penstock.config.key import AbsentDefault, AnyKey, DerivedDefault, Key, Settings, Topic
+from penstock.config.kinds import ValueKind
 from penstock.config.settings import KEYS, OtherSettings, StoreSettings, SystemKeys
-from penstock.config.topics import Topic
-from penstock.config.values.kinds import ValueKind
 from penstock.errors import ConfigError
 
 _APPLICATION, _SPARK = OtherSettings.application, OtherSettings.spark

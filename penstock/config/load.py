@@ -13,11 +13,11 @@ from penstock.base.secrets import is_secret
 from penstock.config import keys
 from penstock.config.foreign import foreign
 from penstock.config.key import ResolvedValues
+from penstock.config.kinds import RefusedError, absolute, is_own
 from penstock.config.model import JobConfig
 from penstock.config.optional_settings import MetricsSettings
 from penstock.config.settings import ROOT_OPTIONS, JobSettings, StoreSettings, SystemKeys, TaskSettings
 from penstock.config.sources import Setting, SourceError, from_assignments, from_file, from_mapping, refers, resolve
-from penstock.config.values.kinds import RefusedError, absolute, is_own
 from penstock.errors import ConfigError
 
 _JOB_NAME = JobSettings.name.name

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from penstock.config.key import AbsentDefault, Settings, key
-from penstock.config.topics import Topic
-from penstock.config.values.kinds import LocalPath, Millis, Number, OneOf, StreamName, Verbatim
+from penstock.config.key import AbsentDefault, Settings, Topic, key
+from penstock.config.kinds import LocalPath, Millis, Number, OneOf, StreamName, Verbatim
 
 OnSideError: TypeAlias = Literal["fail", "continue"]
 

@@ -9,10 +9,9 @@ import textwrap
 from collections.abc import Iterator
 
 from penstock.config.foreign import SAMZA_KEYS, SPARK_KEYS
-from penstock.config.key import AnyKey
+from penstock.config.key import AnyKey, Topic
+from penstock.config.kinds import ByteSize, Millis
 from penstock.config.settings import KEYS
-from penstock.config.topics import Topic
-from penstock.config.values.kinds import ByteSize, Millis
 
 _INDEX = "All keys"
 _INTRODUCTION = """\

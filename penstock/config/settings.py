@@ -10,10 +10,9 @@ from penstock.api.retention import LEAST_RETENTION_BYTES, StreamRetention
 from penstock.api.ssp import SystemStream
 from penstock.base.plugins import SYSTEMS
 from penstock.base.secrets import RootKeys
-from penstock.config.key import AbsentDefault, AnyKey, DerivedDefault, Key, Settings, key
+from penstock.config import kinds
+from penstock.config.key import AbsentDefault, AnyKey, DerivedDefault, Key, Settings, Topic, key
 from penstock.config.optional_settings import MetricsSettings, SchemaRegistrySettings, SideInputSettings, TableSettings
-from penstock.config.topics import Topic
-from penstock.config.values import kinds
 from penstock.errors import ConfigError
 
 LogFormat: TypeAlias = Literal["text", "json"]

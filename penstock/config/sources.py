@@ -18,7 +18,7 @@ from pathlib import Path
 import yaml
 
 from penstock.base.secrets import HIDDEN, is_secret, without_secrets
-from penstock.config.values.kinds import Raw
+from penstock.config.kinds import Raw
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _BLANK = " \t\f"

@@ -22,9 +22,9 @@ import orjson
 
 from penstock.base.documents import decode
 from penstock.base.files import go_private
-from penstock.container.epoch.container import Container
-from penstock.container.process.launch import Register
-from penstock.container.process.server import ContainerPort, ContainerServer
+from penstock.container.container import Container
+from penstock.container.launch import Register
+from penstock.container.server import ContainerPort, ContainerServer
 from penstock.host import process
 from penstock.host.logs import log_path, log_to, page_path, setup_logging
 from penstock.host.position_page import PositionPage, use_page, void_page

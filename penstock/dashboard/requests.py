@@ -17,14 +17,12 @@ from penstock.admin.job.look import status
 from penstock.admin.job.running import stop
 from penstock.admin.job.status import JobStatus, graph
 from penstock.admin.jobs import FoundJob
-from penstock.admin.startpoint.facts import RequestFacts
 from penstock.admin.startpoint.set import AskedFacts, set_startpoint
-from penstock.admin.startpoint.waiting import delete_startpoints
+from penstock.admin.startpoint.waiting import RequestFacts, delete_startpoints
 from penstock.admin.state.held import collect_garbage, state_versions
 from penstock.admin.state.reading import open_version
 from penstock.admin.state.serdes import Texts, parse_hex, store_serdes
-from penstock.admin.stream.names import ConfigSources, FoundStream
-from penstock.admin.stream.tail import StreamTail
+from penstock.admin.stream.found import ConfigSources, FoundStream, StreamTail
 from penstock.api import requests
 from penstock.api.ssp import SystemStream
 from penstock.base.wording import counted, printable, size_text, utc_text

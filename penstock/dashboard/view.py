@@ -1,23 +1,247 @@
-"""The page of a job as a document for the browser: sentences, a graph, series for charts, and facts. Pure."""
+"""The page of a job as a document for the browser: sentences, a graph, series for charts, and facts. Pure.
+
+The first sentences are what a person wants to know: does the job keep up, what holds it back, and what will a start do?
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from penstock.admin.checkpoint.facts import ListedCheckpoint
+from penstock.admin.job.inputs import InputStatus
 from penstock.admin.job.status import JobStatus, UnreadableJob
-from penstock.base.wording import lag_text, size_text, utc_text
-from penstock.dashboard.verdict import Verdict, next_start, verdict
-from penstock.dashboard.work import History, Interval, Totals, shown_id, whole, work_tables
+from penstock.base.wording import counted, duration_text, lag_text, listed, utc_text
+from penstock.batch.watermarks import holds_back_text
+from penstock.dashboard.work import (
+    History,
+    Interval,
+    Totals,
+    busy_ms,
+    commits_table,
+    shown_id,
+    stores_table,
+    whole,
+    work_tables,
+)
 from penstock.facts import Facts, FactTable
 from penstock.job.shown import GraphEdge, JobGraph, RunWork
 
+_ENDED = {
+    "stopped": "it was stopped, and continues with the next start",
+    "drained": "it has drained, and nothing is in flight",
+    "end-of-stream": "its inputs have ended",
+}
+Level: TypeAlias = Literal["good", "warning", "bad", "idle", "plain"]
+
+WINDOW_S = 60.0
+"""Rates are those of this time."""
+_TREND_S = 20.0
+"""A trend is the change in this time."""
+_STUCK_MS = 30_000
+"""A batch that takes longer is worth a word: metrics come every ten seconds."""
+_SMALL_S = 15.0
+"""A lag of what the job reads in this time is no lag: metrics are up to ten seconds older than the ends of inputs."""
+_CHANGE = 0.1
+"""A lag that changes by less than this share does not change."""
+_LATE_MS = 60_000
+"""A watermark that is further behind is explained."""
+_HOT, _MANY = 0.2, 500
+"""A key with this share of so many messages is named."""
+_PART = 0.3
+"""A part of a batch as large as this share of it is named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A sentence, how bad it is, and what explains it."""
+
+    level: Level
+    text: str
+    why: tuple[str, ...] = ()
+
+
+def verdict(status: JobStatus, history: History | None = None, work: RunWork | None = None) -> Verdict:
+    """The state of a job in a sentence.
+
+    Args:
+        status: the job's.
+        history: the looks at its run; None if nobody has looked before.
+        work: what the run works at now.
+    """
+    if status.failure is not None:
+        at = "" if status.failure.since_ms is None else utc_text(status.failure.since_ms)
+        since = f" at {at}" if at and at not in status.failure.error else ""
+        place = () if status.failure.place is None else (f"In {status.failure.place}",)
+        return Verdict("bad", f"Failed{since}: {status.failure.error}", place)
+    if status.status == "not running":
+        ended = None if status.last_checkpoint is None else status.last_checkpoint.ended
+        return Verdict("idle", f"Not running: {status.reason if ended is None else _ENDED[ended]}")
+    if status.outage is not None:
+        return Verdict("bad", f"Waits for a system: {status.outage.reason}")
+    if status.status == "not responding":
+        return Verdict("bad", f"Not responding: {status.reason}")
+    phase = status.phase
+    if phase is None:
+        return Verdict("warning", "Starting")
+    if status.drain.step in ("asked", "draining", "last commit"):
+        return Verdict("warning", "Drains: it reads no more, and ends once everything in flight is processed")
+    if phase.phase != "running":
+        progress = f" ({phase.progress})" if phase.progress else ""
+        return Verdict("warning", f"{phase.phase.capitalize()}{progress}, since {utc_text(phase.since_ms)}")
+    if history is None:
+        behind = behind_text(status)
+        return Verdict("plain", f"Running{f', {behind} not read yet' if behind else ''}")
+    return _running(status, history, RunWork() if work is None else work)
+
+
+def unread(status: JobStatus) -> Counter[str] | None:
+    """The distance of the run from the ends of all inputs, by unit; None if one of them is not known."""
+    found: Counter[str] = Counter()
+    for each in status.inputs:
+        for part in each.partitions:
+            if part.left is None:
+                return None
+            found[each.lag_unit] += part.left
+    return found
+
+
+def unread_by_input(status: JobStatus) -> dict[str, float]:
+    """The unread part of each input whose ends are known, with its unit if it is not messages."""
+    found = {}
+    for each in status.inputs:
+        left = [part.left for part in each.partitions if part.left is not None]
+        if len(left) == len(each.partitions):
+            name = each.stream if each.lag_unit == "message" else f"{each.stream} ({each.lag_unit}s)"
+            found[name] = float(sum(left))
+    return found
+
+
+def behind_text(status: JobStatus) -> str:
+    """The same in words; empty if there is none, or if it is not known."""
+    found = unread(status)
+    return "" if found is None else lag_text((number, unit) for unit, number in found.items())
+
+
+def _running(status: JobStatus, history: History, work: RunWork) -> Verdict:
+    lately = _window(history.of_this_start)
+    slow = (*_large_parts(lately), *_busiest(lately), *_hot_keys(work))
+    why = (*_unknown(status.inputs), *slow, *_held_back(status), *_others(status))
+    left, behind = unread(status), behind_text(status)
+    seconds = sum(each.seconds for each in lately)
+    if not seconds:
+        return Verdict(
+            "plain", f"Running{f', {behind} not read yet' if behind else ''}; rates follow in some seconds", why
+        )
+    inputs = {each.stream for each in status.inputs}
+    read = sum(rate * each.seconds for each in lately for stream, rate in each.read.items() if stream in inputs)
+    rate = read / seconds
+    speed = f"{rate:,.0f} messages a second"
+    if left is None:
+        return Verdict("warning", f"Runs with {speed}; how far behind is not known", why)
+    total = sum(left.values())
+    waits_ms = 0 if history.waits_since_ms is None else history.lags[-1][0] - history.waits_since_ms
+    if total and waits_ms >= _STUCK_MS:
+        return Verdict("warning", f"No batch has ended for {duration_text(waits_ms)}, {behind} not read yet", why)
+    is_small = total <= max(rate * _SMALL_S, 1) if set(left) <= {"message"} else not total
+    if is_small:
+        return Verdict("good", f"Keeps up: {speed}", why)
+    return _trend(speed, behind, float(total), history, why)
+
+
+def _trend(speed: str, behind: str, total: float, history: History, why: tuple[str, ...]) -> Verdict:
+    now_ms = history.lags[-1][0] if history.lags else 0
+    before = next((each for each in reversed(history.lags) if now_ms - each[0] >= _TREND_S * 1000), None)
+    spent = 0.0 if before is None else (now_ms - before[0]) / 1000
+    if before is None or abs(total - before[1]) <= _CHANGE * before[1]:
+        return Verdict("warning", f"Behind: {speed}, {behind} not read yet", why)
+    if total > before[1]:
+        return Verdict("warning", f"Falls behind: {speed}, {behind} not read yet, and more than {spent:.0f} s ago", why)
+    left = duration_text(round(total / (before[1] - total) * spent * 1000))
+    return Verdict("warning", f"Catches up: {speed}, {behind} not read yet, about {left} left", why)
+
+
+def _window(intervals: Sequence[Interval]) -> list[Interval]:
+    """The intervals of the last minute, and at least one."""
+    end_ms = intervals[-1].end_ms if intervals else 0
+    return [each for each in intervals if end_ms - each.end_ms < WINDOW_S * 1000]
+
+
+def _unknown(inputs: Sequence[InputStatus]) -> Iterator[str]:
+    for each in inputs:
+        if each.problem is not None:
+            yield f"Stream `{each.stream}`: {each.problem}"
+
+
+def _large_parts(lately: Sequence[Interval]) -> Iterator[str]:
+    parts = next((each.batch_ms for each in reversed(lately) if each.batch_ms), {})
+    total = sum(parts.values())
+    large = [f"{ms:,.0f} ms {part}" for part, ms in parts.items() if total and ms >= _PART * total]
+    if large:
+        yield f"A batch takes {total:,.0f} ms, of which {listed(large)}"
+
+
+def _busiest(lately: Sequence[Interval]) -> Iterator[str]:
+    spent = busy_ms(lately)
+    total = spent.total()
+    for operator, ms in spent.most_common(1):
+        if total and ms >= _PART * total and len(spent) > 1:
+            yield f"Operator `{operator}` takes {ms / total:.0%} of the operators' time"
+
+
+def _hot_keys(work: RunWork) -> Iterator[str]:
+    for each in work.keys[:1]:
+        if each.share >= _HOT and each.messages >= _MANY:
+            share = f"{each.share:.0%} of the messages of stage {each.stage}"
+            yield f"Key {each.key} has {share}: one task gets all of them"
+
+
+def _held_back(status: JobStatus) -> Iterator[str]:
+    late = any((each.delay_ms or 0) > _LATE_MS for each in status.watermarks)
+    for each in status.inputs:
+        for part in each.partitions:
+            if late and part.partition == each.held_back_by:
+                yield holds_back_text(each.stream, part.partition, part.event_time_ms)
+            if part.open_transaction is not None:
+                yield f"{each.stream} partition {part.partition}: {part.open_transaction}"
+
+
+def _others(status: JobStatus) -> Iterator[str]:
+    if status.dead_letters:
+        yield f"{counted(status.dead_letters, 'message')} went to the dead-letter stream since the last start"
+    for side in status.side_inputs:
+        if side.failing:
+            yield f"The side inputs of store {side.store} fail, and are tried again"
+    for table in status.tables:
+        if table.failing:
+            yield f"A version of table {table.table} cannot be loaded, and is tried again"
+
+
+def next_start(status: JobStatus) -> tuple[str, ...]:
+    """The effect of a start of the job now, in sentences."""
+    last = status.last_checkpoint
+    if last is None:
+        return ("There is no checkpoint yet: a start begins where the configuration says.",)
+    at = f" of {utc_text(last.batch_time_ms)}" if last.batch_time_ms else ""
+    stores = f", restores {listed(sorted(last.stores))}" if last.stores else ""
+    sentences = [f"A start continues from checkpoint {last.id}{at} (batch {last.batch}){stores}."]
+    waiting = [each for each in status.startpoints if each.status != "unreadable"]
+    if behind := lag_text((each.lag or 0, each.lag_unit) for each in status.inputs):
+        sentences.append(f"It has {behind} to read{', without the startpoints' if waiting else ''}.")
+    if status.outbox is not None and status.outbox.published != status.outbox.messages:
+        sentences.append("It first publishes exactly-once output that readers do not see yet.")
+    if waiting:
+        sentences.append(f"It applies {counted(len(waiting), 'startpoint')}.")
+    if status.drain.awaiting:
+        sentences.append("It drains, because that was asked for.")
+    if status.has_ended:
+        sentences += _unknown(status.inputs)
+    return tuple(sentences)
+
+
 _CHECKPOINTS = 20
-_STORE, _BACKEND = "store.", "backend."
-_FILES, _MEMORY = "rocksdb.live-sst-files-size", "rocksdb.cur-size-all-mem-tables"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,57 +399,10 @@ def _tables(seen: Seen, facts: Facts) -> Iterator[FactTable]:
     yield from work_tables(seen.graph, seen.work, seen.history, seen.now_ms)
     yield from facts.tables
     if totals is not None:
-        yield _stores(totals)
-        yield _commits(totals)
+        yield stores_table(totals)
+        yield commits_table(totals)
     more = f"The newest {_CHECKPOINTS} of {len(found)}" if len(found) > _CHECKPOINTS else ""
     yield FactTable("Checkpoints, newest first", found[: -_CHECKPOINTS - 1 : -1], note=more)
-
-
-def _stores(totals: Totals) -> FactTable:
-    rows: list[tuple[object, ...]] = []
-    for store in totals.subjects(_STORE):
-        group = f"{_STORE}{store}"
-        gets, hits, size = totals.get(group, "gets"), totals.get(group, "cache-hits"), totals.known(group, _FILES)
-        rows.append(
-            (
-                store,
-                _whole(totals.known(group, "keys")),
-                None if size is None else size_text(round(size + totals.get(group, _MEMORY))),
-                _whole(totals.known(group, "gets")),
-                f"{hits / gets:.0%}" if gets else None,
-                _whole(totals.known(group, "puts")),
-                _whole(totals.known(group, "deletes")),
-                _whole(totals.known(group, "expired")),
-            )
-        )
-    sizes = "store, keys (estimate)>, size in RocksDB>, gets>, from memory>?2"
-    headings = f"{sizes}, keys written>, keys deleted>?3, expired>?1"
-    return FactTable.of("Stores, all tasks, since the last start", headings, rows)
-
-
-def _whole(number: float | None) -> int | None:
-    return None if number is None else round(number)
-
-
-def _commits(totals: Totals) -> FactTable:
-    rows = [
-        _timer(totals, "job", "commit-ns", "whole commit"),
-        _timer(totals, "job", "snapshot-ns", "snapshot, which processing waits for"),
-        _timer(totals, "job", "commit-wait-ns", "waiting for the commit before"),
-    ]
-    for backend in totals.subjects(_BACKEND):
-        group = f"{_BACKEND}{backend}"
-        uploads = _timer(totals, group, "upload-ns", f"upload to {backend}, each task")
-        rows.append((*uploads[:-1], size_text(round(totals.get(group, "bytes-uploaded")))))
-    kept = [row for row in rows if row[1]]
-    return FactTable.of("Commits, since the last start", "part, times>, mean>, longest>, uploaded>", kept)
-
-
-def _timer(totals: Totals, group: str, name: str, what: str) -> tuple[object, ...]:
-    mean = totals.mean_ms(group, name)
-    if mean is None:
-        return (what, 0, None, None, None)
-    return (what, totals.calls[group, name], f"{mean:,.0f} ms", f"{totals.longest_ms[group, name]:,.0f} ms", None)
 
 
 Document = dict[str, Any]

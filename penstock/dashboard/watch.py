@@ -16,8 +16,7 @@ from penstock.admin.job.status import JobStatus, graph, run_of
 from penstock.admin.jobs import FoundJob
 from penstock.base.retry import SYSTEM_CLOCK
 from penstock.base.secrets import without_secrets
-from penstock.dashboard.verdict import unread, unread_by_input
-from penstock.dashboard.view import Document, Seen, job_document, list_document
+from penstock.dashboard.view import Document, Seen, job_document, list_document, unread, unread_by_input
 from penstock.dashboard.work import STALE_MS, History, Totals
 from penstock.errors import CorruptError, IncompatibleError, PenstockError
 from penstock.job.shown import RunWork

@@ -1,5 +1,5 @@
 """The work of a job between two looks at its metrics, and tables of it: batches by stage, operators and tasks by
-time, keys by messages. Pure.
+time, keys by messages, stores, and commits. Pure.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from penstock.base.wording import counted, duration_text, listed
+from penstock.base.wording import counted, duration_text, listed, size_text
 from penstock.facts import FactTable
 from penstock.job.shown import GraphStage, JobGraph, RunWork
 from penstock.metrics.snapshot import CounterValue, GaugeValue, Snapshot, TimerValue
@@ -30,6 +30,8 @@ PARTS = {
 }
 """The parts of a batch, by their timers. The rest of `batch-ns` is `other`."""
 _STAGE, _STREAM = "stage.", "stream."
+_STORE, _BACKEND = "store.", "backend."
+_FILES, _MEMORY = "rocksdb.live-sst-files-size", "rocksdb.cur-size-all-mem-tables"
 _LAG = "messages-behind-high-watermark"
 _MESSAGES, _PROCESS = "messages-actually-processed", "process-ns"
 
@@ -375,3 +377,52 @@ def _tasks_lately(graph: JobGraph | None, lately: list[Interval]) -> FactTable:
         for stage, source in sorted(chosen, key=lambda at: (-spent[at], -messages[at], at))
     ]
     return FactTable.of("Busiest tasks, in the last minute", "task>, stage>, messages>, share>, time>", rows)
+
+
+def stores_table(totals: Totals) -> FactTable:
+    """The stores of all tasks, since the last start."""
+    rows: list[tuple[object, ...]] = []
+    for store in totals.subjects(_STORE):
+        group = f"{_STORE}{store}"
+        gets, hits, size = totals.get(group, "gets"), totals.get(group, "cache-hits"), totals.known(group, _FILES)
+        rows.append(
+            (
+                store,
+                _whole(totals.known(group, "keys")),
+                None if size is None else size_text(round(size + totals.get(group, _MEMORY))),
+                _whole(totals.known(group, "gets")),
+                f"{hits / gets:.0%}" if gets else None,
+                _whole(totals.known(group, "puts")),
+                _whole(totals.known(group, "deletes")),
+                _whole(totals.known(group, "expired")),
+            )
+        )
+    sizes = "store, keys (estimate)>, size in RocksDB>, gets>, from memory>?2"
+    headings = f"{sizes}, keys written>, keys deleted>?3, expired>?1"
+    return FactTable.of("Stores, all tasks, since the last start", headings, rows)
+
+
+def _whole(number: float | None) -> int | None:
+    return None if number is None else round(number)
+
+
+def commits_table(totals: Totals) -> FactTable:
+    """The parts of commits, since the last start."""
+    rows = [
+        _timer(totals, "job", "commit-ns", "whole commit"),
+        _timer(totals, "job", "snapshot-ns", "snapshot, which processing waits for"),
+        _timer(totals, "job", "commit-wait-ns", "waiting for the commit before"),
+    ]
+    for backend in totals.subjects(_BACKEND):
+        group = f"{_BACKEND}{backend}"
+        uploads = _timer(totals, group, "upload-ns", f"upload to {backend}, each task")
+        rows.append((*uploads[:-1], size_text(round(totals.get(group, "bytes-uploaded")))))
+    kept = [row for row in rows if row[1]]
+    return FactTable.of("Commits, since the last start", "part, times>, mean>, longest>, uploaded>", kept)
+
+
+def _timer(totals: Totals, group: str, name: str, what: str) -> tuple[object, ...]:
+    mean = totals.mean_ms(group, name)
+    if mean is None:
+        return (what, 0, None, None, None)
+    return (what, totals.calls[group, name], f"{mean:,.0f} ms", f"{totals.longest_ms[group, name]:,.0f} ms", None)

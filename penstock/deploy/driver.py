@@ -8,9 +8,8 @@ import msgspec
 
 from penstock.checkpoint.sections import SectionValues
 from penstock.deploy.wing import DEPLOY, DeploySection
-from penstock.driver.context import RunContext
 from penstock.driver.feed.boundary import Boundary
-from penstock.driver.part import DriverPart
+from penstock.driver.part import DriverPart, RunContext
 
 
 class DeployDriver(DriverPart):

@@ -18,10 +18,9 @@ from penstock.errors import PenstockError
 from penstock.runtime.reports import Report
 from penstock.runtime.stage.sink import writing_text
 from penstock.start.job import JobPlan
-from penstock.wire.calls import START_RUN
 from penstock.wire.containers import Lane, ProcessDeath
 from penstock.wire.ports import BatchRunner, Fleet, OtherWayError
-from penstock.wire.protocol import StartRun
+from penstock.wire.protocol import START_RUN, StartRun
 from penstock.wire.security import TlsIdentity
 
 MOST_MESSAGES = 20_000

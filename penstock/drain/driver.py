@@ -13,9 +13,8 @@ from penstock.checkpoint.sections import SectionValues
 from penstock.drain import requests
 from penstock.drain.report import DrainReport, DrainTally
 from penstock.drain.wing import DRAIN_WING, DrainProgress, drain_board
-from penstock.driver.context import RunContext
 from penstock.driver.feed.boundary import Boundary, DrainedOperators
-from penstock.driver.part import DriverPart
+from penstock.driver.part import DriverPart, RunContext
 from penstock.errors import PenstockError
 from penstock.job.board import Shown
 from penstock.runtime.reports import Report

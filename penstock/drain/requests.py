@@ -21,8 +21,8 @@ from penstock.base.documents import decode, decoding
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.sections import Section
+from penstock.config.kinds import RefusedError
 from penstock.config.settings import OtherSettings
-from penstock.config.values.kinds import RefusedError
 from penstock.errors import ConfigError, CorruptError, NotFoundError, PenstockError
 from penstock.job.commands import new_uuid, write_request
 from penstock.job.lease import LeaseState

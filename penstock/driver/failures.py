@@ -22,7 +22,7 @@ from typing import TypeVar
 from penstock.base.retry import Clock
 from penstock.batch.batch import Batch, Culprit, WatchedTask
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.driver.context import RunContext, StopRequest
+from penstock.driver.part import RunContext, StopRequest
 from penstock.driver.show.progress import ProgressBoard
 from penstock.errors import ContainerLostError, PenstockError, SystemAwayError
 from penstock.host.position_page import TIMER, MessageId, Span, Spot

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from penstock.base.plugins import DISPLAYS, load
-from penstock.driver.context import StopRequest
+from penstock.driver.part import StopRequest
 from penstock.driver.program import JobEnd, RunningWork, count_end_of_program, stop_with_program
 from penstock.driver.show.progress import BatchProgress, JobProgress, ProgressBoard
 from penstock.errors import NotFoundError

@@ -22,7 +22,7 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.arrays.byte_arrays import ByteArray
 from penstock.arrays.given import is_bytes, is_text
 from penstock.base.wording import counted, listed
-from penstock.config.values.kinds import PartitionRange
+from penstock.config.kinds import PartitionRange
 from penstock.errors import ConfigError, Refusals
 from penstock.graph.specs import ApplicationGraph, OperatorSpec
 from penstock.graph.stores import StoreSpec

@@ -21,9 +21,8 @@ from penstock.base.wording import counted, listed
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.sections import SectionValues
-from penstock.driver.context import RunContext
 from penstock.driver.feed.boundary import Boundary
-from penstock.driver.part import DriverPart
+from penstock.driver.part import DriverPart, RunContext
 from penstock.job.paths import JobPaths, outbox_epoch
 from penstock.objects.store import ObjectStore
 from penstock.outbox import wing

@@ -23,8 +23,7 @@ from penstock.job.identity import writer_name
 from penstock.job.paths import JobPaths
 from penstock.system.contract.definition import QUERY_SYSTEM
 from penstock.wing import Wing
-from penstock.wire.calls import Call
-from penstock.wire.protocol import Request
+from penstock.wire.protocol import Call, Request
 
 
 @dataclass(frozen=True, slots=True)

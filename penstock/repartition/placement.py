@@ -11,7 +11,7 @@ from penstock.api.serdes.base import BytesWithKey
 from penstock.api.serdes.values import DoubleKey, Tuple
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.wording import argument, listed
-from penstock.config.values.kinds import PartitionRange
+from penstock.config.kinds import PartitionRange
 from penstock.errors import ConfigError
 from penstock.graph.specs import ApplicationGraph, InputSpec, OperatorSpec
 from penstock.graph.stores import StoreSpec

@@ -11,11 +11,12 @@ from penstock.base.wording import counted, listed
 from penstock.batch.batch import QUERY, Ends
 from penstock.batch.watermarks import TIME
 from penstock.checkpoint.edit import CheckpointContent
-from penstock.checkpoint.record import CheckpointRecord, StoreLayout
+from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.streams import STREAMS
 from penstock.checkpoint.task_values import Markers
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.graph.specs import ApplicationGraph
+from penstock.graph.stores import StoreLayout
 from penstock.repartition.placement import (
     ByKey,
     CopiedPlacement,

@@ -14,11 +14,10 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.sections import SectionValues
 from penstock.config.settings import JobSettings
-from penstock.driver.context import RunContext
 from penstock.driver.feed.boundary import Boundary
 from penstock.driver.feed.event_time import EventTime
 from penstock.driver.feed.feed import Feed, OffsetFeed
-from penstock.driver.part import DriverPart
+from penstock.driver.part import DriverPart, RunContext
 from penstock.errors import ConfigError
 from penstock.job.paths import JobPaths
 from penstock.replay.follow import FollowFeed, ParentLog, begin_to_follow, goes_on_from

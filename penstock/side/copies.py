@@ -18,11 +18,10 @@ from penstock.graph.keys import found_by_hash
 from penstock.graph.stores import StoreSpec
 from penstock.metrics.registry import MetricsRegistry
 from penstock.side.engine import SideEngine
-from penstock.side.fill.entries import OwnEntries, SideEntries, entries_of
-from penstock.side.fill.filler import FillSettings, SideFiller
-from penstock.side.fill.group import SideGroup, SideGroupContext
-from penstock.side.fill.replica import SideHomes, discard
-from penstock.side.fill.sources import SidePart, SideSources, groups_of, parts_of, streams_of
+from penstock.side.entries import OwnEntries, SideEntries, SidePart, entries_of
+from penstock.side.filler import FillSettings, SideFiller
+from penstock.side.group import SideGroup, SideGroupContext
+from penstock.side.replica import SideHomes, SideSources, discard, groups_of, parts_of, streams_of
 from penstock.side.start import BACKUP
 from penstock.state.backends.base import RestoreProgress
 from penstock.state.restore import restore_store

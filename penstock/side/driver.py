@@ -6,8 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from penstock.driver.context import RunContext
-from penstock.driver.part import DriverPart
+from penstock.driver.part import DriverPart, RunContext
 from penstock.errors import ContainerLostError, FailedMessage
 from penstock.graph.stores import SideInputs
 from penstock.side.wing import BOOTSTRAP, SIDE_WING, Bootstrap, BootstrapProgress, BootstrapState, SideState

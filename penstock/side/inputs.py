@@ -19,12 +19,11 @@ from penstock.graph.stores import SideInputs
 from penstock.metrics.snapshot import CounterValue, GaugeValue, MetricId, Snapshot, TimerValue, Value
 from penstock.side.copies import SideBackups, SideSource, SideStandbys, entries_for
 from penstock.side.engine import SideEngine
-from penstock.side.fill.entries import SideEntries
-from penstock.side.fill.filler import FillSettings, SideFiller
-from penstock.side.fill.group import SideGroup, SideGroupContext
-from penstock.side.fill.replica import SideHomes, discard
-from penstock.side.fill.sources import SidePart, SideSources, groups_of, parts_of, streams_of
+from penstock.side.entries import SideEntries, SidePart
+from penstock.side.filler import FillSettings, SideFiller
 from penstock.side.folders import OpenedSide, SideFolders
+from penstock.side.group import SideGroup, SideGroupContext
+from penstock.side.replica import SideHomes, SideSources, discard, groups_of, parts_of, streams_of
 from penstock.side.start import BACKUP, backed_up_side_stores
 from penstock.side.wing import BOOTSTRAP, SIDE_WING, Bootstrap, BootstrapState, SideFailure, SideState
 from penstock.state.stores.task_store import SideView

@@ -19,8 +19,7 @@ from penstock.job.paths import JobPaths
 from penstock.metrics.snapshot import GaugeValue, Snapshot
 from penstock.objects.store import ObjectStore
 from penstock.wing import Wing
-from penstock.wire.calls import MINUTE, Call
-from penstock.wire.protocol import Request
+from penstock.wire.protocol import MINUTE, Call, Request
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from penstock.spark.queries import state_operators as state_operators
     from penstock.spark.row_batches import arrow_schema as arrow_schema
     from penstock.spark.row_serde import Rows as Rows
-    from penstock.spark.state_frames.frames import read_changes as read_changes
-    from penstock.spark.state_frames.frames import read_state as read_state
+    from penstock.spark.state_frames import read_changes as read_changes
+    from penstock.spark.state_frames import read_state as read_state
     from penstock.spark.transform import TransformedStream as TransformedStream
     from penstock.spark.transform import transform_with_state as transform_with_state
 else:

@@ -21,12 +21,12 @@ from penstock.base.retry import Retry, retry
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.container.shared import stores_directory
-from penstock.driver.context import StopRequest
 from penstock.driver.feed.feed import Feed
 from penstock.driver.job import Job, JobPage
-from penstock.driver.loop.run import Run, show_refusal
-from penstock.driver.loop.run_loop import RunLoop
+from penstock.driver.part import StopRequest
 from penstock.driver.program import former_handlers, log_progress, pass_on, stop_on_signals
+from penstock.driver.run import Run, show_refusal
+from penstock.driver.run_loop import RunLoop
 from penstock.errors import ConfigError, NotFoundError, PenstockError, RetryableError
 from penstock.host.logs import log_directory
 from penstock.job.commands import StopRequests

@@ -28,8 +28,7 @@ from penstock.base.retry import SYSTEM_CLOCK
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.runtime.messages.packet import read_batch
 from penstock.spark.processor.codec import RowCodec
-from penstock.spark.processor.fields import FixedField, field_of
-from penstock.spark.processor.keys import KeyCodec, chunk
+from penstock.spark.processor.fields import FixedField, KeyCodec, chunk, field_of
 from penstock.spark.row_serde import in_utc
 from penstock.spark.versions import arrow_schema as arrow_schema_of
 from penstock.system.contract.messages import ColumnChunk, RawMessage

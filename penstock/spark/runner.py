@@ -34,10 +34,9 @@ from penstock.spark.session.gateway import cause_of, spark_died
 from penstock.spark.workers.packages import Shipment
 from penstock.spark.workers.worker import ContainerStage, SinkStage, SourceStage
 from penstock.start.job import JobPlan
-from penstock.wire.calls import START_RUN
 from penstock.wire.containers import Lane, ProcessDeath
 from penstock.wire.ports import BatchRunner, RunBrokenError
-from penstock.wire.protocol import StartRun
+from penstock.wire.protocol import START_RUN, StartRun
 
 logger = logging.getLogger(__name__)
 _CRASHED = "Python worker exited unexpectedly"

@@ -17,11 +17,11 @@ from penstock.checkpoint.task_values import Markers
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, IncompatibleError, PenstockError
 from penstock.graph.specs import ApplicationGraph
+from penstock.spark import state_from_spark as from_spark
 from penstock.spark.processor.task import ProcessorSpec
 from penstock.spark.query.checkpoint_location import CheckpointLocation, plan_of
 from penstock.spark.query.plan import reached_batch
 from penstock.spark.session.gateway import cause_of
-from penstock.spark.state_frames import from_spark
 from penstock.spark.state_import.checkpoint import OperatorFacts, SparkCheckpoint
 from penstock.state.outside_backup import FirstBackup
 from penstock.system.contract.definition import QUERY_SYSTEM

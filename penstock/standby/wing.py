@@ -17,8 +17,7 @@ from penstock.job.board import Board, last_run
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
 from penstock.wing import Wing
-from penstock.wire.calls import Call
-from penstock.wire.protocol import Markers, Request, of_tasks
+from penstock.wire.protocol import Call, Markers, Request, of_tasks
 
 FOLLOW_SECONDS = 5.0
 

@@ -29,9 +29,9 @@ from penstock.start.job_streams import JobStreams
 from penstock.start.layout import store_layout
 from penstock.start.part import StartPart, complete, start_parts
 from penstock.start.plan import StartFacts, StartPlan, StartRequest, plan_start, read_requests, resolver
-from penstock.start.startpoints.decide import JobInputs
-from penstock.start.startpoints.manager import StartpointManager
-from penstock.start.startpoints.request import StartpointRequest
+from penstock.start.startpoint_manager import StartpointManager
+from penstock.start.startpoint_request import StartpointRequest
+from penstock.start.startpoints import JobInputs
 from penstock.state.backends.registry import BackendAdmins
 from penstock.system.base import System
 

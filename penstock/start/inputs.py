@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from penstock.api.ssp import StreamPattern, SystemStream, SystemStreamPartition
 from penstock.base.wording import counted
+from penstock.config.kinds import PartitionRange
 from penstock.config.model import JobConfig
-from penstock.config.values.kinds import PartitionRange
 from penstock.errors import ConfigError, NotFoundError
 from penstock.graph.specs import ApplicationGraph, OperatorSpec
 from penstock.system.base import System, SystemAdmin

@@ -26,7 +26,7 @@ from penstock.start.layout import store_layout
 from penstock.start.part import StartPart
 from penstock.start.plan import StartPlan
 from penstock.start.positions import Identities, declared_streams
-from penstock.start.startpoints.manager import StartpointManager
+from penstock.start.startpoint_manager import StartpointManager
 from penstock.state.backends.registry import BackendAdmins
 from penstock.system.base import WriterIdentity
 from penstock.wire.ports import JobPackage

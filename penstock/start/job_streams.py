@@ -13,9 +13,9 @@ from penstock.api.serdes import ColumnSerde
 from penstock.api.ssp import StreamPattern, SystemStream, SystemStreamPartition
 from penstock.base.wording import counted, listed, owned_stream
 from penstock.checkpoint.streams import CHANGELOG_STREAM
+from penstock.config.kinds import PartitionRange
 from penstock.config.model import JobConfig
 from penstock.config.settings import StreamSettings, TaskSettings
-from penstock.config.values.kinds import PartitionRange
 from penstock.graph.specs import ApplicationGraph
 from penstock.graph.store_declarations import side_input_of
 from penstock.job.identity import OwnedStreams

@@ -14,10 +14,10 @@ from dataclasses import replace
 from urllib.parse import unquote
 
 from penstock.base.wording import argument, counted, listed
-from penstock.checkpoint.record import CheckpointRecord, StoreLayout
+from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import IncompatibleError, Refusals
 from penstock.graph.specs import ApplicationGraph
-from penstock.graph.stores import OPERATOR_STORES, WAITING_STORES, StoreSpec, layout_of
+from penstock.graph.stores import OPERATOR_STORES, WAITING_STORES, StoreLayout, StoreSpec, layout_of
 
 _STATE = re.compile(r"(value|list|map|timers)-[0-9]+\((.*)\)")
 _KEY = re.compile(r"key-[0-9]+\((.*)\)")

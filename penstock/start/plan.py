@@ -17,14 +17,15 @@ from penstock.base.wording import argument, counted, listed
 from penstock.batch.batch import QUERY, OfferedBatch, Positions
 from penstock.batch.watermarks import TIME
 from penstock.checkpoint.log_view import LogView
-from penstock.checkpoint.record import CheckpointRecord, Origin, StoreLayout
+from penstock.checkpoint.record import CheckpointRecord, Origin
 from penstock.checkpoint.streams import IntermediateStream
 from penstock.checkpoint.task_versions import refuse_unknown
 from penstock.config.model import JobConfig
 from penstock.errors import IncompatibleError, NotFoundError
 from penstock.graph.specs import ApplicationGraph, OperatorSpec
-from penstock.graph.stores import OPERATOR_STORES, StoreSpec, own_stores
+from penstock.graph.stores import OPERATOR_STORES, StoreLayout, StoreSpec, own_stores
 from penstock.job.paths import JobPaths
+from penstock.start import startpoints
 from penstock.start.layout import check_layout, store_layout
 from penstock.start.positions import (
     StartTimes,
@@ -37,9 +38,8 @@ from penstock.start.positions import (
     start_positions,
     start_times,
 )
-from penstock.start.startpoints import decide
-from penstock.start.startpoints.manager import StartpointManager
-from penstock.start.startpoints.request import StartpointRequest, how_to_delete
+from penstock.start.startpoint_manager import StartpointManager
+from penstock.start.startpoint_request import StartpointRequest, how_to_delete
 from penstock.system.base import SystemAdmin
 from penstock.wing import known_sections
 
@@ -64,9 +64,9 @@ class StartFacts:
 
     graph: ApplicationGraph
     config: JobConfig
-    inputs: decide.JobInputs
+    inputs: startpoints.JobInputs
     view: LogView
-    requests: decide.WaitingStartpoints
+    requests: startpoints.WaitingStartpoints
     from_checkpoint: str | None = None
     reset_operators: Sequence[str] = ()
 
@@ -76,7 +76,7 @@ class StartFacts:
         return JobPaths(self.config.job.name, self.config.job.id).root
 
 
-def read_requests(manager: StartpointManager, view: LogView, config: JobConfig) -> decide.WaitingStartpoints:
+def read_requests(manager: StartpointManager, view: LogView, config: JobConfig) -> startpoints.WaitingStartpoints:
     """The startpoints that wait; none if the configuration ignores them. Logs those that cannot be read."""
     requests = manager.waiting(view)
     if config.job.startpoint_enabled:
@@ -85,10 +85,10 @@ def read_requests(manager: StartpointManager, view: LogView, config: JobConfig) 
         return requests
     if left := len(requests.live) + len(requests.expired):
         logger.warning("job.startpoint.enabled is false, so this start ignores %s", counted(left, "startpoint"))
-    return decide.WaitingStartpoints(taken=requests.taken)
+    return startpoints.WaitingStartpoints(taken=requests.taken)
 
 
-def resolver(admins: Mapping[str, SystemAdmin]) -> decide.Resolve:
+def resolver(admins: Mapping[str, SystemAdmin]) -> startpoints.Resolve:
     """Resolves requests by the systems of their streams."""
 
     def resolve(request: StartpointRequest) -> int:
@@ -169,7 +169,7 @@ def _named(operators: Collection[str]) -> str:
 class StartPlan:
     """Where a run begins, decided once: every try to write its start checkpoint says the same."""
 
-    decision: decide.StartDecision
+    decision: startpoints.StartDecision
     positions: Positions
     requests: tuple[StartpointRequest, ...] = ()
     """All that the start checkpoint takes: applied, superseded and expired ones. They are deleted after it."""
@@ -212,7 +212,7 @@ class StartPlan:
         return frozenset() if self.decision.accepts_state else moved_inputs(self.origin, self.positions)
 
 
-def plan_start(facts: StartFacts, resolve: decide.Resolve) -> StartPlan:
+def plan_start(facts: StartFacts, resolve: startpoints.Resolve) -> StartPlan:
     """Take every step in order.
 
     Raises:
@@ -230,7 +230,7 @@ def plan_start(facts: StartFacts, resolve: decide.Resolve) -> StartPlan:
         raise IncompatibleError(f"{error}. {why}") from error
 
 
-def _chosen_by(facts: StartFacts, decision: decide.StartDecision) -> str | None:
+def _chosen_by(facts: StartFacts, decision: startpoints.StartDecision) -> str | None:
     """The note about a startpoint that took the start back to an older checkpoint; None if none did."""
     record, latest = decision.restore_from, facts.view.latest
     if decision.with_state != "nearest" or record is None or record == latest:
@@ -242,7 +242,7 @@ def _chosen_by(facts: StartFacts, decision: decide.StartDecision) -> str | None:
     )
 
 
-def _plan_from(facts: StartFacts, decision: decide.StartDecision) -> StartPlan:
+def _plan_from(facts: StartFacts, decision: startpoints.StartDecision) -> StartPlan:
     if decision.restore_from is not None:
         refuse_unknown(decision.restore_from, known_sections())
     refuse_quiet(facts, decision)
@@ -271,13 +271,13 @@ def _plan_from(facts: StartFacts, decision: decide.StartDecision) -> StartPlan:
     )
 
 
-def decide_beginning(facts: StartFacts, resolve: decide.Resolve) -> decide.StartDecision:
+def decide_beginning(facts: StartFacts, resolve: startpoints.Resolve) -> startpoints.StartDecision:
     """Choose the checkpoint, and what startpoints make of its positions and its state."""
-    candidates = decide.Candidates.of(facts.view, facts.config.task, facts.from_checkpoint)
-    return decide.decide_start(facts.requests.live, facts.inputs, candidates, resolve)
+    candidates = startpoints.Candidates.of(facts.view, facts.config.task, facts.from_checkpoint)
+    return startpoints.decide_start(facts.requests.live, facts.inputs, candidates, resolve)
 
 
-def refuse_quiet(facts: StartFacts, decision: decide.StartDecision) -> None:
+def refuse_quiet(facts: StartFacts, decision: startpoints.StartDecision) -> None:
     """Raise IncompatibleError if a run that sends no output before its old positions has output by time: positions do
     not say which windows and timers had fired there."""
     timed = [op.id for op in facts.graph.operators if op.is_timed and not op.is_input]
@@ -290,7 +290,9 @@ def refuse_quiet(facts: StartFacts, decision: decide.StartDecision) -> None:
         )
 
 
-def decide_times(facts: StartFacts, decision: decide.StartDecision, positions: Positions, reset: Reset) -> StartTimes:
+def decide_times(
+    facts: StartFacts, decision: startpoints.StartDecision, positions: Positions, reset: Reset
+) -> StartTimes:
     """Choose the event times and watermarks that the run begins with."""
     record = decision.restore_from
     times = start_times(
@@ -304,7 +306,9 @@ def decide_times(facts: StartFacts, decision: decide.StartDecision, positions: P
     return reset.times(times, facts.graph.operators)
 
 
-def stores_without_writer(facts: StartFacts, decision: decide.StartDecision) -> tuple[frozenset[str], frozenset[str]]:
+def stores_without_writer(
+    facts: StartFacts, decision: startpoints.StartDecision
+) -> tuple[frozenset[str], frozenset[str]]:
     """The stores of the checkpoint that operators delete, and those that something else fills now."""
     record = decision.restore_from
     if record is None:
@@ -338,7 +342,7 @@ def continue_stores(
     return replace(graph, stores=tuple(map(continuing, graph.stores)))
 
 
-def refuse_other_layout(facts: StartFacts, decision: decide.StartDecision, emptied: frozenset[str]) -> None:
+def refuse_other_layout(facts: StartFacts, decision: startpoints.StartDecision, emptied: frozenset[str]) -> None:
     """Raise IncompatibleError if the application cannot go on from the stores of the checkpoint."""
     record = decision.restore_from
     if record is not None:
@@ -351,7 +355,7 @@ def refuse_other_layout(facts: StartFacts, decision: decide.StartDecision, empti
 
 
 def decide_streams(
-    facts: StartFacts, decision: decide.StartDecision, reset: Reset, times: StartTimes
+    facts: StartFacts, decision: startpoints.StartDecision, reset: Reset, times: StartTimes
 ) -> dict[SystemStream, IntermediateStream]:
     """Choose what is kept of the durable intermediate streams."""
     return kept_streams(
@@ -364,7 +368,7 @@ def decide_streams(
     )
 
 
-def last_offered(facts: StartFacts, decision: decide.StartDecision) -> OfferedBatch | None:
+def last_offered(facts: StartFacts, decision: startpoints.StartDecision) -> OfferedBatch | None:
     """The query's last batch, by the checkpoint."""
     record, view = decision.restore_from, facts.view
     offered = None if record is None else record.section(QUERY).offered

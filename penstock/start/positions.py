@@ -22,7 +22,7 @@ from penstock.config.model import JobConfig
 from penstock.config.settings import StreamSettings
 from penstock.errors import IncompatibleError, Refusals
 from penstock.graph.specs import ApplicationGraph
-from penstock.start.startpoints.decide import JobInputs, StartDecision
+from penstock.start.startpoints import JobInputs, StartDecision
 from penstock.system.base import PartitionOffsets
 
 

@@ -30,9 +30,9 @@ from penstock.start.job_streams import JobStreams
 from penstock.start.part import DecidedStart, StartPart, start_parts
 from penstock.start.plan import StartFacts, StartPlan, StartRequest
 from penstock.start.positions import StartTimes, begin_streams, declared_streams
-from penstock.start.startpoints.decide import passing_over
-from penstock.start.startpoints.manager import StartpointManager
-from penstock.start.startpoints.request import StartpointRequest
+from penstock.start.startpoint_manager import StartpointManager
+from penstock.start.startpoint_request import StartpointRequest
+from penstock.start.startpoints import passing_over
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,7 @@ from typing import Literal, TypeAlias
 
 from penstock.api.side_inputs import PushedTable
 from penstock.base.wording import listed
-from penstock.driver.context import RunContext
-from penstock.driver.part import DriverPart
+from penstock.driver.part import DriverPart, RunContext
 from penstock.driver.show.metrics import JobMetrics
 from penstock.errors import ContainerLostError, PenstockTimeoutError
 from penstock.tables.manifest import PublishedTables, PublishedVersion, TableManifest

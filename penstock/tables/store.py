@@ -30,10 +30,9 @@ from penstock.base.documents import Count, decode
 from penstock.config.settings import StoreSettings
 from penstock.errors import CorruptError, RetryableError
 from penstock.host.process import HostFolder
-from penstock.state.engines.engine import Engine, EngineFailedError
+from penstock.state.engines.engine import Changes, Engine, EngineFailedError
 from penstock.state.engines.memory import ColumnEngine
 from penstock.state.engines.open import open_rocksdb
-from penstock.state.records import Changes
 from penstock.state.stores.task_store import SideView
 
 _PIECE = 20_000

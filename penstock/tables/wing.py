@@ -11,8 +11,7 @@ from typing import Annotated, Literal
 from penstock.facts import Column
 from penstock.metrics.snapshot import GaugeValue, Snapshot
 from penstock.wing import Wing
-from penstock.wire.calls import Call
-from penstock.wire.protocol import NoArguments, Request
+from penstock.wire.protocol import Call, NoArguments, Request
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,7 @@ from typing import TypeAlias
 
 import pytest
 
-from penstock.state.engines.engine import Engine
-from penstock.state.records import Changes
+from penstock.state.engines.engine import Changes, Engine
 
 __all__ = ["EngineContract", "OpenEngine"]
 

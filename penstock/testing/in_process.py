@@ -17,9 +17,9 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.base.retry import SYSTEM_CLOCK, Clock
 from penstock.checkpoint.log import CheckpointLog
 from penstock.config.model import JobConfig
-from penstock.driver.context import RunContext, StopRequest
 from penstock.driver.feed.feed import Feed
-from penstock.driver.loop.run_loop import RunLoop, RunParts
+from penstock.driver.part import RunContext, StopRequest
+from penstock.driver.run_loop import RunLoop, RunParts
 from penstock.driver.show.progress import ProgressBoard
 from penstock.driver.watches import run_of_start
 from penstock.graph.specs import ApplicationGraph

@@ -13,8 +13,8 @@ from typing import TypeVar
 from penstock.base.retry import SYSTEM_CLOCK, Clock
 from penstock.batch.batch import Batch, Due
 from penstock.batch.portions import BatchRanges
-from penstock.container.epoch.container import Container
-from penstock.container.process.handlers import answers
+from penstock.container.container import Container
+from penstock.container.handlers import answers
 from penstock.errors import ContainerLostError, PenstockError, RetryableError
 from penstock.metrics.snapshot import Snapshot
 from penstock.runtime.context import OperatorFailedError
@@ -27,10 +27,9 @@ from penstock.runtime.stage.source import ReadProgress
 from penstock.runtime.stage.task_instance import TaskAttempt
 from penstock.start.job import ClaimedJob
 from penstock.state.engines.engine import EngineFailedError
-from penstock.wire.calls import START_RUN, Call
 from penstock.wire.containers import Assignment, ContainerPlace, assign, moved_to
 from penstock.wire.ports import BatchRunner, EpochOpening, Fleet, JobPackage, RunBrokenError, ignore_answer
-from penstock.wire.protocol import AttemptCall, Beat, Identity, OpenEpoch, Request, StartRun
+from penstock.wire.protocol import START_RUN, AttemptCall, Beat, Call, Identity, OpenEpoch, Request, StartRun
 
 Q = TypeVar("Q", bound=Request)
 A = TypeVar("A")

@@ -20,9 +20,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from penstock.errors import ConfigError
-from penstock.testing.kafka import server
-from penstock.testing.kafka.jars import FETCH_S, KAFKA_VERSION
-from penstock.testing.kafka.settings import (
+from penstock.testing import kafka_server as server
+from penstock.testing.kafka_jars import FETCH_S, KAFKA_VERSION
+from penstock.testing.kafka_settings import (
     ALONE,
     BrokerNode,
     Security,
@@ -228,7 +228,7 @@ class KafkaBroker:
         """Format the storage, and write the settings."""
         try:
             if any(name.endswith("SSL") for name in self._security):
-                from penstock.testing.kafka.certificates import new_certificates
+                from penstock.testing.kafka_certificates import new_certificates
 
                 place.certificates = new_certificates(place.folder)
             data = place.folder / "data"

@@ -15,9 +15,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from penstock.errors import ConfigError, RetryableError
-from penstock.testing.kafka.server import admin_module, installation, new_id
-from penstock.testing.kafka.settings import BrokerNode
 from penstock.testing.kafka_broker import KafkaBroker
+from penstock.testing.kafka_server import admin_module, installation, new_id
+from penstock.testing.kafka_settings import BrokerNode
 
 _START_S = 120.0
 _ANSWER_S = 30.0

@@ -25,7 +25,7 @@ from penstock.errors import CorruptError, FencedError, NotFoundError, RetryableE
 from penstock.objects.open import open_store
 from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import RestoreProgress, StateBackendFactory
-from penstock.state.records import Changes
+from penstock.state.engines.engine import Changes
 from penstock.system.base import System
 from penstock.testing.contracts.state_retention import StateRetentionContract
 from penstock.testing.faulty_store import FaultyStore, SlowStore

@@ -21,9 +21,8 @@ from penstock.metrics.registry import MetricsRegistry
 from penstock.objects.forwarding import MeteredObjectStore
 from penstock.objects.store import ObjectStore
 from penstock.state.backends import base
-from penstock.state.engines.engine import Engine
+from penstock.state.engines.engine import Changes, Engine
 from penstock.state.engines.open import open_engine, open_restored
-from penstock.state.records import Changes
 from penstock.system.base import System
 
 STORES = ("first", "second")

@@ -28,8 +28,8 @@ from penstock.metrics.snapshot import Row, Snapshot
 from penstock.runtime.messages.incoming import run_together
 from penstock.runtime.messages.packet import NO_PACKETS, PACKET_SCHEMA, PacketKind
 from penstock.wire import protocol
-from penstock.wire.calls import BEAT, CLOSE_SECONDS, RENEW_PORT, Call
 from penstock.wire.containers import ContainerAddress, Ending, KnownEnd, ProcessDeath, UnknownEnd, ending_of
+from penstock.wire.protocol import BEAT, CLOSE_SECONDS, RENEW_PORT, Call
 from penstock.wire.security import TlsIdentity, call_options, call_problem, connect
 
 logger = logging.getLogger(__name__)

@@ -24,9 +24,8 @@ from penstock.runtime.reports import Report
 from penstock.runtime.settings import RuntimeSettings
 from penstock.system.base import System
 from penstock.wing import wings
-from penstock.wire.calls import Call
 from penstock.wire.containers import ProcessDeath
-from penstock.wire.protocol import Beat, Markers, Request, load
+from penstock.wire.protocol import Beat, Call, Markers, Request, load
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +163,9 @@ class Fleet(Protocol):
         abandoned: threading.Event | None = None,
         on_answer: Callable[[str, A], None] = ignore_answer,
     ) -> list[A]:
-        """Make a call of the table `penstock.wire.calls` to every container that has tasks, each with the part for its
-        tasks. Returns the last answer of each. `abandoned`: nothing is retried once it is set. `on_answer` gets a
-        container's name and each of its answers, from several threads.
+        """Make a call of the table in `penstock.wire.protocol` to every container that has tasks, each with the part
+        for its tasks. Returns the last answer of each. `abandoned`: nothing is retried once it is set. `on_answer` gets
+        a container's name and each of its answers, from several threads.
 
         The calls of a commit come from its own thread. Raises the handler's errors, and PenstockTimeoutError if a
         transient failure lasts longer than `task.commit.timeout.ms`.

@@ -1,22 +1,28 @@
-"""Requests and answers of calls between containers and their callers: plain values, and their form on the wire.
+"""Calls between containers and their callers: requests and answers as plain values, their form on the wire, and the
+table of all calls: for each its name, request, answer, and how long the driver waits.
 
-A new call is one request here, one line in the table of `penstock.wire.calls`, and one handler.
+The driver makes one request for all containers and asks for it (`Fleet.ask`); each container gets the part for its
+tasks, checks that the call is meant for it, and passes it to the handler (`penstock.container.handlers`). A new
+call is one request here, one line in the table, and one handler. A wing has its own calls (`penstock.wing`).
 
-Errors of a container travel in messages. What gRPC has for errors, the metadata at a call's end, takes some
-kilobytes, each byte of other scripts three times and all of it twice; with more, the caller learns nothing but that
-there was too much.
+Errors of a container travel in messages. What gRPC has for errors, the metadata at a call's end, takes some kilobytes,
+each byte of other scripts three times and all of it twice; with more, the caller learns nothing but that there was too
+much.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self, TypeAlias
+from types import NoneType
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 import msgspec
 
 from penstock.base.documents import decoder, decoding
+from penstock.base.retry import Retry
 from penstock.batch.batch import Batch, Due
+from penstock.config.model import JobConfig
 from penstock.host.log_lines import PassedLine
 from penstock.job.shown import TaskWork
 from penstock.metrics.snapshot import Row
@@ -298,3 +304,74 @@ def cut(text: str, longest: int) -> str:
         return text
     half = longest // 2
     return f"{text[:half]} ... ({len(text) - 2 * half:,} characters left out) ... {text[-half:]}"
+
+
+Q = TypeVar("Q", bound=Request)
+A = TypeVar("A")
+BEAT_SECONDS = 0.5
+CLOSE_SECONDS = 15.0
+BEATS_PER_METRICS = 4
+METRICS_SHARE = 0.05
+"""The share of a core that looking for changed metrics takes at most. A container with hundreds of stores looks less
+often: the text with RocksDB's numbers takes a third of a millisecond for each."""
+MINUTE = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[Q, A]):
+    """A kind of call. Most calls have one answer, some have several."""
+
+    name: str
+    request: type[Q]
+    answer: type[A]
+    answer_s: Callable[[JobConfig, float], float | None] = lambda config, spent_s: MINUTE
+    """(configuration, seconds spent on earlier tries) → the driver's wait for the last answer; None: until the stream
+    ends."""
+    again: Retry | None = None
+    """Retries of transient failures; all tries together last at most `task.commit.timeout.ms`."""
+
+    def encode(self, identity: Identity, request: Q) -> bytes:
+        return dump((identity, request))
+
+    def parse(self, body: bytes) -> tuple[Identity, Q]:
+        """Raises CorruptError if the call is malformed."""
+        found: tuple[Identity, Q] = load(tuple[Identity, self.request], body)  # type: ignore[name-defined]
+        return found
+
+    def decode(self, answer: bytes) -> A:
+        found: A = load(self.answer, answer)
+        return found
+
+
+OPEN = Call("open", OpenEpoch, OpenProgress, lambda config, _: config.container.restore_timeout_ms / 1000)
+START_RUN = Call("start-run", StartRun, NoneType)
+END = Call("end", EndBatch, NoneType, again=Retry(pause_s=0.02, growth=1.0))
+SNAPSHOT = Call("snapshot", TakeSnapshot, NoneType)
+UPLOAD = Call(
+    "upload",
+    UploadSnapshot,
+    UploadResult,
+    lambda config, spent_s: max(1.0, config.task.commit_timeout_ms / 1000 - spent_s),
+    Retry(pause_s=0.2),
+)
+CLEAN_UP = Call("clean-up", CleanUp, NoneType)
+WIND_DOWN = Call("wind-down", WindDown, list[Row], lambda c, _: c.task.shutdown_ms / 1000 + CLOSE_SECONDS)
+CLOSE = Call("close", NoArguments, int, lambda config, spent_s: CLOSE_SECONDS)
+RENEW_PORT = Call("renew-port", RenewPort, RenewedPort, lambda config, spent_s: CLOSE_SECONDS)
+BEAT = Call("beat", NoArguments, Beat, lambda config, spent_s: None)
+
+CALLS: dict[str, Call[Any, Any]] = {
+    call.name: call
+    for call in (
+        OPEN,
+        START_RUN,
+        END,
+        SNAPSHOT,
+        UPLOAD,
+        CLEAN_UP,
+        WIND_DOWN,
+        CLOSE,
+        BEAT,
+        RENEW_PORT,
+    )
+}

@@ -13,7 +13,7 @@ from penstock.objects.open import open_store
 from penstock.spark.state_import.checkpoint import SparkCheckpoint, plan_rebuild
 from penstock.spark.state_import.files import plain_chunks
 from penstock.spark.state_import.reader import RecordKind, SparkState, open_state, read_changelog, read_head
-from penstock.state.records import decode_records, encode_records
+from penstock.state.engines.engine import decode_records, encode_records
 from tests.support.stores.spark_state import GOLDEN, read_plain
 
 CASES = sorted(path.name for path in GOLDEN.iterdir())

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from penstock.side.engine import SideEngine, SidePositions
-from penstock.state.engines.engine import Engine
+from penstock.state.engines.engine import Changes, Engine
 from penstock.state.engines.memory import ColumnEngine, MemoryEngine
 from penstock.state.engines.open import WriteBehindEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
-from penstock.state.records import Changes
 from penstock.state.stores.task_store import SideView
 from penstock.testing.engine_contract import EngineContract, OpenEngine
 

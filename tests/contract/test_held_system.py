@@ -12,7 +12,7 @@ import pytest
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.errors import NotFoundError
-from penstock.state.backends.changelog_stream.partition import ChangelogReader, history_system
+from penstock.state.backends.changelog_partition import ChangelogReader, history_system
 from penstock.system.base import (
     Compaction,
     OffsetRange,

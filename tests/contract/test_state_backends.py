@@ -11,7 +11,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.state.backends.base import StateBackendFactory
 from penstock.state.backends.blob import BlobFactory
 from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory
-from penstock.state.backends.changelog_stream.factory import ChangelogStreamFactory
+from penstock.state.backends.changelog_stream import ChangelogStreamFactory
 from penstock.system.base import System
 from penstock.system.local import LocalSystem
 from penstock.system.memory import MemorySystem

@@ -19,9 +19,8 @@ import pytest
 
 from penstock.errors import ContainerLostError, CorruptError
 from penstock.runtime.messages.packet import PacketKind, from_batch, to_batch
-from penstock.wire.calls import CLOSE
 from penstock.wire.client import ContainerClient, exchange
-from penstock.wire.protocol import NoArguments
+from penstock.wire.protocol import CLOSE, NoArguments
 from tests.support.apps.container_app import messages
 from tests.support.processes.containers import (
     DEADLINE_S,

@@ -24,9 +24,8 @@ from penstock.errors import (
     RetryableError,
 )
 from penstock.runtime.messages.packet import NO_PACKETS, PACKET_SCHEMA
-from penstock.wire.calls import CLOSE, OPEN
 from penstock.wire.client import ContainerClient
-from penstock.wire.protocol import END_OF_INPUT, NoArguments, OpenEpoch, carried_error
+from penstock.wire.protocol import CLOSE, END_OF_INPUT, OPEN, NoArguments, OpenEpoch, carried_error
 from penstock.wire.security import call_options
 from tests.support.apps.container_app import RAISES, messages, oracle
 from tests.support.oracles.tracebacks import frames_of_penstock

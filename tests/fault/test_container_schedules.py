@@ -17,9 +17,8 @@ from penstock.errors import ContainerLostError
 from penstock.runtime.messages.packet import PacketKind, from_batch, to_batch
 from penstock.runtime.reports import SuccessfulBatch
 from penstock.system.partitioner import partition_of
-from penstock.wire.calls import OPEN
 from penstock.wire.client import exchange
-from penstock.wire.protocol import OpenEpoch
+from penstock.wire.protocol import OPEN, OpenEpoch
 from tests.support.apps.container_app import messages, oracle
 from tests.support.processes.containers import (
     SECRET,

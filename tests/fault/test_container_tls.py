@@ -19,11 +19,10 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from penstock.batch.batch import Batch
-from penstock.container.process.gate import STRANGERS
+from penstock.container.gate import STRANGERS
 from penstock.errors import ContainerLostError, PenstockError
-from penstock.wire.calls import CLOSE, START_RUN
 from penstock.wire.client import ContainerClient
-from penstock.wire.protocol import Identity, NoArguments, StartRun, carried_error
+from penstock.wire.protocol import CLOSE, START_RUN, Identity, NoArguments, StartRun, carried_error
 from penstock.wire.security import TlsIdentity, call_options, connect, new_identity
 from tests.support.apps.container_app import oracle
 from tests.support.processes.containers import SECRET, ContainerProcess, Job, stored, wait_until

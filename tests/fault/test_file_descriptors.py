@@ -24,7 +24,7 @@ from penstock.state import restore
 from penstock.state.backends.base import RestoreProgress, StateBackendFactory
 from penstock.state.backends.blob import BlobFactory
 from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory
-from penstock.state.backends.changelog_stream.factory import ChangelogStreamFactory
+from penstock.state.backends.changelog_stream import ChangelogStreamFactory
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.reading.comparison import verify
 from penstock.state.reading.reader import StateReader

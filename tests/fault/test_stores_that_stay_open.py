@@ -17,10 +17,10 @@ from penstock.checkpoint.record import Claim
 from penstock.checkpoint.task_versions import markers_of
 from penstock.driver.commit.coordinator import CommitCoordinator
 from penstock.errors import ContainerLostError
+from penstock.state.engines.engine import Changes
 from penstock.state.engines.open import WriteBehindEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.reading.reader import StateReader
-from penstock.state.records import Changes
 from penstock.system.memory import MemorySystem
 from tests.support.jobs.home import wait_until
 from tests.support.processes.commit_jobs import flip_a_bit

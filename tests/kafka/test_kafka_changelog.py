@@ -19,8 +19,8 @@ from penstock.errors import ConfigError, FencedError, NotFoundError
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
 from penstock.objects.store import ObjectStore
-from penstock.state.backends.changelog_stream.factory import ChangelogStreamFactory
-from penstock.state.backends.changelog_stream.partition import ChangelogRange
+from penstock.state.backends.changelog_partition import ChangelogRange
+from penstock.state.backends.changelog_stream import ChangelogStreamFactory
 from penstock.system.kafka.system import KafkaSystem
 from penstock.system.registry import open_system
 from penstock.testing.kafka_broker import KafkaBroker

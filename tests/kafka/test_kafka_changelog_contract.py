@@ -13,7 +13,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import StateBackendFactory
-from penstock.state.backends.changelog_stream.factory import ChangelogStreamFactory
+from penstock.state.backends.changelog_stream import ChangelogStreamFactory
 from penstock.system.base import OffsetRange, System
 from penstock.system.kafka.system import KafkaSystem
 from penstock.testing.kafka_broker import KafkaBroker

@@ -20,7 +20,7 @@ from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
 from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import AdminContext, StoreMarker
-from penstock.state.backends.changelog_stream.factory import ChangelogStreamAdmin, ChangelogStreamFactory
+from penstock.state.backends.changelog_stream import ChangelogStreamAdmin, ChangelogStreamFactory
 from penstock.system.kafka.fences import TOPIC, Owners
 from penstock.testing.kafka_broker import KafkaBroker
 from penstock.testing.state_backend_contract import BackendHarness

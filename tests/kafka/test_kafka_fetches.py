@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.kafka import jars
-from penstock.testing.kafka.jars import kafka_jars
+from penstock.testing import kafka_jars as jars
+from penstock.testing.kafka_jars import kafka_jars
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

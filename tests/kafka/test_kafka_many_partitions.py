@@ -17,7 +17,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.portions import Portion
 from penstock.runtime.stage.source import InputReaders
 from penstock.system.base import OffsetRange, SystemAdmin
-from penstock.system.kafka import fetcher
+from penstock.system.kafka import client
 from penstock.system.kafka.client import open_consumer
 from penstock.system.kafka.errors import ClientErrors
 from penstock.system.kafka.options import KafkaOptions
@@ -88,7 +88,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Consumer]:
         found.append(open_consumer(options, reported))
         return found[-1]
 
-    monkeypatch.setattr("penstock.system.kafka.fetcher.open_consumer", counted)
+    monkeypatch.setattr("penstock.system.kafka.client.open_consumer", counted)
     return found
 
 
@@ -163,7 +163,7 @@ def test_what_has_no_room_is_fetched_again(
     room: Room, turns: int, opened: list[Consumer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The buffers of partitions that are not being read hold little; readings are interleaved, left, and go back."""
-    monkeypatch.setattr(fetcher, "_AHEAD_BYTES", 20_000)
+    monkeypatch.setattr(client, "_AHEAD_BYTES", 20_000)
     rng = random.Random(5)
     for kind in ("plain", "commit", "abort", "plain", "commit"):
         room.put({p: rng.randrange(60) for p in range(20)}, kind, size=rng.choice([10, 500]))

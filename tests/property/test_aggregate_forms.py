@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.arrays.packed_rows import PackedRows
-from penstock.columns.fold import StateRows
+from penstock.columns.aggregates import StateRows
 from penstock.testing import TestRunner
 from tests.property.test_expression_forms import INF, VALUES
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.log_view import LogView, keep, prunable
 from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim, Record
+from penstock.config.kinds import RetainedCheckpoints, RetentionPolicy
 from penstock.config.load import load_config
-from penstock.config.values.kinds import RetainedCheckpoints, RetentionPolicy
 from penstock.errors import ConfigError
 from tests.support.stores.checkpoints import checkpoint
 

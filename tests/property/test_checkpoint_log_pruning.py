@@ -18,7 +18,7 @@ from penstock.checkpoint import log_view
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView, keep
 from penstock.checkpoint.record import CheckpointId, CheckpointRecord, Claim, Record, decode_record
-from penstock.config.values.kinds import RetentionPolicy
+from penstock.config.kinds import RetentionPolicy
 from penstock.errors import FencedError, IncompatibleError, NotFoundError, RetryableError
 from penstock.job.paths import JobPaths
 from penstock.objects.open import RemoteObjectStore

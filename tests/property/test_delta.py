@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import CorruptError, IncompatibleError
 from penstock.state.backends.changelog_files.versions import DeltaHeader, decode_delta, encode_delta
-from penstock.state.records import decode_records, encode_records
+from penstock.state.engines.engine import decode_records, encode_records
 from tests.support.tools.places import GOLDEN
 from tests.support.tools.profiles import examples
 

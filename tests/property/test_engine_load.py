@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 import penstock.state.engines.rocksdb as rocksdb_engine
 from penstock.errors import CorruptError
-from penstock.state.engines.engine import Engine
+from penstock.state.engines.engine import Changes, Engine
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
-from penstock.state.records import Changes
 from tests.support.tools.profiles import examples
 
 BULK = 1000

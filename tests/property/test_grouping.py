@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.batch.batch import TaskSsp, resumed_positions, to_next_offsets, to_positions
 from penstock.batch.portions import BatchPace, BatchRanges, Portion, PortionRead, plan_ranges, read_by_input
-from penstock.config.values.kinds import PartitionRange
+from penstock.config.kinds import PartitionRange
 from penstock.driver.show.progress import source_progress
 from penstock.errors import ConfigError
 from penstock.start.inputs import group_inputs

@@ -39,8 +39,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 from zstandard import ZstdCompressor
 
 from penstock.errors import CorruptError
-from penstock.system.lake.avro_decoder import CheckedDecoder
-from penstock.system.lake.iceberg_manifests import CheckedManifest, CheckedSnapshot
+from penstock.system.lake.iceberg_manifests import CheckedDecoder, CheckedManifest, CheckedSnapshot
 from tests.support.faults.damaged_bytes import damaged, memory_budget
 from tests.support.parsers.lakes import walk
 from tests.support.tools.profiles import examples

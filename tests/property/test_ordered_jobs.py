@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.runtime.order import rows
+from penstock.runtime import order
 from penstock.testing import TestRunner
 from tests.support.tools.profiles import examples
 
@@ -133,7 +133,7 @@ def by_row(value: Any = None) -> ps.StreamApplication:
 def small_batches() -> Iterator[None]:
     """Attempts leave most of what is due to the next batches."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rows, "AT_MOST", 5)
+        patch.setattr(order, "AT_MOST", 5)
         yield
 
 

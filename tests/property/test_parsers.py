@@ -20,9 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.container.process import launch
-from penstock.container.process import launch as launch_module
-from penstock.container.process.launch import Register
+from penstock.container import launch
+from penstock.container import launch as launch_module
+from penstock.container.launch import Register
 from penstock.errors import CorruptError, PenstockError
 from penstock.host.posix import ExecutorProcess
 from penstock.job.identity import JobIdentity

@@ -21,9 +21,9 @@ from penstock.graph.specs import ApplicationGraph
 from penstock.objects.file import FileObjectStore
 from penstock.start.inputs import group_inputs
 from penstock.start.plan import StartFacts, StartPlan, plan_start, read_requests, resolver
-from penstock.start.startpoints.decide import JobInputs
-from penstock.start.startpoints.manager import StartpointManager
-from penstock.start.startpoints.request import StartpointRequest, task_name
+from penstock.start.startpoint_manager import StartpointManager
+from penstock.start.startpoint_request import StartpointRequest, task_name
+from penstock.start.startpoints import JobInputs
 from penstock.system.memory import MemorySystem
 from tests.support.stores.checkpoints import checkpoint
 from tests.support.stores.stopped_job import PATHS, STREAM, ssp

@@ -19,14 +19,14 @@ from penstock.batch.watermarks import TIME, TimeSection
 from penstock.checkpoint import log, log_view
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.streams import STREAMS
-from penstock.container.epoch.attempts import Attempts
-from penstock.container.epoch.commit import TaskCommitManager
-from penstock.container.epoch.container import Container, Epoch
+from penstock.container.attempts import Attempts
+from penstock.container.commit import TaskCommitManager
+from penstock.container.container import Container, Epoch
 from penstock.driver import watches
 from penstock.driver.commit import record as records
 from penstock.driver.commit.coordinator import CommitCoordinator
+from penstock.driver.epochs import Epochs
 from penstock.driver.feed.boundary import Boundary
-from penstock.driver.loop.epochs import Epochs
 from penstock.job.lease import acquire
 from penstock.job.paths import JobPaths
 from penstock.outbox import wing as outbox
@@ -37,7 +37,7 @@ from penstock.runtime.messages.incoming import Sources
 from penstock.runtime.stage.task_instance import TaskInstance
 from penstock.start import prepare
 from penstock.state.backends.registry import BackendAdmins
-from penstock.state.records import merged
+from penstock.state.engines.engine import merged
 from penstock.system import memory
 from penstock.system.contract import writer
 
@@ -103,7 +103,7 @@ def trailers() -> None:
 
 @rule(
     "A container admits attempts of the present run of a batch only.",
-    "tests/unit/container/epoch/test_epoch_attempts.py::test_a_task_that_is_at_another_batch_refuses_an_attempt",
+    "tests/unit/container/test_epoch_attempts.py::test_a_task_that_is_at_another_batch_refuses_an_attempt",
 )
 def admission() -> None:
     def check(self: Attempts, call: Any, number: int) -> TaskInstance:
@@ -222,7 +222,7 @@ def incarnation() -> None:
 # before the claim is in the log that the claim reads. So no life is broken. But the log would change after the run.
 @rule(
     "A commit that was abandoned writes no record any more.",
-    "tests/unit/driver/loop/test_run_loop.py::test_a_commit_that_takes_too_long_ends_the_run",
+    "tests/unit/driver/test_run_loop.py::test_a_commit_that_takes_too_long_ends_the_run",
 )
 def abandoned() -> None:
     _replace(CommitCoordinator, "_append", lambda self, record, abandoned: self._log.append(record))
@@ -335,7 +335,7 @@ def held_copies() -> None:
 
 @rule(
     "A commit in which a store would have no marker at all waits for its base.",
-    "tests/unit/container/epoch/test_epoch_commits.py::test_a_checkpoint_waits_for_the_base_of_a_store_that_no_other_backend_has",
+    "tests/unit/container/test_epoch_commits.py::test_a_checkpoint_waits_for_the_base_of_a_store_that_no_other_backend_has",
 )
 def base_before_marker() -> None:
     _replace(TaskCommitManager, "has_all", lambda self, markers: True)

@@ -19,7 +19,7 @@ MODULES = (
     "penstock.api.retention",
     "penstock.config.load",
     "penstock.objects.store",
-    "penstock.start.startpoints.manager",
+    "penstock.start.startpoint_manager",
     "penstock.state.backends.base",
     "penstock.testing",
     "penstock.testing.faulty_store",

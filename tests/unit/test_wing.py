@@ -24,11 +24,10 @@ from penstock.base import plugins
 from penstock.checkpoint.sections import Section, Sections
 from penstock.cli import main as cli
 from penstock.config import keys
-from penstock.config.key import AbsentDefault, Key, Settings
+from penstock.config.key import AbsentDefault, Key, Settings, Topic
+from penstock.config.kinds import Number
 from penstock.config.settings import KEYS, TaskSettings
-from penstock.config.topics import Topic
-from penstock.config.values.kinds import Number
-from penstock.container.process.handlers import answers, serve
+from penstock.container.handlers import answers, serve
 from penstock.dashboard.watch import look_at
 from penstock.dashboard.work import History
 from penstock.drain.requests import DrainSection
@@ -38,8 +37,7 @@ from penstock.errors import ConfigError, FencedError, IncompatibleError, Penstoc
 from penstock.facts import Column, Facts, FactTable
 from penstock.testing.in_process import InProcessDriver
 from penstock.wing import Wing, check_wings, wings
-from penstock.wire.calls import Call
-from penstock.wire.protocol import Identity, Request
+from penstock.wire.protocol import Call, Identity, Request
 from tests.support.tools.fixtures import fixture_of
 from tests.support.tools.pages import blocks
 from tests.support.tools.places import ROOT

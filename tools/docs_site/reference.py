@@ -40,7 +40,7 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
             "penstock.admin.configuration",
             "penstock.job.shown",
         ),
-        "Checkpoints": ("penstock.admin.checkpoint", "penstock.checkpoint"),
+        "Checkpoints": ("penstock.admin.checkpoint", "penstock.admin.samza", "penstock.checkpoint"),
         "Startpoints": ("penstock.admin.startpoint",),
         "State": ("penstock.admin.state",),
         "Streams": ("penstock.admin.stream",),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from penstock.admin.checkpoint.target import stream_ends
-from penstock.admin.job.audit import audited
+from penstock.admin.job.logs import audited
 from penstock.admin.job.ownership import claimed_job
 from penstock.admin.jobs import FoundJob
 from penstock.admin.table import refuse_side_inputs

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Self
 
 from penstock.admin.jobs import FoundJob
-from penstock.admin.outbox import OutboxOutput, outbox_outputs, read_marks
+from penstock.admin.questions import OutboxOutput, outbox_outputs, read_marks
 from penstock.admin.table import side_stores
 from penstock.api.time.firing import NO_WATERMARK
 from penstock.base.wording import counted, listed, size_text, utc_text

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from penstock.admin.checkpoint.facts import find_checkpoint
-from penstock.admin.job.audit import audited
+from penstock.admin.job.logs import audited
 from penstock.admin.jobs import FoundJob
 from penstock.api.ssp import SystemStream
 from penstock.base.retry import SYSTEM_CLOCK, Retry, retry
 from penstock.checkpoint.forks import forks_of
-from penstock.checkpoint.labels import check_name
-from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.record import CheckpointRecord, check_name
 from penstock.checkpoint.task_versions import only_in_changelogs
 from penstock.errors import IncompatibleError, NotFoundError
 from penstock.system.registry import open_system

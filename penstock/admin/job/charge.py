@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from penstock.admin.checkpoint.change import next_checkpoint
-from penstock.admin.job.audit import audited
+from penstock.admin.job.logs import audited
 from penstock.admin.jobs import FoundJob
-from penstock.admin.outbox import outbox_outputs, read_marks
+from penstock.admin.questions import outbox_outputs, read_marks
 from penstock.base.wording import counted, listed
 from penstock.batch.batch import QUERY
 from penstock.checkpoint import edit

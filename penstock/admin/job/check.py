@@ -16,7 +16,7 @@ from penstock.facts import Facts, Shown
 from penstock.graph.topology import plan_topology
 from penstock.start.check import REFUSED, check_start
 from penstock.start.plan import StartRequest
-from penstock.start.startpoints.decide import passing_over
+from penstock.start.startpoints import passing_over
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.admin.job.audit import audited
 from penstock.admin.job.fork import refuse_forked, unpin
+from penstock.admin.job.logs import audited
 from penstock.admin.job.ownership import held_job
 from penstock.admin.jobs import FoundJob
-from penstock.admin.stream.names import changelogs_of
+from penstock.admin.stream.found import changelogs_of
 from penstock.base.wording import counted, size_text
 from penstock.checkpoint.forks import pinned, read_home
 from penstock.checkpoint.log_view import LogView

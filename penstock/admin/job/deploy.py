@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.admin.job.audit import audited, this_process
 from penstock.admin.job.charge import (
     DeployStep,
     NotYetError,
@@ -29,14 +28,15 @@ from penstock.admin.job.charge import (
 )
 from penstock.admin.job.delete import delete_job
 from penstock.admin.job.fork import fork
+from penstock.admin.job.logs import audited, this_process
 from penstock.admin.jobs import FoundJob
 from penstock.admin.state.repartition import Mover, plan_with, repartition
 from penstock.application.application import Application
 from penstock.base.plugins import HOSTS, load
 from penstock.base.wording import listed
 from penstock.checkpoint.forks import read_home
-from penstock.checkpoint.labels import behind_latest
 from penstock.checkpoint.log_view import LogView
+from penstock.checkpoint.record import behind_latest
 from penstock.config.model import JobConfig
 from penstock.config.settings import JobSettings
 from penstock.deploy.wing import DEPLOY, handed_to

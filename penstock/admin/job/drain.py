@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 from uuid import UUID
 
-from penstock.admin.coordinator_stream import coordinator_line, imported_notifications
-from penstock.admin.job.audit import audited, this_process
+from penstock.admin.job.logs import audited, this_process
 from penstock.admin.job.running import drain_summary, lease
 from penstock.admin.jobs import FoundJob
+from penstock.admin.samza import coordinator_line, imported_notifications
 from penstock.api.requests import NEXT_RUN, DrainMode, DrainNotification
 from penstock.base.wording import counted, listed
 from penstock.batch.batch import QUERY
 from penstock.batch.watermarks import TIME
-from penstock.checkpoint.record import CheckpointRecord, StoreLayout
+from penstock.checkpoint.record import CheckpointRecord
 from penstock.drain.requests import (
     DRAIN,
     NAMESPACE,
@@ -31,7 +31,7 @@ from penstock.drain.requests import (
 from penstock.drain.wing import DrainProgress
 from penstock.errors import ConfigError, NotFoundError, PenstockError, PenstockTimeoutError
 from penstock.graph.store_declarations import NAME_RULE, is_name
-from penstock.graph.stores import OPERATOR_STORES
+from penstock.graph.stores import OPERATOR_STORES, StoreLayout
 
 _POLL_SECONDS = 0.2
 Outcome: TypeAlias = Literal["asked", "asked before", "drained", "cancelled"]

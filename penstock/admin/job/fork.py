@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from penstock.admin.checkpoint.change import append_record
-from penstock.admin.job.audit import audited
+from penstock.admin.job.logs import audited
 from penstock.admin.job.ownership import held_job
 from penstock.admin.jobs import FoundJob, backend_admins
 from penstock.base.retry import SYSTEM_CLOCK, Retry, retry
@@ -17,10 +17,9 @@ from penstock.base.wording import counted, listed
 from penstock.batch.batch import QUERY, QuerySection
 from penstock.checkpoint import edit
 from penstock.checkpoint.forks import EPOCHS_APART, Home, check_whole, fork_of, forks_of, pin_of, pinned, read_home
-from penstock.checkpoint.labels import LABELS, Labelled, LabelsSection
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
-from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.record import LABELS, CheckpointRecord, Labelled, LabelsSection
 from penstock.checkpoint.sections import SectionValues
 from penstock.checkpoint.streams import STREAMS, StreamsSection
 from penstock.checkpoint.task_versions import only_in_changelogs, refuse_unknown, versions_of

@@ -15,9 +15,8 @@ from penstock.admin.job.inputs import AskedInputs, InputStatus
 from penstock.admin.job.running import LeaseFacts, drain_status, watch_lease
 from penstock.admin.job.status import BackendStatus, JobStatus, OutboxStatus, UnreadableJob, WatermarkStatus, ways_in
 from penstock.admin.jobs import FoundJob
-from penstock.admin.outbox import AskedMarks, Marks, outbox_outputs
-from penstock.admin.questions import Questions
-from penstock.admin.startpoint.facts import RequestFacts, request_facts, taken_facts
+from penstock.admin.questions import AskedMarks, Marks, Questions, outbox_outputs
+from penstock.admin.startpoint.waiting import RequestFacts, request_facts, taken_facts
 from penstock.admin.table import side_stores
 from penstock.api.time.firing import END_OF_TIME
 from penstock.base.secrets import without_secrets

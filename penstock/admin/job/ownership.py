@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from penstock.admin.job.audit import audited
+from penstock.admin.job.logs import audited
 from penstock.admin.jobs import FoundJob
 from penstock.base.wording import counted
 from penstock.checkpoint.record import Claim
@@ -22,7 +22,7 @@ from penstock.objects.forwarding import SignedStore, UntrustedError
 from penstock.objects.open import open_root
 from penstock.objects.store import ObjectStore
 from penstock.outbox.wing import owed_of, own_debt, publisher_name
-from penstock.state.backends.changelog_stream.partition import changelog_writer
+from penstock.state.backends.changelog_partition import changelog_writer
 from penstock.state.backends.resources import BackendRoots
 from penstock.system.base import System, WriterIdentity
 from penstock.system.registry import open_system, system_class

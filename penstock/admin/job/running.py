@@ -12,7 +12,7 @@ from uuid import UUID
 
 import psutil
 
-from penstock.admin.job.audit import audited, this_process
+from penstock.admin.job.logs import audited, this_process
 from penstock.admin.jobs import FoundJob
 from penstock.api.requests import NEXT_RUN, DrainMode, DrainNotification
 from penstock.base.wording import utc_text

@@ -10,7 +10,7 @@ from penstock.admin.checkpoint.facts import CheckpointSummary, IntermediateFacts
 from penstock.admin.job.inputs import InputStatus, input_facts
 from penstock.admin.job.running import NO_DRAIN, DrainStatus, Running
 from penstock.admin.jobs import FoundJob
-from penstock.admin.startpoint.facts import RequestFacts, TakenFacts, waiting_facts
+from penstock.admin.startpoint.waiting import RequestFacts, TakenFacts, waiting_facts
 from penstock.base.wording import argument, counted, duration_text, lag_text, listed, utc_text
 from penstock.errors import NotFoundError
 from penstock.facts import Column, Facts, FactTable, Shown

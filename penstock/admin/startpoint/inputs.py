@@ -25,8 +25,8 @@ from penstock.start.layout import check_layout
 from penstock.start.part import complete
 from penstock.start.plan import StartRequest, resettable, resolver
 from penstock.start.positions import kept_streams, refuse_recreated, start_positions
-from penstock.start.startpoints.decide import Candidates, JobInputs, StartDecision, decide_start
-from penstock.start.startpoints.request import StartpointRequest
+from penstock.start.startpoint_request import StartpointRequest
+from penstock.start.startpoints import Candidates, JobInputs, StartDecision, decide_start
 from penstock.system.base import PartitionOffsets, SystemAdmin
 from penstock.system.registry import open_system
 

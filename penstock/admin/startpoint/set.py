@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from penstock.admin.checkpoint.change import PositionFacts, effect_on_state
-from penstock.admin.coordinator_stream import imported_requests
-from penstock.admin.job.audit import audited
+from penstock.admin.job.logs import audited
 from penstock.admin.jobs import FoundJob
-from penstock.admin.startpoint.facts import RequestFacts, request_facts
+from penstock.admin.samza import imported_requests
 from penstock.admin.startpoint.inputs import StartpointJob, check_nearest, open_inputs
+from penstock.admin.startpoint.waiting import RequestFacts, parse_task, request_facts
 from penstock.api.requests import Startpoint, StartpointSpecific
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.retry import SYSTEM_CLOCK
@@ -19,15 +19,8 @@ from penstock.checkpoint.edit import OffsetChange
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.facts import Facts, FactTable, Shown
 from penstock.job.commands import new_uuid
-from penstock.start.startpoints.decide import StartDecision, nearest_checkpoint, passing_over, sort_out
-from penstock.start.startpoints.request import (
-    RequestKey,
-    StartpointRequest,
-    WithOutput,
-    WithState,
-    task_name,
-    task_number,
-)
+from penstock.start.startpoint_request import RequestKey, StartpointRequest, WithOutput, WithState
+from penstock.start.startpoints import StartDecision, nearest_checkpoint, passing_over, sort_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,15 +277,6 @@ def _request_keys(
         numbers = numbers or [0]  # that it is no input is found where all requests are checked
     for number in numbers:
         yield RequestKey(SystemStreamPartition(parsed.system, parsed.stream, number), name)
-
-
-def parse_task(text: str | None) -> str | None:
-    """A task's name, given by its number or as a whole. Raises ConfigError if it is neither."""
-    if text is None:
-        return None
-    return (
-        task_name(int(text)) if text.isascii() and text.isdigit() and len(text) < 10 else task_name(task_number(text))
-    )
 
 
 def _creation(found: StartpointJob, ssps: set[SystemStreamPartition]) -> int:

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Annotated, Any
 
 from penstock.admin.checkpoint.change import next_checkpoint
-from penstock.admin.job.audit import audited
+from penstock.admin.job.logs import audited
 from penstock.admin.job.running import refuse_running
 from penstock.admin.jobs import FoundJob
 from penstock.admin.state.serdes import StoreSerdes, Texts, store_serdes
@@ -20,10 +20,10 @@ from penstock.base.retry import SYSTEM_CLOCK, Retry, retry
 from penstock.base.wording import counted, flag
 from penstock.checkpoint import edit
 from penstock.checkpoint.log_view import LogView
-from penstock.checkpoint.record import CheckpointRecord, StoreLayout
+from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.facts import FOR_PEOPLE, Column, Facts, FactTable, Shown
-from penstock.graph.stores import OPERATOR_STORES
+from penstock.graph.stores import OPERATOR_STORES, StoreLayout
 from penstock.host.process import process_folder
 from penstock.shadow.wing import refuse_loud
 from penstock.state.outside_backup import StoreLoad

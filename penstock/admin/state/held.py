@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 
-from penstock.admin.job.audit import audited
+from penstock.admin.job.logs import audited
 from penstock.admin.job.ownership import owned_job
 from penstock.admin.jobs import FoundJob, backend_admins, choose_version
 from penstock.admin.table import side_stores, table_names

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 from penstock.admin.checkpoint.change import next_checkpoint
-from penstock.admin.job.audit import audited
+from penstock.admin.job.logs import audited
 from penstock.admin.job.running import refuse_running
 from penstock.admin.jobs import FoundJob, opened
 from penstock.admin.state.held import state_versions

@@ -25,13 +25,13 @@ from penstock.arrays.byte_arrays import ByteArray
 from penstock.arrays.types import types_of_text
 from penstock.base.exact_json import exact_value, float_of, whole_of
 from penstock.base.wording import argument, flag, printable, size_text
-from penstock.checkpoint.record import CheckpointRecord, StoreLayout
-from penstock.columns.aggregates import state_columns
-from penstock.columns.fold import StateRows, has_word
-from penstock.columns.sums import whole_sum
+from penstock.checkpoint.record import CheckpointRecord
+from penstock.columns.aggregates import StateRows, state_columns
+from penstock.columns.folds import has_word, whole_sum
 from penstock.errors import ConfigError
 from penstock.graph.aggregation import AggregateLayout
 from penstock.graph.event_time import VersionKey, VersionValue
+from penstock.graph.stores import StoreLayout
 from penstock.schemas.avro import AvroState
 from penstock.state.reading.reader import check_store
 

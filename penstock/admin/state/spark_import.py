@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.admin.checkpoint.change import NextCheckpoint, next_checkpoint
 from penstock.admin.checkpoint.target import ImportTarget, find_target
-from penstock.admin.job.audit import audited
+from penstock.admin.job.logs import audited
 from penstock.admin.job.running import refuse_running
 from penstock.admin.jobs import FoundJob, opened
 from penstock.admin.state.store_uploads import StoreUploads

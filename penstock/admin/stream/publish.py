@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from penstock.admin.stream.names import closed_to_others, refuse_shadow
+from penstock.admin.stream.found import closed_to_others, refuse_shadow
 from penstock.admin.stream.records import Format, MalformedRecordError, Record, malformed, read_lines, read_records
 from penstock.api.messages import Headers, headers_of
 from penstock.api.serdes import Json, Serde

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 
-from penstock.admin.stream.names import (
+from penstock.admin.stream.found import (
     FoundStream,
     audited_stream,
     closed_to_others,

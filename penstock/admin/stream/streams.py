@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Annotated
 
 from penstock.admin.jobs import load_without_job, open_all_jobs
-from penstock.admin.stream import names
+from penstock.admin.stream.found import (
+    FoundStream,
+    audited_stream,
+    is_position,
+    is_restored_from,
+    is_side_input,
+    no_stream,
+    refuse_shadow,
+)
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStream
 from penstock.base.wording import flag, listed, owned_stream
@@ -115,7 +123,7 @@ def streams(
     return found
 
 
-def describe_stream(found: names.FoundStream) -> StreamFacts:
+def describe_stream(found: FoundStream) -> StreamFacts:
     """Describe a stream: its partitions, their offsets, and how long it keeps messages.
 
     Args:
@@ -141,7 +149,7 @@ def describe_stream(found: names.FoundStream) -> StreamFacts:
     return StreamFacts(str(found.stream), len(partitions), messages, age, size, partitions)
 
 
-def create_stream(found: names.FoundStream, partitions: int, retention: StreamRetention | None = None) -> bool:
+def create_stream(found: FoundStream, partitions: int, retention: StreamRetention | None = None) -> bool:
     """Create a stream, unless it exists with the same number of partitions.
 
     Args:
@@ -161,18 +169,18 @@ def create_stream(found: names.FoundStream, partitions: int, retention: StreamRe
         >>> admin.create_stream(stream, 4), admin.create_stream(stream, 4)
         (True, False)
     """
-    names.refuse_shadow(found.system)
+    refuse_shadow(found.system)
     with closing(found.system.admin()) as admin:
         return admin.create_stream(found.stream.stream, partitions, retention)
 
 
-def stream_retention(found: names.FoundStream) -> StreamRetention:
+def stream_retention(found: FoundStream) -> StreamRetention:
     """The limits on a stream's messages. Raises NotFoundError."""
     with closing(found.system.admin()) as admin:
         return admin.retention(found.stream.stream)
 
 
-def set_retention(found: names.FoundStream, retention: StreamRetention) -> int:
+def set_retention(found: FoundStream, retention: StreamRetention) -> int:
     """Change how long a stream keeps its messages. A job that has not read a deleted message ends with an error, unless
     `streams.<id>.on.data.loss` is `skip`.
 
@@ -192,13 +200,13 @@ def set_retention(found: names.FoundStream, retention: StreamRetention) -> int:
         >>> admin.set_retention(admin.open_stream("trips"), StreamRetention(max_bytes=1 << 30))
         0
     """
-    names.refuse_shadow(found.system)
+    refuse_shadow(found.system)
     change = {"retention": f"{stream_retention(found)} -> {retention}"}
-    with names.audited_stream([found], "stream retain", change), closing(found.system.admin()) as admin:
+    with audited_stream([found], "stream retain", change), closing(found.system.admin()) as admin:
         return admin.set_retention(found.stream.stream, retention)
 
 
-def end_stream(found: names.FoundStream) -> None:
+def end_stream(found: FoundStream) -> None:
     """Mark the end of a stream, after which no message follows. A job ends once it has read all its inputs to such an
     end. A message that is published afterwards reopens its partition.
 
@@ -216,12 +224,12 @@ def end_stream(found: names.FoundStream) -> None:
         >>> [each.ended for each in admin.describe_stream(stream).partitions]
         [True, True]
     """
-    names.refuse_shadow(found.system)
-    with names.audited_stream([found], "stream end"), closing(found.system.admin()) as admin:
+    refuse_shadow(found.system)
+    with audited_stream([found], "stream end"), closing(found.system.admin()) as admin:
         admin.end_stream(found.stream.stream)
 
 
-def existing_stream(found: names.FoundStream) -> StreamFacts:
+def existing_stream(found: FoundStream) -> StreamFacts:
     """As `describe_stream`, where the stream should be there: if there is none, the error does not advise to create it.
 
     Raises:
@@ -230,7 +238,7 @@ def existing_stream(found: names.FoundStream) -> StreamFacts:
     try:
         return describe_stream(found)
     except NotFoundError:
-        raise names.no_stream(found.stream) from None
+        raise no_stream(found.stream) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,13 +253,13 @@ class StreamUse:
     only_fills: bool = False
 
 
-def refuse_used(found: names.FoundStream, use: StreamUse) -> None:
+def refuse_used(found: FoundStream, use: StreamUse) -> None:
     """Raise ConfigError, with who needs the stream, if anybody does."""
     if use.readers or use.owner is not None:
         raise ConfigError(_used(found.stream, use))
 
 
-def delete_stream(found: names.FoundStream, *, force: bool = False) -> DeletedStream:
+def delete_stream(found: FoundStream, *, force: bool = False) -> DeletedStream:
     """Delete a stream and all its messages. Jobs that only write to it, or that have another `job.root`, are not found.
 
     Args:
@@ -275,12 +283,12 @@ def delete_stream(found: names.FoundStream, *, force: bool = False) -> DeletedSt
     if not force:
         refuse_used(found, stream_use(found))
     change = {"messages": f"{'unknown' if messages is None else messages} -> none"}
-    with names.audited_stream([found], "stream delete", change), closing(found.system.admin()) as admin:
+    with audited_stream([found], "stream delete", change), closing(found.system.admin()) as admin:
         admin.delete_stream(found.stream.stream)
     return DeletedStream(str(found.stream), deleted=True, messages=messages)
 
 
-def stream_use(found: names.FoundStream) -> StreamUse:
+def stream_use(found: FoundStream) -> StreamUse:
     """The jobs under `job.root` that need a stream.
 
     Args:
@@ -299,16 +307,16 @@ def stream_use(found: names.FoundStream) -> StreamUse:
     with open_all_jobs(sources.file, sources.assignments, overrides=sources.overrides) as jobs:
         latest = {job.paths.root: job.log.read("report").latest for job in jobs}
         uids = {known_uid(job.objects, job.paths) for job in jobs}
-        filled = {job.paths.root for job in jobs if names.is_side_input(stream, job)}
+        filled = {job.paths.root for job in jobs if is_side_input(stream, job)}
     records = [(name, record) for name, record in latest.items() if record is not None]
-    positions = {name for name, record in records if names.is_position(stream, record)}
+    positions = {name for name, record in records if is_position(stream, record)}
     readers = [name for name, _ in records if name in positions or name in filled]
     uid = None if owner is None else owner_uid(owner)
     if owner is None or uid is None or uid in uids:
         return StreamUse(tuple(readers), owner, only_fills=bool(readers) and not positions)
     root = load_without_job(sources.file, sources.assignments, sources.overrides).job.root
     note = f"`{stream}` is {_of(owner)}, which is gone: no job in job.root {root} has this uid"
-    copies = [name for name, record in records if name not in readers and names.is_restored_from(stream, record)]
+    copies = [name for name, record in records if name not in readers and is_restored_from(stream, record)]
     return StreamUse((*readers, *copies), None, note)
 
 

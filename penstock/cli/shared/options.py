@@ -23,7 +23,7 @@ from penstock.errors import ConfigError, NotFoundError, PenstockError
 
 if TYPE_CHECKING:
     from penstock.admin.jobs import FoundJob
-    from penstock.admin.stream.names import FoundStream
+    from penstock.admin.stream.found import FoundStream
     from penstock.facts import Shown
 
 
@@ -118,7 +118,7 @@ class Call:
 
     def stream(self, name: str) -> FoundStream:
         """The stream of a name, which need not exist. Raises ConfigError."""
-        from penstock.admin.stream.names import open_stream
+        from penstock.admin.stream.found import open_stream
 
         return open_stream(name, self.config, self.assignments)
 

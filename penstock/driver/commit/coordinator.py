@@ -18,9 +18,8 @@ from penstock.checkpoint.sections import Section
 from penstock.driver.commit.record import CommitRequest, Recorder
 from penstock.driver.part import DriverPart, sections_of
 from penstock.errors import ContainerLostError, FencedError, PenstockError, PenstockTimeoutError, RetryableError
-from penstock.wire.calls import CLEAN_UP, SNAPSHOT, UPLOAD
 from penstock.wire.ports import Fleet
-from penstock.wire.protocol import CleanUp, Markers, TakeSnapshot, UploadSnapshot
+from penstock.wire.protocol import CLEAN_UP, SNAPSHOT, UPLOAD, CleanUp, Markers, TakeSnapshot, UploadSnapshot
 
 logger = logging.getLogger(__name__)
 _APPEND = Retry(pause_s=0.2, tries=5)

@@ -13,9 +13,9 @@ from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.config.settings import TaskSettings
 from penstock.driver.commit.coordinator import CommitCoordinator, CompletedCommit
 from penstock.driver.commit.record import CommitRequest
-from penstock.driver.context import RunContext
 from penstock.driver.failures import RunFailures
 from penstock.driver.feed.boundary import Boundary
+from penstock.driver.part import RunContext
 from penstock.driver.show.metrics import NS_PER_MS
 from penstock.driver.show.progress import BatchTimer
 from penstock.driver.watches import LeaseGate

@@ -87,7 +87,7 @@ class MapAsyncSpec(OperatorSpec):
 class MapBatchesSpec(FunctionSpec):
     """Columns -> columns of as many rows. The function gets and returns a RecordBatch."""
 
-    operator = "penstock.runtime.operators.columns.processor:MapBatches"
+    operator = "penstock.runtime.operators.column_processor:MapBatches"
     message_serde: ColumnSerde
     result_serde: ColumnSerde
 
@@ -96,7 +96,7 @@ class MapBatchesSpec(FunctionSpec):
 class FilterBatchesSpec(FunctionSpec):
     """Keeps the rows for which the function of their RecordBatch gives true."""
 
-    operator = "penstock.runtime.operators.columns.processor:FilterBatches"
+    operator = "penstock.runtime.operators.column_processor:FilterBatches"
     message_serde: ColumnSerde
 
 
@@ -104,7 +104,7 @@ class FilterBatchesSpec(FunctionSpec):
 class WithKeySpec(OperatorSpec):
     """Columns -> the same columns, with the key as one more, or with its fields."""
 
-    operator = "penstock.runtime.operators.columns.processor:WithKey"
+    operator = "penstock.runtime.operators.column_processor:WithKey"
     columns: tuple[str, ...]
     message_serde: ColumnSerde
     message_key: Serde[Any]
@@ -304,7 +304,7 @@ class BatchTaskSpec(OperatorSpec):
 class ColumnTaskSpec(OperatorSpec):
     """A BatchProcessor with stores: it gets all messages of a batch at once, as columns."""
 
-    operator = "penstock.runtime.operators.columns.processor:ColumnTask"
+    operator = "penstock.runtime.operators.column_processor:ColumnTask"
     hands_on = False
     waits_as_columns = True
     needs_task = True

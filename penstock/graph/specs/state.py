@@ -23,7 +23,7 @@ from penstock.graph.specs.graph import OperatorSpec, Use
 class AggregateSpec(OperatorSpec):
     """Keeps aggregates for each key, and emits those of the keys that a batch changed."""
 
-    operator = "penstock.runtime.operators.columns.aggregate:AggregateOperator"
+    operator = "penstock.runtime.operators.column_aggregate:AggregateOperator"
     hands_on = False
     needs_task = True
 
@@ -193,7 +193,7 @@ class TableJoinSpec(TableReaderSpec):
 class TableColumnsSpec(TableReaderSpec):
     """Adds columns of a table to each message, by its key."""
 
-    operator = "penstock.runtime.operators.columns.processor:TableColumns"
+    operator = "penstock.runtime.operators.column_processor:TableColumns"
 
     columns: tuple[str, ...]
     message_serde: ColumnSerde

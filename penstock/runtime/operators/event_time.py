@@ -24,13 +24,13 @@ from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
 from penstock.graph.event_time import EARLIEST_MS
 from penstock.graph.serdes import SerdePlace
 from penstock.graph.specs import OperatorSpec, TemporalJoinSpec
+from penstock.runtime import order_columns
 from penstock.runtime.context import failure_in
 from penstock.runtime.messages.columns import MessageColumns, Raw, Target, encode_column
 from penstock.runtime.messages.groups import column_task_store
 from penstock.runtime.operators import base
-from penstock.runtime.order import columns, entries
-from penstock.runtime.order.columns import OrderedColumnsNode
-from penstock.runtime.order.rows import OrderedNode
+from penstock.runtime.order import OrderedNode, key_in, time_in
+from penstock.runtime.order_columns import OrderedColumnsNode
 from penstock.runtime.timers import time_bytes, time_of
 from penstock.state.stores.task_store import TaskStore
 
@@ -201,15 +201,15 @@ class OrderedOperator(base.Operator[OperatorSpec]):
         if not isinstance(store, TaskStore) or store.name != self._order.store:
             return self._inner.next_due(store)
         if self._by_column:
-            first = columns.first_time(column_task_store(store))
+            first = order_columns.first_time(column_task_store(store))
         else:
-            first = next((entries.time_in(entry) for entry, _ in store.all()), None)
+            first = next((time_in(entry) for entry, _ in store.all()), None)
         return (None if first is None else first + 1), None
 
     def key_in(self, store: str) -> base.KeyInEntry | None:
         if store != self._order.store:
             return self._inner.key_in(store)
-        return base.KeyInEntry(self._order.sources[0].key_serde, columns.key_in if self._by_column else entries.key_in)
+        return base.KeyInEntry(self._order.sources[0].key_serde, order_columns.key_in if self._by_column else key_in)
 
     def place(self, name: str) -> SerdePlace:
         return self._inner.place(name)

@@ -34,8 +34,7 @@ from penstock.runtime.reports import Report
 from penstock.runtime.stage.failures import AttemptFailures, MessageWatch, slot_for, watch_for
 from penstock.runtime.stage.firings import AttemptPace, FiringRuns
 from penstock.runtime.stage.instance import StageInstance
-from penstock.state.engines.engine import EngineFailedError
-from penstock.state.records import deletes_in
+from penstock.state.engines.engine import EngineFailedError, deletes_in
 from penstock.system.base import ColumnChunk, RawMessage, headers_in
 
 _Run: TypeAlias = Callable[[StageEntry, Raw, Raw, int], None]

@@ -22,8 +22,15 @@ from penstock.runtime.operators.base import Step, operator_of
 from penstock.runtime.settings import RuntimeSettings
 from penstock.runtime.stage.attempt import PacketAttempt
 from penstock.runtime.stage.instance import StageInstance
-from penstock.state.engines.engine import Engine, EngineFailedError
-from penstock.state.records import Changes, changes_bytes, deletes_in, merged, without_passing
+from penstock.state.engines.engine import (
+    Changes,
+    Engine,
+    EngineFailedError,
+    changes_bytes,
+    deletes_in,
+    merged,
+    without_passing,
+)
 from penstock.state.stores.build import build_store
 from penstock.state.stores.task_store import SideView
 

@@ -17,7 +17,7 @@ from penstock.base.retry import retry
 from penstock.base.wording import counted, size_text
 from penstock.batch.batch import Due
 from penstock.config.model import JobConfig
-from penstock.container.process.launch import kill
+from penstock.container.launch import kill
 from penstock.errors import ContainerLostError, PenstockError, PenstockTimeoutError, RetryableError
 from penstock.metrics.snapshot import GaugeValue, MetricId, Snapshot
 from penstock.spark.containers.launch import ContainerLauncher
@@ -25,9 +25,9 @@ from penstock.spark.containers.losses import LossWatch, ReplacementLaunch, error
 from penstock.spark.session.executors import LOCAL_ID
 from penstock.spark.workers.packages import CallerIdentities, pickled
 from penstock.wire import containers, protocol
-from penstock.wire.calls import CLOSE, CLOSE_SECONDS, OPEN, WIND_DOWN, Call
 from penstock.wire.client import ANY_EPOCH, ContainerClient
 from penstock.wire.ports import EpochOpening, Fleet, JobPackage, ignore_answer
+from penstock.wire.protocol import CLOSE, CLOSE_SECONDS, OPEN, WIND_DOWN, Call
 from penstock.wire.security import TlsIdentity
 
 logger = logging.getLogger(__name__)

@@ -87,7 +87,7 @@ def starting(launch: Launch) -> Callable[[Iterable[Any]], Iterator[Any]]:
         import sys
 
         try:
-            from penstock.container.process.launch import ensure_containers
+            from penstock.container.launch import ensure_containers
 
             given = pickle.loads(work)  # noqa: S301 - it came from the driver
         except ImportError as error:

@@ -21,7 +21,7 @@ from penstock.base.application_code import check_all, methods, not_started
 from penstock.errors import ConfigError
 from penstock.graph.specs.code import BatchInfo, BatchTask, BatchTaskContext, Emit, KeyedValue
 from penstock.spark.processor.declared import DeclaredVariables, ParseSchema, Variable
-from penstock.spark.processor.keys import KeyCodec, rows_of
+from penstock.spark.processor.fields import KeyCodec, rows_of
 from penstock.spark.processor.rows import Chunks, arrow_schema
 from penstock.spark.processor.task import ProcessorSpec, task_context
 from penstock.state.stores.columns import ColumnTaskStore

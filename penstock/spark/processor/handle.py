@@ -20,7 +20,7 @@ from penstock.graph.specs.code import BatchTaskContext
 from penstock.runtime.timers import key_and_name, place_of, time_bytes, time_of
 from penstock.spark.processor.codec import RowCodec, StoredLists
 from penstock.spark.processor.declared import DeclaredVariables, DeclaringHandle, TimeMode, Variable, deleted_variable
-from penstock.spark.processor.keys import KeyCodec
+from penstock.spark.processor.fields import KeyCodec
 from penstock.state.stores.timed_entries import BY_KEY, BY_TIME, NAMED, TIME
 
 

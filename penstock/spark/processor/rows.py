@@ -22,7 +22,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, Row, StructType
 
 from penstock.errors import ConfigError
 from penstock.graph.specs.code import Emit, KeyFailed
-from penstock.spark.processor.keys import RowGroups, chunk
+from penstock.spark.processor.fields import RowGroups, chunk
 from penstock.spark.versions import arrow_type
 
 if TYPE_CHECKING:

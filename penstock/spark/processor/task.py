@@ -12,7 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, TypeAlias
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor, TimerValues
 from pyspark.sql.types import StructType
@@ -22,8 +24,8 @@ from penstock.base.application_code import not_started
 from penstock.errors import PenstockError
 from penstock.graph.specs.code import BatchInfo, BatchTask, BatchTaskContext, Emit, KeyedValue, KeyFailed
 from penstock.spark.processor.declared import DeclaredVariables, TimeMode
+from penstock.spark.processor.fields import INITIAL, KeyCodec, RowGroups, rows_of
 from penstock.spark.processor.handle import RunningHandle, TaskState
-from penstock.spark.processor.keys import INITIAL, KeyCodec, RowGroups, grouped, not_late, rows_of
 from penstock.spark.processor.rows import (
     Block,
     FrameOutput,
@@ -280,3 +282,24 @@ def _times(mode: TimeMode, batch: BatchInfo) -> tuple[int, int]:
     if mode == "none":
         return -1, -1
     return batch.time_ms, (batch.firing_watermark if batch.control == "none" else batch.late_watermark) or 0
+
+
+def grouped(rows: pa.RecordBatch, codec: KeyCodec) -> RowGroups:
+    if rows.num_rows == 0:
+        return RowGroups(rows, [], [])
+    found = codec.encode_columns(rows).dictionary_encode()
+    numbers = found.indices.to_numpy(zero_copy_only=False)
+    if (numbers[1:] < numbers[:-1]).any():
+        rows = rows.take(pa.array(np.argsort(numbers, kind="stable")))
+    ends = np.cumsum(np.bincount(numbers, minlength=len(found.dictionary)))
+    return RowGroups(rows, found.dictionary.to_pylist(), ends.tolist())
+
+
+def not_late(rows: pa.RecordBatch, column: str, watermark_ms: int) -> pa.RecordBatch:
+    """The rows whose event time is above the watermark. A row without event time is never late, as in Spark."""
+    times: Any = rows.column(rows.schema.get_field_index(column))
+    if pa.types.is_struct(times.type):
+        times = pc.struct_field(times, "end")
+    zone = times.type.tz
+    micros = times.cast(pa.timestamp("us", zone)).cast(pa.int64())
+    return rows.filter(pc.greater(micros, watermark_ms * 1000).fill_null(True))

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.base.wording import counted
 from penstock.batch.batch import Batch
 from penstock.batch.portions import BatchRanges
-from penstock.driver.context import StopRequest
+from penstock.driver.part import StopRequest
 from penstock.errors import ConfigError, PenstockError
 from penstock.spark.lineage import PacketRdd, Step
 from penstock.spark.query.checkpoint_location import OffsetLog

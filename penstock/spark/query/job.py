@@ -18,10 +18,10 @@ from penstock.api.ssp import SystemStream
 from penstock.batch.batch import OfferedBatch
 from penstock.batch.watermarks import GivenWatermark
 from penstock.config.model import JobConfig
-from penstock.driver.context import StopRequest
 from penstock.driver.feed.event_time import EventTime
 from penstock.driver.feed.offered import OfferedFeed, next_batch
-from penstock.driver.loop.run import Run
+from penstock.driver.part import StopRequest
+from penstock.driver.run import Run
 from penstock.driver.show.work import StateOperatorProgress
 from penstock.errors import CorruptError, IncompatibleError, PenstockError
 from penstock.outbox.driver import OutboxDriver

@@ -6,7 +6,7 @@ have lengths of 4 bytes, big-endian, and come in the order they were made in.
 
 | version | when                      | head                      | records                                          |
 |---------|---------------------------|---------------------------|--------------------------------------------------|
-| 1       |                           | none                      | as in `penstock.state.records`                   |
+| 1       |                           | none                      | as in `penstock.state.engines.engine`            |
 | 2       | column families           | UTF "v2"                  | type byte, then key and value (a delete: key, -1)|
 | 3       | checkpoint ids            | UTF "v3", UTF lineage     | as 1                                             |
 | 4       | both                      | UTF "v4", UTF lineage     | as 2                                             |

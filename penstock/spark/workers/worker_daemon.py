@@ -62,7 +62,7 @@ def _prefer_installed_pyspark() -> None:
 
 
 def _load() -> None:
-    for module in ("pyspark.worker", "penstock.spark.workers.worker", "penstock.container.process.launch"):
+    for module in ("pyspark.worker", "penstock.spark.workers.worker", "penstock.container.launch"):
         importlib.import_module(module)
     from penstock.host.process import keep_pandas_out  # brings Arrow, as those above do
 

@@ -34,8 +34,7 @@ from penstock.state.backends.resources import BackendPools, process_pools
 from penstock.system.base import System
 
 if TYPE_CHECKING:  # commands that open no store do without numpy and Arrow
-    from penstock.state.engines.engine import Engine
-    from penstock.state.records import Changes
+    from penstock.state.engines.engine import Changes, Engine
 
 KeptIn: TypeAlias = Literal["job-folder", "system", "unknown"]
 EMPTY = "empty"

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from penstock.base.parallel import settle
 from penstock.errors import RetryableError
 from penstock.state.backends.base import StoreCopy
-from penstock.state.records import Changes
+from penstock.state.engines.engine import Changes
 
 T = TypeVar("T")
 

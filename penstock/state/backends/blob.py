@@ -36,7 +36,7 @@ from penstock.state.backends import objects as content
 from penstock.state.backends.base_backup import BaseBackup, Bases
 from penstock.state.backends.content import MAX_PART_BYTES, ContentStore, fetch_files, keep_files
 from penstock.state.backends.objects import NUMBER, ContentNames, DirIndex, ObjectBackendAdmin, content_of, put_once
-from penstock.state.records import Changes
+from penstock.state.engines.engine import Changes
 
 _INDEX_FORMAT = 1
 

@@ -8,7 +8,7 @@ Their file is a copy of all entries:
 
 magic       8 bytes   "PSTMEM" and the format, 2
 size        8 bytes   of the records, big-endian
-records     zstd      as in `penstock.state.records`
+records     zstd      as in `penstock.state.engines.engine`
 checksum    32 bytes  SHA-256 of everything before
 """
 
@@ -31,8 +31,16 @@ from penstock.arrays.entries import Entries, Flags, FoundRows, KeyIndex
 from penstock.base.documents import unread_format
 from penstock.base.files import explained
 from penstock.errors import ConfigError, CorruptError
-from penstock.state.engines.engine import Engine, EngineSnapshot, released
-from penstock.state.records import Changes, compress, decode_records, decompress, encode_records
+from penstock.state.engines.engine import (
+    Changes,
+    Engine,
+    EngineSnapshot,
+    compress,
+    decode_records,
+    decompress,
+    encode_records,
+    released,
+)
 
 ENTRIES = "entries.zst"
 _NAME = b"PSTMEM"

@@ -23,11 +23,10 @@ from penstock.arrays.entries import Flags
 from penstock.config.settings import EngineKind, StoreSettings
 from penstock.errors import CorruptError, PenstockError, PenstockTimeoutError
 from penstock.metrics.snapshot import CounterValue, TimerValue
-from penstock.state.engines.engine import Engine, EngineMoment
+from penstock.state.engines.engine import Changes, Engine, EngineMoment, changes_bytes
 from penstock.state.engines.memory import ENTRIES, ColumnEngine, ColumnLimit, MemoryEngine
 from penstock.state.engines.overlay import Gaps, Overlay
 from penstock.state.engines.rocksdb import RocksDbEngine
-from penstock.state.records import Changes, changes_bytes
 
 _CHUNK_BYTES = 8 << 20
 """The amount held in memory while a store is copied from one kind of engine into the other."""

@@ -17,8 +17,7 @@ from sortedcontainers import SortedDict, SortedSet
 
 from penstock.arrays.byte_arrays import ByteArray
 from penstock.arrays.entries import Flags
-from penstock.state.engines.engine import Content, Engine, found_in, get_each
-from penstock.state.records import Changes
+from penstock.state.engines.engine import Changes, Content, Engine, found_in, get_each
 
 _MOST_GAPS = 10_000
 """Beyond this number all gaps are forgotten at once: they only save time."""

@@ -18,8 +18,7 @@ from penstock.arrays.entries import Flags
 from penstock.base.files import explain, os_error_in
 from penstock.errors import CorruptError, PenstockError
 from penstock.metrics.snapshot import CounterValue, TimerValue
-from penstock.state.engines.engine import Engine, EngineSnapshot, found_in, released
-from penstock.state.records import Changes
+from penstock.state.engines.engine import Changes, Engine, EngineSnapshot, found_in, released
 
 _BULK = 1000
 """For fewer changes than this, a table is not worth it."""

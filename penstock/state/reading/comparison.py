@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from penstock.checkpoint.record import CheckpointRecord, StoreLayout
+from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError
+from penstock.graph.stores import StoreLayout
 from penstock.state.engines.engine import Content, Engine
 from penstock.state.reading.reader import StateReader, StoreVersion, VersionEntry
 from penstock.state.stores import timed_entries

@@ -16,12 +16,13 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.record import CheckpointRecord, StoreLayout
+from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.task_values import Markers
 from penstock.checkpoint.task_versions import markers_of
 from penstock.config.model import JobConfig
 from penstock.config.settings import StoreSettings
 from penstock.errors import ConfigError, NotFoundError, PenstockError
+from penstock.graph.stores import StoreLayout
 from penstock.host.process import process_folder
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_job_root

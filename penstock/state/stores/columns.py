@@ -10,10 +10,9 @@ import numpy as np
 from penstock.arrays.byte_arrays import ByteArray
 from penstock.arrays.entries import Entries, Flags, FoundRows
 from penstock.graph.stores import StoreSpec
-from penstock.state.engines.engine import Content, Engine
+from penstock.state.engines.engine import Changes, Content, Engine
 from penstock.state.engines.memory import ColumnEngine
 from penstock.state.engines.overlay import Overlay
-from penstock.state.records import Changes
 from penstock.state.stores.serdes import SerdeStore
 from penstock.state.stores.task_store import L
 

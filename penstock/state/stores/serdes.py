@@ -16,9 +16,8 @@ from penstock.api.serdes.base import end_of_prefix
 from penstock.errors import ConfigError, Interrupted, SerdeError
 from penstock.graph.serdes import SerdePlace, store_place
 from penstock.graph.stores import StoreSpec
-from penstock.state.engines.engine import Content, EngineFailedError
+from penstock.state.engines.engine import Changes, Content, EngineFailedError
 from penstock.state.engines.overlay import MISSING, Overlay
-from penstock.state.records import Changes
 from penstock.state.stores.task_store import Reads, TaskStore
 
 

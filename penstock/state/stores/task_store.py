@@ -13,9 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from penstock.api.store import KeyValueStore
 from penstock.graph.stores import StoreSpec
-from penstock.state.engines.engine import Engine, EngineFailedError
+from penstock.state.engines.engine import Changes, Engine, EngineFailedError
 from penstock.state.engines.overlay import MISSING, Overlay
-from penstock.state.records import Changes
 
 L = TypeVar("L", bound="TaskStore")
 

@@ -12,9 +12,9 @@ from confluent_kafka.admin import OffsetSpec
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import RetryableError, SystemAwayError
 from penstock.system.base import CHUNK_BYTES, OffsetRange, PartitionOffsets, RawMessage, SystemReader
+from penstock.system.kafka.client import FetchedPartition, Fetcher
 from penstock.system.kafka.cluster import Cluster, check_partition, check_system, no_stream
 from penstock.system.kafka.errors import ClientErrors, explain, is_away, is_not_found, is_of_group, topic
-from penstock.system.kafka.fetcher import FetchedPartition, Fetcher
 from penstock.system.kafka.options import KafkaOptions
 from penstock.system.ranges import check_call, check_inside, missing
 

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import PenstockError, RetryableError
 from penstock.objects.store import ObjectStore
-from penstock.state.records import Changes
+from penstock.state.engines.engine import Changes
 from penstock.testing.faulty_store import FaultyStore
 from penstock.testing.state_backend_harness import STORES, BackendHarness, Content
 

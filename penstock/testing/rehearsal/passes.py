@@ -23,10 +23,20 @@ from penstock.system.base import OffsetRange
 from penstock.tables.driver import Tables
 from penstock.testing.clock import SettableClock
 from penstock.testing.in_process import InProcessDriver
-from penstock.testing.rehearsal.determinism import Marks, culprits
 from penstock.testing.rehearsal.job import Forwarding, NotedFeed, ReadBatch, Rehearsal
-from penstock.testing.rehearsal.stops import Stops
-from penstock.testing.rehearsal.trace import Change, Entries, Origin, Row, changes_of, rows_of, shown, texts_of
+from penstock.testing.rehearsal.trace import (
+    Change,
+    Entries,
+    Marks,
+    Origin,
+    Row,
+    Stops,
+    changes_of,
+    culprits,
+    rows_of,
+    shown,
+    texts_of,
+)
 from penstock.testing.runner.sides import catch_up
 
 Range: TypeAlias = tuple[TaskSsp, int, int]

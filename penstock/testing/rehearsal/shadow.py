@@ -42,8 +42,7 @@ from penstock.testing.in_process import InProcessDriver
 from penstock.testing.rehearsal.job import Forwarding, NotedFeed, Positions, Rehearsal
 from penstock.testing.rehearsal.passes import run
 from penstock.testing.rehearsal.replay import check_follows, positions_of
-from penstock.testing.rehearsal.sent import EXAMPLES, NOTHING, First, SentRows, compare
-from penstock.testing.rehearsal.trace import Entries, shown
+from penstock.testing.rehearsal.trace import EXAMPLES, NOTHING, Entries, First, SentRows, compare, shown
 
 _NAMES = {"before": "the job's own application", "after": "the changed application"}
 

@@ -31,11 +31,11 @@ from penstock.batch.portions import (
     UnreadMessages,
     plan_with_unread,
 )
+from penstock.config.kinds import BroadcastInputs, PartitionRange, RefusedError
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.config.optional_settings import SchemaRegistrySettings
 from penstock.config.settings import DEFAULT_SYSTEM, JobSettings, StreamSettings, SystemKeys, TaskSettings
-from penstock.config.values.kinds import BroadcastInputs, PartitionRange, RefusedError
 from penstock.driver.feed.boundary import BatchTime, Boundary
 from penstock.driver.feed.event_time import EventTime
 from penstock.driver.feed.feed import ClosingFeed, End, Next, PlannedBatch

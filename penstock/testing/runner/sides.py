@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from penstock.api.side_inputs import PushedTable, TableCandidate
 from penstock.api.ssp import SystemStream
-from penstock.container.epoch.container import Epoch
+from penstock.container.container import Epoch
 from penstock.errors import ConfigError, NotFoundError, PenstockTimeoutError, RetryableError
 from penstock.graph.serdes import side_input_place
 from penstock.graph.specs import ApplicationGraph

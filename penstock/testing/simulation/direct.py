@@ -15,8 +15,8 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from penstock.container.epoch.container import Container
-from penstock.container.process.server import run_attempts
+from penstock.container.container import Container
+from penstock.container.server import run_attempts
 from penstock.direct.stages import DeclinedError, DirectStages
 from penstock.direct.two_ways import TwoWays
 from penstock.direct.worker import RunOrder

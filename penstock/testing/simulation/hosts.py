@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 from penstock.base.retry import retry
 from penstock.batch.batch import Batch, Due
 from penstock.batch.portions import BatchRanges
-from penstock.container.epoch.container import Container
-from penstock.container.process.handlers import answers
+from penstock.container.container import Container
+from penstock.container.handlers import answers
 from penstock.errors import ContainerLostError, PenstockError, PenstockTimeoutError, RetryableError
 from penstock.graph.topology import Topology
 from penstock.runtime.messages.packet import REPORT_STAGE, Packet
@@ -27,10 +27,9 @@ from penstock.start.job import ClaimedJob
 from penstock.testing.in_process_ports import InProcessFleet, InProcessRunner, split
 from penstock.testing.simulation.faults import Trouble
 from penstock.testing.simulation.scheduler import KilledError, Process
-from penstock.wire.calls import END, START_RUN, Call
 from penstock.wire.containers import ContainerAddress, Lane
 from penstock.wire.ports import EpochOpening, JobPackage, RunBrokenError, ignore_answer
-from penstock.wire.protocol import Beat, Identity, OpenEpoch, Request, StartRun
+from penstock.wire.protocol import END, START_RUN, Beat, Call, Identity, OpenEpoch, Request, StartRun
 from penstock.wire.security import TlsIdentity
 
 T = TypeVar("T")

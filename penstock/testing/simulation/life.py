@@ -16,8 +16,8 @@ from penstock.base.plugins import load
 from penstock.checkpoint.log import CheckpointLog, LogView
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
-from penstock.driver.context import StopRequest
-from penstock.driver.loop.run import Run
+from penstock.driver.part import StopRequest
+from penstock.driver.run import Run
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, PenstockError, UserCodeError
 from penstock.graph.specs import ApplicationGraph
 from penstock.graph.topology import Topology
@@ -31,12 +31,11 @@ from penstock.start.part import complete
 from penstock.start.plan import StartRequest
 from penstock.system.base import OffsetRange, RawRecord, System
 from penstock.testing.simulation import machine
-from penstock.testing.simulation.checkpoints import CheckpointWatch, LogWatch
 from penstock.testing.simulation.choices import Choices
 from penstock.testing.simulation.direct import runner_for
 from penstock.testing.simulation.faults import Chaos, Rates, Trouble
 from penstock.testing.simulation.hosts import SimulatedFleet
-from penstock.testing.simulation.operator import FORK, Operator
+from penstock.testing.simulation.operator import FORK, CheckpointWatch, LogWatch, Operator
 from penstock.testing.simulation.scheduler import Process, Scheduler, StuckError
 from penstock.testing.simulation.storage import (
     SCHEME,

@@ -16,12 +16,11 @@ from penstock.api.serdes import Serde
 from penstock.api.ssp import SystemStream
 from penstock.base.plugins import PICKLERS, load
 from penstock.base.wording import counted, listed
-from penstock.checkpoint.record import StoreLayout
 from penstock.config.load import load_config
 from penstock.config.settings import DEFAULT_SYSTEM, SystemKeys
 from penstock.errors import ConfigError
 from penstock.graph.specs import ApplicationGraph
-from penstock.graph.stores import WAITING_STORES
+from penstock.graph.stores import WAITING_STORES, StoreLayout
 from penstock.start.part import complete
 from penstock.testing.runner.streams import OutputMessage
 from penstock.testing.simulation import machine

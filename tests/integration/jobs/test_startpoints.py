@@ -22,8 +22,8 @@ from penstock.driver.job import Job
 from penstock.errors import IncompatibleError
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
-from penstock.start.startpoints.manager import StartpointManager
-from penstock.start.startpoints.request import StartpointRequest
+from penstock.start.startpoint_manager import StartpointManager
+from penstock.start.startpoint_request import StartpointRequest
 from penstock.state.reading.reader import StateReader
 from penstock.system.base import OffsetRange, WriterIdentity
 from tests.support.apps import job_app

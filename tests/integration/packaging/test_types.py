@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from penstock.cli.new import make_project
+from penstock.cli.config import make_project
 from tests.support.tools.places import ROOT
 from tests.support.tools.wheels import BIN, Environment, for_type_checkers
 

@@ -21,7 +21,7 @@ from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.job.paths import JobPaths
 from penstock.spark.processor.codec import RowCodec
 from penstock.spark.processor.declared import Variable
-from penstock.spark.processor.keys import KeyCodec
+from penstock.spark.processor.fields import KeyCodec
 from tests.support.jobs.example_job import ExampleJob
 from tests.support.stores.state_job import JOB, StateJob
 from tests.support.tools.pages import blocks, run_example

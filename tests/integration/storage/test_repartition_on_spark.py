@@ -17,7 +17,7 @@ import penstock as ps
 from penstock.admin.state.repartition import plan_repartition, repartition
 from penstock.errors import IncompatibleError
 from penstock.repartition.move import MadePart, Move
-from penstock.spark.state_frames.stored_state import move_on_spark
+from penstock.spark.stored_state import move_on_spark
 from tests.support.jobs.spark_home import SparkHome
 
 pytestmark = pytest.mark.spark

@@ -22,8 +22,8 @@ import psycopg
 import pytest
 
 from penstock.errors import NotFoundError
-from penstock.testing.kafka.jars import cache_folder, locked
-from penstock.testing.kafka.server import GuardedProcess
+from penstock.testing.kafka_jars import cache_folder, locked
+from penstock.testing.kafka_server import GuardedProcess
 
 VERSION = "16.4.0"
 PASSWORD = "p@ss/word:1"

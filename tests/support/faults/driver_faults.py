@@ -27,7 +27,7 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.drain.driver import Drain
 from penstock.driver.feed.feed import OffsetFeed
 from penstock.spark.containers.directory import ContainerDirectory
-from penstock.start.startpoints.manager import StartpointManager
+from penstock.start.startpoint_manager import StartpointManager
 from tests.support.faults.plan import Faults
 
 COMMIT_CALLS = ("snapshot", "upload", "clean-up")

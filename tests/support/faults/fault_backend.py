@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.record import CheckpointId
-from penstock.container.epoch import container
+from penstock.container import container
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import (
@@ -43,9 +43,9 @@ from penstock.state.backends.base import (
 )
 from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory
 from penstock.state.backends.registry import backend_factory
+from penstock.state.engines.engine import Changes
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
-from penstock.state.records import Changes
 from penstock.system.base import (
     Appended,
     MarkedAtCommit,

@@ -38,8 +38,8 @@ from penstock.metrics.snapshot import Snapshot
 from penstock.outbox.wing import OUTBOX, OutboxObject, OutboxSection, OutputPart
 from penstock.side.wing import RunSideStores, SideStoreFacts, side_store_board
 from penstock.standby.wing import RunStandbys, StandbyFacts, standby_board
-from penstock.start.startpoints.manager import StartpointManager
-from penstock.start.startpoints.request import RequestKey, StartpointRequest
+from penstock.start.startpoint_manager import StartpointManager
+from penstock.start.startpoint_request import RequestKey, StartpointRequest
 from penstock.system.local import LocalSystem
 from penstock.tables.manifest import TableFile, TableFingerprint, TableManifest
 from penstock.tables.registry import TableRegistry, VersionRefusal, refusal_of

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from penstock.graph.specs import ApplicationGraph
 from penstock.spark.processor.task import ProcessorSpec
 from penstock.spark.query.checkpoint_location import CheckpointLocation
-from penstock.spark.state_frames.from_spark import entries_of
+from penstock.spark.state_from_spark import entries_of
 from penstock.spark.state_import.checkpoint import SparkCheckpoint
 from penstock.spark.takeover import Takeover
 from tests.support.oracles.processors import OneTask

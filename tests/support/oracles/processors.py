@@ -18,7 +18,7 @@ from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.timers import oldest_timers
 from penstock.spark.processor.columns import ColumnsProcessor, declare_columns
 from penstock.spark.processor.declared import DeclaredVariables, TimeMode, declare, time_mode
-from penstock.spark.processor.keys import chunk
+from penstock.spark.processor.fields import chunk
 from penstock.spark.processor.rows import arrow_schema
 from penstock.spark.processor.task import Form, ProcessorSpec, ProcessorTask
 from penstock.spark.transform import add_processor, processor_stores

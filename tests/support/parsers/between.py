@@ -33,13 +33,13 @@ from penstock.runtime.messages.packet import (
     with_headers,
 )
 from penstock.runtime.reports import Report
-from penstock.spark.processor.keys import chunk, rows_of
+from penstock.spark.processor.fields import chunk, rows_of
 from penstock.spark.workers.worker import PacketSerializer
 from penstock.standby.wing import StandbyState
 from penstock.tables.files import VersionProblem
 from penstock.wing import calls
-from penstock.wire.calls import CALLS
 from penstock.wire.protocol import (
+    CALLS,
     AttemptCall,
     Beat,
     EndBatch,

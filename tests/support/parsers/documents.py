@@ -10,11 +10,11 @@ import penstock as ps
 from penstock.admin.state.serdes import serde_of
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.secrets import RootKeys
-from penstock.checkpoint.record import StoreLayout
 from penstock.config.sources import from_file
 from penstock.drain.requests import decode_notification
 from penstock.drain.wing import drain_board
 from penstock.errors import PenstockError
+from penstock.graph.stores import StoreLayout
 from penstock.job.commands import AuditLog
 from penstock.job.identity import OwnedStreams
 from penstock.job.paths import JobPaths

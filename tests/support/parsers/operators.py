@@ -16,7 +16,7 @@ from penstock.batch.batch import END_OF_TIME
 from penstock.graph.event_time import join_of
 from penstock.graph.stores import StoreSpec
 from penstock.runtime.joins import EveryRow, NewestRow, sides_of
-from penstock.runtime.order.entries import WaitingMessage, pack, unpack
+from penstock.runtime.order import WaitingMessage, pack, unpack
 from penstock.runtime.timers import Timers, key_and_name, place_of
 from penstock.runtime.windows.cells import Cells, WindowSlot
 from penstock.runtime.windows.contents import content_of

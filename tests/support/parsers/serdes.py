@@ -21,7 +21,7 @@ from penstock.api.time.firing import Panes
 from penstock.base.exact_json import exact_bytes, exact_value
 from penstock.graph.event_time import LatestFirst, VersionKey, VersionValue
 from penstock.spark.processor.codec import RowCodec
-from penstock.spark.processor.keys import KeyCodec
+from penstock.spark.processor.fields import KeyCodec
 from penstock.spark.row_serde import Rows
 from tests.support.faults.hostile_serdes import AVRO, JSON_SCHEMA, Node, NodeStruct
 from tests.support.parsers.parser import Parser, all_of

@@ -14,7 +14,7 @@ from penstock.spark.state_import.checkpoint import OperatorFacts, SparkCheckpoin
 from penstock.spark.state_import.files import EntrySchema, read_schema
 from penstock.spark.state_import.reader import ChangelogHead, fetch_snapshot, read_changelog, read_head
 from penstock.spark.state_import.rows import row_decoder
-from penstock.state.records import compress
+from penstock.state.engines.engine import compress
 from tests.support.parsers.parser import Parser
 from tests.support.stores.spark_state import GOLDEN, OneFile
 

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import orjson
 
-from penstock.admin.coordinator_stream import parse_coordinator_key
+from penstock.admin.samza import parse_coordinator_key
 from penstock.api.requests import Startpoint
 from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import QUERY, QuerySection
@@ -24,12 +24,12 @@ from penstock.checkpoint.sections import Section
 from penstock.checkpoint.streams import STREAMS, ChangelogStreamMarker, StreamsSection
 from penstock.checkpoint.task_values import CheckpointV1, CheckpointV2
 from penstock.cli.checkpoint import parse_offsets
-from penstock.container.process.launch import Register
+from penstock.container.launch import Register
 from penstock.drain.requests import DRAIN, DrainSection
 from penstock.job.identity import JobIdentity
 from penstock.job.lease import LeaseHolder, LeaseState
 from penstock.outbox.wing import OUTBOX, OutboxSection
-from penstock.start.startpoints.request import (
+from penstock.start.startpoint_request import (
     StartpointRequest,
     decode_fan_out,
     decode_request,
@@ -37,6 +37,7 @@ from penstock.start.startpoints.request import (
     encode_request,
     encode_startpoint,
 )
+from penstock.state.backends import changelog_partition as partition
 from penstock.state.backends.blob import BlobMarker, SnapshotIndex
 from penstock.state.backends.changelog_files.versions import (
     ChangelogMarker,
@@ -47,10 +48,9 @@ from penstock.state.backends.changelog_files.versions import (
     encode_delta,
     ways,
 )
-from penstock.state.backends.changelog_stream import partition
 from penstock.state.backends.objects import DirIndex, FileBlob, FileIndex
+from penstock.state.engines.engine import compress, decode_records, decompress, encode_records
 from penstock.state.engines.memory import read_entries
-from penstock.state.records import compress, decode_records, decompress, encode_records
 from penstock.state.restore import Description, read_description
 from penstock.system.local.files import StreamInfo, _parse
 from penstock.wire.containers import ContainerAddress

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import NotFoundError
-from penstock.testing.kafka.jars import cache_folder, find_java, locked
+from penstock.testing.kafka_jars import cache_folder, find_java, locked
 
 VERSION = "2.6.13.Final"
 _ARTIFACT = f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"

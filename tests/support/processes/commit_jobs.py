@@ -13,8 +13,7 @@ from penstock.job.paths import JobPaths
 from penstock.state.backends.base import BackendContext, RestoreProgress
 from penstock.state.engines.open import open_whatever
 from penstock.state.restore import LocalCopies, restore_store
-from penstock.wire.calls import CLEAN_UP, OPEN, SNAPSHOT, UPLOAD
-from penstock.wire.protocol import CleanUp, OpenEpoch, TakeSnapshot, UploadSnapshot
+from penstock.wire.protocol import CLEAN_UP, OPEN, SNAPSHOT, UPLOAD, CleanUp, OpenEpoch, TakeSnapshot, UploadSnapshot
 from tests.support.apps.container_app import messages
 from tests.support.faults.plan import Faults
 from tests.support.jobs.fault_jobs import faulty

@@ -22,7 +22,7 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.batch.batch import Batch
 from penstock.batch.portions import Portion
 from penstock.config.load import load_config
-from penstock.container.process.launch import _await_address, _spawn
+from penstock.container.launch import _await_address, _spawn
 from penstock.graph.topology import plan_topology
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
@@ -37,11 +37,17 @@ from penstock.state.backends.changelog_files.factory import ChangelogFilesFactor
 from penstock.state.engines.memory import MemoryEngine
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.memory import MemorySystem
-from penstock.wire.calls import CLEAN_UP, END, OPEN, SNAPSHOT, START_RUN, UPLOAD, WIND_DOWN
 from penstock.wire.client import ContainerClient, exchange
 from penstock.wire.containers import ContainerAddress, ContainerSpec
 from penstock.wire.ports import JobPackage
 from penstock.wire.protocol import (
+    CLEAN_UP,
+    END,
+    OPEN,
+    SNAPSHOT,
+    START_RUN,
+    UPLOAD,
+    WIND_DOWN,
     AttemptCall,
     CleanUp,
     EndBatch,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.kafka.jars import cache_folder, locked
+from penstock.testing.kafka_jars import cache_folder, locked
 
 VERSIONS = {"4.0.1": "0.10.9.9", "4.1.4": "0.10.9.9", "4.2.1": "0.10.9.9"}
 """By version of PySpark, that of py4j."""

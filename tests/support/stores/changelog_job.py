@@ -14,8 +14,8 @@ from penstock.objects.open import open_store
 from penstock.state.backends.base import Garbage, RestoreProgress
 from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory
 from penstock.state.backends.changelog_files.versions import ChangelogMarker, StoreSnapshot
+from penstock.state.engines.engine import Changes
 from penstock.state.engines.rocksdb import RocksDbEngine
-from penstock.state.records import Changes
 from penstock.testing.state_backend_harness import BackendHarness, Content, EngineName
 from tests.support.stores.hooked_store import Call, HookedStore
 

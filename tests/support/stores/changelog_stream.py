@@ -10,8 +10,8 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.config import load_config
 from penstock.config.model import JobConfig
 from penstock.objects.store import ObjectStore
-from penstock.state.backends.changelog_stream.factory import ChangelogStreamFactory
-from penstock.state.backends.changelog_stream.partition import ChangelogRange
+from penstock.state.backends.changelog_partition import ChangelogRange
+from penstock.state.backends.changelog_stream import ChangelogStreamFactory
 from penstock.system.base import PartitionOffsets, RawMessage, System
 from penstock.testing.state_backend_contract import BackendHarness
 from penstock.testing.system_contract import read_compacted

@@ -18,7 +18,7 @@ from penstock.state.backends.base import (
     TaskBackupManager,
     TaskRestoreManager,
 )
-from penstock.state.records import Changes, decode_records, encode_records
+from penstock.state.engines.engine import Changes, decode_records, encode_records
 
 
 class PlainBackup(TaskBackupManager):

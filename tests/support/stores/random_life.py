@@ -466,7 +466,7 @@ def no_pauses(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(outside_backup, "_BASE_POLL_S", 0.001)
     patch.setattr(base_backup, "SMALL_BASE_SECONDS", 0.0)
     patch.setattr(backup, "_BASE", replace(backup._BASE, pause_s=0.001))
-    patch.setattr("penstock.container.epoch.commit._BASE_POLL_SECONDS", 0.001)
+    patch.setattr("penstock.container.commit._BASE_POLL_SECONDS", 0.001)
 
 
 def live(seed: int, starts: int, objects: FaultyStore | FaultyS3 | None = None) -> None:

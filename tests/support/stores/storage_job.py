@@ -23,8 +23,8 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.task_versions import markers_of
 from penstock.config.load import load_config
-from penstock.container.epoch.container import Container, Epoch
-from penstock.container.process.handlers import answers
+from penstock.container.container import Container, Epoch
+from penstock.container.handlers import answers
 from penstock.container.shared import EpochResources
 from penstock.driver.commit.coordinator import CommitCoordinator, CompletedCommit
 from penstock.driver.commit.record import Collection, CommitRequest, Recorder
@@ -42,13 +42,12 @@ from penstock.start.job_streams import JobStreams
 from penstock.start.layout import store_layout
 from penstock.state import outside_backup
 from penstock.state.backends.registry import BackendAdmins
+from penstock.state.engines.engine import Changes
 from penstock.state.kept import KeptStores
-from penstock.state.records import Changes
 from penstock.system.base import System
-from penstock.wire.calls import SNAPSHOT, UPLOAD, Call
 from penstock.wire.ports import Fleet as FleetPort
 from penstock.wire.ports import JobPackage
-from penstock.wire.protocol import Identity, OpenEpoch, Request
+from penstock.wire.protocol import SNAPSHOT, UPLOAD, Call, Identity, OpenEpoch, Request
 
 STAGE = 1
 DEADLINE_S = 60.0

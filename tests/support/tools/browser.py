@@ -13,7 +13,7 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.remote.webdriver import WebDriver
 
-from penstock.testing.kafka.jars import cache_folder, locked
+from penstock.testing.kafka_jars import cache_folder, locked
 from tests.support.jobs.home import wait_until
 
 _INSTALL_S = 300

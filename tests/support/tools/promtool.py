@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.kafka.jars import cache_folder, locked
+from penstock.testing.kafka_jars import cache_folder, locked
 
 _DOWNLOAD_S = 300
 

@@ -25,7 +25,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.base.retry import Retry, retry
 from penstock.errors import FencedError, PenstockError, RetryableError
 from penstock.runtime.stage.sink import OutputWriters
-from penstock.state.backends.changelog_stream.partition import Changelog
+from penstock.state.backends.changelog_partition import Changelog
 from penstock.system.base import Progress, RawRecord, WriterIdentity
 from penstock.system.kafka.system import KafkaSystem
 from penstock.system.kafka.writer import KafkaWriter

@@ -14,8 +14,8 @@ import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import Batch
 from penstock.batch.portions import Portion
-from penstock.container.epoch.attempts import RunningAttempt
-from penstock.container.epoch.container import Epoch
+from penstock.container.attempts import RunningAttempt
+from penstock.container.container import Epoch
 from penstock.container.shared import EpochResources, stores_directory
 from penstock.graph.topology import plan_topology
 from penstock.runtime.messages.packet import Packet

@@ -21,8 +21,8 @@ from penstock.graph.specs import OperatorSpec
 from penstock.job.paths import JobPaths
 from penstock.runtime.messages.columns import MessageColumns, Target
 from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, StageContext
-from penstock.start.startpoints.manager import StartpointManager
-from penstock.start.startpoints.request import WithState
+from penstock.start.startpoint_manager import StartpointManager
+from penstock.start.startpoint_request import WithState
 from penstock.testing import SettableClock
 from penstock.testing.in_process import InProcessDriver
 from tests.support.world.world import World

@@ -10,11 +10,11 @@ import pytest
 
 import penstock as ps
 from penstock import admin
-from penstock.admin.coordinator_stream import coordinator_key, parse_coordinator_key
+from penstock.admin.samza import coordinator_key, parse_coordinator_key
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import CorruptError
-from penstock.start.startpoints.manager import StartpointManager
-from penstock.start.startpoints.request import NAMESPACE, RequestKey
+from penstock.start.startpoint_manager import StartpointManager
+from penstock.start.startpoint_request import NAMESPACE, RequestKey
 from tests.support.stores.stopped_job import PATHS, STREAM, StoppedJob, saved, ssp
 from tests.support.tools.fixtures import fixture_of
 from tests.support.tools.places import GOLDEN

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from penstock.base.files import UMASK, open_lock
-from penstock.container.process.launch import Register
+from penstock.container.launch import Register
 from penstock.host.position_page import PositionPage
 from penstock.host.process import HostFolder
 from penstock.objects.file import FileObjectStore
-from penstock.testing.kafka.jars import locked
+from penstock.testing.kafka_jars import locked
 from tests.support.tools.strangers import needs_strangers, open_folder, stranger_locks
 
 pytestmark = pytest.mark.attack

@@ -24,13 +24,13 @@ from penstock import admin
 from penstock.base.retry import SystemClock
 from penstock.checkpoint import record
 from penstock.cli.main import app
-from penstock.cli.status import screen_of
+from penstock.cli.watch import screen_of
 from penstock.dashboard import requests as lookups
 from penstock.dashboard.view import list_document
 from penstock.dashboard.watch import look_at
 from penstock.dashboard.work import History
 from penstock.job.shown import Failure, RunFailure, failure_board
-from penstock.start.startpoints.manager import TTL_MS, StartpointManager
+from penstock.start.startpoint_manager import TTL_MS, StartpointManager
 from tests.support.jobs.shown_job import NOW_MS, ShownJob
 from tests.support.tools.cli import own_home, published
 

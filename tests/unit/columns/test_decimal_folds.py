@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.columns.aggregates import mean_fold, sum_fold
-from penstock.columns.fold import ColumnFold
+from penstock.columns.folds import ColumnFold
 from penstock.testing import TestRunner
 
 GROUPS = 3

@@ -12,8 +12,8 @@ from penstock.api.ssp import SystemStream
 from penstock.config import describe, load_config
 from penstock.config import keys as config_keys
 from penstock.config.foreign import SAMZA_KEYS, SPARK_KEYS, foreign
+from penstock.config.key import Topic
 from penstock.config.reference import anchor, markdown, samza_markdown
-from penstock.config.topics import Topic
 from penstock.errors import ConfigError
 from tests.support.tools.configs import ENV, load, refused
 from tests.support.tools.places import ROOT

@@ -14,8 +14,8 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from penstock import admin
 from penstock.dashboard import displays
-from penstock.driver.context import StopRequest
 from penstock.driver.job import Job
+from penstock.driver.part import StopRequest
 from penstock.driver.show.progress import JobProgress, ProgressBoard, SourceProgress
 from penstock.facts import Column, Grid, facts_html, grid_html, plot_svg
 from penstock.job.shown import Failure

@@ -10,7 +10,7 @@ from penstock.admin.checkpoint.facts import CheckpointSummary
 from penstock.admin.job.inputs import InputStatus, PartitionStatus
 from penstock.admin.job.running import DrainStatus
 from penstock.admin.job.status import JobStatus, OutboxStatus, WatermarkStatus
-from penstock.dashboard.verdict import Verdict, next_start, verdict
+from penstock.dashboard.view import Verdict, next_start, verdict
 from penstock.dashboard.work import MOMENTS, PARTS, STALE_MS, History, Interval, TaskShare, Totals, between, whole
 from penstock.job.shown import Failure, Outage, RunPhase
 from penstock.metrics.snapshot import CounterValue, GaugeValue, MetricId, Snapshot, TimerValue

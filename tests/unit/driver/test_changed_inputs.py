@@ -12,7 +12,7 @@ from penstock.driver.commit.record import Recorder
 from penstock.driver.watches import LOOK_SECONDS, STANDSTILL_SECONDS
 from penstock.errors import IncompatibleError, NotFoundError, PenstockError, RetryableError
 from penstock.job.paths import JobPaths
-from penstock.start.startpoints.manager import StartpointManager
+from penstock.start.startpoint_manager import StartpointManager
 from penstock.system.base import OpenTransaction
 from penstock.system.memory import MemoryAdmin, MemorySystem
 from penstock.testing.in_process import InProcessDriver

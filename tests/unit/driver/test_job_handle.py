@@ -10,8 +10,8 @@ import pytest
 
 import penstock as ps
 from penstock.drain.wing import DrainProgress
-from penstock.driver.context import StopRequest
 from penstock.driver.job import Job
+from penstock.driver.part import StopRequest
 from penstock.driver.program import PROGRESS_LOGGER, RunObserver, log_progress
 from penstock.driver.show.progress import JobProgress, ProgressBoard, SourceProgress
 from penstock.testing import SettableClock, TestRunner

@@ -24,7 +24,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from penstock.driver.show.progress import ProgressBoard
-from penstock.driver.context import StopRequest
+from penstock.driver.part import StopRequest
 from penstock.driver import program
 from penstock.driver.job import Job
 from penstock.driver.program import former_handlers, stop_on_signals

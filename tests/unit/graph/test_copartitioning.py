@@ -11,7 +11,7 @@ import pytest
 
 import penstock as ps
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.config.values.kinds import PartitionRange
+from penstock.config.kinds import PartitionRange
 from penstock.graph.keys import check_copartitioning, check_keys
 from penstock.testing import TestRunner
 

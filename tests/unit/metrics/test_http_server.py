@@ -16,7 +16,7 @@ from penstock.config.load import load_config
 from penstock.errors import ConfigError
 from penstock.metrics.prometheus import PrometheusEndpoint, ServedPage, SmallServer, tls_context
 from penstock.metrics.snapshot import Snapshot
-from penstock.testing.kafka.certificates import new_certificates
+from penstock.testing.kafka_certificates import new_certificates
 from tests.support.tools.fixtures import fixture_of
 
 PAGE = ServedPage(lambda accept: ("text/plain", b"content"))

@@ -15,7 +15,7 @@ import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.objects.open import open_store
 from penstock.objects.store import ObjectStore
-from penstock.start.startpoints.manager import StartpointManager
+from penstock.start.startpoint_manager import StartpointManager
 from tests.support.world.sums_job import TASKS, SumsWorld, drain_and_commit
 
 

@@ -24,7 +24,7 @@ from penstock.checkpoint.sections import Sections, WrittenSection
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.repartition import move as move_module
 from penstock.repartition.move import MadePart, Move, move_here
-from penstock.start.startpoints.manager import StartpointManager
+from penstock.start.startpoint_manager import StartpointManager
 from penstock.state.reading.reader import read_store
 from penstock.state.stores.timed_entries import META
 from penstock.system.local import LocalSystem

@@ -14,7 +14,7 @@ from pyspark.sql.types import LongType, StringType, StructType, TimestampType, Y
 import penstock as ps
 import penstock.spark as pss
 from penstock.errors import ConfigError, IncompatibleError
-from penstock.spark.processor.keys import INITIAL
+from penstock.spark.processor.fields import INITIAL
 from penstock.spark.row_batches import ChunkReader, ColumnsReader, ColumnsWriter, spark_schema
 from penstock.spark.versions import arrow_schema
 from tests.support.tools.profiles import examples

@@ -16,17 +16,17 @@ from penstock.batch.batch import TaskSsp
 from penstock.checkpoint.edit import OffsetKey, with_offsets
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
+from penstock.config.kinds import BroadcastInputs, PartitionRange, RefusedError
 from penstock.config.load import load_config
-from penstock.config.values.kinds import BroadcastInputs, PartitionRange, RefusedError
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.graph.specs import ApplicationGraph
 from penstock.start.inputs import group_inputs
 from penstock.start.job_streams import JobStreams
 from penstock.start.plan import StartFacts, decide_beginning, read_requests, resolver
 from penstock.start.positions import start_positions
-from penstock.start.startpoints.decide import JobInputs
-from penstock.start.startpoints.manager import StartpointManager
-from penstock.start.startpoints.request import task_name
+from penstock.start.startpoint_manager import StartpointManager
+from penstock.start.startpoint_request import task_name
+from penstock.start.startpoints import JobInputs
 from penstock.testing import TestRunner
 from tests.support.apps.broadcast_app import seen_app
 from tests.support.stores.stopped_job import PATHS, SSP, StoppedJob, call, call_json, saved, ssp

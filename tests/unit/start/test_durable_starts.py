@@ -17,7 +17,7 @@ from penstock.errors import ConfigError, ContainerLostError, IncompatibleError, 
 from penstock.job.paths import JobPaths
 from penstock.metrics.snapshot import GaugeValue, MetricId
 from penstock.start.job_streams import JobStreams
-from penstock.start.startpoints.manager import StartpointManager
+from penstock.start.startpoint_manager import StartpointManager
 from penstock.system.memory import MemorySystem
 from tests.support.world.timed_job import TASKS, TimedWorld, ask, steps
 

@@ -20,8 +20,8 @@ from penstock.checkpoint.sections import Sections
 from penstock.config.load import load_config
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.start.positions import StartTimes, moved_inputs, start_times
-from penstock.start.startpoints.manager import StartpointManager
-from penstock.start.startpoints.request import RequestKey, StartpointRequest, WithState
+from penstock.start.startpoint_manager import StartpointManager
+from penstock.start.startpoint_request import RequestKey, StartpointRequest, WithState
 from penstock.system.base import PartitionOffsets
 from tests.support.stores.checkpoints import checkpoint
 from tests.support.stores.stopped_job import saved, ssp

@@ -14,7 +14,7 @@ import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.log import CheckpointLog
 from penstock.job.paths import JobPaths
-from penstock.start.startpoints.manager import StartpointManager
+from penstock.start.startpoint_manager import StartpointManager
 from penstock.testing import SettableClock
 from penstock.testing.in_process import InProcessDriver
 from tests.support.tools.fixtures import fixture_of

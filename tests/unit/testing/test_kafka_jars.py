@@ -15,13 +15,13 @@ import psutil
 import pytest
 
 from penstock.errors import CorruptError, NotFoundError
-from penstock.testing.kafka import jars
-from penstock.testing.kafka.jars import kafka_jars
+from penstock.testing import kafka_jars as jars
+from penstock.testing.kafka_jars import kafka_jars
 from tests.support.processes.inspection import has_ended
 
 DEADLINE_S = 60.0
 JARS = {name: hashlib.sha256(b"jar\n").hexdigest() for name in jars._JARS}
-FETCH = f"from penstock.testing.kafka import jars; jars.JAR_SHA256 = {JARS}; print(jars.kafka_jars(30.0))"
+FETCH = f"from penstock.testing import kafka_jars as jars; jars.JAR_SHA256 = {JARS}; print(jars.kafka_jars(30.0))"
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ import pytest
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch
-from penstock.container.epoch.container import Container
-from penstock.container.process.handlers import HANDLERS, serve
-from penstock.container.process.server import ContainerServer
+from penstock.container.container import Container
+from penstock.container.handlers import HANDLERS, serve
+from penstock.container.server import ContainerServer
 from penstock.errors import ConfigError, ContainerLostError, CorruptError, NotFoundError, PenstockError, SystemAwayError
 from penstock.host.posix import machine_id
 from penstock.outbox.wing import OutboxObject, OutputPart, Publish
@@ -24,13 +24,18 @@ from penstock.side.wing import Bootstrap
 from penstock.standby.wing import Follow
 from penstock.tables.wing import LoadTable
 from penstock.wing import calls
-from penstock.wire.calls import BEAT, CALLS, CLOSE, CLOSE_SECONDS, OPEN, Call
 from penstock.wire.client import ContainerClient, exchange
 from penstock.wire.containers import ContainerAddress
 from penstock.wire.protocol import (
+    BEAT,
+    CALLS,
+    CLOSE,
+    CLOSE_SECONDS,
     LONGEST_ERROR,
+    OPEN,
     AttemptCall,
     Beat,
+    Call,
     CleanUp,
     EndBatch,
     Identity,
@@ -106,7 +111,7 @@ COUNT = Call("count", Count, Counted)
 @pytest.fixture
 def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ContainerClient]:
     """A client of a container in this process, which knows one call more."""
-    monkeypatch.setattr("penstock.container.process.server.calls", lambda: {**calls(), COUNT.name: COUNT})
+    monkeypatch.setattr("penstock.container.server.calls", lambda: {**calls(), COUNT.name: COUNT})
     monkeypatch.setitem(HANDLERS, COUNT.name, _count)
     uri = f"grpc+unix://{tmp_path}/s"
     with ContainerServer(uri, Container("c1", "me"), TokenCheck(SECRET, "me")):
@@ -135,7 +140,7 @@ def test_a_host_with_broken_wings_answers_the_kernel(client: ContainerClient, mo
     def broken() -> Any:
         raise ConfigError("a distribution is broken")
 
-    monkeypatch.setattr("penstock.container.process.server.calls", broken)
+    monkeypatch.setattr("penstock.container.server.calls", broken)
     assert next(client.stream(BEAT, 1, NoArguments(), 10)).container == "c1"
 
 
@@ -152,7 +157,7 @@ TEXTS = {
 @pytest.fixture
 def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     """Reports of tests cannot carry lone surrogates, so nothing that has one is logged."""
-    caplog.set_level(logging.CRITICAL, "penstock.container.process")
+    caplog.set_level(logging.CRITICAL, "penstock.container")
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())

@@ -25,7 +25,7 @@ from penstock.state.backends.base_backup import BaseBackup, Bases, release_if_ca
 from penstock.state.backends.changelog_files import versions
 from penstock.state.backends.content import ContentStore
 from penstock.state.backends.objects import DirIndex, put_once
-from penstock.state.records import Changes
+from penstock.state.engines.engine import Changes
 
 logger = logging.getLogger(__name__)
 SMALL_FILE_BYTES = 32 << 10

@@ -19,9 +19,8 @@ from penstock.state.backends.changelog_files import versions
 from penstock.state.backends.changelog_files.backup import SMALL_FILE_BYTES, ChangelogFilesBackup, Limits
 from penstock.state.backends.content import MAX_PART_BYTES, fetch_files
 from penstock.state.backends.objects import ObjectBackendAdmin, content_of, epoch_of
-from penstock.state.engines.engine import Engine
+from penstock.state.engines.engine import Changes, Engine, changes_bytes
 from penstock.state.engines.open import make_empty
-from penstock.state.records import Changes, changes_bytes
 
 
 class Runs:

@@ -9,7 +9,7 @@ occurs once.
     magic       8 bytes   "PSTDELTA"
     header size 4 bytes   big-endian
     header      JSON      format, version, epoch, lineage, size of the records
-    records     zstd      as in `penstock.state.records`
+    records     zstd      as in `penstock.state.engines.engine`
     checksum    32 bytes  SHA-256 of everything before
 
 The snapshot file, `<version>.<epoch>.zip`, has the store at one version. It is a zip archive of `snapshot.json`,
@@ -37,7 +37,7 @@ from penstock.base.documents import Count, Positive, decode_format, decoding
 from penstock.errors import CorruptError
 from penstock.job.paths import JobPaths, versioned_name
 from penstock.state.backends.objects import ContentNames, DirIndex
-from penstock.state.records import Changes, compress, decode_records, decompress, encode_records
+from penstock.state.engines.engine import Changes, compress, decode_records, decompress, encode_records
 
 NAME = "changelog-files"
 _MARKER_FORMAT = 1

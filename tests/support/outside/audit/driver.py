@@ -13,9 +13,8 @@ from audit.facts import Audited, RunsOf, board
 from audit.wing import AUDIT, COUNT_RUNS, RECORDED, AuditSettings, CountRuns, Recorded, Runs
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.sections import SectionValues
-from penstock.driver.context import RunContext
 from penstock.driver.feed.boundary import Boundary
-from penstock.driver.part import DriverPart
+from penstock.driver.part import DriverPart, RunContext
 from penstock.job.board import Shown
 from penstock.wire.protocol import Markers, load
 

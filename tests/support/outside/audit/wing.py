@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.checkpoint.sections import Section
-from penstock.config.key import Settings, key
-from penstock.config.topics import Topic
-from penstock.config.values.kinds import Number
+from penstock.config.key import Settings, Topic, key
+from penstock.config.kinds import Number
 from penstock.wing import Wing
-from penstock.wire.calls import Call
-from penstock.wire.protocol import Request
+from penstock.wire.protocol import Call, Request
 
 
 class AuditSettings(Settings):

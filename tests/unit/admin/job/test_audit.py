@@ -19,7 +19,7 @@ import pytest
 
 import penstock as ps
 from penstock import admin
-from penstock.admin.job.audit import AuditRecord, UnreadableAuditRecord, audited, operator, this_process
+from penstock.admin.job.logs import AuditRecord, UnreadableAuditRecord, audited, operator, this_process
 from penstock.api.retention import StreamRetention
 from penstock.checkpoint.forks import Home, pin_of
 from penstock.checkpoint.log import CheckpointLog
@@ -311,7 +311,7 @@ def test_what_only_looks_leaves_nothing(home: Path) -> None:
 
 def test_a_failure_and_a_death_in_the_middle(home: Path) -> None:
     code = (
-        "import os; from penstock import admin; from penstock.admin.job.audit import audited\n"
+        "import os; from penstock import admin; from penstock.admin.job.logs import audited\n"
         "with admin.open_job('flights') as job, audited(job, 'state gc'): os._exit(9)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 9

@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from penstock.admin.coordinator_stream import imported_notifications
+from penstock.admin.samza import imported_notifications
 from penstock.api.requests import DrainNotification
 from penstock.errors import CorruptError
 from tests.support.tools.places import GOLDEN

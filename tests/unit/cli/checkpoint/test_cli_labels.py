@@ -10,7 +10,7 @@ import pytest
 
 from penstock import admin
 from penstock.checkpoint.log import CheckpointLog
-from penstock.config.values.kinds import RetentionPolicy
+from penstock.config.kinds import RetentionPolicy
 from tests.support.stores.checkpoints import checkpoint
 from tests.support.stores.stopped_job import PATHS, StoppedJob, call, call_json, saved
 

@@ -14,8 +14,8 @@ from penstock.cli.run import StopSignals
 from penstock.cli.shared.application import load_application
 from penstock.cli.shared.errors import ApplicationLoadError
 from penstock.config.keys import describe
-from penstock.driver.context import StopRequest
 from penstock.driver.job import Job
+from penstock.driver.part import StopRequest
 from penstock.driver.program import RunObserver
 from penstock.driver.show.progress import JobProgress, ProgressBoard
 from penstock.errors import ConfigError, NotFoundError

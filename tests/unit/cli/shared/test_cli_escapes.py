@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.admin.stream.tail import Message
+from penstock.admin.stream.found import Message
 from penstock.base.wording import escaped
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.output import print_facts, print_grid

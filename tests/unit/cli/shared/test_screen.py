@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from penstock.cli.status import screen_of
+from penstock.cli.watch import screen_of
 from penstock.dashboard.view import job_document
 from tests.support.jobs.example_job import ExampleJob
 from tests.support.tools.cli import command

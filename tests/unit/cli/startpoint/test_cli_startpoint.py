@@ -20,8 +20,8 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.cli.main import app
 from penstock.cli.startpoint import time_of
 from penstock.errors import ConfigError
-from penstock.start.startpoints.manager import TTL_MS, StartpointManager
-from penstock.start.startpoints.request import StartpointRequest
+from penstock.start.startpoint_manager import TTL_MS, StartpointManager
+from penstock.start.startpoint_request import StartpointRequest
 from penstock.system.files.system import FilesSystem
 from tests.support.stores.stopped_job import PATHS, SSP, STREAM, StoppedJob, saved, ssp
 from tests.support.tools import cli

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock.admin.stream.names import open_stream
+from penstock.admin.stream.found import open_stream
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.wording import printable
 from penstock.job.identity import owner_of_intermediates

@@ -14,7 +14,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.drain.driver import Drain
 from penstock.drain.requests import DRAIN, write_drain_notification
 from penstock.errors import PenstockError, RetryableError, UserCodeError
-from penstock.start.startpoints.manager import StartpointManager
+from penstock.start.startpoint_manager import StartpointManager
 from penstock.state.backends import base_backup
 from penstock.testing.in_process import InProcessDriver
 from tests.support.apps import drained_app

@@ -432,7 +432,7 @@ def test_the_watermark_its_delay_and_who_holds_it_back_are_shown(timed_world: Ti
 
 def test_times_in_another_unit_are_warned_of_once(timed_world: TimedWorld, caplog: pytest.LogCaptureFixture) -> None:
     def warned() -> list[str]:
-        return [r.getMessage() for r in caplog.records if r.name == "penstock.driver.loop.reporter"]
+        return [r.getMessage() for r in caplog.records if r.name == "penstock.driver.reporter"]
 
     driver = timed_world.started()
     timed_world.put(5_000, 86_400_000)  # small times, as in tests, are no mistake

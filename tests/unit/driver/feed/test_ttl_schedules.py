@@ -11,9 +11,10 @@ import pytest
 import penstock as ps
 from penstock import admin
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.record import CheckpointRecord, StoreLayout
+from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.load import load_config
 from penstock.errors import RetryableError
+from penstock.graph.stores import StoreLayout
 from penstock.objects.open import open_store
 from penstock.state.reading.comparison import expiry_problem
 from penstock.state.reading.reader import read_store

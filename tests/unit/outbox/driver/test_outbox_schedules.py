@@ -23,7 +23,7 @@ from penstock.errors import (
     RetryableError,
 )
 from penstock.outbox.wing import OUTBOX, Publish
-from penstock.start.startpoints.manager import StartpointManager
+from penstock.start.startpoint_manager import StartpointManager
 from penstock.testing.in_process import InProcessDriver
 from tests.support.jobs.home import wait_until
 from tests.support.tools.fixtures import fixture_of

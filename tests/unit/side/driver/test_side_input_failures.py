@@ -15,8 +15,8 @@ import pytest
 import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import Batch
-from penstock.side.fill.group import READ_AT_ONCE, FollowResult
-from penstock.side.fill.sources import SideSources
+from penstock.side.group import READ_AT_ONCE, FollowResult
+from penstock.side.replica import SideSources
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.memory import MemoryAdmin
@@ -177,7 +177,7 @@ def test_a_stream_that_is_gone_is_waited_for(world: SideWorld, monkeypatch: pyte
     settle(driver)
     assert asked(world, driver, "N1") == [["old"]]
     assert service(driver).failure is None
-    monkeypatch.setattr("penstock.side.fill.filler.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("penstock.side.filler.PATIENCE_SECONDS", 0.0)
     wait_until(lambda: service(driver).failure is not None, "the end of patience", 20)
     with pytest.raises(ps.NotFoundError, match=r"`m.planes` does not exist"):
         driver.loop.step()
@@ -346,7 +346,7 @@ def test_a_failing_system_is_tried_again_then_ends_the_run(world: SideWorld, mon
     assert service(driver).failure is None
     failing.clear()
     wait_until(lambda: not service(driver).filler.troubles(), "its end", 20)
-    monkeypatch.setattr("penstock.side.fill.filler.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("penstock.side.filler.PATIENCE_SECONDS", 0.0)
     failing.set()
     wait_until(lambda: service(driver).failure is not None, "the end of patience", 20)
     with pytest.raises(ps.PenstockError, match="the disk does not answer") as raised:

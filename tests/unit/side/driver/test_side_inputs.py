@@ -124,7 +124,7 @@ def test_a_store_whose_stream_is_silent_does_not_become_old(world: SideWorld, mo
     driver = world.started(planes())
     engine = service(driver).engine("planes", 0)
     first = engine.positions.updated_ms
-    monkeypatch.setattr("penstock.side.fill.filler.TOUCH_SECONDS", 0.0)
+    monkeypatch.setattr("penstock.side.filler.TOUCH_SECONDS", 0.0)
     wait_until(lambda: engine.positions.updated_ms > first, "another time of the content", 20)
 
 

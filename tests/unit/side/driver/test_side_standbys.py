@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from penstock.side import copies, inputs
-from penstock.side.fill import replica
-from penstock.side.fill.group import SideGroup
-from penstock.side.fill.sources import SidePart
+from penstock.side import copies, inputs, replica
+from penstock.side.entries import SidePart
 from penstock.side.folders import SideFolders
+from penstock.side.group import SideGroup
 from penstock.side.inputs import SideInputService
 from penstock.testing.in_process import InProcessDriver
 from tests.support.jobs.home import wait_until

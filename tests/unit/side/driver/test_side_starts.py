@@ -17,7 +17,7 @@ from penstock.job.paths import JobPaths
 from penstock.side.inputs import SideInputService
 from penstock.side.start import with_side_inputs
 from penstock.start.job_streams import JobStreams
-from penstock.start.startpoints.manager import StartpointManager
+from penstock.start.startpoint_manager import StartpointManager
 from penstock.testing.in_process import InProcessDriver
 from tests.support.tools.fixtures import fixture_of
 from tests.support.world.world import World

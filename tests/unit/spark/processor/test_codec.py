@@ -38,7 +38,7 @@ from pyspark.sql.types import (
 
 from penstock.errors import ConfigError
 from penstock.spark.processor.codec import RowCodec
-from penstock.spark.processor.keys import KeyCodec
+from penstock.spark.processor.fields import KeyCodec
 from penstock.spark.processor.rows import values_of
 from penstock.spark.versions import arrow_schema
 from tests.support.tools.profiles import examples

@@ -15,11 +15,11 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructType, Year
 
 import penstock as ps
 import penstock.spark as pss
-from penstock.checkpoint.record import StoreLayout
 from penstock.errors import ConfigError
+from penstock.graph.stores import StoreLayout
 from penstock.spark.processor.columns import declare_columns
-from penstock.spark.processor.keys import chunk
-from penstock.spark.state_frames.frames import is_state_variable, variable_columns
+from penstock.spark.processor.fields import chunk
+from penstock.spark.state_frames import is_state_variable, variable_columns
 from penstock.spark.transform import _check_form
 from penstock.testing import TestRunner
 from tests.support.oracles.processors import application, read_rows, spec_of

@@ -19,9 +19,9 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, ValueSta
 from pyspark.sql.types import DecimalType, LongType, StringType, StructField, StructType
 
 import penstock as ps
-from penstock.checkpoint.record import StoreLayout
 from penstock.errors import ConfigError, PenstockError
-from penstock.spark.processor.keys import chunk
+from penstock.graph.stores import StoreLayout
+from penstock.spark.processor.fields import chunk
 from penstock.spark.processor.task import task_context
 from penstock.spark.transform import pickled
 from penstock.start.layout import store_layout

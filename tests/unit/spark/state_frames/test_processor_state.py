@@ -21,12 +21,12 @@ from pyspark.sql.types import (
     VariantVal,
 )
 
-from penstock.checkpoint.record import StoreLayout
+from penstock.graph.stores import StoreLayout
 from penstock.spark.processor.codec import RowCodec, StoredLists
 from penstock.spark.processor.declared import Variable
-from penstock.spark.processor.keys import KeyCodec
-from penstock.spark.state_frames.columns import StateColumns
-from penstock.spark.state_frames.frames import is_state_variable, variable_columns
+from penstock.spark.processor.fields import KeyCodec
+from penstock.spark.state_columns import StateColumns
+from penstock.spark.state_frames import is_state_variable, variable_columns
 from penstock.state.reading.comparison import differences
 from penstock.state.reading.reader import VersionEntry
 

@@ -12,7 +12,7 @@ import penstock as ps
 from penstock.admin.state.serdes import serde_of
 from penstock.errors import ConfigError, SerdeError
 from penstock.graph.event_time import DELETED, VersionKey, VersionValue
-from penstock.spark.state_frames.columns import ColumnSource, column_of
+from penstock.spark.state_columns import ColumnSource, column_of
 
 
 def part(serde: ps.Serde[Any] | None, kind: DataType | str | None = None, function: Any = None) -> ColumnSource:

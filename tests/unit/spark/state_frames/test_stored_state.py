@@ -14,8 +14,8 @@ import pytest
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.load import load_config
 from penstock.errors import NotFoundError, SerdeError
-from penstock.spark.state_frames.columns import StateColumn, StateColumns
-from penstock.spark.state_frames.stored_state import ReadChanges, ReadEntries, StoreSource
+from penstock.spark.state_columns import StateColumn, StateColumns
+from penstock.spark.stored_state import ReadChanges, ReadEntries, StoreSource
 from tests.support.stores.state_job import JOB, StateJob
 from tests.support.tools.fixtures import fixture_of
 

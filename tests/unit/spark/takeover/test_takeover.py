@@ -32,13 +32,13 @@ from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
+from penstock.spark import state_from_spark as from_spark
 from penstock.spark import takeover as takeover_module
 from penstock.spark.processor.codec import RowCodec
-from penstock.spark.processor.keys import KeyCodec
+from penstock.spark.processor.fields import KeyCodec
 from penstock.spark.processor.task import ProcessorSpec
 from penstock.spark.query.plan import QueryInput, QueryOutput, QueryPlan
 from penstock.spark.row_batches import ChunkReader, ChunkWriter
-from penstock.spark.state_frames import from_spark
 from penstock.spark.state_import.checkpoint import OperatorFacts
 from penstock.spark.takeover import Takeover
 from penstock.spark.transform import _graph

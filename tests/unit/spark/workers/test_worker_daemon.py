@@ -58,7 +58,7 @@ def test_the_zip_is_used_if_it_is_another_version(tmp_path: Path) -> None:
 def test_what_a_worker_needs_is_loaded_and_pandas_is_not() -> None:
     names = (
         "penstock.spark.workers.worker",
-        "penstock.container.process.launch",
+        "penstock.container.launch",
         "pyspark.worker",
         "pyarrow.flight",
         "pandas",

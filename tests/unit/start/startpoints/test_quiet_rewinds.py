@@ -16,8 +16,8 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.drain.driver import Drain
 from penstock.drain.requests import DrainRequests
 from penstock.errors import IncompatibleError
-from penstock.start.startpoints.manager import StartpointManager
-from penstock.start.startpoints.request import WithOutput, WithState
+from penstock.start.startpoint_manager import StartpointManager
+from penstock.start.startpoint_request import WithOutput, WithState
 from penstock.testing import SettableClock
 from penstock.testing.in_process import InProcessDriver
 from tests.support.world.timed_job import steps

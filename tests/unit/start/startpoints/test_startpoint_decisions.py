@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.admin.startpoint.facts import taken_facts
+from penstock.admin.startpoint.waiting import taken_facts
 from penstock.api.requests import Startpoint, StartpointOldest, StartpointSpecific, StartpointUpcoming
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.batch.batch import TaskSsp
@@ -18,8 +18,8 @@ from penstock.config.load import load_config
 from penstock.errors import IncompatibleError
 from penstock.start.inputs import group_inputs
 from penstock.start.positions import start_positions
-from penstock.start.startpoints.decide import Candidates, JobInputs, StartDecision, choose_state, decide_start, sort_out
-from penstock.start.startpoints.request import RequestKey, StartpointRequest, how_to_delete, task_name
+from penstock.start.startpoint_request import RequestKey, StartpointRequest, how_to_delete, task_name
+from penstock.start.startpoints import Candidates, JobInputs, StartDecision, choose_state, decide_start, sort_out
 from penstock.system.base import PartitionOffsets
 from tests.support.stores.stopped_job import STREAM, saved, ssp
 

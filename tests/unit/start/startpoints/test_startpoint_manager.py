@@ -14,9 +14,9 @@ from penstock.batch.batch import TaskSsp
 from penstock.errors import ConfigError
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
-from penstock.start.startpoints.decide import counting_requests
-from penstock.start.startpoints.manager import TTL_MS, StartpointManager
-from penstock.start.startpoints.request import CLOCKS_DIFFER_MS, task_name
+from penstock.start.startpoint_manager import TTL_MS, StartpointManager
+from penstock.start.startpoint_request import CLOCKS_DIFFER_MS, task_name
+from penstock.start.startpoints import counting_requests
 from penstock.testing.faulty_store import FaultyStore
 from tests.support.world.timed_job import TimedWorld, steps
 

@@ -20,7 +20,7 @@ from penstock.api.requests import (
 )
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError
-from penstock.start.startpoints.request import (
+from penstock.start.startpoint_request import (
     RequestKey,
     StartpointRequest,
     decode_fan_out,

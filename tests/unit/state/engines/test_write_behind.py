@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.state.engines.engine import Engine
+from penstock.state.engines.engine import Changes, Engine
 from penstock.state.engines.open import WriteBehindEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
-from penstock.state.records import Changes
 
 _BUFFER = 1 << 20
 

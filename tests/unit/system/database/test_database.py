@@ -26,8 +26,8 @@ from penstock.errors import (
     UserCodeError,
 )
 from penstock.job.commands import new_uuid
-from penstock.start.startpoints.manager import StartpointManager
-from penstock.start.startpoints.request import RequestKey, StartpointRequest
+from penstock.start.startpoint_manager import StartpointManager
+from penstock.start.startpoint_request import RequestKey, StartpointRequest
 from penstock.system.base import Progress, WriterIdentity
 from penstock.system.database import connection
 from penstock.system.database.system import DatabaseSystem

@@ -20,8 +20,8 @@ from penstock.errors import IncompatibleError, NotFoundError, UserCodeError
 from penstock.objects.open import open_job_root
 from penstock.system.local import LocalSystem
 from penstock.testing.in_process import InProcessDriver
-from penstock.testing.rehearsal import sent
 from penstock.testing.rehearsal import shadow as module
+from penstock.testing.rehearsal import trace
 from penstock.testing.rehearsal.shadow import shadow
 from tests.support.tools.cli import own_home
 
@@ -161,7 +161,7 @@ def test_rows_are_compared_as_counters_do(seed: int) -> None:
     rng = random.Random(seed)
 
     def rows() -> Any:
-        made = np.zeros(rng.randrange(200), sent.ROW)
+        made = np.zeros(rng.randrange(200), trace.ROW)
         made["key"] = [rng.randrange(12) << 58 for _ in made]  # several buckets, several keys in each
         made["content"] = [rng.randrange(3) for _ in made]
         return made
@@ -172,7 +172,7 @@ def test_rows_are_compared_as_counters_do(seed: int) -> None:
         rng.shuffle(list(after))
     counts = [Counter(zip(each["key"].tolist(), each["content"].tolist(), strict=True)) for each in (before, after)]
     unlike = {key for key, content in {*counts[0], *counts[1]} if counts[0][key, content] != counts[1][key, content]}
-    keys, firsts = sent.compare((before, after), (0, 0))
+    keys, firsts = trace.compare((before, after), (0, 0))
     assert keys == len(unlike)
     for first in firsts:
         own = [

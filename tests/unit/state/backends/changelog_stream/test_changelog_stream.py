@@ -14,9 +14,8 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import CorruptError, FencedError, NotFoundError, RetryableError
 from penstock.objects.store import ObjectStore
 from penstock.state.backends import base_backup
-from penstock.state.backends.changelog_stream import partition
-from penstock.state.backends.changelog_stream import partition as partition_module
-from penstock.state.backends.changelog_stream.partition import ChangelogRange
+from penstock.state.backends import changelog_partition as partition
+from penstock.state.backends.changelog_partition import ChangelogRange
 from penstock.system.base import OffsetRange, RawRecord, System, WriterIdentity
 from penstock.system.memory import MemorySystem, MemoryWriter
 from penstock.testing.state_backend_contract import BackendHarness
@@ -50,7 +49,7 @@ def test_a_large_commit_is_several_appends(
 ) -> None:
     monkeypatch.setattr(partition, "_APPEND_RECORDS", 7)
     monkeypatch.setattr(partition, "_APPEND_BYTES", 40)
-    monkeypatch.setattr(partition_module, "_READ_MESSAGES", 3)
+    monkeypatch.setattr(partition, "_READ_MESSAGES", 3)
     task = harness.backup(1)
     changes = {b"%d" % number: b"x" * (number % 50) for number in range(100)}
     markers = task.commit(first=changes)

@@ -22,8 +22,8 @@ from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
 from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import AdminContext, Retention, StoreMarker
-from penstock.state.backends.changelog_stream.factory import ChangelogStreamAdmin, ChangelogStreamFactory
-from penstock.state.backends.changelog_stream.partition import ChangelogRange
+from penstock.state.backends.changelog_partition import ChangelogRange
+from penstock.state.backends.changelog_stream import ChangelogStreamAdmin, ChangelogStreamFactory
 from penstock.state.backends.registry import backend_factory
 from penstock.system.base import OffsetRange, System, WriterIdentity
 from penstock.system.memory import MemorySystem

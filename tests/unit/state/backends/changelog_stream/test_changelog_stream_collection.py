@@ -16,12 +16,11 @@ from penstock.errors import NotFoundError
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
 from penstock.objects.store import ObjectStore
-from penstock.state.backends.changelog_stream import partition
-from penstock.state.backends.changelog_stream import partition as partition_module
-from penstock.state.backends.changelog_stream.factory import needless
-from penstock.state.backends.changelog_stream.partition import ChangelogRange
+from penstock.state.backends import changelog_partition as partition
+from penstock.state.backends.changelog_partition import ChangelogRange
+from penstock.state.backends.changelog_stream import needless
 from penstock.state.backends.registry import BackendAdmins
-from penstock.state.records import Changes
+from penstock.state.engines.engine import Changes
 from penstock.system.base import System, WriterIdentity
 from penstock.system.local import LocalSystem
 from penstock.system.memory import MemorySystem
@@ -99,7 +98,7 @@ def test_any_history_keeps_every_retained_marker(
     """Epochs that end in the middle of a commit, rewinds to any retained checkpoint, cleared stores, stores that
     another backend restored, and collections. The oracle is a plain dict for each checkpoint."""
     monkeypatch.setattr(partition, "_APPEND_RECORDS", 4)
-    monkeypatch.setattr(partition_module, "_READ_MESSAGES", 3)
+    monkeypatch.setattr(partition, "_READ_MESSAGES", 3)
     rng = random.Random(seed)
     system = LocalSystem("local", str(tmp_path / "streams")) if seed % 8 == 0 else MemorySystem("local")
     log: list[tuple[dict[str, str], dict[bytes, bytes]]] = []

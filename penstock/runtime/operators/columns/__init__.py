@@ -1,1 +1,0 @@
-"""Operators that work on columns. Found by name: only `admin`, `testing` and PySpark's side may import them."""
