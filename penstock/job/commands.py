@@ -7,6 +7,7 @@ something of the job.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import secrets
 import threading
@@ -146,6 +147,7 @@ class StopRequestWatch:
 FORMAT = 1
 MOST_RECORDS = 10_000
 _MOST_CHANGES = 20
+_NUMBERS = itertools.count()
 _LONGEST = 500
 _THREADS = 16
 
@@ -187,7 +189,8 @@ class AuditLog:
         # A record written without the root's key would not be trusted.
         with suppress(NotFoundError, CorruptError):
             retry(lambda: self._objects.get(self._paths.uid), _WRITE)
-        key = self._paths.audit_record(entry.time_ms, uuid.uuid4().hex)
+        name = f"{next(_NUMBERS):08x}{uuid.uuid4().hex}"  # one process's records of a millisecond keep their order
+        key = self._paths.audit_record(entry.time_ms, name)
         retry(lambda: self._objects.put_if_absent(key, entry.encode()), _WRITE)
         return key
 

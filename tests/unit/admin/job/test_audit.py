@@ -19,6 +19,7 @@ import pytest
 
 import penstock as ps
 from penstock import admin
+from penstock.admin.job import logs
 from penstock.admin.job.logs import AuditRecord, UnreadableAuditRecord, audited, operator, this_process
 from penstock.api.retention import StreamRetention
 from penstock.checkpoint.forks import Home, pin_of
@@ -32,6 +33,7 @@ from penstock.job.paths import JobPaths
 from penstock.runtime.messages.stored import encode_dead_letter
 from penstock.tables.manifest import TableFingerprint, TableManifest
 from penstock.tables.registry import TableRegistry
+from penstock.testing.clock import SettableClock
 from tests.support.jobs.example_job import ExampleJob, flights
 from tests.support.stores.spark_state import GOLDEN
 from tests.support.stores.stopped_job import PATHS
@@ -385,8 +387,9 @@ def test_commands_at_once_have_a_record_each(home: Path) -> None:
     assert {each.outcome for each in found} == {"done"}
 
 
-def test_the_oldest_records_go(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_records_go_also_of_one_millisecond(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands_module, "MOST_RECORDS", 5)
+    monkeypatch.setattr(logs, "SYSTEM_CLOCK", SettableClock(int(time.time() * 1000)))
     with admin.open_job("flights") as job:
         for number in range(8):
             admin.drain(job, run_id=f"run-{number}")
