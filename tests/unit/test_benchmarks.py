@@ -33,6 +33,7 @@ ON_SPARK = {
         "'Spark aggregation, json' 'transformWithStateInPandas, parquet' 'polars, parquet'"
     ),
     "commit": "--megabytes 2 --small-megabytes 1 --changed 50 500 --commits 4 --spark-commits 4",
+    "deploy": "--count 2 --rate 100 --keys 20 --commit-ms 300",
     "floor": "--batches 2 --exchanges 2",
     "formats": f"{FOLD} --repeat 1",
     "keyed_fold": f"{FOLD} --repeat 1",
