@@ -15,6 +15,7 @@ import pytest
 import penstock as ps
 from penstock import admin
 from penstock.api.ssp import SystemStreamPartition
+from penstock.base.retry import SYSTEM_CLOCK
 from penstock.config import load_config
 from penstock.errors import IncompatibleError, NotFoundError, UserCodeError
 from penstock.objects.open import open_job_root
@@ -23,6 +24,7 @@ from penstock.testing.in_process import InProcessDriver
 from penstock.testing.rehearsal import shadow as module
 from penstock.testing.rehearsal import trace
 from penstock.testing.rehearsal.shadow import shadow
+from tests.support.jobs.home import wait_until
 from tests.support.tools.cli import own_home
 
 PARTITIONS = 2
@@ -217,6 +219,8 @@ def test_the_same_code_does_the_same_at_the_same_times(
         world.run(timed())
     world.publish(50)
     with admin.open_job("flights", overrides={"job.batch.max.messages": 7}) as job:
+        last_ms = admin.read_checkpoint(job).batch_time_ms
+        wait_until(lambda: SYSTEM_CLOCK.now_ms() > last_ms + 500, "some windows of a tenth of a second")
         found = shadow(job, timed(), timed(), since)
     assert not found.differs, found
     assert sum(each.before for each in found.outputs) > 10
