@@ -11,7 +11,8 @@ from penstock.checkpoint.task_versions import markers_of
 from penstock.config.settings import JobSettings, StoreSettings
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.shadow.wing import SHADOW
-from penstock.start.part import DecidedStart, StartPart
+from penstock.start.part import StartPart
+from penstock.start.plan import StartFacts, StartPlan
 
 if TYPE_CHECKING:
     from penstock.checkpoint.record import CheckpointRecord
@@ -34,11 +35,11 @@ class ShadowStart(StartPart):
                 "well, so what is written cannot be held back. Read another stream"
             )
 
-    def settle(self, start: DecidedStart) -> DecidedStart:
+    def check(self, facts: StartFacts, plan: StartPlan) -> None:
         """Refuse a shadow that continues from output that was sent, and a job that continues from held output."""
-        config, latest, job = start.facts.config, start.facts.view.latest, start.paths.root
+        config, latest, job = facts.config, facts.view.latest, facts.job
         begins = latest is None or latest.section(SHADOW).unsent
-        was, begin = latest is not None and latest.section(SHADOW).held, start.plan.restore_from
+        was, begin = latest is not None and latest.section(SHADOW).held, plan.restore_from
         if begin is not None and begin.section(SHADOW).held and not was:
             raise IncompatibleError(
                 f"checkpoint {begin.id} is of the time when the output of job `{job}` was held back, so a start with "
@@ -55,18 +56,17 @@ class ShadowStart(StartPart):
                 f"job: `penstock fork {job} NAME`, and start that one with `{_KEY}=true`"
             )
         if config.job.shadow_enabled and latest is not None and not was:
-            _refuse_its_parents_changelog(start, latest)
-        return start
+            _refuse_its_parents_changelog(facts, latest)
 
 
-def _refuse_its_parents_changelog(start: DecidedStart, fork: CheckpointRecord) -> None:
+def _refuse_its_parents_changelog(facts: StartFacts, fork: CheckpointRecord) -> None:
     """A shadow's own changelog is in a folder, so that it cannot have the name of one that is restored from."""
     for task in range(fork.task_count):
         for store, marker in markers_of(fork, task).get(CHANGELOG_STREAM, {}).items():
             stream = ChangelogStreamMarker.parse(marker).ssp.system_stream
-            if stream == start.facts.config.store(store).changelog:
+            if stream == facts.config.store(store).changelog:
                 key = StoreSettings.changelog.full(store)
                 raise ConfigError(
-                    f"`{key}`: the changelog `{stream}` is that of the job that `{start.paths.root}` was forked from. "
-                    f"Give the shadow another one, as `-c {key}={stream}-{start.paths.root}`"
+                    f"`{key}`: the changelog `{stream}` is that of the job that `{facts.job}` was forked from. "
+                    f"Give the shadow another one, as `-c {key}={stream}-{facts.job}`"
                 )

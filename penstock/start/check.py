@@ -238,6 +238,9 @@ def decide(
         facts = _read_facts(graph, config, sources, request, refusals)
         facts = replace(facts, requests=replace(facts.requests, live=(*facts.requests.live, *more)))
         plan = plan_start(facts, resolver(streams.admins))
+        for part in sources.parts:
+            with refusals.noted():
+                part.check(facts, plan)
     refusals.check()
     return facts, plan
 

@@ -94,6 +94,13 @@ class StartPart:
         """Stores that the job does not write, and that the backends of its configuration keep all the same."""
         return ()
 
+    def check(self, facts: StartFacts, plan: StartPlan) -> None:
+        """Check what the start was decided to be against what the log says of the job. Pure.
+
+        Raises:
+            PenstockError: the job cannot start so.
+        """
+
     def settle(self, start: DecidedStart) -> DecidedStart:
         """Settle what earlier runs have left, before streams are made. The answer may have more streams that the job
         writes, and another publisher. Writes nothing.

@@ -12,6 +12,7 @@ import pytest
 import penstock as ps
 from penstock import admin
 from penstock.admin.job.charge import hand_over, take_back, take_over
+from penstock.admin.job.check import check_application
 from penstock.admin.job.deploy import Deployment
 from penstock.admin.jobs import FoundJob
 from penstock.config import load_config
@@ -85,6 +86,9 @@ def test_the_job_is_in_charge_that_the_record_names() -> None:
     for keys in ({}, {"job.shadow.enabled": True}, {**FOLLOWS, "job.replay.follows": "three-1"}):
         with pytest.raises(IncompatibleError, match="has handed over to job `two-1`"):
             run("one", **keys)
+    with pytest.raises(IncompatibleError, match="has handed over to job `two-1`"):
+        check_application(sums(), overrides={"job.name": "one"})
+    assert check_application(sums(), overrides={"job.name": "two"}).begins_with is not None
     assert "handed over to two-1" in " ".join(call("status", "one")[0].split())
     sent = totals()
     publish([("N1", 7)])
