@@ -56,13 +56,20 @@ class AddUp(ps.StreamTask):
         collector.emit(key=envelope.key, value=total)
 
 
-def application(delay_ms: int = 0) -> ps.StreamApplication:
-    """The sum after each message, and the messages of each town and window. `delay_ms`: the watermark stays so far
-    behind."""
+def application(delay_ms: int = 0, system: str = "local") -> ps.StreamApplication:
+    """The sum after each message, and the messages of each town and window.
+
+    Args:
+        delay_ms: the watermark stays so far behind.
+        system: has the output of the sums. They are rows in another system than `local`.
+    """
     app = ps.StreamApplication("trips")
     app.store("miles")
     trips = app.input(f"local.{TRIPS}", timestamp=lambda trip: trip["at"], watermark=ps.BoundedOutOfOrderness(delay_ms))
-    trips.process(AddUp, stores=["miles"], id="add-up").send_to(app.output(f"local.{TOTALS}"))
+    sums = trips.process(AddUp, stores=["miles"], id="add-up")
+    if system != "local":
+        sums = sums.map(lambda sent: {"word": sent.key, "total": sent.value}, envelope=True, id="row")
+    sums.send_to(app.output(f"{system}.{TOTALS}"))
     windows = ps.Windows.tumbling(WINDOW_MS, aggregates={"trips": ps.Count()})
     panes = trips.partition_by(lambda trip: trip["town"], id="by-town").window(windows, id="windows")
     shown = panes.map(lambda pane: {"from": pane.window.start_ms, "trips": pane.message["trips"]}, id="shown")
@@ -173,9 +180,18 @@ class RunningJob:
 class DeployedWorld:
     """Two jobs, of which at most one is in charge: `charged`, as far as this world has seen."""
 
-    def __init__(self, seed: int, delays: Mapping[str, int] = MappingProxyType({}), **keys: object) -> None:
-        """`delays`: job → the delay of its watermark, in milliseconds."""
+    def __init__(
+        self, seed: int, delays: Mapping[str, int] = MappingProxyType({}), system: str = "local", /, **keys: object
+    ) -> None:
+        """
+        Args:
+            seed: of all that chance decides.
+            delays: job → the delay of its watermark, in milliseconds.
+            system: has the output of the sums.
+            keys: more configuration of both jobs.
+        """
         self._delays = delays
+        self._system = system
         self.random = random.Random(seed)
         self._keys = {
             "task.commit.ms": 1,
@@ -197,7 +213,7 @@ class DeployedWorld:
 
     def app(self, name: str) -> ps.StreamApplication:
         """The application of a job."""
-        return application(self._delays.get(name, 0))
+        return application(self._delays.get(name, 0), self._system)
 
     def _running(self, name: str, config: JobConfig) -> RunningJob:
         return RunningJob(config, self.app(name))
