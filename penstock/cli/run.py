@@ -213,7 +213,7 @@ def run_shown(
         root: the job's name and id.
         form: of the log lines.
         start: starts the job.
-        meanwhile: called several times a second. What it raises ends the job, and is raised then.
+        meanwhile: called several times a second, until a signal comes. What it raises ends the job, and is raised then.
     """
     with StopSignals() as signals, closing(open_display(form, root)) as display:
         display.say(f"starting Spark for job {root}; this takes some seconds")
@@ -273,11 +273,6 @@ def _await(job: Job, display: RunDisplay, signals: StopSignals, meanwhile: Calla
     told = 0
     while not job.await_termination(_STEP_S):
         display.show(observer.look())
-        try:
-            meanwhile()
-        except PenstockError:
-            job.stop()
-            raise
         while told < min(signals.count, 2):
             told += 1
             job.stop(wait=False)
@@ -285,6 +280,12 @@ def _await(job: Job, display: RunDisplay, signals: StopSignals, meanwhile: Calla
                 display.say("stopping after the current batch, with a last commit; a second signal stops at once")
             else:
                 display.say(f"stopping at once; the last checkpoint is {job.last_checkpoint}")
+        try:
+            if not told:  # whoever stops a deployment wants no change of charge any more
+                meanwhile()
+        except PenstockError:
+            job.stop()
+            raise
     display.show(observer.look())
     return told
 

@@ -12,7 +12,6 @@ import logging
 import secrets
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -189,7 +188,7 @@ class AuditLog:
         # A record written without the root's key would not be trusted.
         with suppress(NotFoundError, CorruptError):
             retry(lambda: self._objects.get(self._paths.uid), _WRITE)
-        name = f"{next(_NUMBERS):08x}{uuid.uuid4().hex}"  # one process's records of a millisecond keep their order
+        name = f"{next(_NUMBERS):08x}{secrets.token_hex(12)}"  # one process's records of a millisecond keep their order
         key = self._paths.audit_record(entry.time_ms, name)
         retry(lambda: self._objects.put_if_absent(key, entry.encode()), _WRITE)
         return key

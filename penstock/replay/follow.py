@@ -277,6 +277,8 @@ class FollowFeed:
                 self._made, self._made_last = str(following.id), True
             else:
                 self._made_last = False
+                if len(self._left) == 1:
+                    self._refuse_further(boundary, following)
             self._left.popleft()
             if isinstance(following, CheckpointRecord):
                 self._say(boundary)
@@ -332,6 +334,19 @@ class FollowFeed:
         read. It is further than at those before the one that it is a fork of."""
         theirs, own = _by_partition(to_positions(record.next_offsets)), _by_partition(boundary.positions)
         return all(own[ssp] == theirs[ssp] for ssp in own.keys() & theirs.keys())
+
+    def _refuse_further(self, boundary: Boundary, last: CheckpointRecord) -> None:
+        """Raise IncompatibleError if this run has read beyond the last checkpoint of the other job: it never comes to
+        be where that one was."""
+        theirs, own = _by_partition(to_positions(last.next_offsets)), _by_partition(boundary.positions)
+        if further := sorted(str(ssp) for ssp in own.keys() & theirs.keys() if own[ssp] > theirs[ssp]):
+            job = self._parent.followed.job
+            raise IncompatibleError(
+                f"this job has read {listed([f'`{each}`' for each in further])} beyond checkpoint {last.id}, the last "
+                f"one of job `{job}`: it was started without following that job, and can never take over from it. "
+                "Delete it, and deploy again; if that job has handed over to it, take the charge back first (`penstock "
+                "deploy ... --rollback`)"
+            )
 
     def _batch(self, boundary: Boundary, batch: ReadUpTo) -> PlannedBatch | None:
         """The next batch of the run on the way to the end of this one; None if it is made."""

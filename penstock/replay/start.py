@@ -7,12 +7,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from penstock.config.settings import JobSettings
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, IncompatibleError
+from penstock.replay.wing import REPLAY
 from penstock.start.part import StartPart
 
 if TYPE_CHECKING:
     from penstock.config.model import JobConfig
     from penstock.graph.specs import ApplicationGraph
+    from penstock.start.plan import StartFacts, StartPlan
 
 
 _JOB = re.compile(r".+-[^-]+")
@@ -20,6 +22,16 @@ _JOB = re.compile(r".+-[^-]+")
 
 class ReplayStart(StartPart):
     """A job that follows another one is a shadow, and has no durable streams."""
+
+    def check(self, facts: StartFacts, plan: StartPlan) -> None:
+        """Name the way on if a job that has followed another one is started to send. The part of shadows refuses it."""
+        latest = facts.view.latest
+        followed = "" if latest is None else latest.section(REPLAY).followed.job
+        if followed and not facts.config.job.shadow_enabled:
+            raise IncompatibleError(
+                f"job `{facts.job}` makes the batches of job `{followed}`, with its output held back. To let it take "
+                f"over, or do what is left of that: `penstock deploy {followed.rpartition('-')[0]} APP`"
+            )
 
     def misfits(self, graph: ApplicationGraph, config: JobConfig) -> Iterable[ConfigError]:
         key, job = JobSettings.replay_follows.name, config.job

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -103,4 +104,25 @@ def test_the_old_job_is_killed_while_it_is_followed_and_started_again(jobs: Depl
             wait_until(lambda: not again.running, "the end of the old job")
             if again.process.returncode:
                 assert f"has handed over to job `{NEW}`" in again.log
+        finish(jobs, new)
+
+
+def test_ctrl_c_while_the_old_job_stops_makes_no_change_of_charge(jobs: DeployedJobs) -> None:
+    """Unless the change was made before the signal came."""
+    with ExitStack() as stack:
+        with jobs.publishing():
+            old = stack.enter_context(jobs.started(OLD))
+            first = stack.enter_context(jobs.deploy(NEW))
+            first.await_log(ASKED)
+            first.signal(signal.SIGINT)
+            wait_until(lambda: not first.running, "the end of the command")
+            old.ended()
+            before, stopping, behind = first.log.partition("stopping after the current batch")
+            assert stopping
+            assert HANDED not in behind
+            if HANDED not in before:
+                old = stack.enter_context(jobs.started(OLD))
+            new = stack.enter_context(jobs.deploy(NEW))
+            jobs.await_output_of(new, "new")
+            old.ended()
         finish(jobs, new)

@@ -209,6 +209,7 @@ class Deployment:
         step = decide(old, new, self.old.paths.root, self.paths.root, rollback=self._rollback)
         if step == "follow":
             self._refuse_other_begin(old)
+            self._refuse_unknown(old)
         if step == "fork" and old.latest is not None:
             refuse_to_hand_over(self.old.paths.root, old.latest)
             if not old.latest.section(REPLAY).line.epoch:
@@ -216,25 +217,34 @@ class Deployment:
                     f"checkpoint {old.latest.id} of job `{self.old.paths.root}` is of an older Penstock, and does not "
                     "say which batches it follows from: run that job with this one first"
                 )
-            if unknown := sorted(set(self._reset) - (known := resettable(self._app.graph(), old.latest))):
-                raise NotFoundError(
-                    f"checkpoint {old.latest.id} has no operator `{unknown[0]}` that could be reset. It has "
-                    f"{listed([f'`{each}`' for each in sorted(known)]) or 'none'}"
-                )
+            self._refuse_unknown(old)
         return step
+
+    def _refuse_unknown(self, old: LogView) -> None:
+        """Raise NotFoundError if an operator to reset is not known."""
+        if old.latest is None:
+            return
+        if unknown := sorted(set(self._reset) - (known := resettable(self._app.graph(), old.latest))):
+            raise NotFoundError(
+                f"checkpoint {old.latest.id} has no operator `{unknown[0]}` that could be reset. It has "
+                f"{listed([f'`{each}`' for each in sorted(known)]) or 'none'}"
+            )
 
     def _refuse_other_begin(self, old: LogView) -> None:
         """Raise IncompatibleError if the fork that is there has begun with another checkpoint than the one named."""
         home = read_home(self.old.objects, self.paths)
         if self._from is None or home is None or home.parent != self.old.paths or behind_latest(self._from) is not None:
             return
-        with suppress(NotFoundError):  # the fork is there, and needs the name no more
-            if str(old.find(self._from).id) != home.checkpoint:
-                raise IncompatibleError(
-                    f"job `{self.paths.root}` is a fork of checkpoint {home.checkpoint}, and not of `{self._from}`. "
-                    "Name no checkpoint, give the new job another name, or delete it (`penstock job delete "
-                    f"{self.paths.root}`)"
-                )
+        named: str | None = self._from
+        if named != home.checkpoint:  # which may have left the log
+            with suppress(NotFoundError):
+                named = str(old.find(self._from).id)
+        if named != home.checkpoint:
+            raise IncompatibleError(
+                f"job `{self.paths.root}` is a fork of checkpoint {home.checkpoint}, and not of `{self._from}`. Name "
+                "no checkpoint, give the new job another name, or delete it (`penstock job delete "
+                f"{self.paths.root}`)"
+            )
 
     def _prepare(self) -> None:
         """Change the fork before it has run: without operators, and with another number of tasks."""

@@ -181,6 +181,12 @@ def of_another() -> None:
     admin.label_checkpoint(found("one"), None, "later")
 
 
+def begun() -> None:
+    run("one")
+    deployment().begin()
+    run("two", steps=1, **FOLLOWS)
+
+
 REFUSED: dict[str, tuple[Callable[[], None], dict[str, Any], str]] = {
     "no checkpoint": (lambda: None, {}, "has no checkpoint yet: there is nothing to take over"),
     "the same job": (lambda: run("one"), {"new": "one"}, "cannot take over from itself"),
@@ -191,6 +197,8 @@ REFUSED: dict[str, tuple[Callable[[], None], dict[str, Any], str]] = {
     "back without a past": (lambda: run("one"), {"rollback": True}, "has no checkpoint, so it cannot come back"),
     "an unknown operator": (lambda: run("one"), {"reset_operators": ["hours"]}, "no operator `hours`.* `miles`"),
     "an unknown checkpoint": (lambda: run("one"), {"from_checkpoint": "before"}, "before"),
+    "an unknown checkpoint, again": (begun, {"from_checkpoint": "before"}, "is a fork of .*, and not of `before`"),
+    "an unknown operator, again": (begun, {"reset_operators": ["hours"]}, "no operator `hours`.* `miles`"),
     "another checkpoint": (of_another, {"from_checkpoint": "later"}, "is a fork of checkpoint .*, and not of `later`"),
 }
 
@@ -290,6 +298,25 @@ def test_nobody_takes_over_before_the_batches_are_made() -> None:
     run("two", steps=0, **FOLLOWS)
     assert deployment().begin().job.shadow_enabled
     assert str(hand().id) == str(admin.read_checkpoint(found("one")).id)
+
+
+def test_a_follower_that_was_started_by_itself_is_told_and_leads_back() -> None:
+    publish([("N1", 500)])
+    run("one")
+    deployment().begin()
+    hand()
+    run("two", steps=1, **FOLLOWS)
+    with pytest.raises(IncompatibleError, match=r"To let it take over.*`penstock deploy one APP`"):
+        run("two")
+    publish([("N1", 5)])
+    run("two", **{"job.shadow.enabled": True})
+    assert deployment().begin().job.replay_follows == "one-1"
+    with pytest.raises(IncompatibleError, match="it was started without following that job, and can never take over"):
+        run("two", steps=20, **FOLLOWS)
+    deployment("one", old="two", rollback=True).begin()
+    run("one")
+    with admin.open_job("one") as job, admin.open_state(job, "miles.aggregate") as miles:
+        assert {each.key: each.value["miles"] for each in miles.scan()} == {b"N1": 505}
 
 
 def test_what_is_held_back_is_gone_once_the_job_is_in_charge(tmp_path: Path) -> None:
