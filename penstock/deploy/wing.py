@@ -41,8 +41,11 @@ def handed_to(view: LogView) -> str:
 
 def shown_deployment(view: LogView) -> Facts:
     """Who is in charge, for `penstock status`."""
-    successor = handed_to(view)
-    return Facts({"handed over to": successor}) if successor else Facts({})
+    section = DeploySection() if view.latest is None else view.latest.section(DEPLOY)
+    lines = {"handed over to": section.handed_to, "took over from": section.took_over}
+    if section.given_up:
+        lines["has given up"] = "it never takes over"
+    return Facts({name: text for name, text in lines.items() if text})
 
 
 def refuse_handed(view: LogView, job: str) -> None:

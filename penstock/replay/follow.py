@@ -419,9 +419,9 @@ class FollowFeed:
     def _say_unnamed(self) -> None:
         if not self._said_unnamed:
             self._said_unnamed = True
-            logger.warning(
-                "no checkpoint of job %s names the batches that it made behind the one where this job begins: they are "
-                "made in others, so timers and late messages may fall otherwise until the next checkpoint that does",
+            logger.info(
+                "the log of job %s does not have the checkpoints any more that name its first batches behind the one "
+                "where this job begins, so they are made in others, up to the next checkpoint that it has",
                 self._parent.followed.job,
             )
 

@@ -90,6 +90,7 @@ def test_the_job_is_in_charge_that_the_record_names() -> None:
         check_application(sums(), overrides={"job.name": "one"})
     assert check_application(sums(), overrides={"job.name": "two"}).begins_with is not None
     assert "handed over to two-1" in " ".join(call("status", "one")[0].split())
+    assert "took over from one-1" in " ".join(call("status", "two")[0].split())
     sent = totals()
     publish([("N1", 7)])
     run("two")
