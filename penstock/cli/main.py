@@ -74,7 +74,7 @@ COMMANDS = {
     ),
     "deploy": _Entry(
         "run",
-        "Run a changed application as a new job that takes over from a running one, without a gap in the output.",
+        "Run a changed application as a new job that takes over from a running one at a checkpoint.",
         "deploy",
     ),
     "job": _Entry("job", "Delete, adopt, detach or sign a job, or show its audit log."),

@@ -379,14 +379,14 @@ def deploy(
     rollback: Annotated[bool, typer.Option("--rollback")] = False,
     debug: Debug = False,
 ) -> None:
-    """Run a changed application as a new job that takes over from a running one, without a gap in the output.
+    """Run a changed application as a new job that takes over from a running one at a checkpoint.
 
-    The new job is a fork. It makes the batches of the old one with its output held back, until it has caught up. Then
-    the old job stops with a last checkpoint and hands over, and the new one makes the rest and sends from there on.
-    From then on, the command is as `penstock run` of the new job.
+    The new job is a fork. It makes the batches of the old one with its output held back, until it has nearly caught up.
+    Then the old job stops with a last checkpoint and hands over, and the new one makes the rest and sends from there
+    on. From then on, the command is as `penstock run` of the new job.
 
     A process that dies leaves one of the two in charge: give the command again, and it goes on. Until the old job has
-    handed over, Ctrl-C leaves it in charge.
+    handed over, Ctrl-C leaves it in charge. It may have stopped by then: start it again.
 
     Args:
         application: The changed application, as for `penstock run`. Its job needs another name than JOB.
