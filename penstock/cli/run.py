@@ -281,7 +281,7 @@ def _await(job: Job, display: RunDisplay, signals: StopSignals, meanwhile: Calla
             else:
                 display.say(f"stopping at once; the last checkpoint is {job.last_checkpoint}")
         try:
-            if not told:  # whoever stops a deployment wants no change of charge any more
+            if not told:  # a deployment that is stopped makes no change of charge
                 meanwhile()
         except PenstockError:
             job.stop()

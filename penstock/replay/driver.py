@@ -20,7 +20,8 @@ from penstock.driver.feed.feed import Feed, OffsetFeed
 from penstock.driver.part import DriverPart, RunContext
 from penstock.errors import ConfigError
 from penstock.job.paths import JobPaths
-from penstock.replay.follow import FollowFeed, ParentLog, begin_to_follow, goes_on_from
+from penstock.replay.follow import FollowFeed
+from penstock.replay.lines import ParentLog, begin_to_follow, goes_on_from
 from penstock.replay.wing import (
     MOST_NUMBERS,
     REPLAY,

@@ -30,7 +30,7 @@ class ReplayStart(StartPart):
         if followed and not facts.config.job.shadow_enabled:
             raise IncompatibleError(
                 f"job `{facts.job}` makes the batches of job `{followed}`, with its output held back. To let it take "
-                f"over, or do what is left of that: `penstock deploy {followed.rpartition('-')[0]} APP`"
+                f"over: `penstock deploy {followed.rpartition('-')[0]} APP`"
             )
 
     def misfits(self, graph: ApplicationGraph, config: JobConfig) -> Iterable[ConfigError]:

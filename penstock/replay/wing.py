@@ -75,8 +75,8 @@ class FollowProgress:
     caught_up: bool
     """True if that was its last one, at the last look."""
     is_near: bool
-    """True if that was one of its last ones, with some batches behind it. A job that is as busy as this one is never
-    caught up with, as it goes on meanwhile."""
+    """True if that was its last one, or one with only some batches behind it. A job that is as busy as this one is
+    never caught up with, as it goes on meanwhile."""
     looked: float = 0.0
     """The time of the last look, on the monotonic clock of the run, in seconds."""
 

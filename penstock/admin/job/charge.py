@@ -25,7 +25,7 @@ from penstock.deploy.wing import DEPLOY, DeploySection, handed_to
 from penstock.errors import IncompatibleError, NotFoundError
 from penstock.job.identity import known_uid
 from penstock.outbox.wing import OUTBOX, OutboxSection, owed_of, own_debt, publisher_name
-from penstock.replay.follow import accepted_lines, lineage
+from penstock.replay.lines import accepted_lines, lineage
 from penstock.replay.wing import REPLAY, Line, ReplaySection, of_other
 from penstock.shadow.wing import SHADOW, ShadowSection
 

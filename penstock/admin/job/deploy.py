@@ -291,7 +291,7 @@ class Deployment:
                 run.begin_again()
             return
         is_fresh = self._clock() - following.looked <= _FRESH_SECONDS
-        if is_fresh and (following.caught_up or following.is_near) and self._has_stopped() and following.caught_up:
+        if is_fresh and following.is_near and self._has_stopped() and following.caught_up:
             self._hand_over()
 
     def _hand_over(self) -> None:

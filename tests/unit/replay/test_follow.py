@@ -18,7 +18,7 @@ from penstock.admin.job.deploy import Deployment
 from penstock.batch.batch import to_positions
 from penstock.batch.watermarks import TIME, Watermarks
 from penstock.replay import follow
-from penstock.replay.follow import lineage
+from penstock.replay.lines import lineage
 from penstock.replay.wing import batches_of
 from tests.support.world.deployed_world import TRIPS, WINDOW_MS, DeployedWorld, RunningJob, own_place, sorted_messages
 
