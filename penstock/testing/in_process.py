@@ -83,6 +83,7 @@ class InProcessDriver:
         reset_operators: Sequence[str] = (),
         clock: Clock = SYSTEM_CLOCK,
         runner: Callable[[ClaimedJob, InProcessFleet], InProcessRunner] | None = None,
+        fleet: Callable[[ClaimedJob], InProcessFleet] | None = None,
     ) -> None:
         """Claim the job and decide where it begins. `loop.start()` opens the first epoch.
 
@@ -104,6 +105,7 @@ class InProcessDriver:
             clock: of the driver, for batch times, commits that are due, expiry, and all pauses; and of the containers,
                 for what backends do by time. On a cluster each process has its machine's.
             runner: makes the port for batches; an `InProcessRunner`, if None.
+            fleet: makes the port for containers, instead of `containers`.
         """
         self.log = CheckpointLog(objects, JobPaths(config.job.name, config.job.id))
         self.board, self.stop = ProgressBoard(), StopRequest()
@@ -125,7 +127,12 @@ class InProcessDriver:
         read = {at.ssp: offset for at, offset in job.start.positions.items()}
         end = job.plan.until if until is None else {**read, **until}  # nothing of an input that it does not name
         self.job = replace(job, plan=replace(job.plan, settings=settings, until=end))
-        self.fleet = InProcessFleet(job.settings.tasks, containers, standbys=config.job.standbys, clock=clock)
+        standbys = config.job.standbys
+        self.fleet = (
+            InProcessFleet(job.settings.tasks, containers, standbys=standbys, clock=clock)
+            if fleet is None
+            else fleet(self.job)
+        )
         self.runner = (runner or InProcessRunner)(self.job, self.fleet)
         keeper = _keeper(objects, self.job.paths, run_id)
         own = {wing.name: wing.load(wing.on_host["process"]) for wing in wings() if "process" in wing.on_host}

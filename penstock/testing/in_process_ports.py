@@ -152,14 +152,18 @@ class InProcessFleet(Fleet):
         self, opening: EpochOpening, package: JobPackage, progress: Callable[[int], None]
     ) -> Mapping[int, Mapping[str, Due]]:
         self.at("open")
-        checkpoint_id, markers = opening.checkpoint_id, opening.markers
-        request = OpenEpoch(b"", opening.last_ended, checkpoint_id, markers, opening.covered)
         next_due: dict[int, Mapping[str, Due]] = {}
         for container, tasks, standbys in self._busy():
             identity = Identity(container.incarnation, opening.epoch)
-            epoch = container.open(identity, request.for_container(tasks, standbys), package, progress)
+            own, own_package = self.given_to(container.container, opening, package)
+            request = OpenEpoch(b"", own.last_ended, own.checkpoint_id, own.markers, own.covered)
+            epoch = container.open(identity, request.for_container(tasks, standbys), own_package, progress)
             next_due |= epoch.next_due
         return next_due
+
+    def given_to(self, container: str, opening: EpochOpening, package: JobPackage) -> tuple[EpochOpening, JobPackage]:
+        """The epoch and the job as a container gets them."""
+        return opening, package
 
     def ask(
         self,

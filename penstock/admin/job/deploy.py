@@ -256,6 +256,14 @@ class Deployment:
         has_begun = not latest.section(SHADOW).unsent or latest.section(DEPLOY).handed_to
         if not has_begun and (left := own_stores(self._reset) & latest.stores.keys()):
             without_stores(new, view, left)
+            logger.warning(
+                "job %s begins without what waits in %s. If its windows are smaller than those of %s, some messages "
+                "before the change are in no window that is sent; if they are larger, some are in two. To avoid both, "
+                "drain the old job and start the changed application in its place (docs/deploy.md)",
+                self.paths.root,
+                listed([f"`{each}`" for each in self._reset]),
+                self.old.paths.root,
+            )
         if self._tasks is None or self._tasks == latest.task_count:
             return
         if has_begun:
@@ -332,7 +340,12 @@ class Deployment:
                 f"job {old} was asked to stop, and has not handed over: it is in charge. Start it again, or give the "
                 "same command again"
             )
-        return f"job {old} is in charge"
+        made = self.new.log.read("report").latest is not None
+        fork = (
+            f". Job {new}, which follows it, stays for the same command, also with a corrected application or with "
+            f"`--reset-operator`. To give it up: `penstock job delete {new}`"
+        )
+        return f"job {old} is in charge{fork if made else ''}"
 
     def _find_handed(self) -> bool:
         """True if the old job has handed over before this process came."""

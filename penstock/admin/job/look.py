@@ -29,7 +29,7 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.task_versions import markers_of
 from penstock.config.model import JobConfig
 from penstock.config.settings import StoreSettings
-from penstock.deploy.wing import DEPLOY, shown_deployment
+from penstock.deploy.wing import DEPLOY, handed_to, shown_deployment
 from penstock.errors import CorruptError, IncompatibleError, PenstockError
 from penstock.facts import Facts
 from penstock.host.logs import WordsOnHost, containers_here, log_directory, logs_folder
@@ -151,7 +151,10 @@ def look_at(job: FoundJob, questions: Questions, *, wait: bool = True) -> JobLoo
     lease = watch_lease(job.objects, job.paths.lease, wait=wait)
     view = job.log.read()
     startpoints = _startpoints(job, view)
-    failure, drain = _failure(job, lease, view), drain_status(job, view)
+    successor = handed_to(view) or None
+    # A start that was refused because it has handed over is no failure of the job.
+    failure = None if successor else _failure(job, lease, view)
+    drain = drain_status(job, view)
     owner, last = view.owner, view.checkpoints[-1] if view.checkpoints else None
     run_id = None if owner is None or lease.running == "not running" else owner.run_id
     logs = str(log_directory(job.config, job.paths, uid_here(job.objects, job.paths, job.config.job.root)))
@@ -191,6 +194,7 @@ def look_at(job: FoundJob, questions: Questions, *, wait: bool = True) -> JobLoo
         side_inputs=side_inputs_in(metrics),
         tables=tables_in(metrics),
         forked_from=None if home is None else f"{home.parent.root}, checkpoint {home.checkpoint}",
+        successor=successor,
         dead_letters=_dead_letters_in(metrics),
         ways=ways_in(metrics),
         metrics_ms=None if shown is None or lease.running == "running" else shown.time_ms,

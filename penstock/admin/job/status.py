@@ -112,6 +112,8 @@ class JobStatus(Shown):
     """The pushed tables, as of some seconds ago or of the end of the last run."""
     forked_from: str | None = None
     """The parent whose objects it still needs, with the checkpoint that was forked."""
+    successor: str | None = None
+    """The job that is in charge in place of this one, which has handed over to it."""
     dead_letters: int = 0
     """Messages that the last run sent to the dead-letter stream, as of some seconds ago or of its end."""
     ways: Mapping[str, int] = field(default_factory=dict)
@@ -185,7 +187,8 @@ class JobStatus(Shown):
         return Facts(done) + input_facts(self.inputs)
 
     def _state_lines(self) -> dict[str, object]:
-        lines: dict[str, object] = {"status": f"{self.status}: {self.reason}"}
+        charge = f", and job {self.successor} is in charge" if self.successor and self.has_ended else ""
+        lines: dict[str, object] = {"status": f"{self.status}{charge}: {self.reason}"}
         if (failure := self.failure) is not None:
             lines = {"status": f"failed: {failure.error}"}
             lines |= {} if failure.place is None else {"  in": failure.place}
@@ -249,6 +252,8 @@ class _JobLine:
     def of(cls, found: JobStatus | UnreadableJob) -> _JobLine:
         if not isinstance(found, JobStatus):
             return cls(found.job, "cannot be read")
+        if found.successor and found.has_ended:  # no message waits for it
+            return cls(found.job, f"handed over to {found.successor}", run_id=found.run_id)
         last, known = found.last_checkpoint, found.inputs and all(each.lag is not None for each in found.inputs)
         lag = (lag_text((each.lag or 0, each.lag_unit) for each in found.inputs) or 0) if known else None
         if last is None:

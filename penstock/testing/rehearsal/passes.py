@@ -96,7 +96,7 @@ def watched(topology: Topology) -> list[Channel]:
 
 
 class Survey:
-    """Sees the whole input once, and finds the input messages that are wanted."""
+    """Sees the whole input once, and finds the input messages that are wanted, and the tasks that they come to."""
 
     def __init__(
         self,
@@ -109,6 +109,7 @@ class Survey:
         self.topology = topology
         self.marks = marks or Marks()
         self.origins: set[Origin] = set()
+        self.tasks: set[int] = set()
         self.found: list[tuple[Row, Row | None]] = []
         """The messages that are equal to the output, each with what came to the task that sent it; None: it fired."""
         self._wanted = wanted
@@ -129,6 +130,7 @@ class Survey:
             is_watched = row.origin is not None and row.channel.number in self._watched
             if is_watched and self._wanted is not None and self._wanted.takes(row):
                 self.origins.add(row.origin)  # type: ignore[arg-type]
+                self.tasks.add(row.task)
 
     def _look(self, row: Row, output: OutputMessage) -> None:
         if row.channel.output is None:
@@ -347,7 +349,9 @@ def replay(
     debug: bool = False,
     last: Callable[[Step], bool] | None = None,
 ) -> Replayed:
-    """Process the input twice: as a whole, to find the wanted messages, and then with each of them alone.
+    """Process the input twice: as a whole, to find the wanted messages, and then with each of them alone. If tasks
+    depend on the inputs alone, the wanted messages are found without any state first, and only the tasks that they come
+    to take part.
 
     Args:
         rehearsal: the job, and where to begin and to end.
@@ -366,15 +370,18 @@ def replay(
             f"the application sends messages through {listed(streams)}, and a replay cannot read a durable stream in "
             "the same parts twice. `penstock shadow` compares such applications, and `penstock state get` shows states"
         )
-    survey, noted = run_whole(rehearsal, "survey", lambda topology: Survey(topology, wanted(topology)))
-    if not survey.origins:
-        raise NotFoundError(
-            f"no such message was read behind checkpoint {rehearsal.begin.id}. Begin with an older checkpoint "
-            "(`penstock checkpoint list`)"
-        )
+
+    with rehearsal.sharing() as own:
+        return _replay(own, wanted, _Told(tell, last), debug=debug)
+
+
+def _replay(rehearsal: Rehearsal, wanted: Callable[[Topology], Wanted], told: _Told, *, debug: bool) -> Replayed:
+    if rehearsal.is_divided:
+        found, _ = _survey(rehearsal, wanted, "origins", frozenset())
+        rehearsal = replace(rehearsal, tasks=frozenset(found.tasks))
+    survey, noted = _survey(rehearsal, wanted, "survey", rehearsal.tasks)
     stops = Stops(lambda: recorders[0].is_alone)
     recorders: list[Recorder] = []
-    told = _Told(tell, last)
 
     def record(topology: Topology) -> Recorder:
         recorders.append(Recorder(topology, wanted(topology), told))
@@ -394,6 +401,21 @@ def replay(
     # Some operators send once for each batch, so that the second pass may differ although all is well.
     same = survey.marks.channels == recorders[0].marks.channels
     return Replayed(told.messages, () if same else _not_the_same_twice(rehearsal))
+
+
+def _survey(
+    rehearsal: Rehearsal, wanted: Callable[[Topology], Wanted], name: str, tasks: Set[int] | None
+) -> tuple[Survey, list[ReadBatch]]:
+    """Find the wanted messages. Raises NotFoundError if there are none."""
+    found, batches = run_whole(
+        replace(rehearsal, tasks=tasks), name, lambda topology: Survey(topology, wanted(topology))
+    )
+    if not found.origins:
+        raise NotFoundError(
+            f"no such message was read behind checkpoint {rehearsal.begin.id}. Begin with an older checkpoint "
+            "(`penstock checkpoint list`)"
+        )
+    return found, batches
 
 
 class _Told:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
@@ -21,6 +22,7 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.replay.wing import REPLAY, batches_of
 from penstock.system.base import OffsetRange
+from penstock.system.partitioner import partition_of
 from penstock.system.registry import open_system
 from penstock.testing.rehearsal.job import Positions, Rehearsal
 from penstock.testing.rehearsal.passes import OutputMessage, Replayed, Step, Survey, Wanted, replay, run_whole
@@ -113,19 +115,30 @@ def replay_output(
     if _is_input(job, ssp):
         raise ConfigError(f"`{ssp.system_stream}` is an input of job `{job.paths.root}`, and not an output")
     message = read_message(job, ssp, offset)
-    for begin, end in _newest_first(_retained(job)):
-        rehearsal = _over(job, app, begin, [] if end is None else [end])
-        survey, _ = run_whole(rehearsal, "search", lambda topology: Survey(topology, output=message))
-        if not survey.found:
-            continue
-        made, came = survey.found[-1]
-        row = made if came is None else came
-        return replay(rehearsal, partial(Wanted.of_row, row=row), tell, debug=debug, last=_sends(message))
+    for rehearsal in _searches(job, app, message.key):
+        with rehearsal.sharing() as shared:
+            survey, _ = run_whole(shared, "search", lambda topology: Survey(topology, output=message))
+            if not survey.found:
+                continue
+            made, came = survey.found[-1]
+            wanted = partial(Wanted.of_row, row=made if came is None else came)
+            return replay(replace(shared, tasks=None), wanted, tell, debug=debug, last=_sends(message))
     raise NotFoundError(
         f"the message at offset {offset} of `{ssp}` is not made again from any retained checkpoint. Either it is older "
         "than they are, or this application makes another one, or one that depends on chance, on the time or on "
         "`is_shadow`: `penstock replay --key` shows what it does"
     )
+
+
+def _searches(job: FoundJob, app: Application, key: bytes | None) -> Iterator[Rehearsal]:
+    """Where to look for what made an output message with a key: most often it is in the task that owns the key."""
+    retained = _retained(job)
+    steps = [_over(job, app, begin, [] if end is None else [end]) for begin, end in _newest_first(retained)]
+    if key is not None and retained[-1].task_count > 1:
+        yield from (
+            replace(each, tasks={partition_of(key, each.begin.task_count)}) for each in steps if each.is_divided
+        )
+    yield from steps
 
 
 def read_message(job: FoundJob, ssp: SystemStreamPartition, offset: int) -> OutputMessage:

@@ -79,6 +79,11 @@ def deploy(new: str = "two", old: str = "one") -> None:
     take_over(found(old), first.new)
 
 
+def statuses() -> list[Any]:
+    with admin.open_all_jobs() as jobs:
+        return admin.statuses(jobs)
+
+
 def test_the_job_is_in_charge_that_the_record_names() -> None:
     publish([("N1", 500)])
     run("one")
@@ -91,6 +96,11 @@ def test_the_job_is_in_charge_that_the_record_names() -> None:
     assert check_application(sums(), overrides={"job.name": "two"}).begins_with is not None
     assert "handed over to two-1" in " ".join(call("status", "one")[0].split())
     assert "took over from one-1" in " ".join(call("status", "two")[0].split())
+    shown = {each.job: (each.successor, each.status, each.failure) for each in statuses()}
+    assert shown["one-1"] == ("two-1", "not running", None), "a start that was refused is no failure"
+    lines = [line.split() for line in call("status")[0].splitlines()]
+    assert ["one-1", "handed", "over", "to", "two-1"] in [line[:5] for line in lines]
+    assert ["two-1", "not", "running"] in [line[:3] for line in lines]
     sent = totals()
     publish([("N1", 7)])
     run("two")

@@ -19,9 +19,12 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.config import load_config
 from penstock.drain.driver import Drain
 from penstock.drain.requests import write_drain_notification
-from penstock.errors import ConfigError, IncompatibleError, NotFoundError, UserCodeError
+from penstock.errors import ConfigError, IncompatibleError, NotFoundError, PenstockError, UserCodeError
 from penstock.objects.open import open_job_root
+from penstock.state import restore
+from penstock.state.backends.registry import backend_factory
 from penstock.system.local import LocalSystem
+from penstock.system.partitioner import partition_of
 from penstock.testing.in_process import InProcessDriver
 from penstock.testing.rehearsal.passes import Step
 from penstock.testing.rehearsal.replay import replay_input, replay_key, replay_output
@@ -371,3 +374,43 @@ def test_what_cannot_be_replayed(world: Any) -> None:
     flights.app = failing
     with pytest.raises(UserCodeError):
         flights.shown(replay_key, "N1")
+
+
+@pytest.mark.parametrize("backend", ["changelog-files", pytest.param("blob", marks=pytest.mark.slow)])
+def test_only_the_state_of_the_tasks_that_take_part_is_read_and_once(
+    backend: str, world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restored: list[str] = []
+
+    def noting(name: str) -> Any:
+        restored.append(name)
+        return backend_factory(name)
+
+    flights = world(
+        keyed(),
+        **{
+            "stores.backup.factories": backend,
+            "stores.restore.factories": backend,
+        },
+    )
+    for miles in (1, 10, 100):
+        flights.publish(*((0, key, miles) for key in KEYS), (1, "N1", 2 * miles))
+        flights.run()
+    with admin.open_job("flights", overrides=flights.keys) as job:
+        tasks = job.log.read().restorable[-1].task_count
+        owner = partition_of(b"N1", tasks)
+        others = [key for key in job.objects.list(job.paths.state) if f"/{owner}/" not in key]
+        for key in others:
+            job.objects.delete(key)
+    assert others
+    row = next(row for row in flights.sent("totals") if row[3] == {"plane": "N1", "miles": 111 + 22})
+    at = SystemStreamPartition("local", "totals", row[0])
+    monkeypatch.setattr(restore, "backend_factory", noting)
+    steps, done = flights.shown(replay_key, "N1", from_checkpoint="latest-1")
+    assert [name.rpartition(":")[2] for name in restored] == [backend, "KeptFactory"]
+    assert (steps[-1]["changes"][0]["after"]["miles"], done.differing) == (333, ())
+    steps, done = flights.shown(replay_output, at, row[1])
+    assert steps[-1]["changes"][0]["after"]["miles"] == 133
+    other = next(key for key in KEYS if partition_of(key.encode(), tasks) != owner)
+    with pytest.raises(PenstockError, match="store `total` of task"):
+        flights.shown(replay_key, other, from_checkpoint="latest-1")
