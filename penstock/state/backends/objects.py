@@ -186,16 +186,17 @@ class ObjectBackendAdmin(StateBackendAdmin):
         return (self.epoch_of(key) or 0, len(key))
 
     def plan(self, retention: Retention) -> set[str]:
-        """The keys to delete. They stay garbage, so they may be deleted at any later time, even if another driver has
-        taken the job over since: see "One retention for all" in penstock/state/README.md. That holds only if every
-        retained marker could be read.
+        """The keys to delete; in a sweep, only those that are there. They stay garbage, so they may be deleted at any
+        later time, even if another driver has taken the job over since: see "One retention for all" in
+        penstock/state/README.md. That holds only if every retained marker could be read.
 
         Raises NotFoundError or CorruptError if one could not.
         """
         keep = self.reach(retention.retained)
         gone = self._reach_of_left(retention.left) - keep
         if retention.sweep:
-            gone |= dead(self._listing(), self.epoch_of, keep, retention.epoch)
+            listing = frozenset(self._listing())
+            gone = gone & listing | dead(listing, self.epoch_of, keep, retention.epoch)
         return gone
 
     def collect(self, retention: Retention, *, dry_run: bool) -> Garbage:

@@ -53,6 +53,8 @@ class StateRetentionContract:
         harness.collect(markers[3:], markers[:3], epoch=1)
         harness.collect(markers[3:], markers[:3], epoch=1)
         assert harness.collect(markers[3:], [], epoch=1, sweep=True).names == ()
+        named = harness.collect(markers[3:], markers[:3], epoch=1, sweep=True, dry_run=True).names
+        assert named == (), "the checkpoints that left are still in the log"
         assert harness.restore(markers[3]["first"]) == {b"k": b"3"}
 
     def test_a_commit_goes_on_after_a_collection(self, harness: BackendHarness) -> None:

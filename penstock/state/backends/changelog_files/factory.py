@@ -62,7 +62,7 @@ class ChangelogFilesAdmin(ObjectBackendAdmin):
         if retention.sweep:
             listing = list(self._listing())
             retention = replace(retention, retained=tuple(self._with_found(retention.retained, listing)))
-            gone |= self._dead_deltas(listing, kept, retention.epoch)
+            gone = gone.intersection(listing) | self._dead_deltas(listing, kept, retention.epoch)
         return gone | super().plan(replace(retention, left=tuple(_one_by_one(retention.left))))
 
     def _with_found(self, retained: Sequence[base.StoreMarker], listing: Sequence[str]) -> Iterator[base.StoreMarker]:
