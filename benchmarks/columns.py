@@ -24,6 +24,7 @@ from penstock.arrays.packed_rows import PackedRows
 
 SIDES = {
     "aggregate, parquet": ("columns:fold", "columns:verify"),
+    "aggregate of each message, parquet": ("columns:fold", "columns:verify"),
     "aggregate in RocksDB, parquet": ("columns:fold", "columns:verify"),
     "aggregate, json": ("columns:fold", "columns:verify"),
     "process_batch, parquet": ("columns:fold", "columns:verify"),
@@ -82,11 +83,15 @@ def application(operator: str) -> ps.StreamApplication:
 
 def config_of(parameters: dict[str, Any]) -> dict[str, Any]:
     """A commit after every batch; a batch has a file for each partition."""
-    kept = {"aggregate": "columns", "aggregate in RocksDB": "rocksdb"}.get(parameters["operator"])
+    kept = {"aggregate": "columns", "aggregate of each message": "columns", "aggregate in RocksDB": "rocksdb"}.get(
+        parameters["operator"]
+    )
     return {
         **configuration(parameters),
         **files_system(parameters["folder"], parameters["threads"]),
         **({"stores.totals.aggregate.factory": kept} if kept else {}),
+        "job.intermediate.stream.partitions": parameters.get("tasks", 2),
+        "job.partial.aggregates.enabled": parameters["operator"] != "aggregate of each message",
     }
 
 
@@ -180,7 +185,16 @@ def verify_bytewax(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 @harness.benchmark(
-    "columns", __doc__, events=10_000_000, batches=10, keys=[100_000, 5_000_000], sides=list(SIDES), repeat=2, threads=2
+    "columns",
+    __doc__,
+    events=10_000_000,
+    batches=10,
+    keys=[100_000, 5_000_000],
+    sides=list(SIDES),
+    repeat=2,
+    threads=2,
+    zipf=0.0,
+    tasks=2,
 )
 def main(bench: harness.Bench) -> int:
     options = bench.options
@@ -194,7 +208,13 @@ def main(bench: harness.Bench) -> int:
         for side in asked:
             operator, _, form = side.partition(", ")
             files = {"folder": str(folder / form), "files": str(folder / form / "events"), "form": form}
-            parameters = {**workload.parameters(), **files, "files_a_batch": options.threads, "operator": operator}
+            parameters = {
+                **workload.parameters(),
+                **files,
+                "files_a_batch": options.threads,
+                "operator": operator,
+                "tasks": options.tasks,
+            }
             sides[f"{side}, {keys:,} keys"] = *SIDES[side], parameters
         summaries = run_sides(bench, sides)
         harness.show(f"{keys:,} keys", summaries, **COLUMNS)

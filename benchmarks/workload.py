@@ -53,6 +53,8 @@ class Workload:
     batches: int = 10
     keys: int = 100_000
     seed: int = 20130101
+    zipf: float = 0.0
+    """The exponent of a Zipf distribution of keys; 0: all keys are as frequent."""
 
     @property
     def batch_events(self) -> int:
@@ -78,6 +80,8 @@ class Workload:
         """
         random = np.random.default_rng(self.seed)
         numbers = random.integers(0, self.keys, self.events, dtype=np.int64)
+        if self.zipf:
+            numbers = random.zipf(self.zipf, self.events) % self.keys
         return numbers, random.integers(1, 40_000, self.events) / 4.0
 
     def totals(self) -> tuple[Numbers, Numbers]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,9 +24,9 @@ from penstock.columns.folds import (
     IntegerSumFold,
     MeanFold,
     Numbers,
-    VarianceFold,
     numbers_of,
 )
+from penstock.columns.variance import VarianceFold
 from penstock.graph.aggregation import ColumnAggregates, refused
 
 _WORD = 8
@@ -108,11 +108,22 @@ class FoldedAggregates(ColumnAggregates):
         return [pa.field(part.name, part.fold.result_type) for part in self._parts]
 
     def grow(self, stored: ByteArray, present: Flags | None = None) -> None:
+        for fold, columns, words in self._unpacked(stored, present):
+            fold.grow(columns, words)
+
+    def merge(self, groups: Integers, stored: ByteArray) -> None:
+        for fold, columns, words in self._unpacked(stored):
+            fold.merge(groups, columns, words)
+
+    def _unpacked(
+        self, stored: ByteArray, present: Flags | None = None
+    ) -> Iterator[tuple[ColumnFold, list[pa.Array], Integers | None]]:
+        """Each fold, with its columns and words of stored states."""
         states, words = self._rows.unpack(stored, present)
         columns, more = iter(states.flatten()), iter(words)
         for part in self._parts:
             fold = part.fold
-            fold.grow([next(columns) for _ in fold.fields], next(more) if fold.has_word else None)
+            yield fold, [next(columns) for _ in fold.fields], next(more) if fold.has_word else None
 
     def values_of(self, rows: pa.StructArray) -> pa.StructArray:
         batch, there = pa.RecordBatch.from_struct_array(rows), rows.is_valid()
@@ -202,6 +213,10 @@ class ExtremeFold(ColumnFold):
         self._has[groups[new]] = True
         self._best.at(self._values, groups, numbers)
 
+    def merge(self, groups: Integers, stored: Sequence[pa.Array], words: Integers | None = None) -> None:
+        there = stored[0].is_valid().to_numpy(zero_copy_only=False)
+        self.add(groups[there], stored[0].drop_null(), groups)
+
     def stored(self) -> Sequence[pa.Array]:
         return (self.results(),)
 
@@ -264,6 +279,12 @@ class ChosenFold(ColumnFold):
         self._keep(all_values.take(pa.array(chosen)))
         self._number[ordered[ends]] = np.arange(begin, self._kept)
         self._times[ordered[ends]] = all_times[chosen]
+
+    def merge(self, groups: Integers, stored: Sequence[pa.Array], words: Integers | None = None) -> None:
+        there = stored[0].is_valid().to_numpy(zero_copy_only=False)
+        times = numbers_of(stored[0]) if self._timed else np.zeros(len(groups), np.int64)
+        if there.any():
+            self.add(groups[there], stored[-1].filter(pa.array(there)), times[there])
 
     def stored(self) -> Sequence[pa.Array]:
         results = self.results()

@@ -1,5 +1,5 @@
 """Folds of aggregates by column: the states of many groups in arrays, to which the values of many messages are added at
-once. Sums, means and variances are here.
+once. Counts, sums and means are here.
 
 Sums of whole numbers and decimals are exact, whatever their length. They are in 64 bits as long as all fit, else whole
 numbers of Python. States are stored as bytes. A state is a row of `PackedRows`. Of a sum that its column cannot hold,
@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.arrays.arithmetic import doubles_of
 from penstock.arrays.byte_arrays import Integers
 from penstock.arrays.entries import Flags
 
@@ -56,6 +55,11 @@ class ColumnFold(ABC):
         """Add values, none of which is null, to their groups, in order."""
 
     @abstractmethod
+    def merge(self, groups: Integers, stored: Sequence[pa.Array], words: Integers | None = None) -> None:
+        """Add states to those of their groups, in order, as if their values had been added. `stored` and `words` are as
+        in `grow`."""
+
+    @abstractmethod
     def stored(self) -> Sequence[pa.Array]:
         """The states, a column for each of `fields`."""
 
@@ -84,6 +88,9 @@ class CountFold(ColumnFold):
 
     def add(self, groups: Integers, values: pa.Array | None, times: Integers) -> None:
         self._n += np.bincount(groups, minlength=len(self._n))
+
+    def merge(self, groups: Integers, stored: Sequence[pa.Array], words: Integers | None = None) -> None:
+        np.add.at(self._n, groups, numbers_of(stored[0]))
 
     def stored(self) -> Sequence[pa.Array]:
         return (pa.array(self._n),)
@@ -140,16 +147,25 @@ class WholeSumFold(ColumnFold):
         """True if the type of the result can hold the sum."""
 
     def grow(self, stored: Sequence[pa.Array], words: Integers | None = None) -> None:
-        more = self.lower(stored[0])
-        if words is not None and words.any():
-            more = more.astype(np.object_) + words.astype(np.object_) * self.unit
+        more = self._whole_sums(stored[0], words)
         if np.object_ in (more.dtype, self._sum.dtype):
             more, self._sum = more.astype(np.object_), self._sum.astype(np.object_)
         self._sum = np.concatenate((self._sum, more))
         self._most = max(self._most, _greatest(more))
 
+    def _whole_sums(self, lower: pa.Array, words: Integers | None) -> Numbers:
+        found = self.lower(lower)
+        if words is not None and words.any():
+            found = found.astype(np.object_) + words.astype(np.object_) * self.unit
+        return found
+
     def add(self, groups: Integers, values: pa.Array | None, times: Integers) -> None:
-        numbers = self.whole(values)
+        self._add(groups, self.whole(values))
+
+    def merge(self, groups: Integers, stored: Sequence[pa.Array], words: Integers | None = None) -> None:
+        self._add(groups, self._whole_sums(stored[0], words))
+
+    def _add(self, groups: Integers, numbers: Numbers) -> None:
         size = float(np.abs(numbers.astype(np.float64)).sum())
         if np.object_ not in (numbers.dtype, self._sum.dtype) and self._most + size < _SAFE:
             self._most += size
@@ -239,6 +255,10 @@ class FloatSumFold(ColumnFold):
         with np.errstate(all="ignore"):
             np.add.at(self._sum, groups, numbers_of(values.cast(pa.float64())))  # type: ignore[union-attr]
 
+    def merge(self, groups: Integers, stored: Sequence[pa.Array], words: Integers | None = None) -> None:
+        with np.errstate(all="ignore"):
+            np.add.at(self._sum, groups, numbers_of(stored[0]))
+
     @property
     def sums(self) -> Numbers:
         return self._sum
@@ -266,6 +286,10 @@ class MeanFold(ColumnFold):
     def add(self, groups: Integers, values: pa.Array | None, times: Integers) -> None:
         self._sum.add(groups, values, times)
         self._n.add(groups, values, times)
+
+    def merge(self, groups: Integers, stored: Sequence[pa.Array], words: Integers | None = None) -> None:
+        self._sum.merge(groups, stored[:1], words)
+        self._n.merge(groups, stored[1:])
 
     def stored(self) -> Sequence[pa.Array]:
         return (*self._sum.stored(), *self._n.stored())
@@ -337,48 +361,6 @@ class DecimalMeanFold(MeanFold):
         halves = np.abs(units) * 2 + n
         means: Numbers = np.where(units < 0, -1, 1) * (halves // (2 * n))
         return means
-
-
-class VarianceFold(ColumnFold):
-    """The sample variance, from the number, the mean and the sum of the squared distances to it. The parts of two sets
-    of values are combined by the formula of Chan, Golub and LeVeque. With an infinity it is NaN."""
-
-    fields = (("n", pa.int64()), ("mean", pa.float64()), ("m2", pa.float64()))
-    result_type = pa.float64()
-
-    def __init__(self) -> None:
-        self._n = np.zeros(0, np.int64)
-        self._mean = np.zeros(0, np.float64)
-        self._m2 = np.zeros(0, np.float64)
-
-    def grow(self, stored: Sequence[pa.Array], words: Integers | None = None) -> None:
-        n, mean, m2 = map(numbers_of, stored)
-        self._n = np.concatenate((self._n, n))
-        self._mean = np.concatenate((self._mean, mean))
-        self._m2 = np.concatenate((self._m2, m2))
-
-    def add(self, groups: Integers, values: pa.Array | None, times: Integers) -> None:
-        numbers = numbers_of(doubles_of(values))
-        touched, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
-        with np.errstate(all="ignore"):
-            pivot = numbers[first]  # sums of distances to a value are short where sums of the values are not
-            shifted = numbers - pivot[inverse]
-            n = np.bincount(inverse, minlength=len(touched))
-            mean = np.bincount(inverse, shifted, len(touched)) / n
-            m2 = np.bincount(inverse, (shifted - mean[inverse]) ** 2, len(touched))
-            mean += pivot
-            before, total = self._n[touched], self._n[touched] + n
-            delta, is_new = mean - self._mean[touched], before == 0
-            self._m2[touched] += m2 + np.where(is_new, 0, delta**2 * before * n / total)
-            self._mean[touched] = np.where(is_new, mean, self._mean[touched] + delta * n / total)
-        self._n[touched] = total
-
-    def stored(self) -> Sequence[pa.Array]:
-        return pa.array(self._n), pa.array(self._mean), pa.array(self._m2)
-
-    def results(self) -> pa.Array:
-        few = self._n < 2
-        return pa.array(self._m2 / np.where(few, 1, self._n - 1), mask=few)
 
 
 def whole_sum(lower: Any, word: int) -> Any:

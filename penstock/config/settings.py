@@ -106,6 +106,10 @@ class JobSettings(Settings):
     batch_min_ms = key("job.batch.min.ms", Topic.BATCHES, kinds.Millis(0), "20",
         "The shortest time from the start of a batch to the start of the next, unless messages have piled up. It "
         "counts with `job.latency.target.ms` only. Batches are further apart where the target lets them be.")
+    partial_aggregates_enabled = key("job.partial.aggregates.enabled", Topic.BATCHES, kinds.Flag(), "true",
+        "Where messages in columns go to an aggregate, and have few keys, they are added up by key before they leave "
+        "their process, and the sums travel. With false, each message travels: sums of floats are then made in the "
+        "order of the messages.")
     log_format = key("job.log.format", Topic.MONITORING, _LOG_FORMAT, "text",
         "The form of the lines in the logs of containers and of `penstock run`. `json`: each line is an object with "
         "`time`, `level`, `logger`, `job`, `message` and, where they are known, `epoch`, `batch` and `task`.")

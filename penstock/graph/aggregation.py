@@ -67,6 +67,11 @@ class ColumnAggregates(ABC):
         """
 
     @abstractmethod
+    def merge(self, groups: Integers, stored: ByteArray) -> None:
+        """Add states, as others have stored them, to those of their groups, in order: as if their messages had been
+        added, but for the order in which floats are summed."""
+
+    @abstractmethod
     def states(self) -> ByteArray:
         """The states, to be stored."""
 

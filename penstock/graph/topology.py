@@ -64,6 +64,8 @@ class Channel:
     raw: bool = False
     columns: ColumnSerde | None = None
     """The columns of its rows that it carries; None: it carries bytes."""
+    may_be_partial: bool = False
+    """It leads to one operator, and may carry states of it in the place of rows (`OperatorSpec.may_get_partial`)."""
 
     @property
     def carried_serde(self) -> Serde[Any]:
@@ -171,18 +173,21 @@ def plan_topology(
     if dead_letter is not None:
         _connect_dead_letters(edges, dead_letter, last)
     use = ColumnUse(graph)
-    channels, outbox = _placed([_with_columns(each, use) for each in edges.channels], last, exactly_once)
+    channels, outbox = _placed([_with_columns(each, use, specs) for each in edges.channels], last, exactly_once)
     count = last + (1 if outbox is None else 2)
     stages = tuple(_stage(n, graph, stage_of, channels) for n in range(count))
     sink_sources = tuple(sorted({c.source_stage for c in channels if c.target_stage == count}))
     return Topology(graph, stages, channels, count if sink_sources else None, sink_sources, outbox)
 
 
-def _with_columns(channel: Channel, use: ColumnUse) -> Channel:
+def _with_columns(channel: Channel, use: ColumnUse, specs: Mapping[str, OperatorSpec]) -> Channel:
     serde = channel.value_serde
     if channel.output is not None or not isinstance(serde, ColumnSerde):
         return channel
-    return replace(channel, columns=use.narrowed(serde, channel.targets))
+    carried = use.narrowed(serde, channel.targets)
+    one, *others = channel.targets
+    may_be_partial = not others and specs[one].may_get_partial
+    return replace(channel, columns=carried, may_be_partial=may_be_partial)
 
 
 def _placed(

@@ -97,3 +97,5 @@ class RuntimeSettings:
     """The run named in the control messages of a drain."""
     output_limits: Mapping[str, RecordLimits] = field(default_factory=dict)
     """By exactly-once output, what its stream refuses of a message. An output that refuses nothing has no entry."""
+    partial_aggregates: bool = True
+    """Messages for an aggregate may be added up before they leave their stage."""

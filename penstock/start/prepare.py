@@ -236,4 +236,5 @@ def runtime_settings(start: DecidedStart, made: MadeStreams, run_id: str) -> Run
         window_ms=config.task.window_ms,
         step_limits=StepLimits(config.task.callback_drain_timeout_ms, config.task.callback_watermark_timeout_ms),
         run_id=run_id,
+        partial_aggregates=config.job.partial_aggregates_enabled,
     )

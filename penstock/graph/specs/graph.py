@@ -156,6 +156,11 @@ class OperatorSpec:
         """The columns that it needs of the rows that it gets, if `passed_on` is needed of those that it emits."""
         return None
 
+    @property
+    def may_get_partial(self) -> bool:
+        """True if states may come to it in the place of messages that were added up before (partial aggregates)."""
+        return False
+
     def callbacks(self) -> Iterator[Callback]:
         yield from ()
 

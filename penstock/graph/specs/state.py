@@ -39,6 +39,10 @@ class AggregateSpec(OperatorSpec):
         by_column = column_aggregates(self.aggregates, self.message_serde)
         return None if by_column is None else columns_of(self.aggregates)
 
+    @property
+    def may_get_partial(self) -> bool:
+        return self.ordering is None and column_aggregates(self.aggregates, self.message_serde) is not None
+
     def callbacks(self) -> Iterator[Callback]:
         for name, aggregate in self.aggregates.items():
             yield Callback(f"`of` of `{name}`", aggregate.of)
@@ -72,6 +76,10 @@ class WindowSpec(OperatorSpec):
     @property
     def takes_order(self) -> bool:  # type: ignore[override]
         return self.window.time == "event" and not self.window.allowed_lateness_ms
+
+    @property
+    def may_get_partial(self) -> bool:
+        return self.ordering is None and window_aggregates(self.window, self.message_serde) is not None
 
     @property
     def order_matters(self) -> str:

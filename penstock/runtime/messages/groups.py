@@ -11,6 +11,7 @@ import pyarrow as pa
 from penstock.api.serdes import ColumnSerde
 from penstock.arrays.byte_arrays import ByteArray, Integers
 from penstock.arrays.entries import Entries, Flags, FoundRows, KeyIndex
+from penstock.base.documents import decoding
 from penstock.graph.aggregation import UNFIT, ColumnAggregates
 from penstock.runtime.context import Position
 from penstock.runtime.messages.columns import MessageColumns, locating_row, rows_of
@@ -209,11 +210,21 @@ class Folds:
         if (gathered := self._gathered.take()) is None:
             return
         keys, values, times = gathered
+        self.aggregates.add(self._groups_of(keys), values, times)
+
+    def merge(self, keys: ByteArray, states: ByteArray) -> None:
+        """Add states to those of their groups, behind the messages that wait."""
+        self.settle()
+        groups = self._groups_of(keys)
+        with decoding("the states of partial aggregates are damaged"):
+            self.aggregates.merge(groups, states)
+
+    def _groups_of(self, keys: ByteArray) -> Integers:
         groups, stored, present = self._groups.of(keys)
         if len(present):
             self.stored.append(present)
             self.aggregates.grow(stored, present)
-        self.aggregates.add(groups, values, times)
+        return groups
 
     @property
     def count(self) -> int:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from penstock.api.messages import headers_size
 from penstock.api.serdes import ColumnSerde, not_bytes
 from penstock.arrays.given import ArrowSequence
+from penstock.batch.batch import Batch
 from penstock.errors import ConfigError
 from penstock.graph.serdes import SerdePlace
 from penstock.graph.topology import Channel
@@ -159,6 +160,11 @@ class Outlet:
             del column[length:]
         del self._rows[len(self._rows) - forgotten :]
 
+    def begin(self, batch: Batch | None) -> None:
+        """Begin an attempt: the outlet is empty. `batch`: messages may leave added up (`PartialOutlet`); None: they
+        leave as they are."""
+        self.clear()
+
     def clear(self) -> None:
         for column in (self.keys, self.values, self._rows, self._pages, self._headers):
             column.clear()
@@ -197,8 +203,8 @@ def _cuts(keys: list[bytes | None], values: list[bytes | None], total: int) -> I
     yield start, len(keys)
 
 
-_FLUSH_MESSAGES = 1 << 16
-_FLUSH_BYTES = 8 << 20
+FLUSH_ROWS = 1 << 16
+"""As FLUSH_MESSAGES, of messages in columns."""
 
 
 class _Block:
@@ -283,7 +289,7 @@ class ColumnOutlet(Outlet):
 
     @property
     def is_ready(self) -> bool:
-        return len(self) >= _FLUSH_MESSAGES or self.bytes >= _FLUSH_BYTES
+        return len(self) >= FLUSH_ROWS or self.bytes >= FLUSH_BYTES
 
     def end_page(self, page: MessagePage) -> None:
         self._gather()
@@ -323,7 +329,7 @@ class ColumnOutlet(Outlet):
         if not self._ended:
             return
         whole = in_one(self._ended)
-        rows = max(1, min(_FLUSH_MESSAGES, MAX_PACKET_BYTES * whole.num_rows // max(1, whole.nbytes)))
+        rows = max(1, min(FLUSH_ROWS, MAX_PACKET_BYTES * whole.num_rows // max(1, whole.nbytes)))
         for start in range(0, whole.num_rows, rows):
             yield whole.slice(start, rows)
         self.clear()

@@ -85,6 +85,8 @@ class PacketKind(IntEnum):
     TRAILER = 1
     """The attempts in its payload have ended; `places` has how much each sent to this task."""
     REPORT = 2
+    PARTIAL = 3
+    """As DATA, with states of the aggregate that the channel leads to in the place of its messages' values."""
 
 
 class Packet(NamedTuple):

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.api.serdes import ColumnSerde
+from penstock.batch.batch import Batch
 from penstock.graph.topology import Channel, Routing, Topology
 from penstock.runtime.context import MessagePage, Position
 from penstock.runtime.messages.incoming import Count, EndedAttempt, Place, trailers
@@ -22,7 +23,8 @@ from penstock.runtime.messages.outlet import (
     Outlet,
 )
 from penstock.runtime.messages.packet import Packet, PacketKind, encode_messages, encode_rows, in_one
-from penstock.runtime.operators.base import place_of_channel
+from penstock.runtime.messages.partial import PartialOutlet, is_partial
+from penstock.runtime.operators.base import operator_of, place_of_channel
 from penstock.system.contract.messages import RecordLimits
 from penstock.system.partitioner import partition_of, partitions_of
 
@@ -112,15 +114,20 @@ class Router:
     def _outlet(self, channel: Channel, position: Position, limits: RecordLimits | None) -> Outlet:
         place, serde = place_of_channel(channel, self._topology.graph), channel.value_serde
         if channel.columns is not None and isinstance(serde, ColumnSerde):
+            target = self._topology.graph.operator(channel.targets[0]) if channel.may_be_partial else None
+            adder = None if target is None else operator_of(target).adder(channel.columns)
+            if adder is not None:
+                return PartialOutlet(channel, position, place, serde, channel.columns, adder)
             return ColumnOutlet(channel, position, place, serde, channel.columns)
         return Outlet(channel, position, place) if limits is None else LimitedOutlet(channel, position, place, limits)
 
-    def begin(self, token: str) -> None:
+    def begin(self, token: str, batch: Batch | None = None) -> None:
+        """Begin an attempt. `batch`: messages of it may leave added up; None: they leave as they are."""
         self._token = token
         self._sent = {}
         self._inputs, self._oldest = 0, {}
         for outlet in self.outlets.values():
-            outlet.clear()
+            outlet.begin(batch)
 
     def end_page(self, page: MessagePage) -> None:
         for outlet in self.outlets.values():
@@ -192,8 +199,9 @@ class Router:
         self._oldest.pop(number, None)
         outlet = self.outlets[number]
         channel = outlet.channel
-        is_bytes = channel.columns is None
         for batch in _joined(chain(before, outlet.take())):
+            is_state = channel.may_be_partial and is_partial(batch)
+            is_bytes = channel.columns is None or is_state
             for dest, partition, messages in self._route(channel, batch):
                 target = (channel.target_stage, dest)
                 seq, sent = self._sent.get(target, (0, 0))
@@ -201,7 +209,7 @@ class Router:
                 yield Packet(
                     dest,
                     channel.target_stage,
-                    PacketKind.DATA,
+                    PacketKind.PARTIAL if is_state else PacketKind.DATA,
                     self._stage,
                     self._task,
                     self._token,
@@ -250,7 +258,8 @@ def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     rows = size = 0
     for batch in batches:
         own = batch.nbytes
-        if group and (rows + batch.num_rows > FLUSH_MESSAGES or size + own > MAX_PACKET_BYTES):
+        other = bool(group) and batch.schema.types[1] != group[0].schema.types[1]  # states, and messages as they are
+        if group and (other or rows + batch.num_rows > FLUSH_MESSAGES or size + own > MAX_PACKET_BYTES):
             yield in_one(group)
             group, rows, size = [], 0, 0
         group.append(batch)

@@ -11,11 +11,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
-from penstock.api.serdes import Serde
+from penstock.api.serdes import ColumnSerde, Serde
 from penstock.api.store import KeyValueStore
 from penstock.base.plugins import load
 from penstock.batch.batch import NOTHING_DUE, Batch, Due
@@ -26,6 +26,7 @@ from penstock.graph.topology import Channel
 from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.context import MessageOrigin, Position
 from penstock.runtime.messages.columns import Accept, MessageColumns, Push, Target, as_columns
+from penstock.runtime.messages.partial import Adder
 from penstock.runtime.meters import OperatorClock
 from penstock.runtime.operators.application_code import Requests
 from penstock.runtime.settings import GENERAL, StepLimit
@@ -125,6 +126,15 @@ class _NoTimeline:
 NO_TIMELINE: Timeline = _NoTimeline()
 
 
+class Partial(NamedTuple):
+    """States that messages were added up to before they came."""
+
+    keys: pa.Array
+    states: pa.Array
+    times: pa.Array
+    """A time that belongs to each, as the operator has given it."""
+
+
 class Node:
     """A running operator of one stage and task. Used by one thread at a time."""
 
@@ -137,6 +147,11 @@ class Node:
         """The target for the messages of operator `source`. Differs from the node itself only if the node tells its
         sources apart."""
         return self
+
+    def merge(self, states: Partial) -> None:
+        """Take states in the place of messages, as its operator's `adder` makes them. Raises CorruptError if they are
+        damaged."""
+        raise NotImplementedError
 
     def begin(self, batch: Batch) -> None:
         """Begin an attempt of the batch. Called once in an attempt, before the first message, in topological order. It
@@ -239,6 +254,10 @@ class Operator(ABC, Generic[S]):
     def place(self, name: str) -> SerdePlace:
         """The declaration of the serdes of its output; `name` says of which messages."""
         return SerdePlace(name, "")
+
+    def adder(self, carried: ColumnSerde) -> Adder | None:
+        """Adds up messages with these rows before they come, if its spec says so (`OperatorSpec.may_get_partial`)."""
+        return None
 
     @abstractmethod
     def build(self, stage: StageContext, downstream: Target) -> Node:

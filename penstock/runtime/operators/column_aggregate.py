@@ -22,12 +22,21 @@ from penstock.runtime.context import failure_in
 from penstock.runtime.messages.columns import NOWHERE, MessageColumns, Target, encode_column
 from penstock.runtime.messages.entry import StageEntry
 from penstock.runtime.messages.groups import Folds, column_task_store, refuse_unfit
-from penstock.runtime.operators.base import Firings, KeyInEntry, Node, Operator, StageContext
+from penstock.runtime.messages.partial import Adder, KeyAdder
+from penstock.runtime.operators.base import Firings, KeyInEntry, Node, Operator, Partial, StageContext
 
 _NO_KEY = (
     "the key of the message is null, so it belongs to no group: give each message a key with .partition_by, or leave "
     "out those without one with .filter"
 )
+
+
+def by_column(spec: AggregateSpec, serde: ColumnSerde) -> ColumnAggregates:
+    """New aggregates of an operator, for messages with these rows."""
+    found = column_aggregates(spec.aggregates, serde)
+    if found is None:
+        raise TypeError(f"operator `{spec.id}` adds its messages one at a time")
+    return found
 
 
 class AggregateOperator(Operator[AggregateSpec]):
@@ -37,6 +46,9 @@ class AggregateOperator(Operator[AggregateSpec]):
 
     def key_in(self, store: str) -> KeyInEntry:
         return KeyInEntry(self.spec.key_serde, lambda entry: entry)
+
+    def adder(self, carried: ColumnSerde) -> Adder:
+        return KeyAdder(lambda: by_column(self.spec, carried))
 
     def build(self, stage: StageContext, downstream: Target) -> Node:
         if column_aggregates(self.spec.aggregates, self.spec.message_serde) is None:
@@ -103,13 +115,7 @@ class _ColumnNode(_AggregateNode):
         if not isinstance(serde, ColumnSerde):
             raise TypeError(f"operator `{self.spec.id}` reads no columns")
         self._serde = serde
-        self._folds = Folds(self._store, self._new_aggregates)
-
-    def _new_aggregates(self) -> ColumnAggregates:
-        found = column_aggregates(self.spec.aggregates, self._serde)
-        if found is None:
-            raise TypeError(f"operator `{self.spec.id}` adds its messages one at a time")
-        return found
+        self._folds = Folds(self._store, partial(by_column, operator.spec, serde))
 
     def begin(self, batch: Batch) -> None:
         super().begin(batch)
@@ -127,6 +133,9 @@ class _ColumnNode(_AggregateNode):
         array = keys.array if isinstance(keys, ArrowSequence) else pa.array(keys, pa.binary())
         values = self._folds.values_of(columns, self._serde, self.position, self.spec.id)
         self._folds.add(ByteArray.of(array), values, self.position.page.times_of(columns.rows))
+
+    def merge(self, states: Partial) -> None:
+        self._folds.merge(ByteArray.of(states.keys), ByteArray.of(states.states))
 
     def on_end_of_input(self, batch: Batch) -> Iterator[Firings]:
         self._folds.settle()

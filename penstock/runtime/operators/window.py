@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+from penstock.api.serdes import ColumnSerde
 from penstock.api.time.firing import (
     AllTrigger,
     AnyTrigger,
@@ -34,6 +35,7 @@ from penstock.graph.serdes import SerdePlace
 from penstock.graph.specs import WindowSpec
 from penstock.runtime.context import Position, failure_in
 from penstock.runtime.messages.columns import MessageColumns, Raw, Target, encode_column
+from penstock.runtime.messages.partial import Adder
 from penstock.runtime.operators.base import Firing, Firings, KeyInEntry, KeyValue, Node, Operator, StageContext
 from penstock.runtime.windows.cells import Cell, Cells, WindowSlot, key_in, next_end, next_trigger, slot_key
 from penstock.runtime.windows.contents import content_of
@@ -50,6 +52,13 @@ class ShapeNode(Protocol):
 
     def first_due(self, window: Window, store: KeyValue) -> Due:
         """When the first of the windows in a store fires."""
+
+
+class ColumnShapeNode(ShapeNode, Protocol):
+    """As ShapeNode, of windows by column."""
+
+    def adder(self, spec: WindowSpec, shape: Any, carried: ColumnSerde) -> Adder:
+        """Adds up the messages of the windows before they come."""
 
 
 class WindowOperator(Operator[WindowSpec]):
@@ -81,6 +90,12 @@ class WindowOperator(Operator[WindowSpec]):
 
     def place(self, name: str) -> SerdePlace:
         return SerdePlace(name, "")
+
+    def adder(self, carried: ColumnSerde) -> Adder | None:
+        if not self._by_column:
+            return None
+        node: ColumnShapeNode = load(self.spec.window.shape.column_node)
+        return node.adder(self.spec, self.spec.window.shape, carried)
 
     def build(self, stage: StageContext, downstream: Target) -> Node:
         return self._node.of(self.spec, stage, downstream, self.spec.window.shape)

@@ -25,11 +25,11 @@ from penstock.runtime.context import MessagePage, OperatorFailedError, ReceivedP
 from penstock.runtime.messages.columns import Raw
 from penstock.runtime.messages.entry import StageEntry
 from penstock.runtime.messages.incoming import Sources
-from penstock.runtime.messages.packet import Packet, decode_columns, origin_code
+from penstock.runtime.messages.packet import Packet, PacketKind, decode_columns, decode_messages, origin_code
 from penstock.runtime.messages.router import JointOutput, finish_output
 from penstock.runtime.messages.stored import encode_dead_letter, read_user_messages
 from penstock.runtime.meters import HotKeys
-from penstock.runtime.operators.base import Step
+from penstock.runtime.operators.base import Partial, Step
 from penstock.runtime.reports import Report
 from penstock.runtime.stage.failures import AttemptFailures, MessageWatch, slot_for, watch_for
 from penstock.runtime.stage.firings import AttemptPace, FiringRuns
@@ -355,7 +355,9 @@ class PacketAttempt(Attempt):
         """Process a packet; yields packets that are ready to be sent on. Raises DiscardedAttemptError."""
         yield from self._start_input()
         for ready in self._sources.accept(packet):
-            if not self.failed and ready.payload is not None:
+            if not self.failed and ready.kind == PacketKind.PARTIAL:
+                self._merge(ready)
+            elif not self.failed and ready.payload is not None:
                 entry = self.instance.channel_entries[ready.channel]
                 received = decode_columns(ready, entry.value_serde)
                 keys, values = entry.received(received.keys, received.values)
@@ -364,6 +366,14 @@ class PacketAttempt(Attempt):
                 times, origins, offsets = received.places
                 page = ReceivedPage(self.instance.ssps, times, origins, offsets, received.packed_headers)
                 yield from self._run(entry, keys, values, page, ready.channel)
+
+    def _merge(self, packet: Packet) -> None:
+        """Add the states of a packet to those of the operator that they are of."""
+        partial_states = Partial(*decode_messages(packet.payload or b"").columns[:3])
+        began = perf_counter_ns()
+        self._run_without_message(partial(self.instance.partial_entries[packet.channel], partial_states))
+        self._pace.process_ns += perf_counter_ns() - began
+        self._messages += packet.messages
 
     def finish(self, together: JointOutput | None = None) -> Iterator[Packet]:
         """See `Attempt.finish`. Raises DiscardedAttemptError unless all packets have come."""

@@ -100,6 +100,11 @@ class Wiring:
         target = self._target(channel.source, channel.targets, ())
         return StageEntry(channel.source, place, channel.key_serde, channel.carried_serde, self._position, target)
 
+    def partial_entry(self, channel: Channel) -> Callable[[base.Partial], None]:
+        """Takes states in the place of messages."""
+        (target,) = channel.targets
+        return self._clock.timed(target, self._nodes[target].merge)
+
     def _following(self, spec: OperatorSpec) -> tuple[list[str], list[Outlet]]:
         """The followers of an operator: operators of this stage that read it, and the channels by which all its output
         leaves."""
@@ -212,6 +217,9 @@ class StageInstance:
         """Many messages can be undone together."""
         self._marked = tuple(_overriding("mark", self._nodes).values())
         self.channel_entries = {c.number: wiring.channel_entry(c) for c in self.topology.channels_to(self.stage)}
+        self.partial_entries = {
+            c.number: wiring.partial_entry(c) for c in self.topology.channels_to(self.stage) if c.may_be_partial
+        }
         self.input_entries = {
             n: wiring.input_entry(op) for n, op in enumerate(self.topology.graph.sources) if self.stage == 0
         }
@@ -225,7 +233,7 @@ class StageInstance:
 
     def begin(self, token: str, batch: Batch) -> None:
         """Begin an attempt of the batch: empty overlays, an empty router, no requests."""
-        self.router.begin(token)
+        self.router.begin(token, batch if self.settings.partial_aggregates and not batch.watched else None)
         self._step_limit = self.settings.step_limits.of_operators(batch)
         self.requests.commit_requested = self.requests.shutdown_requested = False
         self.overlays = {name: store.begin(batch.time_ms) for name, store in self.stores.items()}

@@ -30,7 +30,9 @@ from penstock.graph.specs import WindowSpec
 from penstock.runtime.messages.columns import NOWHERE, MessageColumns, Target
 from penstock.runtime.messages.entry import StageEntry
 from penstock.runtime.messages.groups import AT_ONCE, Folds, column_task_store, refuse_unfit
-from penstock.runtime.operators.base import Firings, KeyValue, Node, StageContext
+from penstock.runtime.messages.packet import MESSAGE_SCHEMA
+from penstock.runtime.messages.partial import Adder, states_of, values_of
+from penstock.runtime.operators.base import Firings, KeyValue, Node, Partial, StageContext
 from penstock.runtime.operators.window import window_key_bytes
 from penstock.state.stores.columns import ColumnTaskStore
 
@@ -57,7 +59,7 @@ class ColumnWindowNode(Node):
         self._late_to = None if late_to is None else stage.outputs[str(late_to)]
         self._late = stage.metrics.new_counter(spec.id, "late-dropped")
         self._pane_count = stage.metrics.new_counter(spec.id, "panes-fired")
-        self._folds = Folds(self._store, self._new_aggregates)
+        self._folds = Folds(self._store, partial(by_column, spec, serde))
         self._ends: set[int] | None = None
         """The ends of the windows in the store; None: not known yet."""
         self._late_watermark = 0
@@ -67,18 +69,16 @@ class ColumnWindowNode(Node):
         return cls(spec, stage, downstream, shape)
 
     @staticmethod
+    def adder(spec: WindowSpec, shape: Fixed, carried: ColumnSerde) -> Adder:
+        return WindowAdder(spec, shape, carried)
+
+    @staticmethod
     def key_in(entry: bytes) -> bytes | None:
         return entry[_HEAD_BYTES:] if entry[_END_BYTES] else None
 
     @staticmethod
     def first_due(window: Window, store: KeyValue) -> Due:
         return min(_stored_ends(column_task_store(store)), default=None), None
-
-    def _new_aggregates(self) -> ColumnAggregates:
-        found = window_aggregates(self._spec.window, self._serde)
-        if found is None:
-            raise TypeError(f"operator `{self._spec.id}` adds its messages one at a time")
-        return found
 
     def begin(self, batch: Batch) -> None:
         self._late_watermark = batch.late_watermark(self._spec.id)
@@ -98,22 +98,19 @@ class ColumnWindowNode(Node):
         array = keys.array if isinstance(keys, ArrowSequence) else pa.array(keys, pa.binary())
         values = self._folds.values_of(columns, self._serde, self._position, self._spec.id)
         times = self._position.page.times_of(columns.rows)
-        shape = self._shape
-        last = times - (times - shape.offset_ms) % shape.every_ms
-        too_late = np.ones(len(times), np.bool_)
-        for start in range(0, shape.size_ms, shape.every_ms):
-            ends = last - start + shape.size_ms
-            taken = np.flatnonzero((ends > times) & (ends > self._late_watermark))
-            too_late[taken] = False
-            if len(taken):
-                some = pa.array(taken)
-                self._folds.add(_window_keys(ends[taken], array.take(some)), values.take(some), times[taken])
+        taken, too_late = _in_windows(self._shape, times, self._late_watermark)
+        for numbers, ends in taken:
+            some = pa.array(numbers)
+            self._folds.add(_window_keys(ends, array.take(some)), values.take(some), times[numbers])
         for number in np.flatnonzero(too_late).tolist():
             self._position.row = int(columns.rows[number])
             if self._late_to is None:
                 self._late.inc()
             else:
                 self._late_to(columns.keys[number], columns.values[number])
+
+    def merge(self, states: Partial) -> None:
+        self._folds.merge(_window_keys(states.times.to_numpy(), states.keys), ByteArray.of(states.states))
 
     # Panes.
 
@@ -129,7 +126,7 @@ class ColumnWindowNode(Node):
         fired = np.flatnonzero(due)
         keys, results = entries.key_bytes.take(fired), results.take(pa.array(fired))
         if len(other):
-            more = self._new_aggregates()
+            more = by_column(self._spec, self._serde)
             more.grow(other.value_bytes)
             keys = ByteArray.concat([keys, other.key_bytes])
             results = pa.concat_arrays([results, more.results()])
@@ -200,6 +197,73 @@ class ColumnWindowNode(Node):
 
     def next_due(self) -> Due:
         return min(self._open_ends(), default=None), None
+
+
+def by_column(spec: WindowSpec, serde: ColumnSerde) -> ColumnAggregates:
+    """New aggregates of a window, for messages with these rows."""
+    found = window_aggregates(spec.window, serde)
+    if found is None:
+        raise TypeError(f"operator `{spec.id}` adds its messages one at a time")
+    return found
+
+
+def _in_windows(shape: Fixed, times: Integers, late_watermark: int) -> tuple[list[tuple[Integers, Integers]], Flags]:
+    """The windows of messages: for each place of the windows, the numbers of the messages that have one there, and its
+    ends; and which messages are too late for all of them."""
+    last = times - (times - shape.offset_ms) % shape.every_ms
+    too_late = np.ones(len(times), np.bool_)
+    found = []
+    for start in range(0, shape.size_ms, shape.every_ms):
+        ends = last - start + shape.size_ms
+        taken = np.flatnonzero((ends > times) & (ends > late_watermark))
+        too_late[taken] = False
+        if len(taken):
+            found.append((taken, ends[taken]))
+    return found, too_late
+
+
+class WindowAdder(Adder):
+    """Adds up messages by window and key. The time of a state is the end of its window. Messages that are too late go
+    as they are: where they come, they are counted or sent on."""
+
+    def __init__(self, spec: WindowSpec, shape: Fixed, carried: ColumnSerde) -> None:
+        self._spec = spec
+        self._shape = shape
+        self._carried = carried
+
+    def add_up(self, rows: pa.RecordBatch, batch: Batch) -> Sequence[pa.RecordBatch] | None:
+        aggregates = by_column(self._spec, self._carried)
+        keys, values, times = rows.columns[:3]
+        if keys.null_count or (own := values_of(aggregates, values)) is None:
+            return None
+        found, too_late = _in_windows(self._shape, times.to_numpy(), batch.late_watermark(self._spec.id))
+        late = [rows.filter(pa.array(too_late))] if too_late.any() else []
+        if not found:
+            return late
+        numbers, ends = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        by_key, by_end = keys.dictionary_encode(), pa.array(ends).dictionary_encode()
+        key_count = len(by_key.dictionary)
+        by_both = _codes(by_end) * key_count + _codes(by_key)[numbers]
+        groups = pa.array(by_both).dictionary_encode()
+        both, some = groups.dictionary.to_numpy(), pa.array(numbers)
+        states, first = states_of(aggregates, _codes(groups), len(both), own.take(some), times.to_numpy()[numbers])
+        places = [column.take(some.take(first)) for column in rows.columns[3:5]]
+        own_keys = by_key.dictionary.take(pa.array(both % key_count))
+        own_ends = by_end.dictionary.take(pa.array(both // key_count))
+        columns = [own_keys, states, own_ends, *places]
+        return [pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA), *late]
+
+    def count(self, rows: pa.RecordBatch) -> int:
+        by_key, times, shape = rows.column(0).dictionary_encode(), rows.column(2).to_numpy(), self._shape
+        last = (times - (times - shape.offset_ms) % shape.every_ms) // shape.every_ms
+        spans = pa.array(last).dictionary_encode()
+        both = _codes(spans) * (len(by_key.dictionary) + 1) + by_key.indices.fill_null(-1).to_numpy()
+        return int(pc.count_distinct(pa.array(both)).as_py())
+
+
+def _codes(encoded: pa.DictionaryArray) -> Integers:
+    found: Integers = encoded.indices.to_numpy().astype(np.int64)
+    return found
 
 
 def _stored_ends(store: ColumnTaskStore) -> set[int]:

@@ -23,7 +23,8 @@ from penstock.system.base import OffsetRange
 from penstock.tables.driver import Tables
 from penstock.testing.clock import SettableClock
 from penstock.testing.in_process import InProcessDriver
-from penstock.testing.rehearsal.job import Forwarding, NotedFeed, ReadBatch, Rehearsal
+from penstock.testing.rehearsal.feeds import Forwarding, NotedFeed, ReadBatch
+from penstock.testing.rehearsal.job import Rehearsal
 from penstock.testing.rehearsal.trace import (
     Change,
     Entries,

@@ -39,7 +39,8 @@ from penstock.state.reading.reader import VersionEntry
 from penstock.state.stores.timed_entries import live_view
 from penstock.testing.clock import SettableClock
 from penstock.testing.in_process import InProcessDriver
-from penstock.testing.rehearsal.job import Forwarding, NotedFeed, Positions, Rehearsal
+from penstock.testing.rehearsal.feeds import Forwarding, NotedFeed
+from penstock.testing.rehearsal.job import Positions, Rehearsal
 from penstock.testing.rehearsal.passes import run
 from penstock.testing.rehearsal.replay import check_follows, positions_of
 from penstock.testing.rehearsal.trace import EXAMPLES, NOTHING, Entries, First, SentRows, compare, shown

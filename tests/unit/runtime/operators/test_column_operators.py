@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.state.engines.memory import ColumnEngine
 from penstock.testing import TestRunner
+from tests.support.tools.partial_aggregates import added_up
 from tests.support.tools.profiles import examples
 
 SCHEMA = pa.schema(
@@ -91,9 +92,13 @@ def is_close(one: object, other: object) -> bool:
     return one == other and type(one) is type(other)
 
 
-@given(STEPS)
-def test_rows_and_columns_have_equal_aggregates(steps: list[tuple[list[dict[str, Any]], int, str]]) -> None:
-    by_row, by_column = results(ps.Json(), steps), results(COLUMNS, steps)
+@given(STEPS, st.booleans())
+def test_rows_and_columns_have_equal_aggregates(
+    steps: list[tuple[list[dict[str, Any]], int, str]], partial: bool
+) -> None:
+    by_row = results(ps.Json(), steps)
+    with added_up(always=partial):
+        by_column = results(COLUMNS, steps)
     assert by_column.keys() == by_row.keys()
     for key, values in by_row.items():
         assert len(values) == len(by_column[key])
@@ -445,7 +450,8 @@ SHAPES = {
 }
 
 
-def windows(value: ps.Serde[Any], shape: str) -> ps.StreamApplication:
+def windows(value: ps.Serde[Any], shape: str, *, partial: bool) -> ps.StreamApplication:
+    """`partial`: each window has an exchange of its own, in which messages can be added up."""
     app = ps.StreamApplication("windows")
     rows = app.input("local.rows", value=value, watermark=ps.BoundedOutOfOrderness(20))
     late = app.output("local.late")
@@ -455,18 +461,24 @@ def windows(value: ps.Serde[Any], shape: str) -> ps.StreamApplication:
         .map(lambda pane: [pane.key, pane.window.start_ms, pane.firing, pane.message])
         .send_to(app.output("local.panes"))
     )
-    _ = keyed.window(SHAPES[shape], rows=True, id="r").send_to(app.output("local.pane-rows"))
+    other = rows.partition_by(ps.col("key"), id="other") if partial else keyed
+    _ = other.window(SHAPES[shape], rows=True, id="r").send_to(app.output("local.pane-rows"))
     assert late == ps.SystemStream("local", "late")
     return app
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@given(steps=st.lists(st.tuples(ROWS, st.integers(-150, 400), st.sampled_from(["", "commit", "crash"])), max_size=8))
+@given(
+    steps=st.lists(st.tuples(ROWS, st.integers(-150, 400), st.sampled_from(["", "commit", "crash"])), max_size=8),
+    partial=st.booleans(),
+)
 @examples(0.5)
-def test_rows_and_columns_have_equal_windows(shape: str, steps: list[tuple[list[dict[str, Any]], int, str]]) -> None:
+def test_rows_and_columns_have_equal_windows(
+    shape: str, steps: list[tuple[list[dict[str, Any]], int, str]], partial: bool
+) -> None:
     found = []
     for value in (ps.Json(), COLUMNS):
-        with running(windows(value, shape), partitions=2) as runner:
+        with added_up(always=partial), running(windows(value, shape, partial=partial), partitions=2) as runner:
             for rows, timestamp, then in steps:
                 runner.input("local.rows", rows, timestamp=timestamp).run(batch_messages=7)
                 if then == "commit":
