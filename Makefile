@@ -166,7 +166,7 @@ release-check: $(STAMP)
 	REQUIRE_AUDIT=$(REQUIRE_AUDIT) $(BIN)/python -m tools.release_check
 
 BENCHMARKS := keyed_fold columns formats windows snapshot async_commit commit restore start floor tls scans metrics side_inputs \
-	deploy standby kafka pyspark soak
+	deploy standby kafka pyspark soak ticks
 
 bench: $(STAMP)
 	for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name || exit 1; done

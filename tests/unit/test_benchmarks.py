@@ -23,6 +23,7 @@ QUICK = {
     "metrics": "--repeat 1 --times 10",
     "restore": "--megabytes 1 --deltas 0 2 --changed 100 --repeat 1 --sides changelog-files",
     "scans": "--messages 50 --waiting 10 --repeat 1",
+    "ticks": "--stores 1 3 --entries 3000 --limit-ms 60000",
     "snapshot": "--sizes 50 --changed 50 --repeat 2 --backends blob",
 }
 ON_SPARK = {

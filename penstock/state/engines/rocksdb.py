@@ -7,9 +7,11 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import rocksdict
 
@@ -22,6 +24,9 @@ from penstock.state.engines.engine import Changes, Engine, EngineSnapshot, found
 
 _BULK = 1000
 """For fewer changes than this, a table is not worth it."""
+_AT_ONCE = 2000
+"""The keys that one call of the binding writes or reads. It keeps Python's lock for as long as the call takes, and any
+other thread waits, such as the one that answers heartbeats."""
 _KEYS = "rocksdb.estimate-num-keys"
 _PROPERTIES = (
     _KEYS,
@@ -123,8 +128,11 @@ class RocksDbEngine(Engine):
         """As `Engine.get_many`. Neighbours are in the same blocks, so keys in order take half the time of any order."""
         array = keys.to_arrow()
         order = pc.sort_indices(array)
+        ordered = array.take(order)
+        found: list[bytes | None] = []
         try:
-            found: list[bytes | None] = self._db.get(array.take(order).to_pylist()) if len(array) else []
+            for start in range(0, len(array), _AT_ONCE):
+                found += self._db.get(ordered.slice(start, _AT_ONCE).to_pylist())
         except Exception:
             self._failed = True
             raise
@@ -134,15 +142,18 @@ class RocksDbEngine(Engine):
         return found_in(values)
 
     def apply(self, changes: Changes) -> None:
-        batch = rocksdict.WriteBatch(raw_mode=True)
-        put, delete = batch.put, batch.delete
-        for key, value in changes.items():
-            if value is None:
-                delete(key)
-            else:
-                put(key, value)
-        with self._writing():
-            self._db.write(batch, self._write_options)
+        """Writes the changes in pieces. If one fails, so does the engine: nobody reads what is there then."""
+        items = iter(changes.items())
+        while piece := list(islice(items, _AT_ONCE)):
+            batch = rocksdict.WriteBatch(raw_mode=True)
+            put, delete = batch.put, batch.delete
+            for key, value in piece:
+                if value is None:
+                    delete(key)
+                else:
+                    put(key, value)
+            with self._writing():
+                self._db.write(batch, self._write_options)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -167,13 +178,14 @@ class RocksDbEngine(Engine):
     def _load_table(self, changes: Changes, table: Path) -> None:
         writer = rocksdict.SstFileWriter(self._options)
         writer.open(str(table))
-        for key in sorted(changes):
+        for key in _in_order(changes):
             value = changes[key]
             if value is None:
                 del writer[key]
             else:
                 writer[key] = value
         writer.finish()
+        self._db.flush()  # the call below would do it, but keep Python's lock meanwhile
         options = rocksdict.IngestExternalFileOptions()
         options.set_move_files(True)
         self._db.ingest_external_file([str(table)], options)
@@ -185,6 +197,7 @@ class RocksDbEngine(Engine):
         options.set_move_files(True)
         for table in tables:
             try:
+                self._db.flush()
                 self._db.ingest_external_file([str(table)], options)
             except Exception as error:
                 raise engine_error(error, f"RocksDB cannot take `{table}` into `{self._path}`") from error
@@ -254,6 +267,7 @@ class RocksDbEngine(Engine):
     def copy_to(self, directory: Path) -> None:
         directory.parent.mkdir(parents=True, exist_ok=True)
         with self._writing():
+            self._db.flush()  # as in `_load_table`
             rocksdict.Checkpoint(self._db).create_checkpoint(str(directory))
 
     def statistics(self) -> dict[str, int]:
@@ -359,6 +373,14 @@ def _entries(iterator: Any, start: bytes | None, end: bytes | None, most: int, p
         return found
     finally:
         del iterator
+
+
+def _in_order(keys: Iterable[bytes]) -> Iterator[bytes]:
+    """The keys by their bytes. Arrow lets other threads run while it sorts."""
+    found = pa.array(list(keys), pa.binary())
+    ordered = found.take(pc.sort_indices(found))
+    for start in range(0, len(ordered), _AT_ONCE):
+        yield from ordered.slice(start, _AT_ONCE).to_pylist()
 
 
 def measurements_in(statistics: str) -> dict[str, CounterValue | TimerValue]:
