@@ -16,19 +16,19 @@ from penstock.admin.checkpoint.facts import find_checkpoint
 from penstock.admin.checkpoint.target import ImportTarget, find_target, stream_ends
 from penstock.admin.jobs import FoundJob
 from penstock.api.requests import DrainNotification
-from penstock.api.ssp import SystemStream
+from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.base.documents import decode
 from penstock.base.wording import argument, counted, flag, listed
 from penstock.checkpoint.edit import offset_changes, refuse_outside
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.samza import CheckpointLogKey, SamzaCheckpoint, adopt, numbered_messages, read_samza
-from penstock.checkpoint.streams import CHANGELOG_STREAM, STREAMS, changelog_markers
+from penstock.checkpoint.streams import CHANGELOG_STREAM, STREAMS, ChangelogStreamMarker, changelog_markers
 from penstock.checkpoint.task_values import V1
 from penstock.checkpoint.task_versions import format_of, markers_of, samza_value
 from penstock.drain.requests import NAMESPACE as NAMESPACE_DRAINS
 from penstock.drain.requests import decode_notification
-from penstock.errors import ConfigError, CorruptError, NotFoundError
+from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError
 from penstock.job.commands import new_uuid
 from penstock.start.positions import operators_of
 from penstock.start.startpoint_request import (
@@ -219,6 +219,9 @@ def _found(job: FoundJob, checkpoint_id: str | None) -> CheckpointRecord:
 def plan_import(job: FoundJob, lines: Iterable[str]) -> CheckpointChange:
     """Plan a checkpoint from messages of Samza's checkpoint topic, the inverse of `export_checkpoint`. Writes nothing.
 
+    A job without a checkpoint restores from its beginning to its present end each changelog that it is configured to
+    restore from, and that has no position in the messages: so does Samza.
+
     Args:
         job: the job, which must be stopped when the change is written. Open it with its application if it has no
             checkpoint yet.
@@ -227,7 +230,7 @@ def plan_import(job: FoundJob, lines: Iterable[str]) -> CheckpointChange:
     Raises:
         ConfigError: the job has no checkpoint and was opened without its application.
         CorruptError: a line cannot be read.
-        IncompatibleError: the messages do not fit the job.
+        IncompatibleError: the messages do not fit the job; or a changelog without a position cannot be looked at.
 
     Example:
         >>> with admin.open_job("flights") as job:
@@ -237,7 +240,8 @@ def plan_import(job: FoundJob, lines: Iterable[str]) -> CheckpointChange:
     """
     view = job.log.read()
     whole = find_target(job, view)
-    samza = read_samza(lines, job.config.task.checkpoint_read_versions, whole.changelogs)
+    read = read_samza(lines, job.config.task.checkpoint_read_versions, whole.changelogs)
+    samza, from_beginning = with_whole_changelogs(whole, read)
     target, new_stores = whole.covering(samza)
     adopted, notes = adopt(samza, target.inputs, target.base.stores, target.ends.ends, target.unusable(samza))
     old = {} if target.before is None else target.before.next_offsets
@@ -254,9 +258,58 @@ def plan_import(job: FoundJob, lines: Iterable[str]) -> CheckpointChange:
         content,
         view,
         changes,
-        notes=(*samza.notes, *notes, *new_stores),
+        notes=(*samza.notes, *from_beginning, *notes, *new_stores),
         warnings=(*target.ends.warnings(), *_foreign(view, target, samza), *_between(target)),
     )
+
+
+def with_whole_changelogs(target: ImportTarget, samza: SamzaCheckpoint) -> tuple[SamzaCheckpoint, list[str]]:
+    """The checkpoint with a marker of each changelog that it has no position of, up to its present end; and what to
+    tell of them. Only of a new job: the changelog of another one has more than the store's present content.
+
+    Raises IncompatibleError if a changelog cannot be looked at: its store would begin empty."""
+    if target.before is not None:
+        return samza, []
+    wanted = {
+        store: stream
+        for store in sorted(target.base.stores)
+        if CHANGELOG_STREAM in (settings := target.config.store(store)).restore_factories
+        and (stream := settings.changelog) is not None
+        and not all(any(store in own for own in task.markers.values()) for task in samza.tasks.values())
+    }
+    ends = stream_ends(target.config, wanted.values())
+    tasks, notes = {**samza.tasks}, []
+    for store, stream in wanted.items():
+        if stream in ends.unknown:
+            if stream in ends.missing:
+                continue  # nothing was ever written to it
+            raise IncompatibleError(
+                f"the file has no position of the changelog `{stream}` of store `{store}`, so it is restored from its "
+                f"beginning to its present end, which is not known: {ends.unknown[stream]}"
+            )
+        own = {at.partition: end for at, end in ends.ends.items() if at.system_stream == stream}
+        if not any(end.upcoming > end.oldest for end in own.values()):
+            continue
+        whole = [
+            number
+            for number, task in samza.tasks.items()
+            if number in own and not any(store in each for each in task.markers.values())
+        ]
+        for number in whole:
+            last = own[number].upcoming - 1 if own[number].upcoming > own[number].oldest else None
+            marker = ChangelogStreamMarker(
+                SystemStreamPartition(stream.system, stream.stream, number),
+                None if last is None else str(last),
+                stream_identity=ends.identities.get(stream),
+            )
+            markers = tasks[number].markers
+            kept = {**markers.get(CHANGELOG_STREAM, {}), store: marker.serialize()}
+            tasks[number] = replace(tasks[number], markers={**markers, CHANGELOG_STREAM: kept})
+        notes.append(
+            f"the file has no position of the changelog `{stream}` in {listed([f'task {each}' for each in whole])}: "
+            f"store `{store}` is restored from its beginning to its present end. Whoever wrote it must have stopped"
+        )
+    return replace(samza, tasks=tasks), notes
 
 
 def _changelogs_now(target: ImportTarget, samza: SamzaCheckpoint) -> Mapping[SystemStream, str]:

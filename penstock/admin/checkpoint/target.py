@@ -18,7 +18,7 @@ from penstock.checkpoint.record import CheckpointId, CheckpointRecord
 from penstock.checkpoint.samza import SamzaCheckpoint
 from penstock.checkpoint.task_versions import refuse_unknown
 from penstock.config.model import JobConfig
-from penstock.errors import ConfigError, PenstockError
+from penstock.errors import ConfigError, NotFoundError, PenstockError
 from penstock.system.base import PartitionOffsets
 from penstock.system.registry import open_system
 from penstock.wing import known_sections
@@ -33,6 +33,8 @@ class StreamEnds:
     ends: Mapping[SystemStreamPartition, PartitionOffsets]
     unknown: Mapping[SystemStream, str]
     identities: Mapping[SystemStream, str] = field(default_factory=dict)
+    missing: frozenset[SystemStream] = frozenset()
+    """The streams of `unknown` that do not exist."""
 
     def warnings(self) -> tuple[str, ...]:
         return tuple(
@@ -50,16 +52,19 @@ def stream_ends(config: JobConfig, streams: Iterable[SystemStream]) -> StreamEnd
     ends: dict[SystemStreamPartition, PartitionOffsets] = {}
     unknown: dict[SystemStream, str] = {}
     identities: dict[SystemStream, str] = {}
+    missing = set[SystemStream]()
     for stream, answer in answers.items():
         found = answer_or_problem(answer)
         if isinstance(found, PenstockError):
             unknown[stream] = str(found)
+            if isinstance(found, NotFoundError):
+                missing.add(stream)
             continue
         identity, own = found
         ends |= {SystemStreamPartition(stream.system, stream.stream, number): end for number, end in own.items()}
         if identity is not None:
             identities[stream] = identity
-    return StreamEnds(ends, unknown, identities)
+    return StreamEnds(ends, unknown, identities, frozenset(missing))
 
 
 def _ends_of(stream: SystemStream, config: JobConfig) -> tuple[str | None, Mapping[int, PartitionOffsets]]:

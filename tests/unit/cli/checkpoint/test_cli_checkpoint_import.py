@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -300,6 +301,61 @@ def test_what_a_new_job_refuses(job: StoppedJob, name: str, lines: list[str], wh
     job.run(run_id="flights")
     CheckpointLog(job.objects, JobPaths("fresh", "1")).claim("a run that died early")
     assert "name it with --app" in import_into(lines, job="fresh", status=2)[1]
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("positions", [(), (0,), (1,)], ids=["none", "of task 0", "of task 1"])
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_changelog_without_a_position_is_restored_from_its_beginning(
+    job: StoppedJob, positions: tuple[int, ...], version: int
+) -> None:
+    """As Samza does. What comes into it behind the import belongs to nobody."""
+    job.system.admin().create_stream(CHANGELOG, 2)
+    with closing(job.system.writer(None)) as writer:
+        for task in range(2):
+            writer.append(SSP("local", CHANGELOG, task), [(0, b"key-%d" % n, b"%d" % n) for n in range(9)])
+            writer.append(SSP("local", CHANGELOG, task), [(0, b"key-3", None)])
+    lines = []
+    for task in range(2):
+        at = {SSP("local", CHANGELOG, task): f"{ID}:3"} if task in positions else {}
+        own = {SAMZA_BACKEND: {"aircraft": position(task, "3")}} if task in positions else {}
+        value = CheckpointV1({**at, ssp(task): "5"}).encode() if version == 1 else v2(task, markers=own)
+        lines.append(line(task, version, value))
+    backends = ("stores.restore.factories=changelog-stream", "stores.backup.factories=changelog-stream")
+    named = (*backends, f"stores.aircraft.changelog=local.{CHANGELOG}", "task.checkpoint.read.versions=2,1")
+    config = [option for name in named for option in ("-c", name)]
+    said = import_into(lines, "--app", "fresh.py:app", *config, job="fresh")[1]
+    whole = [task for task in range(2) if task not in positions]
+    assert all(f"task {task}" in said for task in whole)
+    assert "from its beginning" in " ".join(said.split())
+    with closing(job.system.writer(None)) as writer:
+        writer.append(SSP("local", CHANGELOG, 0), [(0, b"later", b"1")])
+    result = CliRunner().invoke(app, ["state", "verify", "fresh", "--json", *config])
+    assert result.exit_code == 0, result.output
+    (store,) = json.loads(result.stdout)["stores"]
+    assert store["backends"][0]["digest"]["entries"] == 8 * len(whole) + 4 * len(positions)
+
+
+def test_a_new_job_whose_changelogs_are_empty_or_not_there_begins_empty(job: StoppedJob) -> None:
+    config = [o for n in ("restore", "backup") for o in ("-c", f"stores.{n}.factories=changelog-stream")]
+    config += ["-c", f"stores.aircraft.changelog=local.{CHANGELOG}"]
+    lines = [line(task, 2, v2(task, markers={})) for task in range(2)]
+    for name in ("fresh-1", "fresh-2"):
+        said = import_into(lines, "--app", "fresh.py:app", *config, "-c", f"job.id={name[-1]}", job=name)[1]
+        assert "store `aircraft`: the store begins empty" in said
+        job.system.admin().create_stream(CHANGELOG, 2)
+
+
+def test_a_changelog_that_cannot_be_looked_at_is_refused(job: StoppedJob, home: Path) -> None:
+    job.system.admin().create_stream(CHANGELOG, 2)
+    (described,) = home.rglob(f"{CHANGELOG}/stream.json")
+    described.write_text("no stream")
+    config = [o for n in ("restore", "backup") for o in ("-c", f"stores.{n}.factories=changelog-stream")]
+    config += ["-c", f"stores.aircraft.changelog=local.{CHANGELOG}"]
+    lines = [line(task, 2, v2(task, markers={})) for task in range(2)]
+    said = import_into(lines, "--app", "fresh.py:app", *config, job="fresh", status=1)[1]
+    assert f"no position of the changelog `local.{CHANGELOG}`" in " ".join(said.split())
+    assert fresh(job).end == 0
 
 
 def test_the_state_of_a_new_job_is_restored_from_the_changelog(job: StoppedJob) -> None:
