@@ -266,6 +266,32 @@ def test_a_shadow_follows_what_it_is_a_fork_of() -> None:
         run("four", durable, **FOLLOWS)
 
 
+def test_who_is_in_charge_and_what_stays_is_told_at_each_step(caplog: pytest.LogCaptureFixture) -> None:
+    publish([("N1", 500)])
+    run("one", hourly())
+    planned = deployment(app=sums(), reset_operators=["hours"])
+    assert planned.outcome() == "job one-1 is in charge"
+    planned.begin()
+    assert "some messages before the change are in no window that is sent" in caplog.text
+    told = planned.outcome()
+    assert told.startswith("job one-1 is in charge. Job two-1, which follows it, stays")
+    assert "`penstock job delete two-1`" in told
+    caplog.clear()
+    deployment(app=sums(), reset_operators=["hours"]).begin()
+    assert "in no window" not in caplog.text, "it was told when the fork was made"
+    hand()
+    assert "has handed over to two-1" in planned.outcome()
+
+
+def hourly() -> ps.StreamApplication:
+    """As `sums`, with a window as well."""
+    app = ps.StreamApplication("sums")
+    trips = app.input("local.trips")
+    trips.aggregate({"miles": ps.Sum(lambda miles: miles)}, id="miles").send_to(app.output("local.totals"))
+    trips.window(ps.Windows.tumbling("1h", aggregates={"trips": ps.Count()}), id="hours").map(str, id="shown")
+    return app
+
+
 def test_a_follower_neither_drains_nor_goes_elsewhere() -> None:
     publish([("N1", 500)])
     run("one")
