@@ -122,7 +122,6 @@ class PartialOutlet(ColumnOutlet):
         self._messages += len(self)
         if self._batch is None or not self._adds_up or not self._ended:
             yield from super().take()
-            self._adds_up = None if self._batch is not None else False
             return
         rows = in_one(self._ended)
         self.clear()
@@ -140,13 +139,14 @@ class PartialOutlet(ColumnOutlet):
             for start in range(0, each.num_rows, most):
                 yield each.slice(start, most)
 
-    def _is_worth_it(self) -> bool:
-        """Decide by a sample of ended pages, and by the number of messages that the attempt before had."""
+    def _is_worth_it(self) -> bool | None:
+        """Decide by a sample of ended pages, and by the number of messages that the attempt before had. None: there are
+        too few to tell."""
         count = sum(messages.num_rows for messages in self._ended)
         if count < max(1, FEWEST):
-            return False
-        rows = in_one(self._ended)
-        sample = rows.take(pa.array(np.arange(0, count, max(1, count // _SAMPLE))))
+            return None
+        step = max(1, count // _SAMPLE)
+        sample = in_one([page.take(pa.array(np.arange(0, page.num_rows, step))) for page in self._ended])
         to_come = max(count, self._messages_before - self._messages, 2 * count if super().is_ready else 0)
         left = expected_states(to_come, self._adder.count(sample), sample.num_rows)
         return bool(left <= _WORTH * to_come)
