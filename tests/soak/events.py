@@ -207,7 +207,9 @@ def go_back(soak: Soak) -> str:
     """A startpoint some messages before, with the state of a checkpoint that is near."""
     latest = soak.rest()
     partition = soak.chance.randrange(PARTITIONS)
-    offset = max(0, positions_of(latest)[partition] - soak.chance.randrange(1, 40))
+    retained = soak.world.log().restorable  # the stop has a checkpoint of its own, and the oldest ones go
+    oldest = positions_of(retained[min(3, len(retained) - 1)])[partition]
+    offset = max(oldest, positions_of(latest)[partition] - soak.chance.randrange(1, 40))
     soak.world.command(
         "startpoint", "set", NAME, "--stream", f"kafka.{INPUT}", "--partition", str(partition),
         "--offset", str(offset), "--clamp", "--with-state", "nearest", "--accept-state",

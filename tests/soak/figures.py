@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,8 @@ THREADS_AND_FILES = 40
 """For threads and open files, whose number follows from the containers and brokers that there are."""
 JVM_THREADS = 250
 """Spark's pools take another thread for each task until they have 100."""
+_BY_SETTINGS = ("threads", "open_files")
+"""A backend in Kafka has clients, and the direct way connections: only samples with the same settings are compared."""
 _LEAST = 8
 """Fewer samples are of the time in which everything begins."""
 LOGGED_BYTES = 2000
@@ -62,7 +65,12 @@ def table(samples: Sequence[Mapping[str, Any]]) -> list[Found]:
     """The growth of every figure. Empty before there are enough samples."""
     if len(samples) < _LEAST:
         return []
-    return [Found(each, _allowed(each)) for each in growth(samples)]
+    alike = Counter(each.get("settings") for each in samples).most_common(1)[0][0]
+    same = [each for each in samples if each.get("settings") == alike]
+    found = [each for each in growth(samples) if each.figure not in _BY_SETTINGS]
+    if len(same) >= _LEAST:
+        found += [each for each in growth(same) if each.figure in _BY_SETTINGS]
+    return [Found(each, _allowed(each)) for each in found]
 
 
 def _allowed(each: Growth) -> float:

@@ -207,9 +207,8 @@ class Soak:
         self.earlier.update(self.expected.totals)
         self.expected, self.found, self.audited = Emitted(), Emitted(), set()
         self.look_for_left()
-        self.samples.append(
-            {"batches": self.batches, "figures": figures.sample(self.world, self.driver, self.world.log())}
-        )
+        found = figures.sample(self.world, self.driver, self.world.log())
+        self.samples.append({"batches": self.batches, "figures": found, "settings": self.world.settings})
         self.checks += 1
         self.say(
             f"check {self.checks}: {self.batches:,} batches, {self.world.input.count:,} messages, "

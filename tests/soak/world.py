@@ -41,7 +41,7 @@ COMPACTION_LAG_MS = 300_000
 _SMALL = {"segment.bytes": str(1 << 20), "segment.ms": "30000"}
 
 
-@dataclass
+@dataclass(frozen=True)
 class Settings:
     """The configuration that may differ from start to start."""
 

@@ -84,7 +84,38 @@ class ApproxDistinct(Aggregate):
     def from_json(self, stored: Any) -> Any:
         if stored is None:
             return None
-        return _sketches("ApproxDistinct").hll_sketch.deserialize(base64.b64decode(stored))
+        data = base64.b64decode(stored)
+        _check_distinct(data)
+        return _sketches("ApproxDistinct").hll_sketch.deserialize(data)
+
+
+_LIST, _SET, _ROWS = 0, 1, 2
+_HEADS = {_LIST: (2, 8), _SET: (3, 12), _ROWS: (10, 40)}
+"""The words of a sketch's head, as the sketch says, and its bytes, by what the sketch keeps."""
+_BITS = {0: 4, 1: 6, 2: 8}
+"""The bits of a row, by the kind of rows."""
+
+
+def _check_distinct(data: bytes) -> None:
+    """Raise ValueError unless the bytes are as long as they say, and of a sketch that this class makes: the library
+    believes what it reads, and a damaged sketch ends the process."""
+    kind = data[7] & 3 if len(data) >= 8 else 3
+    words, size = _HEADS.get(kind, (0, 0))
+    if len(data) < size or data[:4] != bytes([words, 1, 7, _LG_ROWS]):
+        raise ValueError("the state is no sketch of distinct values")
+    if kind == _LIST:
+        size += 4 * data[6]
+        is_right = data[6] <= 8 and data[4] == 3
+    elif kind == _SET:
+        count = int.from_bytes(data[8:12], "little")
+        size += 4 * count
+        is_right = 5 <= data[4] <= _LG_ROWS - 3 and count <= 1 << data[4]
+    else:
+        bits, aux = _BITS.get(data[7] >> 2 & 3, 0), int.from_bytes(data[36:40], "little")
+        size += (bits << _LG_ROWS) // 8 + (bits == 6) + 4 * aux
+        is_right = bits > 0 and data[6] < 64 and (bits == 4 or not aux) and aux <= 1 << min(data[4], _LG_ROWS)
+    if not is_right or len(data) != size:
+        raise ValueError("the state of a sketch of distinct values is damaged")
 
 
 def _counted(x: Any) -> Any:

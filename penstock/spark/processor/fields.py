@@ -162,7 +162,13 @@ def _decimal(kind: sql_types.DecimalType) -> VaryingField:
             raise ValueError("too large for its type")
         return str(exact or step * 0).encode()
 
-    return VaryingField(to, lambda data: Decimal(data.decode()))
+    def read(data: bytes) -> Decimal:
+        found = Decimal(data.decode())
+        if found.as_tuple().exponent != -kind.scale or abs(found) >= limit:
+            raise ValueError(f"{found} is no decimal({kind.precision}, {kind.scale})")
+        return found
+
+    return VaryingField(to, read)
 
 
 def _of_user_type(kind: Any, where: str, canonical: bool) -> Field:
