@@ -27,8 +27,8 @@ from penstock.runtime.context import OperatorFailedError
 from penstock.runtime.messages.packet import (
     NO_PACKETS,
     PACKET_SCHEMA,
+    WITH_MESSAGES,
     Packet,
-    PacketKind,
     from_batch,
     split_by_size,
     to_batch,
@@ -272,7 +272,7 @@ def _outputs(batch: pa.RecordBatch, attempts: Attempts, running: Mapping[int, Ru
         if packet.dest in running:
             own = waiting.setdefault(packet.dest, [])
             own.append(packet)
-            if packet.kind == PacketKind.DATA:
+            if packet.kind in WITH_MESSAGES:
                 yield from attempts.process(running[packet.dest], own)
                 own.clear()
     for task, own in waiting.items():

@@ -11,8 +11,8 @@ from penstock.errors import ContainerLostError, RetryableError
 from penstock.runtime.messages.packet import (
     NO_PACKETS,
     REPORT_STAGE,
+    WITH_MESSAGES,
     Packet,
-    PacketKind,
     from_batch,
     split_by_size,
     to_batch,
@@ -156,7 +156,7 @@ class DirectStages:
     def _limited(self, packets: Iterator[Packet], order: RunOrder) -> Iterator[Packet]:
         """The packets, as long as they are not too many for the memory of this process."""
         for packet in packets:
-            if packet.kind == PacketKind.DATA:
+            if packet.kind in WITH_MESSAGES:
                 self._bytes += sum(len(part) for part in (packet.payload, packet.places) if part is not None)
             if self._bytes > order.limit_bytes:
                 raise TooLargeError(f"the messages of {order.batch} take more than {order.limit_bytes} bytes")

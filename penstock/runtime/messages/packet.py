@@ -89,6 +89,10 @@ class PacketKind(IntEnum):
     """As DATA, with states of the aggregate that the channel leads to in the place of its messages' values."""
 
 
+WITH_MESSAGES = frozenset({PacketKind.DATA, PacketKind.PARTIAL})
+"""The kinds of packets that have messages, or states in their place."""
+
+
 class Packet(NamedTuple):
     """A packet. `dest` and `stage` are its target; `source_*` and `token` name the attempt that sent it (a trailer does
     so in its payload); `seq` numbers the data packets from one attempt to one task of one stage. Messages that stay in

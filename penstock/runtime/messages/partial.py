@@ -57,6 +57,9 @@ def expected_states(messages: int, states: int, of: int) -> float:
 class Adder(ABC):
     """Adds up messages for an operator."""
 
+    times: int = 1
+    """The number of states that a message is in, at most."""
+
     @abstractmethod
     def add_up(self, rows: pa.RecordBatch, batch: Batch) -> Sequence[pa.RecordBatch] | None:
         """The states of messages (`MESSAGE_SCHEMA`), and those of them that go as they are. None if some cannot be
@@ -65,11 +68,14 @@ class Adder(ABC):
         Args:
             rows: the messages (`rows_schema`).
             batch: the batch, as the operator sees it.
+
+        Raises:
+            pyarrow.ArrowException, ArithmeticError, ValueError: as None.
         """
 
     @abstractmethod
     def count(self, rows: pa.RecordBatch) -> int:
-        """The number of states of these messages, about."""
+        """The number of groups of these messages, each of which has `times` states at most."""
 
 
 def is_partial(messages: pa.RecordBatch) -> bool:
@@ -114,7 +120,8 @@ class PartialOutlet(ColumnOutlet):
     def is_ready(self) -> bool:
         if self._adds_up is False:
             return super().is_ready
-        return len(self) >= _MOST_MESSAGES or self.bytes >= _MOST_BYTES
+        times = self._adder.times
+        return len(self) * times >= _MOST_MESSAGES or self.bytes * times >= _MOST_BYTES
 
     def take(self) -> Iterator[pa.RecordBatch]:
         if self._adds_up is None:
@@ -125,11 +132,22 @@ class PartialOutlet(ColumnOutlet):
             return
         rows = in_one(self._ended)
         self.clear()
-        yield from self._added_up(rows, self._batch)
+        most = self._most(rows)
+        for start in range(0, rows.num_rows, most):
+            yield from self._added_up(rows.slice(start, most), self._batch)
+
+    def _most(self, rows: pa.RecordBatch) -> int:
+        """The number of messages such as these that are added up at once."""
+        by_bytes = _MOST_BYTES * rows.num_rows // max(1, rows.nbytes)
+        return int(max(1, min(_MOST_MESSAGES, by_bytes) // self._adder.times))
 
     def _added_up(self, rows: pa.RecordBatch, batch: Batch) -> Iterator[pa.RecordBatch]:
         """The states of messages, and in between the few that cannot be added up, in batches of bounded size."""
-        found, half = self._adder.add_up(rows, batch), rows.num_rows // 2
+        half = rows.num_rows // 2
+        try:
+            found = self._adder.add_up(rows, batch)
+        except (pa.ArrowException, ArithmeticError, ValueError):
+            found = None
         if found is None and half >= max(1, FEWEST):
             yield from self._added_up(rows.slice(0, half), batch)
             yield from self._added_up(rows.slice(half), batch)
@@ -148,7 +166,8 @@ class PartialOutlet(ColumnOutlet):
         step = max(1, count // _SAMPLE)
         sample = in_one([page.take(pa.array(np.arange(0, page.num_rows, step))) for page in self._ended])
         to_come = max(count, self._messages_before - self._messages, 2 * count if super().is_ready else 0)
-        left = expected_states(to_come, self._adder.count(sample), sample.num_rows)
+        to_come = min(to_come, self._most(sample))
+        left = expected_states(to_come, self._adder.count(sample), sample.num_rows) * self._adder.times
         return bool(left <= _WORTH * to_come)
 
 
@@ -162,8 +181,9 @@ class KeyAdder(Adder):
     def add_up(self, rows: pa.RecordBatch, batch: Batch) -> Sequence[pa.RecordBatch] | None:
         aggregates = self._new_aggregates()
         keys, values, times = rows.columns[:3]
-        if keys.null_count or (taken := values_of(aggregates, values)) is None:
+        if keys.null_count:
             return None
+        taken = aggregates.values_of(values)
         by_key = keys.dictionary_encode()
         groups = by_key.indices.to_numpy().astype(np.int64)
         states, first = states_of(aggregates, groups, len(by_key.dictionary), taken, times.to_numpy())
@@ -172,14 +192,6 @@ class KeyAdder(Adder):
 
     def count(self, rows: pa.RecordBatch) -> int:
         return int(pc.count_distinct(rows.column(0), "all").as_py())
-
-
-def values_of(aggregates: ColumnAggregates, rows: pa.StructArray) -> pa.StructArray | None:
-    """The values that aggregates take of messages; None if an expression fails."""
-    try:
-        return aggregates.values_of(rows)
-    except (pa.ArrowException, ArithmeticError, ValueError):
-        return None
 
 
 def states_of(

@@ -31,7 +31,7 @@ from penstock.runtime.messages.columns import NOWHERE, MessageColumns, Target
 from penstock.runtime.messages.entry import StageEntry
 from penstock.runtime.messages.groups import AT_ONCE, Folds, column_task_store, refuse_unfit
 from penstock.runtime.messages.packet import MESSAGE_SCHEMA
-from penstock.runtime.messages.partial import Adder, states_of, values_of
+from penstock.runtime.messages.partial import Adder, states_of
 from penstock.runtime.operators.base import Firings, KeyValue, Node, Partial, StageContext
 from penstock.runtime.operators.window import window_key_bytes
 from penstock.state.stores.columns import ColumnTaskStore
@@ -230,12 +230,14 @@ class WindowAdder(Adder):
         self._spec = spec
         self._shape = shape
         self._carried = carried
+        self.times = -(-shape.size_ms // shape.every_ms)
 
     def add_up(self, rows: pa.RecordBatch, batch: Batch) -> Sequence[pa.RecordBatch] | None:
         aggregates = by_column(self._spec, self._carried)
         keys, values, times = rows.columns[:3]
-        if keys.null_count or (own := values_of(aggregates, values)) is None:
+        if keys.null_count:
             return None
+        own = aggregates.values_of(values)
         found, too_late = _in_windows(self._shape, times.to_numpy(), batch.late_watermark(self._spec.id))
         late = [rows.filter(pa.array(too_late))] if too_late.any() else []
         if not found:

@@ -203,9 +203,13 @@ class Rehearsal:
 
     @property
     def is_divided(self) -> bool:
-        """True if what comes to each task comes from the inputs alone, so that the other tasks may be left out."""
-        stages = plan_topology(self.app.graph()).container_stages
-        return sum(bool(stage.operators) for stage in stages) == 1
+        """True if what comes to each task comes from the inputs alone, so that the other tasks may be left out: their
+        code runs without state, so it must do nothing but at a message."""
+        graph = self.app.graph()
+        acts_at_the_end = self.closing is not None and any(op.has_end or op.is_timed for op in graph.operators)
+        if acts_at_the_end or self.job.config.task.window_ms > 0:
+            return False
+        return sum(bool(stage.operators) for stage in plan_topology(graph).container_stages) == 1
 
     @contextmanager
     def sharing(self) -> Iterator[Rehearsal]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, TypeAlias
@@ -13,7 +14,7 @@ from penstock.batch.batch import TaskSsp
 from penstock.batch.portions import NOTHING, BatchRanges, Portion, PortionRead
 from penstock.driver.feed.boundary import Boundary
 from penstock.driver.feed.feed import End, Feed, Next, PlannedBatch
-from penstock.errors import ConfigError, IncompatibleError, NotFoundError
+from penstock.errors import ConfigError, IncompatibleError, NotFoundError, UserCodeError
 from penstock.graph.specs import ApplicationGraph
 from penstock.graph.topology import Channel, Topology
 from penstock.host.process import marked_interrupts
@@ -377,10 +378,7 @@ def replay(
 
 
 def _replay(rehearsal: Rehearsal, wanted: Callable[[Topology], Wanted], told: _Told, *, debug: bool) -> Replayed:
-    if rehearsal.is_divided:
-        found, _ = _survey(rehearsal, wanted, "origins", frozenset())
-        rehearsal = replace(rehearsal, tasks=frozenset(found.tasks))
-    survey, noted = _survey(rehearsal, wanted, "survey", rehearsal.tasks)
+    rehearsal, survey, noted = _surveyed(rehearsal, wanted)
     stops = Stops(lambda: recorders[0].is_alone)
     recorders: list[Recorder] = []
 
@@ -402,6 +400,17 @@ def _replay(rehearsal: Rehearsal, wanted: Callable[[Topology], Wanted], told: _T
     # Some operators send once for each batch, so that the second pass may differ although all is well.
     same = survey.marks.channels == recorders[0].marks.channels
     return Replayed(told.messages, () if same else _not_the_same_twice(rehearsal))
+
+
+def _surveyed(rehearsal: Rehearsal, wanted: Callable[[Topology], Wanted]) -> tuple[Rehearsal, Survey, list[ReadBatch]]:
+    """The rehearsal with the tasks that take part, and what was found in it. All take part if the code of others fails,
+    which has no state."""
+    if rehearsal.is_divided:
+        with suppress(UserCodeError):
+            found, _ = _survey(rehearsal, wanted, "origins", frozenset())
+            divided = replace(rehearsal, tasks=frozenset(found.tasks))
+            return divided, *_survey(divided, wanted, "part", divided.tasks)
+    return rehearsal, *_survey(rehearsal, wanted, "survey", rehearsal.tasks)
 
 
 def _survey(

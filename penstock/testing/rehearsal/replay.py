@@ -19,7 +19,7 @@ from penstock.admin.jobs import FoundJob, choose_version
 from penstock.api.ssp import SystemStreamPartition
 from penstock.application.application import Application
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.errors import ConfigError, IncompatibleError, NotFoundError
+from penstock.errors import ConfigError, IncompatibleError, NotFoundError, UserCodeError
 from penstock.replay.wing import REPLAY, batches_of
 from penstock.system.base import OffsetRange
 from penstock.system.partitioner import partition_of
@@ -117,7 +117,12 @@ def replay_output(
     message = read_message(job, ssp, offset)
     for rehearsal in _searches(job, app, message.key):
         with rehearsal.sharing() as shared:
-            survey, _ = run_whole(shared, "search", lambda topology: Survey(topology, output=message))
+            try:
+                survey, _ = run_whole(shared, "search", lambda topology: Survey(topology, output=message))
+            except UserCodeError:
+                if shared.tasks is None:
+                    raise
+                continue  # perhaps it was in a task that has no state here
             if not survey.found:
                 continue
             made, came = survey.found[-1]

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
+from decimal import Decimal
 from typing import Any
 
 import orjson
@@ -20,9 +21,11 @@ from penstock.runtime.messages import partial
 from penstock.runtime.messages.packet import PacketKind
 from penstock.runtime.messages.partial import expected_states
 from penstock.runtime.stage.attempt import PacketAttempt
+from penstock.runtime.windows.columns import WindowAdder
 from penstock.system.memory import MemorySystem
 from penstock.testing import TestRunner
 from penstock.testing.in_process import InProcessDriver
+from tests.support.tools.partial_aggregates import added_up
 
 ROWS = ps.Columns(pa.schema({"k": pa.string(), "x": pa.int64()}))
 PARTITIONS = 3
@@ -128,6 +131,60 @@ def test_an_attempt_with_more_messages_than_it_may_hold_sends_their_sums_in_turn
     assert {key: (each["n"], each["sum"]) for key, each in found.items()} == plain(batches)
     assert states["PARTIAL"] == PARTITIONS * 3 * 500
     assert states["DATA"] == 0
+
+
+def hopping(rows: Sequence[dict[str, Any]], every: str, aggregates: dict[str, Any]) -> dict[Any, Any]:
+    """The panes by key and start."""
+    app = ps.StreamApplication("hops")
+    kinds = ps.Columns(pa.schema({"k": pa.string(), "x": pa.string()}))
+    by_key = app.input("local.rows", value=kinds).partition_by(ps.col("k"))
+    panes = by_key.window(ps.Windows.hopping("1h", every_ms=every, aggregates=aggregates), rows=True)
+    panes.with_key("key").send_to(app.output("local.out"))
+    with closing(TestRunner(app, partitions=1)) as runner:
+        runner.input("local.rows", rows, timestamp=1_000).run(batch_messages=10**6)
+        runner.drain()
+        return {(each.value["key"], each.value["start_ms"]): each.value for each in runner.output("local.out")}
+
+
+@pytest.mark.parametrize(("keys", "added"), [(3, True), (12_000, False)])
+def test_the_windows_that_a_message_is_in_count(keys: int, added: bool, states: Counter[str]) -> None:
+    """Sixty states for a message would be more than the messages."""
+    rng = random.Random(keys)
+    rows = [{"k": f"key-{rng.randrange(keys)}", "x": "x"} for _ in range(8_000)]
+    found = hopping(rows, "5min" if not added else "1min", {"n": ps.Count()})
+    expected = Counter(row["k"] for row in rows)
+    assert {key: each["n"] for (key, _), each in found.items()} == expected
+    assert (states["DATA"] == 0, states["PARTIAL"] > 0) == (added, added)
+
+
+def test_messages_in_many_windows_are_added_up_in_pieces(states: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partial, "_MOST_BYTES", 1 << 20)
+    seen = list[int]()
+    add_up = WindowAdder.add_up
+
+    def noting(self: Any, rows: Any, batch: Any) -> Any:
+        seen.append(rows.nbytes * self.times)
+        return add_up(self, rows, batch)
+
+    monkeypatch.setattr(WindowAdder, "add_up", noting)
+    with added_up():
+        found = hopping([{"k": "a", "x": "y" * 200}] * 2_000, "1min", {"first": ps.First(ps.col("x"))})
+    assert len(found) == 60
+    assert len(seen) > 10
+    assert max(seen) < 3 << 20
+
+
+def test_partial_sums_that_do_not_fit_travel_one_by_one(states: Counter[str]) -> None:
+    app = ps.StreamApplication("wide")
+    kinds = ps.Columns(pa.schema({"k": pa.string(), "x": pa.decimal256(76, 0)}))
+    by_key = app.input("local.rows", value=kinds).partition_by(ps.col("k"))
+    by_key.aggregate({"sum": ps.Sum(ps.col("x"))}).send_to(app.output("local.out"))
+    with added_up(), closing(TestRunner(app, partitions=2)) as runner:
+        for partition, sign in enumerate((3, -3)):
+            runner.input("local.rows", [{"k": "a", "x": Decimal(sign * 10**60)}], partition=partition)
+        runner.run(batch_messages=10)
+        assert [str(each.value["sum"]) for each in runner.output("local.out")] == ["0"]
+    assert states["PARTIAL"] == 0
 
 
 @pytest.mark.parametrize("keys", [1, 10, 1_000, 20_000, 10**6])

@@ -414,3 +414,50 @@ def test_only_the_state_of_the_tasks_that_take_part_is_read_and_once(
     other = next(key for key in KEYS if partition_of(key.encode(), tasks) != owner)
     with pytest.raises(PenstockError, match="store `total` of task"):
         flights.shown(replay_key, other, from_checkpoint="latest-1")
+
+
+class Careful(Total):
+    """Its code relies on state that each task has."""
+
+    def init(self, context: ps.TaskContext) -> None:
+        super().init(context)
+        self.context = context
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        super().process(envelope, collector, coordinator)
+        self.total["count"] = {"miles": self.total.get("count", {"miles": 0})["miles"] + 1}
+
+    def window(self, collector: Any, coordinator: Any) -> None:
+        if not self.total.get("count"):
+            coordinator.shutdown()
+
+
+class Relying(Total):
+    def init(self, context: ps.TaskContext) -> None:
+        super().init(context)
+        self.total["count"]
+
+
+@pytest.mark.parametrize("task", [Careful, Relying])
+def test_code_of_tasks_that_take_no_part_does_no_harm(task: Any, world: Any) -> None:
+    app = ps.StreamApplication("flights")
+    app.store("total")
+    trips = app.input("local.trips").partition_by(lambda trip: trip["plane"])
+    trips.process(Careful, stores=["total"], id="totals").send_to(app.output("local.totals"))
+    flights = world(app, **({"task.window.ms": 1} if task is Careful else {}))
+    for miles in (1, 10, 100):
+        flights.publish(*((0, f"N{number}", miles) for number in range(9)))
+        flights.run()
+    again = ps.StreamApplication("flights")
+    again.store("total")
+    trips = again.input("local.trips").partition_by(lambda trip: trip["plane"])
+    trips.process(task, stores=["total"], id="totals").send_to(again.output("local.totals"))
+    flights.app = again
+    steps, done = flights.shown(replay_key, "N1", from_checkpoint="latest-1")
+    assert done.messages == 1
+    changed = {change["key"]: change["after"] for change in steps[0]["changes"]}
+    assert changed["N1"]["miles"] == 111
+    sent = {"plane": "N1", "miles": 11}
+    partition, offset, *_ = next(row for row in flights.sent("totals") if row[3] == sent)
+    steps, _ = flights.shown(replay_output, SystemStreamPartition("local", "totals", partition), offset)
+    assert steps[-1]["outputs"][0]["value"] == sent
