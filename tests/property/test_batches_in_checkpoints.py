@@ -11,8 +11,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import TaskSsp
 from penstock.checkpoint.sections import Sections
 from penstock.replay.wing import MOST_NUMBERS, REPLAY, Line, ReadUpTo, batches_of, joined, section_of
-from penstock.testing.rehearsal.feeds import ReadBatch
-from penstock.testing.rehearsal.passes import pieces_of
+from penstock.testing.rehearsal.feeds import ReadBatch, pieces_of
 
 PLACES = [TaskSsp(task, SystemStreamPartition("m", f"in.{task % 2}", task)) for task in range(5)]
 BEGINS = ReadUpTo(5, dict.fromkeys(PLACES, 0))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from penstock.base.wording import listed
 from penstock.batch.batch import TaskSsp
@@ -17,6 +18,7 @@ from penstock.replay.wing import ReadUpTo
 from penstock.system.base import OffsetRange
 from penstock.testing.clock import SettableClock
 from penstock.testing.in_process import InProcessDriver
+from penstock.testing.rehearsal.trace import Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,3 +155,44 @@ def _portions(boundary: Boundary, batch: ReadUpTo, planned: PlannedBatch) -> dic
     return inner | {
         at: Portion(OffsetRange(at.ssp, first, end), end - first) for at, first, end in of_inputs if first < end
     }
+
+
+Range: TypeAlias = tuple[TaskSsp, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a noted batch. `ranges` is empty for its beginning, at which a period may begin, and None for its end,
+    at which everything fires that is due."""
+
+    batch: ReadBatch
+    ranges: Sequence[Range] | None
+    alone: bool = False
+    """It is one wanted message."""
+
+
+def pieces_of(batch: ReadBatch, wanted: Set[Origin], *, begins: bool = False) -> Iterator[Piece]:
+    """The parts of a batch, in the order of its messages, with each wanted message alone. Pure.
+
+    Args:
+        batch: the batch.
+        wanted: the messages.
+        begins: with a part for its beginning.
+    """
+    waiting: list[Range] = []
+    if begins:
+        yield Piece(batch, ())
+    for at, first, end in batch.ranges:
+        start = first
+        for offset in sorted(offset for ssp, offset in wanted if ssp == at.ssp and first <= offset < end):
+            if start < offset:
+                waiting.append((at, start, offset))
+            if waiting:
+                yield Piece(batch, waiting)
+            yield Piece(batch, [(at, offset, offset + 1)], alone=True)
+            waiting, start = [], offset + 1
+        if start < end:
+            waiting.append((at, start, end))
+    if waiting:
+        yield Piece(batch, waiting)
+    yield Piece(batch, None)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from typing import Any, TypeAlias
+from typing import Any
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.base.wording import listed
@@ -24,7 +24,7 @@ from penstock.system.base import OffsetRange
 from penstock.tables.driver import Tables
 from penstock.testing.clock import SettableClock
 from penstock.testing.in_process import InProcessDriver
-from penstock.testing.rehearsal.feeds import Forwarding, NotedFeed, ReadBatch
+from penstock.testing.rehearsal.feeds import Forwarding, NotedFeed, Piece, ReadBatch, pieces_of
 from penstock.testing.rehearsal.job import Rehearsal
 from penstock.testing.rehearsal.trace import (
     Change,
@@ -40,8 +40,6 @@ from penstock.testing.rehearsal.trace import (
     texts_of,
 )
 from penstock.testing.runner.sides import catch_up
-
-Range: TypeAlias = tuple[TaskSsp, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,44 +231,6 @@ class Recorder:
     def _counts(self, key: bytes | None) -> bool:
         """True for what one wanted message did. What fires is of all keys."""
         return key in self._keys if self._fires else self.is_alone
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A part of a noted batch. `ranges` is empty for its beginning, at which a period may begin, and None for its end,
-    at which everything fires that is due."""
-
-    batch: ReadBatch
-    ranges: Sequence[Range] | None
-    alone: bool = False
-    """It is one wanted message."""
-
-
-def pieces_of(batch: ReadBatch, wanted: Set[Origin], *, begins: bool = False) -> Iterator[Piece]:
-    """The parts of a batch, in the order of its messages, with each wanted message alone. Pure.
-
-    Args:
-        batch: the batch.
-        wanted: the messages.
-        begins: with a part for its beginning.
-    """
-    waiting: list[Range] = []
-    if begins:
-        yield Piece(batch, ())
-    for at, first, end in batch.ranges:
-        start = first
-        for offset in sorted(offset for ssp, offset in wanted if ssp == at.ssp and first <= offset < end):
-            if start < offset:
-                waiting.append((at, start, offset))
-            if waiting:
-                yield Piece(batch, waiting)
-            yield Piece(batch, [(at, offset, offset + 1)], alone=True)
-            waiting, start = [], offset + 1
-        if start < end:
-            waiting.append((at, start, end))
-    if waiting:
-        yield Piece(batch, waiting)
-    yield Piece(batch, None)
 
 
 class PieceFeed(Forwarding):
