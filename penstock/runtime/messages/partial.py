@@ -133,11 +133,13 @@ class PartialOutlet(ColumnOutlet):
         rows = in_one(self._ended)
         self.clear()
         most = self._most(rows)
-        for start in range(0, rows.num_rows, most):
-            yield from self._added_up(rows.slice(start, most), self._batch)
+        pieces = max(1, (rows.num_rows + most // 2) // most)
+        size = -(-rows.num_rows // pieces)
+        for start in range(0, rows.num_rows, size):
+            yield from self._added_up(rows.slice(start, size), self._batch)
 
     def _most(self, rows: pa.RecordBatch) -> int:
-        """The number of messages such as these that are added up at once."""
+        """The number of messages such as these that are added up at once, about."""
         by_bytes = _MOST_BYTES * rows.num_rows // max(1, rows.nbytes)
         return int(max(1, min(_MOST_MESSAGES, by_bytes) // self._adder.times))
 
