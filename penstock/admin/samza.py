@@ -264,10 +264,11 @@ def plan_import(job: FoundJob, lines: Iterable[str]) -> CheckpointChange:
 
 
 def with_whole_changelogs(target: ImportTarget, samza: SamzaCheckpoint) -> tuple[SamzaCheckpoint, list[str]]:
-    """The checkpoint with a marker of each changelog that it has no position of, up to its present end; and what to
-    tell of them. Only of a new job: the changelog of another one has more than the store's present content.
+    """Add a marker for each changelog without a position, up to its present end. Returns the checkpoint and notes.
 
-    Raises IncompatibleError if a changelog cannot be looked at: its store would begin empty."""
+    This is for a new job alone: the changelog of a job of Penstock has more than the store's present content. Raises
+    IncompatibleError if a changelog cannot be looked at, because its store would begin empty.
+    """
     if target.before is not None:
         return samza, []
     wanted = {
@@ -306,8 +307,9 @@ def with_whole_changelogs(target: ImportTarget, samza: SamzaCheckpoint) -> tuple
             kept = {**markers.get(CHANGELOG_STREAM, {}), store: marker.serialize()}
             tasks[number] = replace(tasks[number], markers={**markers, CHANGELOG_STREAM: kept})
         notes.append(
-            f"the file has no position of the changelog `{stream}` in {listed([f'task {each}' for each in whole])}: "
-            f"store `{store}` is restored from its beginning to its present end. Whoever wrote it must have stopped"
+            f"the file has no position of the changelog `{stream}` for {listed([f'task {each}' for each in whole])}: "
+            f"store `{store}` is restored from the whole changelog, from its beginning to its present end. The job "
+            "that wrote it must have stopped"
         )
     return replace(samza, tasks=tasks), notes
 

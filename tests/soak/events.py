@@ -207,7 +207,7 @@ def go_back(soak: Soak) -> str:
     """A startpoint some messages before, with the state of a checkpoint that is near."""
     latest = soak.rest()
     partition = soak.chance.randrange(PARTITIONS)
-    retained = soak.world.log().restorable  # the stop has a checkpoint of its own, and the oldest ones go
+    retained = soak.world.log().restorable  # the stop adds a checkpoint, so the oldest ones may go
     oldest = positions_of(retained[min(3, len(retained) - 1)])[partition]
     offset = max(oldest, positions_of(latest)[partition] - soak.chance.randrange(1, 40))
     soak.world.command(

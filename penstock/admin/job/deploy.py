@@ -255,7 +255,6 @@ class Deployment:
             return
         has_begun = not latest.section(SHADOW).unsent or latest.section(DEPLOY).handed_to
         if not has_begun and (left := own_stores(self._reset) & latest.stores.keys()):
-            without_stores(new, view, left)
             logger.warning(
                 "job %s begins without what waits in %s. If its windows are smaller than those of %s, some messages "
                 "before the change are in no window that is sent; if they are larger, some are in two. To avoid both, "
@@ -264,6 +263,7 @@ class Deployment:
                 listed([f"`{each}`" for each in self._reset]),
                 self.old.paths.root,
             )
+            without_stores(new, view, left)  # behind the warning, which nobody would see if the process died here
         if self._tasks is None or self._tasks == latest.task_count:
             return
         if has_begun:
@@ -340,12 +340,22 @@ class Deployment:
                 f"job {old} was asked to stop, and has not handed over: it is in charge. Start it again, or give the "
                 "same command again"
             )
-        made = self.new.log.read("report").latest is not None
-        fork = (
+        return f"job {old} is in charge{self._left_behind()}"
+
+    def _left_behind(self) -> str:
+        """Advice about the fork that was made for this deployment; empty without one. No other job is to be given up,
+        such as one that comes back or has sent output."""
+        new, latest = self.paths.root, self.new.log.read("report").latest
+        home = read_home(self.old.objects, self.paths)
+        if latest is None or self._rollback or home is None or home.parent != self.old.paths:
+            return ""
+        shadow = latest.section(SHADOW)
+        if not (shadow.held or shadow.unsent) or latest.section(DEPLOY).handed_to:
+            return ""
+        return (
             f". Job {new}, which follows it, stays for the same command, also with a corrected application or with "
             f"`--reset-operator`. To give it up: `penstock job delete {new}`"
         )
-        return f"job {old} is in charge{fork if made else ''}"
 
     def _find_handed(self) -> bool:
         """True if the old job has handed over before this process came."""

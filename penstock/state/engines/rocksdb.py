@@ -142,7 +142,7 @@ class RocksDbEngine(Engine):
         return found_in(values)
 
     def apply(self, changes: Changes) -> None:
-        """Writes the changes in pieces. If one fails, so does the engine: nobody reads what is there then."""
+        """Write the changes in pieces. If a piece fails, the engine has failed, and its store is restored."""
         items = iter(changes.items())
         while piece := list(islice(items, _AT_ONCE)):
             batch = rocksdict.WriteBatch(raw_mode=True)

@@ -137,9 +137,9 @@ class _WatchedRunner(InProcessRunner):
 
     def _stage(self, epoch: int, batch: Batch, stage: int, packets: list[Packet]) -> list[Packet]:
         self._show(batch, stage, packets)
-        return super()._stage(epoch, batch, stage, [own for each in packets if (own := self._kept(each, stage))])
+        return super()._stage(epoch, batch, stage, [own for each in packets if (own := self._received(each, stage))])
 
-    def _kept(self, packet: Packet, stage: int) -> Packet | None:
+    def _received(self, packet: Packet, stage: int) -> Packet | None:
         """The packet as its task gets it: nothing comes to a task without state."""
         if packet.stage != stage or packet.dest in self._tasks or packet.kind == PacketKind.REPORT:
             return packet

@@ -283,6 +283,26 @@ def test_who_is_in_charge_and_what_stays_is_told_at_each_step(caplog: pytest.Log
     assert "has handed over to two-1" in planned.outcome()
 
 
+def test_no_job_but_the_fork_is_said_to_be_given_up() -> None:
+    """A job that has sent output, or that comes back, has state that nobody else has."""
+    publish([("N1", 500)])
+    run("one")
+    run("two")
+    planned = deployment()
+    with pytest.raises(IncompatibleError, match="there is a job `two-1` already"):
+        planned.begin()
+    assert planned.outcome() == "job one-1 is in charge"
+    with admin.open_job("two") as job:
+        admin.delete_job(job)
+    deploy()
+    publish([("N1", 7)])
+    run("two")
+    back = deployment("one", old="two", rollback=True)
+    assert back.outcome() == "job two-1 is in charge"
+    back.begin()
+    assert back.outcome() == "job two-1 is in charge"
+
+
 def hourly() -> ps.StreamApplication:
     """As `sums`, with a window as well."""
     app = ps.StreamApplication("sums")

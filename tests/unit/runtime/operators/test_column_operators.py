@@ -451,7 +451,7 @@ SHAPES = {
 
 
 def windows(value: ps.Serde[Any], shape: str, *, partial: bool) -> ps.StreamApplication:
-    """`partial`: each window has an exchange of its own, in which messages can be added up."""
+    """With `partial`, each window has a separate exchange, before which messages can be added up."""
     app = ps.StreamApplication("windows")
     rows = app.input("local.rows", value=value, watermark=ps.BoundedOutOfOrderness(20))
     late = app.output("local.late")
